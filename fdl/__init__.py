@@ -1,0 +1,27 @@
+"""fdl: the command line for deep-learning projects.
+
+Importing this package is cheap on purpose: the argument classes are loaded on first use, so
+that ``fdl run-kind-command`` never pays for pydantic.
+"""
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+__all__ = ["FdlArgs", "FdlArgsError", "FdlError", "__version__", "arg", "option"]
+
+if TYPE_CHECKING:
+    from fdl.args import FdlArgs, FdlArgsError, arg, option
+    from fdl.errors import FdlError
+
+
+def __getattr__(name: str) -> object:
+    if name in ("FdlArgs", "FdlArgsError", "arg", "option"):
+        import fdl.args
+
+        return getattr(fdl.args, name)
+    if name == "FdlError":
+        from fdl.errors import FdlError
+
+        return FdlError
+    raise AttributeError(f"module 'fdl' has no attribute {name!r}")

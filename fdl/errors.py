@@ -1,0 +1,38 @@
+"""The error family of the command line.
+
+Every failure a user can cause is an :class:`FdlError`; ``fdl.__main__`` alone turns one into text
+and an exit code. A message says what is wrong and where (``file:line``); the hint is the next
+thing to type.
+"""
+
+
+class FdlError(Exception):
+    """A failure to tell the user about, in words they can act on.
+
+    Args:
+        message: What is wrong, and where.
+        hint: The remedy, printed on its own line; empty for none.
+        exit_code: What the process exits with: 1 for fdl's own failures, 2 for refused arguments.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code
+
+
+class ManifestError(FdlError):
+    """A manifest that cannot be read or does not mean anything; the message begins with its place."""
+
+
+class UsageError(FdlError):
+    """Arguments that do not fit the command they were typed for."""
+
+
+class UnknownCommandError(FdlError):
+    """A command name found nowhere; ``fdl`` prints the help of the level where it was looked for."""
+
+
+class ScaffoldError(FdlError):
+    """``fdl init`` or ``fdl add`` refused; nothing was written."""

@@ -1,0 +1,1 @@
+"""Finding, reading and checking ``fdl.yml``: path -> Node tree -> Manifest."""

@@ -1,0 +1,91 @@
+"""Fixtures every test may use: a project on disk, and ``fdl`` typed in a terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+FIXTURES = Path(__file__).parent / "projects"
+
+# What the developer's own shell may hold and a test must not see.
+_FOREIGN = (
+    "FDL_ENV",
+    "FDL_PLAN",
+    "FDL_PROJECT_ROOT",
+    "FLODL_COLOR",
+    "FLODL_VERBOSITY",
+    "FORCE_COLOR",
+    "NO_COLOR",
+)
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a finished command left on the terminal."""
+
+    exit: int
+    out: str
+    err: str
+
+
+Fdl = Callable[..., Session]
+Project = Callable[[Mapping[str, str]], Path]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Write a project: ``project({"fdl.yml": "commands: …"})`` returns its folder."""
+
+    def write(files: Mapping[str, str]) -> Path:
+        for name, text in files.items():
+            target = tmp_path / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(dedent(text).lstrip("\n"), encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+@pytest.fixture
+def fixture_project(tmp_path: Path) -> Callable[[str], Path]:
+    """Copy one of ``tests/projects`` and return the copy."""
+
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(FIXTURES / name, tmp_path / name))
+
+    return copy
+
+
+@pytest.fixture
+def fdl(tmp_path: Path) -> Fdl:
+    """Type ``fdl ARGS`` in the project's folder, without a terminal, and return the session."""
+
+    def run(
+        *args: str,
+        cwd: Path | str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        timeout: float = 60,
+    ) -> Session:
+        base = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
+        done = subprocess.run(
+            [sys.executable, "-m", "fdl", *args],
+            cwd=tmp_path / (cwd or "."),
+            env={**base, "CI": "1", **(env or {})},
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        return Session(done.returncode, done.stdout, done.stderr)
+
+    return run
