@@ -23,15 +23,11 @@ class FdlError(Exception):
 
 
 class ManifestError(FdlError):
-    """A manifest that cannot be read or does not mean anything; the message begins with its place."""
+    """A manifest that cannot be read or makes no sense; the message begins with its place."""
 
 
 class UsageError(FdlError):
     """Arguments that do not fit the command they were typed for."""
-
-
-class UnknownCommandError(FdlError):
-    """A command name found nowhere; ``fdl`` prints the help of the level where it was looked for."""
 
 
 class ScaffoldError(FdlError):

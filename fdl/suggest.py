@@ -1,0 +1,36 @@
+"""The nearest known name to a mistyped one."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def distance(left: str, right: str) -> int:
+    """Edit distance with insertions, deletions, substitutions and swaps of neighbours.
+
+    The "optimal string alignment" variant of Damerau-Levenshtein: ``tets`` is 1 from ``test``.
+    """
+    before: list[int] = []
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        before, last, row = row, before, [i]
+        for j, b in enumerate(right, 1):
+            best = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
+                best = min(best, last[j - 2] + 1)
+            row.append(best)
+    return row[-1]
+
+
+def nearest(word: str, known: Iterable[str], limit: int = 2) -> str | None:
+    """The known name closest to ``word``, at most ``limit`` edits away; ties go to the first.
+
+    A name is no suggestion when every letter of it would have to change: ``x`` is not ``go``.
+    """
+    ranked = [(distance(word, name), place, name) for place, name in enumerate(known)]
+    best = min(ranked, default=None)
+    if best is None or best[0] > limit or best[0] >= max(len(word), len(best[2])):
+        return None
+    return best[2]
