@@ -5,6 +5,8 @@ Imported on the warm path: nothing here may import yaml, pydantic, json, re, typ
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,18 +24,26 @@ class Node:
         line: Line of the value, from 1.
         column: Column of the value, from 1.
         key_line: Line of the key that names the value; equal to ``line`` for list items.
+        key_column: Column of that key; equal to ``column`` for list items.
     """
 
-    __slots__ = ("column", "file", "key_line", "line", "value")
+    __slots__ = ("column", "file", "key_column", "key_line", "line", "value")
 
     def __init__(
-        self, value: Value, file: str, line: int, column: int, key_line: int | None = None
+        self,
+        value: Value,
+        file: str,
+        line: int,
+        column: int,
+        key_line: int | None = None,
+        key_column: int | None = None,
     ) -> None:
         self.value = value
         self.file = file
         self.line = line
         self.column = column
         self.key_line = line if key_line is None else key_line
+        self.key_column = column if key_column is None else key_column
 
     @property
     def mapping(self) -> dict[str, Node]:
@@ -51,7 +61,7 @@ class Node:
         return None if child is None else str(child.value)
 
     def leaves(self, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
-        """Every leaf with its path, in file order; a list and an empty mapping are one leaf each."""
+        """Every leaf with its path, in file order; a list, or an empty mapping, is one leaf."""
         if isinstance(self.value, dict) and self.value:
             for key, child in self.value.items():
                 yield from child.leaves((*prefix, key))
@@ -65,3 +75,31 @@ class Node:
         if isinstance(self.value, list):
             return [child.plain() for child in self.value]
         return self.value
+
+
+def origin(node: Node, root: str) -> str:
+    """``train/fdl.yml:9:13``: where a value stands, its file relative to the project root."""
+    return f"{relative(node.file, root)}:{node.line}:{node.column}"
+
+
+def relative(file: str, directory: str) -> str:
+    """``file`` as seen from ``directory``; unchanged where no relative path leads there."""
+    try:
+        return os.path.relpath(file, directory)
+    except (OSError, ValueError):
+        # A vanished working directory, or another drive on Windows.
+        return file
+
+
+def dotted(path: tuple[str | int, ...]) -> str:
+    """A path as people write it: ``training.epochs``, ``commands."a.b".run``, ``args[0]``."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+            continue
+        if not all(char.isalnum() or char in "-_" for char in step):
+            escaped = step.replace("\\", "\\\\").replace('"', '\\"')
+            step = f'"{escaped}"'  # noqa: PLW2901
+        text += f".{step}" if text else step
+    return text

@@ -1,0 +1,35 @@
+"""One manifest file -> Node tree with the line and column of every value."""
+
+from __future__ import annotations
+
+from fdl.manifest.node import Node
+from fdl.manifest.source import read_text, refusal
+
+_KINDS = {list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
+
+
+def read(file: str) -> Node:
+    """Read ``file``: JSON when its name says so (before ``.example`` or ``.dist``), else YAML.
+
+    The root is always a mapping; an empty document, and one that is only ``null``, is an empty
+    mapping.
+
+    Raises:
+        ManifestError: The file cannot be read, is broken, or is no mapping.
+    """
+    text = read_text(file)
+    if file.removesuffix(".example").removesuffix(".dist").endswith(".json"):
+        from fdl.manifest.read_json import read_json
+
+        root = read_json(text, file)
+    else:
+        from fdl.manifest.read_yaml import read_yaml
+
+        root = read_yaml(text, file)
+    if root.value is None:
+        return Node({}, file, root.line, root.column)
+    if not isinstance(root.value, dict):
+        problem = f"a manifest must be a mapping of keys, not {_KINDS[type(root.value)]}"
+        hint = "begin with `commands:` and indent the commands below it"
+        raise refusal(file, root.line, root.column, problem, hint)
+    return root

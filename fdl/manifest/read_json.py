@@ -1,0 +1,126 @@
+"""JSON text -> Node tree.
+
+JSON is no subset of what YAML parsers read (surrogate escapes, tabs between tokens), so the
+standard parser judges the text, and a second walk over its tokens finds the places.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from fdl.manifest.node import Node
+from fdl.manifest.scalars import MAX_DIGITS
+from fdl.manifest.source import MAX_DEPTH, MAX_VALUES, key_problem, position, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fdl.errors import ManifestError
+    from fdl.manifest.node import Scalar, Value
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def read_json(text: str, file: str) -> Node:
+    """The document as a tree; an empty one is an empty mapping.
+
+    Raises:
+        ManifestError: Broken JSON, duplicate keys, nesting or size beyond the limits.
+    """
+    if not text.strip():
+        return Node({}, file, 1, 1)
+    builder = _Builder(text, file)
+    builder.check_size()
+    try:
+        json.loads(text, parse_int=str)
+    except json.JSONDecodeError as error:
+        problem = f"not valid JSON: {error.msg}"
+        hint = "JSON has no comments, trailing commas or single quotes; fdl.yml may have them"
+        raise refusal(file, error.lineno, error.colno, problem, hint) from None
+    return builder.value(next(builder.tokens))
+
+
+class _Builder:
+    """Walks the tokens of a text that is known to be JSON."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self.tokens: Iterator[re.Match[str]] = _TOKEN.finditer(text)
+        self.line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def check_size(self) -> None:
+        """Refuse depth and size first: the standard parser recurses."""
+        depth = values = 0
+        for token in _TOKEN.finditer(self.text):
+            values += token[0] not in "{}[]:,"
+            depth += (token[0] in "{[") - (token[0] in "}]")
+            if depth > MAX_DEPTH:
+                raise self.refusal(token, f"nested deeper than {MAX_DEPTH} levels", "flatten it")
+            if values > MAX_VALUES:
+                problem = f"the manifest holds more than {MAX_VALUES} values"
+                raise self.refusal(token, problem, "check that it is the file you mean")
+
+    def value(self, token: re.Match[str]) -> Node:
+        line, column = self.place(token)
+        value: Value
+        if token[0] == "{":
+            value = self.mapping()
+        elif token[0] == "[":
+            value = self.sequence()
+        else:
+            value = self.scalar(token)
+        return Node(value, self.file, line, column)
+
+    def mapping(self) -> dict[str, Node]:
+        children: dict[str, Node] = {}
+        while (token := next(self.tokens))[0] != "}":
+            if token[0] == ",":
+                continue
+            key = str(self.scalar(token))
+            line, column = self.place(token)
+            if problem := key_problem(key):
+                raise self.refusal(token, problem, "give it a short name")
+            if key in children:
+                problem = f"duplicate key `{key}`: line {children[key].key_line} already has it"
+                raise self.refusal(token, problem, "keep one of the two")
+            next(self.tokens)
+            child = self.value(next(self.tokens))
+            child.key_line, child.key_column = line, column
+            children[key] = child
+        return children
+
+    def sequence(self) -> list[Node]:
+        items: list[Node] = []
+        while (token := next(self.tokens))[0] != "]":
+            if token[0] != ",":
+                items.append(self.value(token))
+        return items
+
+    def scalar(self, token: re.Match[str]) -> Scalar:
+        text = token[0]
+        if text in ("NaN", "Infinity", "-Infinity"):
+            raise self.refusal(token, f"`{text}` is not valid JSON", "JSON numbers are finite")
+        if len(text) > MAX_DIGITS and text[0] != '"':
+            problem = f"a number of {len(text)} digits is too long"
+            raise self.refusal(token, problem, "quote it if it is text")
+        value: Scalar = json.loads(text)
+        if isinstance(value, str):
+            if "\0" in value:
+                problem = "text cannot hold a NUL character: no program can receive one"
+                raise self.refusal(token, problem, "remove the `\\u0000`")
+            if _SURROGATE.search(value):
+                hint = "a character beyond U+FFFF is written as two escapes, high then low"
+                raise self.refusal(token, "half of a surrogate pair stands alone", hint)
+        return value
+
+    def place(self, token: re.Match[str]) -> tuple[int, int]:
+        line = bisect_right(self.line_starts, token.start())
+        return line, token.start() - self.line_starts[line - 1] + 1
+
+    def refusal(self, token: re.Match[str], problem: str, hint: str) -> ManifestError:
+        return refusal(self.file, *position(self.text, token.start()), problem, hint)

@@ -1,0 +1,261 @@
+"""YAML text -> Node tree.
+
+The tree is built from the parser's events and not from composed nodes: the events come one by
+one, so depth and size are bounded before anything grows, and PyYAML's YAML 1.1 types never apply.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
+
+from fdl.manifest.node import Node
+from fdl.manifest.scalars import resolve
+from fdl.manifest.source import MAX_DEPTH, MAX_VALUES, key_problem, position, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from yaml.error import Mark
+
+    from fdl.errors import ManifestError
+    from fdl.manifest.node import Scalar
+
+# libyaml where PyYAML was built with it: the same events, ten times faster.
+LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_TAG = "tag:yaml.org,2002:"
+_TYPES: dict[str, tuple[type, ...]] = {
+    f"{_TAG}bool": (bool,),
+    f"{_TAG}float": (int, float),
+    f"{_TAG}int": (int,),
+    f"{_TAG}null": (type(None),),
+}
+
+# What the parser says (in part) -> what to do about it.
+_HINTS = (
+    ("mapping values are not allowed", "quote a value that contains `: `, or fix the indentation"),
+    ("escape", "double the backslash, or use single quotes"),
+    ("quoted scalar", "check the quotes: each one needs its partner"),
+    ("flow sequence", "close the list with `]` and put commas between its items"),
+    ("flow mapping", "close the mapping with `}` and put commas between its entries"),
+    ("could not find expected ':'", "write `key: value`, with a space after the colon"),
+    ("expected key", "line up the keys of one mapping, and indent what belongs under them"),
+    ("expected <block end>", "line up the keys or items that belong together"),
+    ("expected '-' indicator", "line up the items of the list; keys cannot follow items"),
+)
+_HINT = "check the indentation and the quotes around this line"
+
+
+def read_yaml(text: str, file: str) -> Node:
+    """The document as a tree; an empty one is an empty mapping.
+
+    Raises:
+        ManifestError: Broken YAML, duplicate keys, an unsupported tag, several documents, nesting
+            or alias expansion beyond the limits.
+    """
+    try:
+        return _Builder(yaml.parse(text, Loader=LOADER), file).document()
+    except yaml.YAMLError as error:
+        raise _translated(error, text, file) from None
+
+
+class _Builder:
+    """Consumes the events of one stream; ``values`` counts what the tree holds when expanded."""
+
+    def __init__(self, events: Iterator[Any], file: str) -> None:
+        self.events = events
+        self.file = file
+        self.values = 0
+        # Anchor -> its value and expanded size; None while that value is still being built.
+        self.anchors: dict[str, tuple[Node, int] | None] = {}
+
+    def document(self) -> Node:
+        next(self.events)
+        if isinstance(next(self.events), StreamEndEvent):
+            return Node({}, self.file, 1, 1)
+        root = self.value(next(self.events), depth=0)
+        next(self.events)
+        if not isinstance(extra := next(self.events), StreamEndEvent):
+            raise self.refusal(
+                extra.start_mark,
+                "a second document begins here, but a manifest is one document",
+                "remove the `---` line or move what follows into its own file",
+            )
+        return root
+
+    def value(self, event: Any, depth: int) -> Node:
+        """The value that begins with ``event``; consumes events to its end."""
+        mark = event.start_mark
+        if isinstance(event, AliasEvent):
+            return self.alias(event, depth)
+        before = self.values
+        self.count(1, mark)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = None
+        node = Node(None, self.file, mark.line + 1, mark.column + 1)
+        if isinstance(event, ScalarEvent):
+            node.value = self.scalar(event)
+        else:
+            if depth >= MAX_DEPTH:
+                raise self.too_deep(mark)
+            self.check_collection_tag(event)
+            if isinstance(event, MappingStartEvent):
+                node.value = self.mapping(depth)
+            elif isinstance(event, SequenceStartEvent):
+                node.value = self.sequence(depth)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = (node, self.values - before)
+        return node
+
+    def mapping(self, depth: int) -> dict[str, Node]:
+        own: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        first_lines: dict[str, int] = {}
+        while not isinstance(event := next(self.events), MappingEndEvent):
+            mark = event.start_mark
+            key = self.key(event)
+            if key in first_lines:
+                problem = f"duplicate key `{key}`: line {first_lines[key]} already has it"
+                raise self.refusal(mark, problem, "keep one of the two")
+            first_lines[key] = mark.line + 1
+            child = self.value(next(self.events), depth + 1)
+            if key == "<<" and event.implicit[0]:
+                merged = self.merge(child, mark)
+                continue
+            child.key_line, child.key_column = mark.line + 1, mark.column + 1
+            own[key] = child
+        return {**merged, **own}
+
+    def merge(self, child: Node, mark: Mark) -> dict[str, Node]:
+        """What ``<<: *defaults`` or ``<<: [*first, *second]`` brings in; earlier ones win."""
+        sources = child.value if isinstance(child.value, list) else [child]
+        merged: dict[str, Node] = {}
+        for source in sources:
+            if not isinstance(source.value, dict):
+                hint = "write `<<: *anchor`, where the anchor names a mapping"
+                raise self.refusal(mark, "`<<` can only merge mappings", hint)
+            merged = {**source.value, **merged}
+        return merged
+
+    def sequence(self, depth: int) -> list[Node]:
+        items: list[Node] = []
+        while not isinstance(event := next(self.events), SequenceEndEvent):
+            items.append(self.value(event, depth + 1))
+        return items
+
+    def alias(self, event: Any, depth: int) -> Node:
+        name, mark = event.anchor, event.start_mark
+        if name not in self.anchors:
+            hint = f"define it first with `&{name}`, or quote the text if `*` belongs to it"
+            raise self.refusal(mark, f"alias `*{name}` has no anchor above it", hint)
+        anchored = self.anchors[name]
+        if anchored is None:
+            raise self.refusal(mark, f"alias `*{name}` refers to itself", "repeat the value")
+        node, size = anchored
+        self.count(size, mark)
+        if depth + _height(node) > MAX_DEPTH:
+            raise self.too_deep(mark)
+        # A copy of the top only: the key above it differs, everything below is shared.
+        return Node(node.value, node.file, node.line, node.column)
+
+    def key(self, event: Any) -> str:
+        """A key is always a name, so ``1:``, ``on:`` and ``null:`` mean the text as written."""
+        mark = event.start_mark
+        if not isinstance(event, ScalarEvent):
+            raise self.refusal(mark, "a key must be text", "write a plain name before the colon")
+        if event.tag not in (None, "!", f"{_TAG}str"):
+            raise self.refusal(mark, f"tag `{event.tag}` is not supported on a key", "remove it")
+        self.count(1, mark)
+        if problem := key_problem(event.value):
+            raise self.refusal(mark, problem, "give it a short name")
+        if event.anchor is not None:
+            self.anchors[event.anchor] = (
+                Node(event.value, self.file, mark.line + 1, mark.column + 1),
+                1,
+            )
+        return str(event.value)
+
+    def scalar(self, event: Any) -> Scalar:
+        text, tag, mark = event.value, event.tag, event.start_mark
+        if "\0" in text:
+            problem = "text cannot hold a NUL character: no program can receive one"
+            raise self.refusal(mark, problem, "remove the `\\0`")
+        if tag in ("!", f"{_TAG}str") or (tag is None and not event.implicit[0]):
+            return str(text)
+        try:
+            value = resolve(text)
+        except ValueError as error:
+            raise self.refusal(mark, str(error), "quote it if it is text") from None
+        if tag is None:
+            return value
+        if tag not in _TYPES:
+            raise self.unsupported(event)
+        # bool is a subclass of int, and `!!int true` is still wrong.
+        if not isinstance(value, _TYPES[tag]) or (isinstance(value, bool) and "bool" not in tag):
+            problem = f"`{text}` is no !!{tag.removeprefix(_TAG)}"
+            raise self.refusal(mark, problem, "remove the tag or correct the value")
+        return float(value) if tag == f"{_TAG}float" and value is not None else value
+
+    def check_collection_tag(self, event: Any) -> None:
+        kind = "map" if isinstance(event, MappingStartEvent) else "seq"
+        if event.tag not in (None, "!", f"{_TAG}{kind}"):
+            raise self.unsupported(event)
+
+    def count(self, values: int, mark: Mark) -> None:
+        self.values += values
+        if self.values > MAX_VALUES:
+            problem = f"the manifest holds more than {MAX_VALUES} values once aliases are expanded"
+            raise self.refusal(mark, problem, "use fewer aliases of aliases")
+
+    def too_deep(self, mark: Mark) -> ManifestError:
+        return self.refusal(mark, f"nested deeper than {MAX_DEPTH} levels", "flatten this part")
+
+    def unsupported(self, event: Any) -> ManifestError:
+        tag = event.tag.replace(_TAG, "!!")
+        return self.refusal(event.start_mark, f"tag `{tag}` is not supported", "remove it")
+
+    def refusal(self, mark: Mark, problem: str, hint: str) -> ManifestError:
+        return refusal(self.file, mark.line + 1, mark.column + 1, problem, hint)
+
+
+def _height(node: Node) -> int:
+    """Levels of mappings and lists; 0 for a scalar."""
+    value = node.value
+    if not isinstance(value, dict | list):
+        return 0
+    children = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_height, children), default=0)
+
+
+def _translated(error: yaml.YAMLError, text: str, file: str) -> ManifestError:
+    """A parser's complaint, with its place and what to do."""
+    mark = getattr(error, "problem_mark", None)
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        line, column = position(text, len(text))
+        return refusal(file, line, column, f"not valid YAML: {error}", _HINT)
+    problem, context, opened = error.problem or "", error.context or "", error.context_mark
+    lines = text.split("\n")
+    offending = lines[mark.line][mark.column :][:1] if mark.line < len(lines) else ""
+    if "end of stream" in problem and opened is not None:
+        # The end of the file is where the parser gave up; the opening quote is what to look at.
+        mark, problem = opened, "the quote opened here is never closed"
+    elif context and opened is not None and opened.line != mark.line:
+        problem = f"{problem} ({context} that begins on line {opened.line + 1})"
+    hint = next((hint for part, hint in _HINTS if part in f"{problem} {context}"), _HINT)
+    if offending == "\t":
+        problem, hint = "a tab cannot indent YAML", "indent with spaces"
+    elif "cannot start any token" in problem:
+        problem = f"a value cannot begin with `{offending}`"
+        hint = "put the value between quotes"
+    return refusal(file, mark.line + 1, mark.column + 1, f"not valid YAML: {problem}", hint)

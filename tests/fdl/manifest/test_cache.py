@@ -1,0 +1,277 @@
+"""A warm start reads one JSON file; a cache that cannot be trusted is as good as none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+import fdl
+from fdl.errors import ManifestError
+from fdl.manifest import Manifest, find_in, load
+
+TEXT = """\
+# comment
+commands:
+  t: {run: "echo \\u00e9"}
+  p: {options: {a: 1e-3, b: [1, true], c: .inf, d: .nan, e: ~, f: []}}
+training:
+  seed: 123456789012345678901234567890
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path, TEXT)
+    return tmp_path
+
+
+def write(folder: Path, text: str) -> None:
+    """A manifest written long enough ago to be told from its next version."""
+    (folder / "fdl.yml").write_text(text)
+    before = time.time_ns() - 1_000_000_000
+    os.utime(folder / "fdl.yml", ns=(before, before))
+    time.sleep(0.02)
+
+
+def cached(folder: Path) -> Path:
+    return folder / ".fdl" / "manifest.json"
+
+
+def load_in(folder: Path, *, write_cache: bool = True, env: str | None = None) -> Manifest:
+    found = find_in(str(folder))
+    assert found is not None
+    return load(found, env, write_cache=write_cache)
+
+
+def everything(manifest: Manifest) -> list[tuple[object, ...]]:
+    return [
+        (
+            path,
+            repr(leaf.plain()),
+            leaf.file,
+            leaf.line,
+            leaf.column,
+            leaf.key_line,
+            leaf.key_column,
+        )
+        for path, leaf in manifest.node.leaves()
+    ]
+
+
+def poison(folder: Path) -> None:
+    """Change a value inside a valid cache: whoever sees it has used the cache."""
+    text = cached(folder).read_text()
+    assert "echo \\u00e9" in text
+    cached(folder).write_text(text.replace("echo \\u00e9", "from the cache"))
+
+
+def from_cache(manifest: Manifest) -> bool:
+    return "from the cache" in repr(manifest.node.plain())
+
+
+def test_a_hit_gives_the_same_tree(root: Path) -> None:
+    cold = load_in(root)
+    assert cached(root).is_file()
+    warm = load_in(root)
+    assert everything(warm) == everything(cold)
+    assert (warm.directory, warm.warnings) == (cold.directory, ())
+    poison(root)
+    assert from_cache(load_in(root))
+
+
+def test_nothing_is_written_when_nothing_may_be(root: Path) -> None:
+    load_in(root, write_cache=False)
+    assert [path.name for path in root.iterdir()] == ["fdl.yml"]
+
+
+def test_no_temporary_file_stays(root: Path) -> None:
+    load_in(root)
+    left = {path.name for path in (root / ".fdl").iterdir()}
+    assert left == {".gitignore", "manifest.json"}
+
+
+def test_an_edit_of_the_same_length_rebuilds(root: Path) -> None:
+    load_in(root)
+    poison(root)
+    (root / "fdl.yml").write_text(TEXT.replace("echo", "ECHO"))
+    assert "ECHO" in repr(load_in(root).node.plain())
+
+
+def test_an_edit_that_keeps_size_and_modification_time_rebuilds(root: Path) -> None:
+    load_in(root)
+    status = (root / "fdl.yml").stat()
+    (root / "fdl.yml").write_text(TEXT.replace("echo", "ECHO"))
+    os.utime(root / "fdl.yml", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert "ECHO" in repr(load_in(root).node.plain())
+
+
+def test_what_was_changed_this_very_moment_is_not_cached(root: Path) -> None:
+    (root / "fdl.yml").write_text(TEXT)
+    soon = time.time_ns() + 60_000_000_000
+    os.utime(root / "fdl.yml", ns=(soon, soon))
+    load_in(root)
+    assert not cached(root).exists()
+
+
+def test_a_manifest_broken_since_is_told(root: Path) -> None:
+    load_in(root)
+    write(root, "comands: {}\n")
+    with pytest.raises(ManifestError, match="comands"):
+        load_in(root)
+
+
+def test_another_environment_is_another_key(root: Path) -> None:
+    load_in(root)
+    poison(root)
+    assert not from_cache(load_in(root, env="ci"))
+    assert not from_cache(load_in(root))
+
+
+def test_another_version_rebuilds(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_in(root)
+    poison(root)
+    monkeypatch.setattr("fdl.manifest.cache.__version__", f"{fdl.__version__}.next")
+    assert not from_cache(load_in(root))
+
+
+def test_a_moved_project_rebuilds(root: Path) -> None:
+    load_in(root)
+    poison(root)
+    moved = root.rename(root.with_name("moved"))
+    manifest = load_in(moved)
+    assert not from_cache(manifest)
+    assert manifest.node.file == str(moved / "fdl.yml")
+
+
+def test_a_manifest_that_wins_now_is_read(root: Path) -> None:
+    (root / "fdl.yml").rename(root / "fdl.yaml")
+    time.sleep(0.02)
+    load_in(root)
+    poison(root)
+    assert from_cache(load_in(root))
+    write(root, TEXT)
+    manifest = load_in(root)
+    assert not from_cache(manifest)
+    assert "fdl.yaml" in manifest.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "foreign", ["", "[" * 100_000, '{"stamps"', "[]", "{}", "null", "\x00\x01"]
+)
+def test_a_foreign_file_is_rebuilt(root: Path, foreign: str) -> None:
+    cold = everything(load_in(root))
+    whole = cached(root).read_text()
+    cached(root).write_text(foreign)
+    assert everything(load_in(root)) == cold
+    assert cached(root).read_text() == whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:10],
+        lambda text: text[:-1],
+        lambda text: f"{text}x",
+        lambda text: text.replace('"node":[', '"node":[1,'),
+        lambda text: json.dumps({**json.loads(text), "node": [{"a": 1}, 0, 1, 1, 1, 1]}),
+        lambda text: json.dumps({**json.loads(text), "node": [{}, 7, 1, 1, 1, 1]}),
+        lambda text: json.dumps({**json.loads(text), "stamps": []}),
+        lambda text: json.dumps({**json.loads(text), "format": 0}),
+    ],
+)
+def test_a_damaged_cache_is_rebuilt(root: Path, change) -> None:
+    cold = everything(load_in(root))
+    whole = cached(root).read_text()
+    cached(root).write_text(change(whole))
+    assert everything(load_in(root)) == cold
+    assert cached(root).read_text() == whole
+
+
+def test_undecodable_bytes_are_rebuilt(root: Path) -> None:
+    cold = everything(load_in(root))
+    cached(root).write_bytes(b"\xff\xfe\xff")
+    assert everything(load_in(root)) == cold
+
+
+def test_a_directory_where_the_cache_belongs_is_left_alone(root: Path) -> None:
+    cached(root).mkdir(parents=True)
+    assert load_in(root).node.get("training") is not None
+    left = {path.name for path in (root / ".fdl").iterdir()}
+    assert left == {".gitignore", "manifest.json"}
+
+
+def test_a_file_where_the_cache_directory_belongs_is_left_alone(root: Path) -> None:
+    (root / ".fdl").write_text("mine")
+    assert load_in(root).node.get("training") is not None
+    assert (root / ".fdl").read_text() == "mine"
+
+
+# Root may write everywhere, so the child becomes nobody once its imports are done.
+READ_ONLY = """
+import json, os, sys
+import fdl.manifest.check, fdl.manifest.read_yaml
+from fdl.manifest import find_in, load
+if os.geteuid() == 0:
+    os.setuid(65534)
+print(load(find_in(sys.argv[1]), write_cache=True).node.plain())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no Unix permissions here")
+def test_a_read_only_project_works_without_a_cache() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, "training: {seed: 1}\n")
+        folder.chmod(0o555)
+        done = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, name], capture_output=True, text=True, timeout=60
+        )
+        folder.chmod(0o755)
+        assert [path.name for path in folder.iterdir()] == ["fdl.yml"]
+    assert (done.stdout, done.stderr) == ("{'training': {'seed': 1}}\n", "")
+
+
+# Prints which modules a load brings in on top of the bare package.
+MODULES = """
+import sys, fdl
+before = set(sys.modules)
+from fdl.manifest import find, load, origin, settle
+found = settle(find(sys.argv[1]), executes=True)
+manifest = load(found, write_cache=True)
+origin(manifest.node, manifest.directory)
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def modules_of_a_load(root: Path) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", MODULES, str(root)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(done.stdout.split())
+
+
+def test_a_warm_load_imports_neither_yaml_nor_pydantic(root: Path) -> None:
+    cold = modules_of_a_load(root)
+    assert {"yaml", "pydantic", "json"} <= cold
+    ours = {f"fdl.manifest{name}" for name in ("", ".cache", ".discover", ".load", ".node")}
+    assert modules_of_a_load(root) <= ours | {"__future__", "_json"}
+
+
+def test_git_does_not_see_the_cache(root: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    load_in(root)
+    seen = subprocess.run(
+        ["git", "status", "--short"], cwd=root, check=True, capture_output=True, text=True
+    )
+    assert seen.stdout == "?? fdl.yml\n"

@@ -1,0 +1,151 @@
+"""What ``fdl config show`` prints reads back to what was in the manifest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fdl.manifest import Node
+from fdl.manifest.read_yaml import read_yaml
+from fdl.manifest.show import records, scalar, show
+from fdl.manifest.source import MAX_KEY
+
+
+def node_of(value: Any) -> Node:
+    if isinstance(value, dict):
+        value = {key: node_of(item) for key, item in value.items()}
+    elif isinstance(value, list):
+        value = [node_of(item) for item in value]
+    return Node(value, "/project/fdl.yml", 7, 3)
+
+
+# Words and shapes that a careless writer leaves unquoted, among all other text.
+TRICKY = st.sampled_from(
+    [
+        *("", "~", "null", "Null", "true", "FALSE", "yes", "No", "on", "OFF", "y", "=", "<<"),
+        *("<<:", "-", "--", "---", "...", ".5", "1e3", "1e-3", "0x1F", "0o17", "0b1", "1_000"),
+        *("12:30", "2024-01-31", ".inf", "-.INF", ".nan", "+1", ".", "..", "!", "!x", "&a", "*a"),
+        *("|", ">", "%x", "@x", "`", "?", "?x", ":", "a:", ":a", "#a", "a#", "[a", "{a", "a]"),
+        *("a}", "a,", ",a", "'a", '"a', "a\\", "1.2.3", "+.5", "1.", "1e", "0x", "😀", "\x1b[1m"),
+        *("\u2028", "\x85", "\ufeff", "\n", "\t"),
+    ]
+)
+TEXT = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    TRICKY,
+    st.tuples(TRICKY, TRICKY).map(" ".join),
+    st.text(" \t\n\r:#-,[]{}'\"", max_size=6),
+)
+KEYS = TEXT.filter(lambda key: 0 < len(key) <= MAX_KEY)
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), TEXT
+)  # fmt: skip
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(KEYS, inner, max_size=4)
+)
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=5))
+@example({})
+@example({"... x": 1})
+def test_any_manifest_reads_back_to_the_same_values(options: dict[str, Any]) -> None:
+    manifest = {**options, "commands": {"quick": {"options": options}}} if options else {}
+    text = show(node_of(manifest), "/project")
+    # repr, because 1, 1.0 and True are equal.
+    assert repr(read_yaml(text, "fdl.yml").plain()) == repr(manifest)
+
+
+@given(VALUES)
+def test_readers_of_older_yaml_see_the_same(value: Any) -> None:
+    text = show(node_of({"key": value}), "/project")
+    assert repr(yaml.safe_load(text)) == repr({"key": value})
+
+
+@given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=5))
+def test_every_origin_stands_in_one_column(manifest: dict[str, Any]) -> None:
+    comment = "  # fdl.yml:7"
+    lines = [line for line in show(node_of(manifest), "/project").split("\n") if comment in line]
+    assert len(lines) == len(list(node_of(manifest).leaves()))
+    bodies = [line.removesuffix(comment) for line in lines]
+    assert len({len(body) for body in bodies}) == 1
+    assert len(bodies[0]) == max(12, *(len(body.rstrip(" ")) for body in bodies))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain words", "plain words"),
+        ("./train/main.py", "./train/main.py"),
+        ("python main.py --fast", "python main.py --fast"),
+        ("$HOME && (ls)", "$HOME && (ls)"),
+        ("é", "é"),
+        (".", "."),
+        ("a-b", "a-b"),
+        ("", '""'),
+        ("a: b", '"a: b"'),
+        ("a #b", '"a #b"'),
+        ("it's", '"it\'s"'),
+        ('say "x"', '"say \\"x\\""'),
+        ("two\nlines", '"two\\nlines"'),
+        ("-x", '"-x"'),
+        (" x", '" x"'),
+        ("x ", '"x "'),
+        ("true", '"true"'),
+        ("no", '"no"'),
+        ("Null", '"Null"'),
+        ("12", '"12"'),
+        ("1e-3", '"1e-3"'),
+        ("2024-01-31", '"2024-01-31"'),
+        ("\x1b[1m", '"\\x1b[1m"'),
+        ("\u2028", '"\\u2028"'),
+        ("\U000e0001", '"\\U000e0001"'),
+        (None, "null"),
+        (True, "true"),
+        (12, "12"),
+        (0.001, "0.001"),
+        (1e-5, "1.0e-05"),
+        (1e16, "1.0e+16"),
+        (1.5e300, "1.5e+300"),
+        (float("inf"), ".inf"),
+        (float("-inf"), "-.inf"),
+        (float("nan"), ".nan"),
+    ],
+)
+def test_only_ambiguous_text_is_quoted(value: Any, text: str) -> None:
+    assert scalar(value) == text
+
+
+def test_lists_stand_on_one_line_up_to_eighty_characters() -> None:
+    fits = "x" * (80 - len("  key: [a, ]"))
+    assert show(node_of({"m": {"key": ["a", fits]}}), "/project") == (
+        f"m:\n  key: [a, {fits}]  # fdl.yml:7\n"
+    )
+    assert show(node_of({"m": {"key": ["a, b", f"{fits}y"]}}), "/project") == (
+        f"m:\n  key:        # fdl.yml:7\n    - a, b\n    - {fits}y\n"
+    )
+
+
+def test_nested_lists_stand_in_a_block_with_one_origin() -> None:
+    value = {"key": [{"a": [1, "x, y"], "b": {}}, [], "z"], "none": [], "empty": {}}
+    assert show(node_of(value), "/project") == (
+        "key:          # fdl.yml:7\n"
+        '  - {a: [1, "x, y"], b: {}}\n'
+        "  - []\n"
+        "  - z\n"
+        "none: []      # fdl.yml:7\n"
+        "empty: {}     # fdl.yml:7\n"
+    )
+
+
+def test_an_empty_manifest_is_an_empty_mapping() -> None:
+    assert show(node_of({}), "/project") == "{}            # fdl.yml:7\n"
+    assert records(node_of({}), "/project") == []
+
+
+def test_records_name_paths_that_hold_dots_unmistakably() -> None:
+    paths = [record["path"] for record in records(node_of({"a.b": {'"': 1}, "c": [1]}), "/")]
+    assert paths == ['"a.b"."\\""', "c"]
