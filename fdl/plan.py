@@ -35,18 +35,21 @@ class Plan:
     Attributes:
         kind: ``"run"`` (a shell script) or ``"entry"`` (a program with generated arguments).
         command: The command path as typed, e.g. ``["train", "quick"]``.
-        argv: Tokens to execute; for a run-kind ``["sh", "-c", SCRIPT]``.
-        cwd: Absolute working directory.
+        argv: The command's own tokens; for a run-kind ``["sh", "-c", SCRIPT]``.
+        cwd: Absolute working directory of the process that is started.
         root: Absolute project root.
         env: Variables set for the child on top of the inherited ones.
         service: Docker compose service, or None for the host.
         flags: Origin of every generated flag (entries only).
         preset: Name of the preset that shaped the arguments, or None.
-        origin: ``file:line:column`` of the command itself.
+        origin: ``file:line:column`` of the ``run`` or ``entry`` itself.
+        launch: The tokens really started: ``argv`` on the host, ``docker compose run …`` around it
+            for a service.
     """
 
     __slots__ = (
-        "argv", "command", "cwd", "env", "flags", "kind", "origin", "preset", "root", "service",
+        "argv", "command", "cwd", "env", "flags", "kind", "launch", "origin", "preset", "root",
+        "service",
     )  # fmt: skip
 
     def __init__(
@@ -73,9 +76,14 @@ class Plan:
         self.flags = flags
         self.preset = preset
         self.origin = origin
+        self.launch = argv
 
     def as_dict(self) -> dict[str, object]:
-        """The plan as JSON data: what ``--dry-run --json`` prints and ``FDL_PLAN`` carries."""
+        """The plan as JSON data: what ``--dry-run --json`` prints."""
+        return {**self.inner(), "env": self.env, "launch": self.launch}
+
+    def inner(self) -> dict[str, object]:
+        """What the started program may know about itself: what ``FDL_PLAN`` carries."""
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": self.kind,
@@ -83,9 +91,10 @@ class Plan:
             "argv": self.argv,
             "cwd": self.cwd,
             "root": self.root,
-            "env": self.env,
             "service": self.service,
-            "flags": [{name: getattr(flag, name) for name in Flag.__slots__} for flag in self.flags],
+            "flags": [
+                {name: getattr(flag, name) for name in Flag.__slots__} for flag in self.flags
+            ],
             "preset": self.preset,
             "origin": self.origin,
         }

@@ -76,6 +76,8 @@ def fdl(tmp_path: Path) -> Fdl:
         timeout: float = 60,
     ) -> Session:
         base = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
+        # As in an activated environment: `python` in a manifest is the one that runs the tests.
+        base["PATH"] = str(Path(sys.executable).parent) + os.pathsep + base.get("PATH", os.defpath)
         done = subprocess.run(
             [sys.executable, "-m", "fdl", *args],
             cwd=tmp_path / (cwd or "."),

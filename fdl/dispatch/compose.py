@@ -1,0 +1,73 @@
+"""The shell text of a ``run:`` command.
+
+Imported on the warm path: ``shlex`` would drag ``re`` in, so quoting is done here.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-")
+
+
+def quote(token: str) -> str:
+    """One POSIX shell word for ``token``; the same result as ``shlex.quote``."""
+    if token and _SAFE.issuperset(token):
+        return token
+    return "'" + token.replace("'", "'\"'\"'") + "'"
+
+
+def quote_cmd(token: str) -> str:
+    """One word for ``cmd.exe``, quoted the way Microsoft's C runtime takes it apart again."""
+    from subprocess import list2cmdline
+
+    return list2cmdline([token])
+
+
+def join(tokens: Iterable[str]) -> str:
+    """A POSIX shell command line that means exactly ``tokens``."""
+    return " ".join(map(quote, tokens))
+
+
+def compose(
+    run: str,
+    append: str | None,
+    user: Sequence[str],
+    quoted: Callable[[str], str] = quote,
+) -> str:
+    """Put a script, its fixed arguments and the user's together.
+
+    Both argument sources may hold a ``--`` of their own: the first part goes to the tool, the
+    second behind a ``--`` to what the tool runs. User arguments follow the fixed ones on each
+    side, so that in a parser where the last one wins they override.
+
+    Args:
+        run: The script, verbatim.
+        append: Fixed arguments in shell syntax, inserted verbatim; None or blank for none.
+        user: What the user typed behind fdl's own ``--``, one token each.
+        quoted: Turns a user token into one word of the shell at hand.
+    """
+    before, separator, after = _split(append or "")
+    cut = user.index("--") if "--" in user else len(user)
+    tool = [quoted(token) for token in user[:cut]]
+    inner = [quoted(token) for token in user[cut + 1 :]]
+    words = [before, *tool]
+    if separator or inner:
+        words += ["--", after, *inner]
+    arguments = " ".join(word for word in words if word)
+    # A block scalar ends in a newline, which would make the arguments a command of their own.
+    return f"{run.rstrip()} {arguments}" if arguments else run
+
+
+def _split(append: str) -> tuple[str, bool, str]:
+    """``append`` before its first ``--`` between blanks, whether there is one, and what follows."""
+    start = append.find("--")
+    while start >= 0:
+        end = start + 2
+        opens = start == 0 or append[start - 1].isspace()
+        if opens and (end == len(append) or append[end].isspace()):
+            return append[:start].strip(), True, append[end:].strip()
+        start = append.find("--", start + 1)
+    return append.strip(), False, ""

@@ -1,0 +1,149 @@
+"""Sections and presets of a manifest -> the arguments of its entry, each with its origin."""
+
+from __future__ import annotations
+
+from fdl.manifest import origin
+from fdl.plan import Flag
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fdl.manifest import Node
+
+    Section = dict[str, Node]
+    Settings = dict[str, Section]
+
+# Section, field, flag; the order is the order of the generated arguments.
+_FIELDS = (
+    ("ddp", "mode", "--mode"),
+    ("ddp", "policy", "--policy"),
+    ("ddp", "backend", "--backend"),
+    ("ddp", "anchor", "--anchor"),
+    ("ddp", "max_anchor", "--max-anchor"),
+    ("ddp", "overhead_target", "--overhead-target"),
+    ("ddp", "divergence_threshold", "--divergence-threshold"),
+    ("ddp", "max_batch_diff", "--max-batch-diff"),
+    ("ddp", "max_grad_norm", "--max-grad-norm"),
+    ("ddp", "snapshot_timeout", "--snapshot-timeout"),
+    ("ddp", "checkpoint_every", "--checkpoint-every"),
+    ("ddp", "progressive", "--progressive"),
+    ("ddp", "speed_hint", "--speed-hint"),
+    ("ddp", "partition_ratios", "--partition-ratios"),
+    ("ddp", "lr_scale_ratio", "--lr-scale-ratio"),
+    ("ddp", "timeline", "--timeline"),
+    ("training", "epochs", "--epochs"),
+    ("training", "batch_size", "--batch-size"),
+    ("training", "batches_per_epoch", "--batches"),
+    ("training", "lr", "--lr"),
+    ("training", "seed", "--seed"),
+    ("output", "dir", "--output"),
+    ("output", "monitor", "--monitor"),
+    ("output", "timeline", "--timeline"),
+)
+
+
+def settings(manifest: Node, preset: Node | None) -> Settings:
+    """The sections of a manifest with a preset laid over them, field by field.
+
+    A null inherits. ``mode`` says in one word what ``policy`` and ``backend`` say in two, so a
+    preset that sets one side drops the other side it would have inherited. ``options`` belong to
+    the preset alone.
+    """
+    merged: Settings = {}
+    for section in ("ddp", "training", "output"):
+        base = _present(manifest.get(section))
+        own = _present(preset.get(section) if preset else None)
+        if "mode" in own:
+            base.pop("policy", None)
+            base.pop("backend", None)
+        elif "policy" in own or "backend" in own:
+            base.pop("mode", None)
+        merged[section] = {**base, **own}
+    merged["options"] = _present(preset.get("options") if preset else None)
+    return merged
+
+
+def _present(section: Node | None) -> Section:
+    mapping = section.mapping if section else {}
+    return {name: node for name, node in mapping.items() if node.value is not None}
+
+
+def generate(merged: Mapping[str, Section], start: int, root: str) -> tuple[list[str], list[Flag]]:
+    """The arguments that say what the settings say.
+
+    Args:
+        merged: The result of :func:`settings`, or some of its sections.
+        start: Number of tokens that stand before the generated ones.
+        root: Directory of the project, to which origins are relative.
+
+    Returns:
+        The tokens, and for every flag its position, field and origin.
+    """
+    argv: list[str] = []
+    flags: list[Flag] = []
+    seen: set[str] = set()
+
+    def add(name: str, field: str, node: Node, groups: Iterable[list[str]]) -> None:
+        for tokens in groups:
+            flags.append(Flag(start + len(argv), len(tokens), name, field, origin(node, root)))
+            argv.extend(tokens)
+
+    for section, field, name in _FIELDS:
+        node = merged.get(section, {}).get(field)
+        if node is None or (field == "timeline" and (node.value is False or name in seen)):
+            continue
+        seen.add(name)
+        add(name, f"{section}.{field}", node, _section_groups(field, name, node))
+    for key, node in sorted(merged.get("options", {}).items()):
+        name = "--" + key.replace("_", "-")
+        add(name, f"options.{key}", node, _option_groups(name, node))
+    return argv, flags
+
+
+def _section_groups(field: str, name: str, node: Node) -> list[list[str]]:
+    if field == "timeline":
+        return [[name]]
+    if field == "speed_hint":
+        hint = node.mapping
+        return [[name, f"{text(hint['slow_rank'].value)}:{text(hint['ratio'].value)}"]]
+    return _option_groups(name, node, switch=False)
+
+
+def _option_groups(name: str, node: Node, *, switch: bool = True) -> list[list[str]]:
+    """The token groups of one value: none, one, or one per item of a list that needs it.
+
+    Args:
+        name: The flag.
+        node: Its value.
+        switch: Whether a boolean is a bare flag; otherwise it is spelled out.
+    """
+    value = node.value
+    if isinstance(value, list):
+        items = [text(item.value) for item in value if item.value is not None]
+        if any("," in item for item in items):
+            return [_valued(name, item) for item in items]
+        return [_valued(name, ",".join(items))] if items else []
+    if switch and isinstance(value, bool):
+        return [[name]] if value else []
+    return [_valued(name, text(value))]
+
+
+def _valued(name: str, value: str) -> list[str]:
+    """Flag and value; one token when a parser would take the value for another flag."""
+    if len(value) > 1 and value.startswith("-") and not _is_number(value):
+        return [f"{name}={value}"]
+    return [name, value]
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def text(value: object) -> str:
+    """A scalar as a program's parser expects it: ``true`` rather than Python's ``True``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

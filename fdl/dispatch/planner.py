@@ -1,0 +1,185 @@
+"""A resolved command -> a complete Plan: tokens, folder, variables, container.
+
+Imported on the warm path; what only entries or containers need is imported where it is used.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH110, PTH112, PTH118
+from __future__ import annotations
+
+import os
+import sys
+
+from fdl.dispatch.compose import compose, join, quote, quote_cmd
+from fdl.errors import ManifestError
+from fdl.manifest import origin
+from fdl.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fdl.dispatch.walk import Level
+    from fdl.manifest import Node
+    from fdl.plan import Flag
+
+# Linux refuses a single variable of 128 KiB; a plan that large is not handed down.
+_PLAN_LIMIT_BYTES = 96 * 1024
+
+
+class Surroundings:
+    """What a plan depends on besides the manifest.
+
+    Attributes:
+        variables: The environment variables.
+        in_container: Whether fdl itself runs inside a container, where nothing is wrapped.
+        terminal: Whether both stdin and stdout are a terminal.
+    """
+
+    __slots__ = ("in_container", "terminal", "variables")
+
+    def __init__(self, variables: Mapping[str, str], in_container: bool, terminal: bool) -> None:
+        self.variables = variables
+        self.in_container = in_container
+        self.terminal = terminal
+
+
+def here() -> Surroundings:
+    """The surroundings of this process; Docker marks its containers with one file."""
+    return Surroundings(os.environ, os.path.exists("/.dockerenv"), os.isatty(0) and os.isatty(1))
+
+
+class Planner:
+    """Makes plans for one command line.
+
+    Args:
+        root: Directory of the project.
+        surroundings: Where the plan will be executed.
+        exported: Variables that hand global flags to children.
+        append: Whether ``append:`` counts.
+    """
+
+    __slots__ = ("append", "exported", "root", "surroundings")
+
+    def __init__(
+        self, root: str, surroundings: Surroundings, exported: dict[str, str], append: bool
+    ) -> None:
+        self.root = root
+        self.surroundings = surroundings
+        self.exported = exported
+        self.append = append
+
+    def run(self, level: Level, name: str, user: Sequence[str]) -> Plan:
+        """The plan of a ``run:`` command."""
+        spec = level.commands[name]
+        service = self._service(spec)
+        on_windows = os.name == "nt" and not service
+        script = compose(
+            spec.text("run") or "",
+            spec.text("append") if self.append else None,
+            user,
+            quote_cmd if on_windows else quote,
+        )
+        plan = Plan(
+            kind="run",
+            command=[*level.names, name],
+            argv=["cmd", "/C", script] if on_windows else ["sh", "-c", script],
+            cwd=level.manifest.directory,
+            root=self.root,
+            env=dict(self.exported),
+            service=service,
+            flags=[],
+            preset=None,
+            origin=origin(spec.get("run") or spec, self.root),
+        )
+        return self._contained(plan, script, {}) if service else self._on_host(plan)
+
+    def entry(self, level: Level, preset: str | None, tail: Sequence[str]) -> Plan:
+        """The plan of a level's ``entry``, with the arguments a preset asks for."""
+        argv, flags = entry_argv(level, preset)
+        entry = level.entry
+        plan = Plan(
+            kind="entry",
+            command=[*level.names, *([preset] if preset else [])],
+            argv=[*argv, *tail],
+            cwd=level.manifest.directory,
+            root=self.root,
+            env=dict(self.exported),
+            service=self._service(level.manifest.node),
+            flags=flags,
+            preset=preset,
+            origin=origin(entry, self.root) if entry else "",
+        )
+        if plan.service:
+            hand_down = _plan_variable(plan)
+            plan.env.update(hand_down)
+            return self._contained(plan, join(plan.argv), dict.fromkeys(hand_down))
+        self._on_host(plan)
+        plan.env.update(_plan_variable(plan))
+        return plan
+
+    def _service(self, node: Node) -> str | None:
+        return None if self.surroundings.in_container else node.text("docker")
+
+    def _on_host(self, plan: Plan) -> Plan:
+        """Add what children on this machine get: the project's root and its virtual environment."""
+        plan.env["FDL_PROJECT_ROOT"] = self.root
+        path = self.surroundings.variables.get("PATH", os.defpath)
+        scripts = os.path.join(self.root, ".venv", "Scripts" if os.name == "nt" else "bin")
+        if os.path.isdir(scripts):
+            path = scripts + os.pathsep + path
+            plan.env["PATH"] = path
+        if plan.kind == "entry" and plan.argv[0] == "python":
+            from fdl.run.program import locate
+
+            if locate("python", path, plan.cwd) is None:
+                plan.argv[0] = sys.executable
+        return plan
+
+    def _contained(self, plan: Plan, inner: str, variables: Mapping[str, str | None]) -> Plan:
+        """Wrap the plan into ``docker compose run``."""
+        from fdl.dispatch.container import wrap
+
+        return wrap(plan, inner, variables, terminal=self.surroundings.terminal)
+
+
+def entry_argv(level: Level, preset: str | None) -> tuple[list[str], list[Flag]]:
+    """The words of a level's ``entry`` and its generated arguments, with the flags' origins.
+
+    Raises:
+        ManifestError: ``entry`` is empty or does not split into words.
+    """
+    from fdl.dispatch.generate import generate, settings
+
+    tokens = _entry_tokens(level.entry, level.root)
+    merged = settings(level.manifest.node, level.commands[preset] if preset else None)
+    generated, flags = generate(merged, len(tokens), level.root)
+    return [*tokens, *generated], flags
+
+
+def _entry_tokens(entry: Node | None, root: str) -> list[str]:
+    """The words of ``entry``, split like a shell would but expanded by nothing."""
+    import shlex
+
+    if entry is None:
+        return []
+    try:
+        tokens = shlex.split(str(entry.value))
+    except ValueError as problem:
+        raise ManifestError(
+            f"{origin(entry, root)}: `entry` does not split into words: {problem}",
+            hint="close the quotation or escape the character with a backslash",
+        ) from None
+    if not tokens:
+        raise ManifestError(
+            f"{origin(entry, root)}: `entry` is empty", hint="entry: python main.py"
+        )
+    return tokens
+
+
+def _plan_variable(plan: Plan) -> dict[str, str]:
+    """``FDL_PLAN``: lets the program record which manifest line each argument came from."""
+    import json
+
+    text = json.dumps(plan.inner(), separators=(",", ":"))
+    return {"FDL_PLAN": text} if len(text) <= _PLAN_LIMIT_BYTES else {}

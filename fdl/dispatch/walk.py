@@ -1,0 +1,190 @@
+"""The way from the first token to what it names, one manifest at a time.
+
+A pure function over manifests: it starts nothing, prints nothing and writes nothing. Reading a
+child manifest is a function the caller hands in.
+Imported on the warm path.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH118
+from __future__ import annotations
+
+import os
+
+from fdl.dispatch.classify import PRESET, RUN, classify
+from fdl.errors import ManifestError, UsageError
+from fdl.manifest import origin
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fdl.dispatch.planner import Planner
+    from fdl.manifest import Manifest, Node
+    from fdl.plan import Plan
+
+
+class Level:
+    """One manifest on the way to a command.
+
+    Attributes:
+        manifest: The manifest.
+        names: The command names that led here; empty for the project.
+        root: Directory of the project.
+        entry: The program of this level: the manifest's own, or the one a parent put in its place.
+        description: The manifest's description, or what the parent says about this command.
+    """
+
+    __slots__ = ("description", "entry", "manifest", "names", "root")
+
+    def __init__(
+        self, manifest: Manifest, names: tuple[str, ...], root: str, spec: Node | None
+    ) -> None:
+        node = manifest.node
+        self.manifest = manifest
+        self.names = names
+        self.root = root
+        self.entry = (spec.get("entry") if spec else None) or node.get("entry")
+        self.description = (spec.text("description") if spec else None) or node.text("description")
+
+    @property
+    def commands(self) -> dict[str, Node]:
+        """Name -> entry of this level's ``commands:``, in file order."""
+        commands = self.manifest.node.get("commands")
+        return commands.mapping if commands else {}
+
+    def typed(self, *more: str) -> str:
+        """The command line that leads here, and further: ``fdl sub t``."""
+        return " ".join(("fdl", *self.names, *more))
+
+    def kind(self, name: str) -> str:
+        """The kind of one command of this level.
+
+        Raises:
+            ManifestError: Its keys contradict each other.
+        """
+        return classify(self.typed(name), self.commands[name], self.root)
+
+    def child_directory(self, name: str) -> str:
+        """Where the manifest of a path command lives: its ``path``, or a folder of its name."""
+        path = self.commands[name].text("path") or name
+        return os.path.normpath(os.path.join(self.manifest.directory, path))
+
+
+class Help:
+    """A page to show instead of running something.
+
+    Attributes:
+        level: The level the page is about, or that declares the command it is about.
+        kind: ``"level"`` for the project or a path command, ``"run"`` or ``"preset"``.
+        name: The command of ``level`` for the last two kinds.
+    """
+
+    __slots__ = ("kind", "level", "name")
+
+    def __init__(self, level: Level, kind: str = "level", name: str = "") -> None:
+        self.level = level
+        self.kind = kind
+        self.name = name
+
+
+class Unknown:
+    """A word that names no command, and the level where it was looked for."""
+
+    __slots__ = ("level", "token")
+
+    def __init__(self, level: Level, token: str) -> None:
+        self.level = level
+        self.token = token
+
+
+def resolve(
+    project: Level,
+    tokens: Sequence[str],
+    *,
+    help_wanted: bool,
+    load: Callable[[str], Manifest | None],
+    planner: Planner,
+) -> Plan | Help | Unknown:
+    """Find out what a command line means.
+
+    Args:
+        project: The root manifest.
+        tokens: The command line without global flags.
+        help_wanted: Whether a help flag was among them: the deepest level reached is explained.
+        load: Reads the manifest of a directory; None when the directory has none.
+        planner: Turns the command found into a Plan.
+
+    Raises:
+        ManifestError: A manifest on the way is broken, missing or contradicts itself.
+        UsageError: The arguments do not fit the command.
+    """
+    level, rest = project, list(tokens)
+    while rest:
+        name, tail = rest[0], rest[1:]
+        if name not in level.commands:
+            return Unknown(level, name)
+        kind = level.kind(name)
+        if kind == RUN:
+            return Help(level, RUN, name) if help_wanted else _run(level, name, tail, planner)
+        if kind == PRESET:
+            _require_entry(level, name)
+            return Help(level, PRESET, name) if help_wanted else planner.entry(level, name, tail)
+        level = _enter(level, name, load)
+        if not tail or tail[0] not in level.commands:
+            return Help(level) if help_wanted else _end(level, tail, planner)
+        rest = tail
+    return Help(level)
+
+
+def _enter(level: Level, name: str, load: Callable[[str], Manifest | None]) -> Level:
+    directory = level.child_directory(name)
+    manifest = load(directory)
+    if manifest is None:
+        spec = level.commands[name]
+        raise ManifestError(
+            f"no fdl.yml found in {directory}; `{level.typed(name)}` is declared at "
+            f"{origin(spec.get('path') or spec, level.root)}",
+            hint="create it, or give the command a `run:` or another `path:`",
+        )
+    return Level(manifest, (*level.names, name), level.root, level.commands[name])
+
+
+def _end(level: Level, tail: list[str], planner: Planner) -> Plan | Help | Unknown:
+    """A path command whose next token names none of its commands."""
+    if level.entry:
+        return planner.entry(level, None, tail)
+    if tail and not tail[0].startswith("-"):
+        return Unknown(level, tail[0])
+    if not tail and level.commands:
+        return Help(level)
+    raise ManifestError(
+        f"`{level.typed()}` has nothing to run: the manifest in {level.manifest.directory} "
+        "has no `entry`",
+        hint="add `entry: python main.py`, or name one of its commands"
+        if level.commands
+        else "add `entry: python main.py`, or commands",
+    )
+
+
+def _run(level: Level, name: str, tail: list[str], planner: Planner) -> Plan:
+    cut = tail.index("--") if "--" in tail else len(tail)
+    user = tail[cut + 1 :]
+    if cut:
+        from fdl.dispatch.compose import join
+
+        raise UsageError(
+            f"arguments of `{level.typed(name)}` go behind `--`",
+            hint=f"{level.typed(name)} -- {join([*tail[:cut], *user])}",
+        )
+    return planner.run(level, name, user)
+
+
+def _require_entry(level: Level, name: str) -> None:
+    if level.entry:
+        return
+    place = origin(level.commands[name], level.root)
+    raise ManifestError(
+        f"{place}: `{level.typed(name)}` is a preset, but its manifest has no `entry` to run",
+        hint="without `entry`, a command needs `run` (a shell command) or `path` (a folder)",
+    )

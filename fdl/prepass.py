@@ -1,0 +1,119 @@
+"""Global flags, taken out of the command line before anything else looks at it.
+
+Imported on the warm path: nothing beyond our own error classes.
+"""
+
+from __future__ import annotations
+
+from fdl.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_VERBOSITY = {"-q": 0, "--quiet": 0, "-v": 2, "-vv": 3, "-vvv": 4}
+_COLOR = {"--ansi": True, "--no-ansi": False}
+
+GLOBAL_FLAGS = ("--help", "--version", "--quiet", "--ansi", "--no-ansi", "--no-append", "--dry-run")
+"""Long global flags, for suggestions."""
+
+
+class Invocation:
+    """A command line with its global flags taken out.
+
+    Attributes:
+        tokens: What remains: the command, its arguments, the first ``--`` and all behind it.
+        color: True for ``--ansi``, False for ``--no-ansi``, None without either.
+        verbosity: 0 for ``-q``, 2 to 4 for ``-v`` to ``-vvv``, None without either; the last wins.
+        append: False when ``--no-append`` was given.
+        help: Whether ``-h`` or ``--help`` was given, or nothing was left to run.
+        version: Whether the first remaining token asks for the version.
+        dry_run: Whether ``--dry-run`` stood before the command.
+        json: Whether ``--json`` went with it.
+    """
+
+    __slots__ = (
+        "append", "color", "dry_run", "help", "json", "tokens", "verbosity", "version",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+        self.color: bool | None = None
+        self.verbosity: int | None = None
+        self.append = True
+        self.help = False
+        self.version = False
+        self.dry_run = False
+        self.json = False
+
+    def exported(self) -> dict[str, str]:
+        """The variables through which children learn of the flags; empty without flags."""
+        variables = {}
+        if self.verbosity is not None:
+            variables["FLODL_VERBOSITY"] = str(self.verbosity)
+        if self.color is not None:
+            variables["FLODL_COLOR"] = "always" if self.color else "never"
+        return variables
+
+
+def scan(argv: Sequence[str]) -> Invocation:
+    """Split a command line into global flags and the rest; nothing behind ``--`` is looked at.
+
+    Raises:
+        UsageError: The flags contradict each other or are not available.
+    """
+    found = Invocation()
+    end = argv.index("--") if "--" in argv else len(argv)
+    for token in argv[:end]:
+        if not _take(found, token):
+            found.tokens.append(token)
+    if found.json and not found.dry_run:
+        raise UsageError(
+            "`--json` before a command goes with `--dry-run`", hint="fdl --dry-run --json COMMAND"
+        )
+    found.version = bool(found.tokens) and found.tokens[0] in ("-V", "--version")
+    found.tokens.extend(argv[end:])
+    found.help = found.help or not found.tokens
+    return found
+
+
+def _take(found: Invocation, token: str) -> bool:
+    """Record a global flag; False when ``token`` is none."""
+    if not token.startswith("-"):
+        return False
+    if token in _VERBOSITY:
+        found.verbosity = _VERBOSITY[token]
+    elif token in _COLOR:
+        wanted = _COLOR[token]
+        if found.color is (not wanted):
+            raise UsageError("`--ansi` and `--no-ansi` are mutually exclusive")
+        found.color = wanted
+    elif token == "--no-append":
+        found.append = False
+    elif token in ("-h", "--help"):
+        found.help = True
+    elif token == "--env" or token.startswith("--env="):
+        raise UsageError("`--env`: this version of fdl has no environment overlays")
+    # Behind the command these two belong to the command: programs have their own dry runs.
+    elif not found.tokens and token == "--dry-run":
+        found.dry_run = True
+    elif not found.tokens and token == "--json":
+        found.json = True
+    else:
+        return False
+    return True
+
+
+def environment(variables: Mapping[str, str]) -> str | None:
+    """The environment overlay that ``FDL_ENV`` selects; called by what reads manifests to act.
+
+    Raises:
+        UsageError: One is selected, and this version has none.
+    """
+    selected = variables.get("FDL_ENV")
+    if selected:
+        raise UsageError(
+            f"FDL_ENV={selected}: this version of fdl has no environment overlays",
+            hint="unset FDL_ENV",
+        )
+    return None

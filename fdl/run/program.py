@@ -1,0 +1,43 @@
+"""Finding a program the way its child process would."""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH113, PTH118, PTH120
+from __future__ import annotations
+
+import os
+
+from fdl.errors import FdlError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fdl.plan import Plan
+
+
+def locate(name: str, path: str, cwd: str) -> str | None:
+    """The file behind a program name, or None.
+
+    Args:
+        name: What was written: a bare name is looked up, a path is taken relative to ``cwd``.
+        path: The child's ``PATH``, which may differ from our own.
+        cwd: The child's working directory; relative and empty ``PATH`` entries start there.
+    """
+    if os.path.dirname(name):
+        candidates = [os.path.join(cwd, name)]
+    else:
+        candidates = [os.path.join(cwd, folder, name) for folder in path.split(os.pathsep)]
+    for candidate in candidates:
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return None
+
+
+def cannot_start(plan: Plan, reason: str) -> FdlError:
+    """The error for a program that does not come up, with the remedy for the usual causes."""
+    name = plan.launch[0]
+    if plan.service:
+        hint = "install Docker, or drop `docker:` from the manifest to run on this machine"
+    elif os.path.dirname(name):
+        hint = f"the path is taken from {plan.cwd}; is the file there and executable?"
+    else:
+        hint = "install it, or activate the environment that has it"
+    return FdlError(f"{plan.origin}: cannot start `{name}`: {reason}", hint=hint)

@@ -1,0 +1,36 @@
+"""Running a child in the foreground on Windows."""
+
+# The paths of a Plan are strings.
+# ruff: noqa: PTH112
+from __future__ import annotations
+
+import os
+import subprocess
+
+from fdl.errors import FdlError
+from fdl.plan import Plan
+from fdl.run.program import cannot_start
+
+
+def run(plan: Plan) -> int:
+    """Start ``plan.launch`` and wait for its end; returns the exit code.
+
+    Raises:
+        FdlError: The program cannot be started.
+    """
+    command: list[str] | str = plan.launch
+    if plan.launch is plan.argv and plan.kind == "run":
+        # cmd.exe does not take its script apart like a C program: it wants it as it stands.
+        command = f'cmd /S /C "{plan.argv[-1]}"'
+    if not os.path.isdir(plan.cwd):
+        raise FdlError(f"{plan.origin}: {plan.cwd}: no such folder")
+    try:
+        child = subprocess.Popen(command, cwd=plan.cwd, env={**os.environ, **plan.env})
+    except OSError as problem:
+        raise cannot_start(plan, problem.strerror or str(problem)) from None
+    while True:
+        try:
+            return child.wait()
+        # The console sends Ctrl-C to the child as well; how it ends is the child's decision.
+        except KeyboardInterrupt:
+            continue

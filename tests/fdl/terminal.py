@@ -1,0 +1,97 @@
+"""Starting ``fdl`` where it matters what it runs in: on a terminal, outside every container."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+# Makes the terminal on stdin the controlling one, as a login does, then becomes fdl.
+_ON_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "fdl", *sys.argv[1:]])
+"""
+
+# The tests themselves may run in a container, where fdl wraps nothing.
+_OUTSIDE = """
+import os, sys
+from fdl.__main__ import main
+from fdl.dispatch.planner import Surroundings
+sys.exit(main(sys.argv[1:], Surroundings(os.environ, in_container=False, terminal=TERMINAL)))
+"""
+
+PATIENCE = 30
+
+
+class Terminal:
+    """A session on a pseudo-terminal: read what appears, press keys, wait for the end."""
+
+    def __init__(self, *args: str, cwd: Path, env: Mapping[str, str] | None = None) -> None:
+        self._master, slave = os.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _ON_TERMINAL, *args],
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.text = ""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def read_until(self, word: str) -> None:
+        limit = time.monotonic() + PATIENCE
+        while word not in self.text:
+            assert time.monotonic() < limit, f"{word!r} never appeared in {self.text!r}"
+            if not self._read():
+                assert word in self.text, f"ended without {word!r}: {self.text!r}"
+
+    def finish(self) -> int:
+        """Read to the end and return the exit code."""
+        while self._read():
+            pass
+        return self._process.wait(PATIENCE)
+
+    def _read(self) -> bool:
+        """Take what is there; False when the other side has hung up or left nothing behind."""
+        ended = self._process.poll() is not None
+        if not select.select([self._master], [], [], 0.1)[0]:
+            return not ended
+        try:
+            data = os.read(self._master, 4096)
+        except OSError:  # how Linux says that the last holder of the other side is gone
+            return False
+        self.text += data.decode()
+        return bool(data)
+
+
+def outside_container(
+    *args: str, cwd: Path, env: Mapping[str, str] | None = None, terminal: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Type ``fdl ARGS`` on a machine that is no container itself."""
+    return subprocess.run(
+        [sys.executable, "-c", _OUTSIDE.replace("TERMINAL", str(terminal)), *args],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )

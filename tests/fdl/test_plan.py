@@ -1,0 +1,100 @@
+"""``--dry-run``: the plan as text and as JSON, and nothing else happening."""
+
+import json
+import shlex
+
+from fdl.plan import SCHEMA_VERSION, Flag, Plan
+
+FILES = {
+    "fdl.yml": "commands:\n  t: {run: touch made, append: -- b}\n  train:\n",
+    "train/fdl.yml": """
+        entry: python main.py
+        training: {epochs: 5}
+        commands:
+          quick:
+            training: {epochs: 1}
+            options: {name: "a b"}
+        """,
+}
+
+
+def test_an_entry_as_text(project, fdl):
+    folder = project(FILES)
+    done = fdl("--dry-run", "train", "quick", "--lr", "x y", env={"NO_COLOR": "1"})
+    assert (done.exit, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[:5] == [
+        "command   fdl train quick",
+        "kind      entry, preset quick",
+        "defined   train/fdl.yml:1:8",
+        f"cwd       {folder / 'train'}",
+        "argv      python main.py --epochs 1 --name 'a b' --lr 'x y'",
+    ]
+    assert f"FDL_PROJECT_ROOT={shlex.quote(str(folder))}" in done.out
+    assert lines[-2:] == [
+        "flags     --epochs 1    training.epochs  train/fdl.yml:5:24",
+        "          --name 'a b'  options.name     train/fdl.yml:6:21",
+    ]
+
+
+def test_a_run_command_as_text_runs_nothing(project, fdl):
+    folder = project(FILES)
+    done = fdl("--dry-run", "-v", "t", "--", "a")
+    assert done.exit == 0
+    assert "argv      sh -c 'touch made a -- b'\n" in done.out
+    assert "FLODL_VERBOSITY=2\n" in done.out
+    assert "flags" not in done.out
+    assert not (folder / "made").exists()
+    assert not (folder / ".fdl").exists()
+
+
+def test_as_one_json_document(project, fdl):
+    folder = project(FILES)
+    plan = json.loads(fdl("--dry-run", "--json", "train", "quick").out)
+    assert plan["schema_version"] == SCHEMA_VERSION == 1
+    assert plan["kind"] == "entry"
+    assert plan["argv"] == plan["launch"]
+    assert (plan["service"], plan["origin"]) == (None, "train/fdl.yml:1:8")
+    assert plan["env"]["FDL_PROJECT_ROOT"] == str(folder)
+    inner = json.loads(plan["env"]["FDL_PLAN"])
+    assert inner == {key: value for key, value in plan.items() if key not in ("env", "launch")}
+
+
+def test_a_dry_run_reports_the_same_errors(project, fdl):
+    project(FILES)
+    assert "fdl t -- x" in fdl("--dry-run", "t", "x").err
+    assert fdl("--dry-run", "nope").exit == 1
+
+
+def test_a_dry_run_of_nothing_is_help(project, fdl):
+    project(FILES)
+    assert fdl("--dry-run").out == fdl("--help").out
+    assert fdl("--dry-run", "train", "--help").out == fdl("train", "--help").out
+
+
+def test_a_plan_is_plain_data():
+    flag = Flag(1, 2, "--epochs", "training.epochs", "fdl.yml:3:4")
+    plan = Plan(
+        kind="entry",
+        command=["p"],
+        argv=["main", "--epochs", "1"],
+        cwd="/p",
+        root="/p",
+        env={"A": "b"},
+        service=None,
+        flags=[flag],
+        preset=None,
+        origin="fdl.yml:1:1",
+    )
+    data = json.loads(json.dumps(plan.as_dict()))
+    assert data["launch"] == data["argv"]
+    assert data["flags"] == [
+        {
+            "index": 1,
+            "count": 2,
+            "name": "--epochs",
+            "field": "training.epochs",
+            "origin": "fdl.yml:3:4",
+        }
+    ]
+    assert set(data) == {*Plan.__slots__, "schema_version"}

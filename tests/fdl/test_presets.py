@@ -1,0 +1,215 @@
+"""Sections and presets as the arguments of an entry."""
+
+import json
+
+import pytest
+
+from fdl.plan import Plan
+
+SHOW = "printf '%s\\n'"
+
+
+@pytest.fixture
+def arguments(project, fdl):
+    """The arguments an entry receives under a preset ``p`` and sections, both in YAML."""
+
+    def run(preset, sections="", *tail):
+        project({"fdl.yml": f"entry: {SHOW} got\n{sections}\ncommands:\n  p: {preset}\n"})
+        done = fdl("p", *tail)
+        assert done.exit == 0, done.err
+        first, *rest = done.out.splitlines()
+        assert first == "got"
+        return rest
+
+    return run
+
+
+@pytest.mark.case("cli", 29)
+def test_presets_override_field_by_field_and_the_tail_comes_last(arguments):
+    found = arguments(
+        "{training: {epochs: 1}, options: {model: linear, batches: 100}}",
+        "training: {epochs: 5, seed: 42}",
+        "--lr",
+        "3",
+    )
+    expected = "--epochs 1 --seed 42 --batches 100 --model linear --lr 3"
+    assert found == expected.split()
+
+
+@pytest.mark.case("cli", 30)
+def test_options_become_flags_by_the_kind_of_their_value(arguments):
+    preset = "{options: {flag: true, off: false, n: null, a_b: 2}}"
+    assert arguments(preset) == ["--a-b", "2", "--flag"]
+
+
+@pytest.mark.case("cli", 31)
+def test_speed_hint_and_partition_ratios_are_written_in_short(arguments):
+    preset = "{ddp: {speed_hint: {slow_rank: 1, ratio: 2.5}, partition_ratios: [0.7, 0.3]}}"
+    expected = ["--speed-hint", "1:2.5", "--partition-ratios", "0.7,0.3"]
+    assert arguments(preset) == expected
+
+
+@pytest.mark.case("cli", 32)
+def test_a_preset_can_switch_the_timeline_off(arguments):
+    assert arguments("{ddp: {timeline: false}}", "ddp: {timeline: true}") == []
+    assert arguments("{output: {timeline: false}}", "output: {timeline: true}") == []
+
+
+def test_the_timeline_flag_appears_once(arguments):
+    sections = "ddp: {timeline: true}\noutput: {timeline: true, monitor: 0}"
+    assert arguments("{training: {}}", sections) == ["--timeline", "--monitor", "0"]
+    sections = "output: {timeline: true}"
+    assert arguments("{ddp: {timeline: false}}", sections) == ["--timeline"]
+
+
+def test_every_field_has_its_flag_in_the_documented_order(arguments):
+    ddp = (
+        "{timeline: true, lr_scale_ratio: 0.5, progressive: false, checkpoint_every: 2, "
+        "snapshot_timeout: 6, max_grad_norm: 1.5, max_batch_diff: 0, divergence_threshold: 0.1, "
+        "overhead_target: 0.2, max_anchor: 50, anchor: auto, backend: cpu, policy: cadence}"
+    )
+    training = "{seed: 7, lr: 1e-3, batches_per_epoch: 9, batch_size: 8, epochs: 4}"
+    output = "{monitor: 3000, dir: runs/x}"
+    expected = (
+        "--policy cadence --backend cpu --anchor auto --max-anchor 50 --overhead-target 0.2 "
+        "--divergence-threshold 0.1 --max-batch-diff 0 --max-grad-norm 1.5 --snapshot-timeout 6 "
+        "--checkpoint-every 2 --progressive false --lr-scale-ratio 0.5 --timeline "
+        "--epochs 4 --batch-size 8 --batches 9 --lr 0.001 --seed 7 --output runs/x --monitor 3000"
+    )
+    preset = f"{{ddp: {ddp}, training: {training}, output: {output}}}"
+    assert arguments(preset) == expected.split()
+
+
+def test_null_inherits_and_structures_replace_whole(arguments):
+    sections = (
+        "training: {lr: 0.1}\n"
+        "ddp: {max_batch_diff: 3, partition_ratios: [0.5, 0.25, 0.25], "
+        "speed_hint: {slow_rank: 0, ratio: 2}}"
+    )
+    preset = (
+        "{training: {lr: null}, ddp: {max_batch_diff: null, partition_ratios: [0.9, 0.1], "
+        "speed_hint: {slow_rank: 1, ratio: 4.0}}}"
+    )
+    expected = "--max-batch-diff 3 --speed-hint 1:4.0 --partition-ratios 0.9,0.1 --lr 0.1"
+    assert arguments(preset, sections) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("inherited", "preset", "expected"),
+    [
+        ("{mode: sync}", "{policy: async}", "--policy async"),
+        ("{mode: sync}", "{backend: cpu}", "--backend cpu"),
+        ("{policy: async, backend: cpu}", "{mode: solo-0}", "--mode solo-0"),
+        ("{policy: async, backend: cpu}", "{backend: nccl}", "--policy async --backend nccl"),
+        ("{mode: sync}", "{mode: null, anchor: 3}", "--mode sync --anchor 3"),
+    ],
+)
+def test_mode_and_its_two_halves_displace_each_other(arguments, inherited, preset, expected):
+    assert arguments(f"{{ddp: {preset}}}", f"ddp: {inherited}") == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("[a, b]", ["--k", "a,b"]),
+        ("[1, 2.5, true]", ["--k", "1,2.5,true"]),
+        ("[a, 'b,c']", ["--k", "a", "--k", "b,c"]),
+        ("[]", []),
+        ("''", ["--k", ""]),
+        ("-3", ["--k", "-3"]),
+        ("-1e-3", ["--k", "-0.001"]),
+        ("-x", ["--k=-x"]),
+        ("'-'", ["--k", "-"]),
+        ("a b $HOME", ["--k", "a b $HOME"]),
+    ],
+)
+def test_option_values(project, fdl, value, expected):
+    manifest = f"entry: {SHOW}\ncommands:\n  p:\n    options:\n      k: {value}\n      flag: true\n"
+    project({"fdl.yml": manifest})
+    assert fdl("p").out.splitlines() == ["--flag", *expected]
+
+
+def test_sections_count_without_a_preset_too(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": f"entry: {SHOW} -u\ntraining: {{epochs: 3}}\n",
+        }
+    )
+    assert fdl("train", "--epochs", "9").out.splitlines() == [
+        "-u",
+        "--epochs",
+        "3",
+        "--epochs",
+        "9",
+    ]
+
+
+def test_each_generated_flag_knows_its_line(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": """
+                entry: python -u main.py
+                training:
+                  epochs: 5
+                  seed: 42
+                commands:
+                  quick:
+                    training: {epochs: 1}
+                    options: {tags: ["a,b", c], verbose: true}
+                """,
+        }
+    )
+    plan = json.loads(fdl("--dry-run", "--json", "train", "quick", "--lr", "1").out)
+    argv = plan["argv"]
+    tokens = {
+        (flag["field"], flag["origin"]): argv[flag["index"] : flag["index"] + flag["count"]]
+        for flag in plan["flags"]
+        if flag["field"] != "options.tags"
+    }
+    assert tokens == {
+        ("training.epochs", "train/fdl.yml:7:24"): ["--epochs", "1"],
+        ("training.seed", "train/fdl.yml:4:9"): ["--seed", "42"],
+        ("options.verbose", "train/fdl.yml:8:42"): ["--verbose"],
+    }
+    tags = [flag for flag in plan["flags"] if flag["field"] == "options.tags"]
+    assert [argv[flag["index"] + 1] for flag in tags] == ["a,b", "c"]
+    assert argv[-2:] == ["--lr", "1"]
+
+
+def test_the_plan_reaches_the_program(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": "entry: sh show.sh\ntraining: {epochs: 5}\n",
+            "train/show.sh": 'printf %s "$FDL_PLAN"\n',
+        }
+    )
+    carried = json.loads(fdl("train", "x").out)
+    assert carried["argv"] == ["sh", "show.sh", "--epochs", "5", "x"]
+    assert carried["command"] == ["train"]
+    assert carried["flags"][0]["origin"] == "train/fdl.yml:2:20"
+    assert set(carried).isdisjoint({"env", "launch"})
+    assert set(Plan.__slots__) - set(carried) == {"env", "launch"}
+
+
+def test_a_command_line_too_long_to_carry_still_runs(project, fdl):
+    project({"fdl.yml": "commands: {p: }", "p/fdl.yml": "entry: sh show.sh\n"})
+    project({"p/show.sh": 'printf "%s %s" "${#FDL_PLAN}" "${#1}"\n'})
+    assert fdl("p", "y" * 120_000).out == "0 120000"
+
+
+def test_a_preset_announces_its_command_line_on_stderr_unless_quiet(project, fdl):
+    project({"fdl.yml": f"entry: {SHOW}\ncommands: {{p: {{options: {{k: a b}}}}}}"})
+    done = fdl("p", "x")
+    assert done.err == "fdl: printf '%s\\n' --k 'a b' x\n"
+    assert fdl("-q", "p").err == ""
+
+
+@pytest.mark.parametrize("entry", ["'  '", "python 'main.py"])
+def test_an_entry_that_is_no_command_line_is_refused(project, fdl, entry):
+    project({"fdl.yml": "commands: {p: }", "p/fdl.yml": f"entry: {entry}\n"})
+    done = fdl("p")
+    assert (done.exit, done.out) == (1, "")
+    assert done.err.startswith("error: p/fdl.yml:1:8: `entry` ")
