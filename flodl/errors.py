@@ -1,6 +1,7 @@
 """The error family of the framework: every failure a user can cause derives from FlodlError.
 
-Bad argument values raise ``ValueError``; exceptions of user modules keep their type and gain a note.
+Bad argument values raise ``ValueError``; exceptions of user modules keep their type and gain a
+note.
 """
 
 

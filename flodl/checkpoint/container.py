@@ -1,0 +1,279 @@
+"""The container, version 3: a safetensors file with our metadata, written and checked by hand.
+
+Layout: header length (u64, little-endian), JSON header padded with spaces, then the tensors' bytes
+back to back. Wide types come first, so that every tensor starts at a multiple of its item size.
+The safetensors library writes its metadata in random order; equal models would then give unequal
+files, which is why the header is made here.
+
+Format: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from flodl.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+FORMAT = "fdl"
+VERSION = 3
+RESERVED = frozenset({"format", "fdl_version", "structural_hash", "label", "flodl", "aliases"})
+
+_METADATA = "__metadata__"
+_LENGTH_BYTES = 8
+_ALIGNMENT = 64  # of the first tensor; a mapped file then suits every vector instruction
+_MAX_HEADER = 100_000_000  # the limit of the safetensors library
+_MAX_DIMENSIONS = 64
+_MAX_DIGITS = 9  # of the version number
+_CHUNK = 1 << 22
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored tensor: its name, type, shape and byte range inside the body."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands before the tensors.
+
+    Attributes:
+        entries: The stored tensors in file order.
+        metadata: The strings of the file, ``format`` and ``fdl_version`` included.
+        aliases: Second and later names of shared tensors, each with the stored name.
+    """
+
+    entries: tuple[Entry, ...]
+    metadata: Mapping[str, str]
+    aliases: Mapping[str, str]
+
+    @property
+    def body_size(self) -> int:
+        """Bytes that follow the header."""
+        return self.entries[-1].end if self.entries else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container in memory; tensors are views of its buffer.
+
+    Attributes:
+        header: The checked header.
+        buffer: Bytes that hold the body.
+        offset: Where the body begins in ``buffer``.
+    """
+
+    header: Header
+    buffer: bytearray | mmap
+    offset: int
+
+    def tensor(self, entry: Entry) -> Tensor:
+        """The stored tensor, sharing memory with the buffer."""
+        count = math.prod(entry.shape)
+        if count == 0:
+            return torch.empty(entry.shape, dtype=entry.dtype)
+        flat = torch.frombuffer(
+            self.buffer, dtype=entry.dtype, count=count, offset=self.offset + entry.begin
+        )
+        return flat.reshape(entry.shape)
+
+
+def lay_out(tensors: Iterable[tuple[str, Tensor]]) -> list[Entry]:
+    """Give every tensor its place: widest item first, the given order inside one width.
+
+    Raises:
+        ValueError: A tensor has no storable bytes (its type, layout or device) or a reserved name.
+    """
+    named = list(tensors)
+    for name, tensor in named:
+        _check_storable(name, tensor)
+    entries = []
+    begin = 0
+    for name, tensor in sorted(named, key=lambda item: -item[1].element_size()):
+        end = begin + tensor.numel() * tensor.element_size()
+        entries.append(Entry(name, tensor.dtype, tuple(tensor.shape), begin, end))
+        begin = end
+    return entries
+
+
+def _check_storable(name: str, tensor: Tensor) -> None:
+    if name == _METADATA:
+        raise ValueError(f"a tensor cannot be named {name}: the container uses the name itself")
+    if tensor.dtype not in _DTYPE_NAMES:
+        raise ValueError(f"{name}: a container cannot hold {tensor.dtype}; convert the tensor")
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"{name}: a container holds dense tensors, not {tensor.layout}")
+    if tensor.is_meta:
+        raise ValueError(f"{name} is on the meta device and has no values to save")
+
+
+def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
+    """The length field and the padded JSON header."""
+    fields: dict[str, object] = {_METADATA: {key: metadata[key] for key in sorted(metadata)}}
+    for entry in entries:
+        fields[entry.name] = {
+            "dtype": _DTYPE_NAMES[entry.dtype],
+            "shape": entry.shape,
+            "data_offsets": (entry.begin, entry.end),
+        }
+    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def write_tensor(stream: IO[bytes], tensor: Tensor) -> None:
+    """Write a tensor's elements in row-major order; one CPU copy at most."""
+    if tensor.numel() == 0:
+        return
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    size = dense.numel() * dense.element_size()
+    stream.write(memoryview((ctypes.c_char * size).from_address(dense.data_ptr())).cast("B"))
+
+
+def read_header(stream: IO[bytes], where: str) -> tuple[Header, int]:
+    """Read and check the header.
+
+    Args:
+        stream: A binary stream at the first byte of a (decompressed) container.
+        where: The file, for messages.
+
+    Returns:
+        The header, and the number of bytes read: where the body begins.
+
+    Raises:
+        CheckpointError: The bytes are not a sound container header.
+    """
+    prefix = stream.read(_LENGTH_BYTES)
+    if not prefix:
+        raise CheckpointError(f"{where} is empty: not a checkpoint")
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < _LENGTH_BYTES or not 2 <= length <= _MAX_HEADER:
+        raise CheckpointError(f"{where} is not an fdl checkpoint: no safetensors header")
+    raw = read_exactly(stream, length, where)
+    try:
+        return _parse_header(raw), _LENGTH_BYTES + length
+    except ValueError as error:  # covers broken JSON, broken UTF-8 and our own checks
+        raise CheckpointError(f"{where} is not a sound fdl checkpoint: {error}") from None
+    except RecursionError:
+        raise CheckpointError(f"{where} is not an fdl checkpoint: header nested too deep") from None
+
+
+def read_exactly(stream: IO[bytes], size: int, where: str) -> bytearray:
+    """Read ``size`` bytes, growing as they arrive: a lying header reserves no memory.
+
+    Raises:
+        CheckpointError: The stream ends early.
+    """
+    data = bytearray()
+    while len(data) < size:
+        chunk = stream.read(min(_CHUNK, size - len(data)))
+        if not chunk:
+            raise CheckpointError(
+                f"{where} is truncated: {size - len(data)} bytes are missing; "
+                "restore the file from a copy or save it again"
+            )
+        data += chunk
+    return data
+
+
+def _parse_header(raw: bytearray) -> Header:
+    fields = json.loads(raw.decode(), object_pairs_hook=_unique)
+    if not isinstance(fields, dict):
+        raise ValueError("the header is not a JSON object")
+    metadata = fields.pop(_METADATA, {})
+    if not _is_text_mapping(metadata):
+        raise ValueError("its metadata are not strings")
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"it lacks the mark format={FORMAT}; another program wrote it")
+    version = metadata.get("fdl_version", "")
+    if not (version.isascii() and version.isdigit() and len(version) <= _MAX_DIGITS):
+        raise ValueError("its fdl_version is not a number")
+    entries = tuple(_entry(name, value) for name, value in fields.items())
+    _check_ranges(entries)
+    aliases = json.loads(metadata.get("aliases", "{}"), object_pairs_hook=_unique)
+    if not _is_text_mapping(aliases):
+        raise ValueError("its aliases are not a mapping of names")
+    for alias, name in aliases.items():
+        if alias in fields or name not in fields:
+            raise ValueError(f"alias {alias!r} does not lead to a stored tensor")
+    ordered = tuple(sorted(entries, key=lambda entry: (entry.begin, entry.end)))
+    return Header(ordered, metadata, aliases)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("the header names one field twice")
+    return fields
+
+
+def _is_text_mapping(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def _entry(name: str, value: object) -> Entry:
+    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"tensor {name!r} is not described by dtype, shape and data_offsets")
+    dtype = _DTYPES.get(value["dtype"]) if isinstance(value["dtype"], str) else None
+    if dtype is None:
+        raise ValueError(f"tensor {name!r} has an unknown dtype {value['dtype']!r}")
+    shape, offsets = value["shape"], value["data_offsets"]
+    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+        raise ValueError(f"tensor {name!r} has a malformed shape or byte range")
+    begin, end = offsets
+    if end - begin != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"tensor {name!r}: its byte range does not fit its shape")
+    return Entry(name, dtype, tuple(shape), begin, end)
+
+
+def _are_sizes(value: object) -> bool:
+    # Sizes beyond 63 bits are no tensor's, and torch would overflow on them.
+    return (
+        isinstance(value, list)
+        and len(value) <= _MAX_DIMENSIONS
+        and all(type(item) is int and 0 <= item < 1 << 63 for item in value)
+    )
+
+
+def _check_ranges(entries: Iterable[Entry]) -> None:
+    position = 0
+    for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
+        if entry.begin != position:
+            raise ValueError(f"the bytes of tensor {entry.name!r} overlap others or leave a gap")
+        position = entry.end

@@ -1,0 +1,128 @@
+"""Containers on disk: replaced as a whole or not at all, compressed when the name ends in .gz."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import mmap
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+from flodl.checkpoint.container import VERSION, Container, Header, read_exactly, read_header
+from flodl.errors import CheckpointError
+from flodl.files import replacing
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_LEVEL = 6
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Replace a container atomically and durably, see :func:`flodl.files.replacing`.
+
+    Missing parent folders are created.
+
+    Raises:
+        CheckpointError: The system refused (permission, space, a folder in the way).
+    """
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, durable=True) as file:
+            if os.fspath(path).endswith(".gz"):
+                with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
+                    yield cast("IO[bytes]", packed)
+            else:
+                yield file
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointError(f"cannot write checkpoint {os.fspath(path)}: {reason}") from error
+
+
+def read_stream(source: IO[bytes]) -> Container:
+    """Read a whole container from a binary stream, compressed or plain, up to its end."""
+    where = f"checkpoint {getattr(source, 'name', 'stream')}"
+    # Only a buffered reader can look at the first bytes without consuming them.
+    buffered = io.BufferedReader(cast("Any", source))
+    try:
+        with _decompressed(buffered, where) as stream:
+            return _read_body(stream, where)
+    finally:
+        buffered.detach()  # the stream stays its owner's: collecting the reader would close it
+
+
+def read_file(path: str | os.PathLike[str]) -> Container:
+    """Read a container from disk; a plain file is mapped instead of copied."""
+    where = f"checkpoint {os.fspath(path)}"
+    with _opened(path, where) as file, _decompressed(file, where) as stream:
+        if stream is not file:
+            return _read_body(stream, where)
+        header, offset = _read_sized_header(file, where)
+        _check_version(header, where)
+        # Writable for torch, private to this process: nothing reaches the file.
+        return Container(header, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), offset)
+
+
+def read_file_header(path: str | os.PathLike[str]) -> Header:
+    """Read only the header of a file, of any container version."""
+    where = f"checkpoint {os.fspath(path)}"
+    with _opened(path, where) as file, _decompressed(file, where) as stream:
+        if stream is file:
+            return _read_sized_header(file, where)[0]
+        return read_header(stream, where)[0]
+
+
+def _read_body(stream: IO[bytes], where: str) -> Container:
+    header, _ = read_header(stream, where)
+    _check_version(header, where)
+    body = read_exactly(stream, header.body_size, where)
+    # One more byte, not the rest: a compressed file may unpack to any size.
+    if stream.read(1):
+        raise CheckpointError(f"{where} goes on after its last tensor: it is damaged")
+    return Container(header, body, 0)
+
+
+def _read_sized_header(file: io.BufferedReader, where: str) -> tuple[Header, int]:
+    header, offset = read_header(file, where)
+    promised, actual = offset + header.body_size, os.fstat(file.fileno()).st_size
+    if promised != actual:
+        state = "truncated" if actual < promised else "damaged"
+        raise CheckpointError(
+            f"{where} is {state}: {actual} bytes instead of {promised}; "
+            "restore the file from a copy or save it again"
+        )
+    return header, offset
+
+
+def _check_version(header: Header, where: str) -> None:
+    version = header.metadata["fdl_version"]
+    if int(version) != VERSION:
+        raise CheckpointError(
+            f"{where} has container version {version}; this flodl reads {VERSION}: "
+            "load it with the flodl that wrote it"
+        )
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str], where: str) -> Iterator[io.BufferedReader]:
+    try:
+        file = Path(path).open("rb")  # noqa: SIM115 - only opening may be reported as such
+    except OSError as error:
+        raise CheckpointError(f"cannot open {where}: {error.strerror}") from error
+    with file:
+        yield file
+
+
+@contextmanager
+def _decompressed(file: io.BufferedReader, where: str) -> Iterator[IO[bytes]]:
+    if not file.peek(2).startswith(_GZIP_MAGIC):
+        yield file
+        return
+    try:
+        with gzip.GzipFile(fileobj=file) as stream:
+            yield cast("IO[bytes]", stream)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise CheckpointError(f"{where} is damaged: {error}") from error

@@ -1,0 +1,36 @@
+"""Qualified names: ``<module of the graph>/<path below it>``, the keys of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+
+def qualify(name: str) -> str:
+    """Turn a state-dict key into a qualified name: its first dot becomes a slash.
+
+    ``encoder.weight`` becomes ``encoder/weight``; a name that has a slash already, and a name
+    without a dot, are returned as they are.
+    """
+    return name if "/" in name else name.replace(".", "/", 1)
+
+
+def persistent_buffers(module: nn.Module, *, tied: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """The buffers that belong to ``module.state_dict()``, under their dotted names.
+
+    Args:
+        module: The module to walk.
+        tied: Also list a shared buffer under its second and later names.
+
+    Yields:
+        ``(name, buffer)`` in registration order.
+    """
+    excluded = {
+        f"{path}.{name}" if path else name
+        for path, owner in module.named_modules(remove_duplicate=False)
+        for name in owner._non_persistent_buffers_set
+    }
+    for name, buffer in module.named_buffers(remove_duplicate=not tied):
+        if name not in excluded:
+            yield name, buffer

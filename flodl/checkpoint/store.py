@@ -1,0 +1,296 @@
+"""Saving named tensors, and loading them back into the tensors of a model."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import IO, Literal
+
+import torch
+from torch import Tensor
+
+from flodl.checkpoint.container import (
+    FORMAT,
+    RESERVED,
+    VERSION,
+    Container,
+    Entry,
+    encode_header,
+    lay_out,
+    write_tensor,
+)
+from flodl.checkpoint.files import read_file, read_file_header, read_stream, writing
+from flodl.checkpoint.names import qualify
+from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
+
+NamedTensors = Iterable[tuple[str, Tensor]]
+OnShapeMismatch = Literal["error", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What a load did.
+
+    Attributes:
+        loaded: Model tensors that took their values from the file, in model order.
+        skipped: Stored tensors that nothing in the model took, in file order.
+        missing: Model tensors that kept their values, in model order.
+    """
+
+    loaded: list[str]
+    skipped: list[str]
+    missing: list[str]
+
+
+def save_checkpoint(
+    dest: IO[bytes],
+    params: NamedTensors,
+    buffers: NamedTensors,
+    hash: str | None = None,
+    *,
+    label: str = "",
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a container to a binary stream.
+
+    Equal arguments give equal bytes: no time stamps, no random order. A tensor that occurs under
+    several names is stored under the first; the others are recorded as aliases.
+
+    Args:
+        dest: Where to write.
+        params: ``(name, tensor)`` pairs; plain ``named_parameters()`` names are qualified.
+        buffers: Likewise for buffers.
+        hash: Structural hash of the graph the tensors belong to, checked when loading.
+        label: Name of the graph; for people, never checked.
+        metadata: Further strings to keep, read back by :func:`checkpoint_metadata`.
+
+    Raises:
+        ValueError: A name is given twice, a tensor cannot be stored, or the metadata use a
+            reserved key or hold something other than strings.
+    """
+    stored, aliases = _untie(_by_name(params, buffers))
+    entries = lay_out(stored.items())
+    dest.write(encode_header(entries, _metadata(hash, label, aliases, metadata or {})))
+    for entry in entries:
+        write_tensor(dest, stored[entry.name])
+
+
+def save_checkpoint_file(
+    path: str | os.PathLike[str],
+    params: NamedTensors,
+    buffers: NamedTensors,
+    hash: str | None = None,
+    *,
+    label: str = "",
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a container to ``path`` atomically; see :func:`save_checkpoint`.
+
+    Missing parent folders are created. A path ending in ``.gz`` is compressed. Whatever goes
+    wrong, a file that stood there before survives and no temporary file is left.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+        ValueError: As for :func:`save_checkpoint`.
+    """
+    with writing(path) as dest:
+        save_checkpoint(dest, params, buffers, hash, label=label, metadata=metadata)
+
+
+def load_checkpoint(
+    src: IO[bytes],
+    params: NamedTensors,
+    buffers: NamedTensors,
+    hash: str | None = None,
+    *,
+    on_shape_mismatch: OnShapeMismatch = "error",
+) -> LoadReport:
+    """Copy the tensors of a container into the tensors of a model, by name.
+
+    Everything is checked before the first value is written: an error leaves the model as it was.
+    Values are cast to the model's dtype and moved to its device; ``requires_grad`` and the
+    optimizer's references stay intact.
+
+    Args:
+        src: A binary stream at the first byte of a container, compressed or plain.
+        params: ``(name, tensor)`` pairs to fill; plain ``named_parameters()`` names are qualified.
+        buffers: Likewise for buffers.
+        hash: Structural hash of the model; compared when the file has one, too.
+        on_shape_mismatch: ``"skip"`` leaves a tensor of another shape alone and reports it both
+            as skipped and as missing, which is what transfer to a new head wants.
+
+    Raises:
+        ArchitectureMismatch: Both sides have a structural hash and they differ.
+        ShapeMismatch: Tensors of the same name differ in shape; lists every one.
+        CheckpointError: The stream is truncated, damaged, foreign or of another version.
+        ValueError: A name is given twice, or an argument makes no sense.
+    """
+    return _fill(read_stream(src), _by_name(params, buffers), hash, on_shape_mismatch)
+
+
+def load_checkpoint_file(
+    path: str | os.PathLike[str],
+    params: NamedTensors,
+    buffers: NamedTensors,
+    hash: str | None = None,
+    *,
+    on_shape_mismatch: OnShapeMismatch = "error",
+) -> LoadReport:
+    """Copy the tensors of the file at ``path`` into a model; see :func:`load_checkpoint`."""
+    return _fill(read_file(path), _by_name(params, buffers), hash, on_shape_mismatch)
+
+
+def checkpoint_keys(path: str | os.PathLike[str]) -> list[str]:
+    """The names stored in a file, in file order; reads the header only."""
+    return [entry.name for entry in read_file_header(path).entries]
+
+
+def checkpoint_version(path: str | os.PathLike[str]) -> int:
+    """The container version of a file; reads the header only."""
+    return int(read_file_header(path).metadata["fdl_version"])
+
+
+def checkpoint_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The strings stored beside the tensors (label, hash, …); reads the header only."""
+    return dict(read_file_header(path).metadata)
+
+
+def _by_name(params: NamedTensors, buffers: NamedTensors) -> dict[str, Tensor]:
+    named: dict[str, Tensor] = {}
+    for source in (params, buffers):
+        for given, tensor in source:
+            name = qualify(given)
+            if name in named:
+                raise ValueError(f"two tensors are named {name}; a checkpoint needs one name each")
+            named[name] = tensor
+    return named
+
+
+def _untie(named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Separate the tensors to store from the further names of those met before."""
+    stored: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    first_names: dict[object, str] = {}
+    for name, tensor in named.items():
+        first = first_names.setdefault(_memory(tensor), name)
+        if first == name:
+            stored[name] = tensor
+        else:
+            aliases[name] = first
+    return stored, aliases
+
+
+def _memory(tensor: Tensor) -> object:
+    """What two tensors have in common when they are the same numbers in the same memory.
+
+    The identity of the object would miss ``state_dict()``, whose values are detached.
+    """
+    if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.is_meta:
+        return id(tensor)
+    flags = (tensor.is_conj(), tensor.is_neg())
+    layout = (tensor.dtype, tensor.shape, tensor.stride())
+    return (tensor.device, tensor.data_ptr(), layout, flags)
+
+
+def _metadata(
+    hash: str | None, label: str, aliases: Mapping[str, str], extra: Mapping[str, str]
+) -> dict[str, str]:
+    for key, value in extra.items():
+        if key in RESERVED:
+            raise ValueError(f"metadata key {key!r} is the container's own; choose another")
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ValueError(f"metadata {key!r} must be a string; encode it, for instance as JSON")
+    strings = {
+        "format": FORMAT,
+        "fdl_version": str(VERSION),
+        "structural_hash": hash or "",
+        "label": label,
+        "flodl": _writer_version(),
+        **extra,
+    }
+    if aliases:
+        strings["aliases"] = json.dumps(aliases, sort_keys=True, separators=(",", ":"))
+    return strings
+
+
+@functools.cache
+def _writer_version() -> str:
+    try:
+        return importlib.metadata.version("flodl")
+    except importlib.metadata.PackageNotFoundError:  # a source tree that nobody installed
+        return ""
+
+
+def _fill(
+    container: Container,
+    model: Mapping[str, Tensor],
+    hash: str | None,
+    on_shape_mismatch: OnShapeMismatch,
+) -> LoadReport:
+    if on_shape_mismatch not in ("error", "skip"):
+        raise ValueError(f"on_shape_mismatch must be 'error' or 'skip', not {on_shape_mismatch!r}")
+    _check_hash(container.header.metadata.get("structural_hash", ""), hash)
+    matches = _match(container, model)
+    misfits = [name for name, entry in matches.items() if entry.shape != model[name].shape]
+    if misfits and on_shape_mismatch == "error":
+        raise ShapeMismatch(_describe_misfits(misfits, matches, model))
+    for name in misfits:
+        del matches[name]
+    for name, entry in matches.items():
+        _check_castable(name, entry, model[name])
+    with torch.no_grad():
+        for name, entry in matches.items():
+            model[name].copy_(container.tensor(entry))
+    taken = {entry.name for entry in matches.values()}
+    return LoadReport(
+        loaded=list(matches),
+        skipped=[entry.name for entry in container.header.entries if entry.name not in taken],
+        missing=[name for name in model if name not in matches],
+    )
+
+
+def _check_hash(stored: str, wanted: str | None) -> None:
+    if stored and wanted and stored != wanted:
+        raise ArchitectureMismatch(
+            f"the checkpoint was saved from another architecture: its structural hash is {stored}, "
+            f"the model's is {wanted}; to transfer weights by name, load without a hash"
+        )
+
+
+def _match(container: Container, model: Mapping[str, Tensor]) -> dict[str, Entry]:
+    """The stored tensor of every model tensor that has one, in model order."""
+    entries = {entry.name: entry for entry in container.header.entries}
+    aliases = container.header.aliases
+    matches = {name: entries.get(aliases.get(name, name)) for name in model}
+    return {name: entry for name, entry in matches.items() if entry is not None}
+
+
+def _describe_misfits(
+    misfits: Iterable[str], matches: Mapping[str, Entry], model: Mapping[str, Tensor]
+) -> str:
+    lines = [
+        f"  {name}: file {list(matches[name].shape)}, model {list(model[name].shape)}"
+        for name in misfits
+    ]
+    return "\n".join(
+        [
+            "tensors of the checkpoint and the model have the same name and another shape:",
+            *lines,
+            "Nothing was loaded. Numbered names (linear_4) meet by chance: give modules meant to "
+            "match a tag or a name=, or pass on_shape_mismatch='skip'.",
+        ]
+    )
+
+
+def _check_castable(name: str, entry: Entry, target: Tensor) -> None:
+    if target.is_meta:
+        raise ValueError(f"{name} is on the meta device; call to_empty(device=…) before loading")
+    if entry.dtype.is_complex and not target.is_complex():
+        raise CheckpointError(
+            f"{name} is complex in the checkpoint and {target.dtype} in the model: "
+            "the imaginary part would be lost"
+        )

@@ -1,0 +1,295 @@
+"""Files are replaced as a whole, and damaged or foreign ones are refused as such."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import random
+import resource
+import signal
+import stat
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from flodl.checkpoint import (
+    checkpoint_keys,
+    checkpoint_version,
+    load_checkpoint,
+    load_checkpoint_file,
+    save_checkpoint_file,
+)
+from flodl.errors import CheckpointError
+
+TENSORS = {"a/weight": torch.arange(6.0).reshape(2, 3), "b/n": torch.tensor([1, 2])}
+
+
+def model():
+    return {name: torch.zeros_like(value) for name, value in TENSORS.items()}
+
+
+def load(path):
+    target = model()
+    load_checkpoint_file(path, target.items(), [])
+    return target
+
+
+def holds_tensors(path):
+    return all(torch.equal(value, TENSORS[name]) for name, value in load(path).items())
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "model.fdl"
+    save_checkpoint_file(path, TENSORS.items(), [])
+    return path
+
+
+@contextmanager
+def disk_full_after(size):
+    """The system itself refuses to let a file grow beyond ``size`` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.case("runtime", 38)
+def test_a_save_that_fails_half_way_leaves_the_previous_file_and_nothing_else(saved):
+    def interrupted():
+        yield "a/weight", torch.zeros(2, 3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint_file(saved, interrupted(), [])
+    assert holds_tensors(saved)
+    assert list(saved.parent.iterdir()) == [saved]
+
+    with (
+        disk_full_after(100_000),
+        pytest.raises(CheckpointError, match=r"cannot write checkpoint .*model\.fdl: File too"),
+    ):
+        save_checkpoint_file(saved, [("a/weight", torch.zeros(1_000_000))], [])
+    assert holds_tensors(saved)
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_missing_parent_folders_are_created(tmp_path):
+    path = tmp_path / "deep" / "down" / "model.fdl.gz"
+    save_checkpoint_file(str(path), TENSORS.items(), [])
+    assert holds_tensors(path)
+
+
+def test_a_file_in_the_place_of_a_folder_is_reported(saved):
+    with pytest.raises(CheckpointError, match=r"cannot write checkpoint .*: (Not a dir|File ex)"):
+        save_checkpoint_file(saved / "model.fdl", TENSORS.items(), [])
+
+
+def test_a_folder_in_the_place_of_the_file_is_reported_and_kept(tmp_path):
+    (tmp_path / "model.fdl").mkdir()
+    with pytest.raises(CheckpointError, match=r"cannot write checkpoint .*: Is a directory"):
+        save_checkpoint_file(tmp_path / "model.fdl", TENSORS.items(), [])
+    with pytest.raises(CheckpointError, match=r"cannot open checkpoint .*: Is a directory"):
+        load(tmp_path / "model.fdl")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.fdl"]
+
+
+def test_a_missing_file_is_reported(tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere\.fdl: No such file"):
+        load(tmp_path / "nowhere.fdl")
+
+
+def test_a_link_stays_a_link_and_permissions_follow_the_umask(tmp_path, saved):
+    link = tmp_path / "last.fdl"
+    link.symlink_to(saved.name)
+    previous = os.umask(0o027)
+    try:
+        save_checkpoint_file(link, TENSORS.items(), [])
+    finally:
+        os.umask(previous)
+    assert link.is_symlink()
+    assert holds_tensors(link)
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o640
+
+
+def header_of(data):
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def raw_container(text, body=b""):
+    return len(text).to_bytes(8, "little") + text + body
+
+
+def container(fields, body):
+    return raw_container(json.dumps(fields).encode(), body)
+
+
+def changed(data, **replacements):
+    """The container with other fields; None removes one."""
+    fields, body = header_of(data)
+    fields = {key: value for key, value in (fields | replacements).items() if value is not None}
+    return container(fields, body)
+
+
+def entry(dtype="F32", shape=(2, 3), offsets=(16, 40)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+def metadata(**extra):
+    return {"format": "fdl", "fdl_version": "3"} | extra
+
+
+DAMAGE = {
+    "empty": lambda _: b"",
+    "three bytes": lambda data: data[:3],
+    "truncated header": lambda data: data[:50],
+    "truncated body": lambda data: data[:-1],
+    "no body": lambda data: data[: 8 + int.from_bytes(data[:8], "little")],
+    "trailing byte": lambda data: data + b"\0",
+    "pickle": lambda _: pickle.dumps({"a/weight": [1.0]}),
+    "text": lambda _: b"loss=0.5\n" * 100,
+    "huge header": lambda data: (1 << 62).to_bytes(8, "little") + data[8:],
+    "header beyond the file": lambda data: (90_000_000).to_bytes(8, "little") + data[8:],
+    "safetensors of others": lambda data: changed(data, __metadata__={"format": "pt"}),
+    "no metadata": lambda data: changed(data, __metadata__=None),
+    "metadata not strings": lambda data: changed(data, __metadata__=metadata(epoch=3)),
+    "future version": lambda data: changed(data, __metadata__=metadata(fdl_version="4")),
+    "no version": lambda data: changed(data, __metadata__={"format": "fdl"}),
+    "long version": lambda data: changed(data, __metadata__=metadata(fdl_version="9" * 5000)),
+    "strange version": lambda data: changed(data, __metadata__=metadata(fdl_version="²")),
+    "aliases not JSON": lambda data: changed(data, __metadata__=metadata(aliases="{")),
+    "aliases not names": lambda data: changed(data, __metadata__=metadata(aliases='{"c": 1}')),
+    "alias to nothing": lambda data: changed(data, __metadata__=metadata(aliases='{"c": "d"}')),
+    "alias of a stored name": lambda data: changed(
+        data, __metadata__=metadata(aliases='{"b/n": "a/weight"}')
+    ),
+    "overlap": lambda data: changed(data, **{"a/weight": entry(offsets=(8, 32))}),
+    "gap": lambda data: changed(data, **{"a/weight": entry(offsets=(24, 48))}),
+    "range beyond the shape": lambda data: changed(data, **{"a/weight": entry(shape=(2, 2))}),
+    "backward range": lambda data: changed(data, **{"a/weight": entry(offsets=(40, 16))}),
+    "negative offset": lambda data: changed(data, **{"a/weight": entry(offsets=(-8, 16))}),
+    "negative size": lambda data: changed(data, **{"a/weight": entry(shape=(-2, -3))}),
+    "enormous size": lambda data: changed(
+        data, **{"a/weight": entry(shape=(0, 1 << 70), offsets=(16, 16))}
+    ),
+    "fractional size": lambda data: changed(data, **{"a/weight": entry(shape=(2.0, 3))}),
+    "boolean size": lambda data: changed(data, **{"a/weight": entry(shape=(True, 6))}),
+    "too many dimensions": lambda data: changed(
+        data, **{"a/weight": entry(shape=(1,) * 1000, offsets=(16, 20))}
+    ),
+    "unknown dtype": lambda data: changed(data, **{"a/weight": entry(dtype="F31")}),
+    "dtype not text": lambda data: changed(data, **{"a/weight": entry(dtype=[])}),
+    "three offsets": lambda data: changed(data, **{"a/weight": entry(offsets=(16, 40, 40))}),
+    "entry not a mapping": lambda data: changed(data, **{"a/weight": [1, 2]}),
+    "entry with more": lambda data: changed(data, **{"a/weight": entry() | {"crc": 1}}),
+    "header not a mapping": lambda _: container([1], b""),
+    "nested header": lambda _: raw_container(b"[" * 100_000),
+    "header not UTF-8": lambda data: data[:8] + b"\xff" * (len(data) - 8),
+    "long number": lambda _: raw_container(b'{"__metadata__":{},"a":' + b"9" * 9000 + b"}"),
+    "name twice": lambda _: raw_container(b'{"__metadata__":{},"__metadata__":{}}'),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_damaged_and_foreign_files_are_refused_and_change_nothing(saved, kind, packed):
+    data = DAMAGE[kind](saved.read_bytes())
+    saved.write_bytes(gzip.compress(data, mtime=0) if packed else data)
+    target = model()
+    with pytest.raises(CheckpointError, match=r"checkpoint .*model\.fdl"):
+        load_checkpoint_file(saved, target.items(), [])
+    with saved.open("rb") as stream, pytest.raises(CheckpointError):
+        load_checkpoint(stream, target.items(), [])
+    assert all(value.count_nonzero() == 0 for value in target.values())
+
+
+def test_a_damaged_file_says_what_to_do(saved):
+    saved.write_bytes(saved.read_bytes()[:-5])
+    with pytest.raises(CheckpointError, match=r"is truncated: .* restore the file from a copy"):
+        load(saved)
+    with pytest.raises(CheckpointError, match="is truncated"):
+        checkpoint_keys(saved)
+
+
+def test_a_future_version_can_be_named_but_not_loaded(saved):
+    saved.write_bytes(changed(saved.read_bytes(), __metadata__=metadata(fdl_version="4")))
+    assert checkpoint_version(saved) == 4
+    with pytest.raises(CheckpointError, match="has container version 4; this flodl reads 3"):
+        load(saved)
+
+
+def test_the_order_of_the_header_is_free_as_the_safetensors_library_shuffles_it(saved):
+    fields, body = header_of(saved.read_bytes())
+    saved.write_bytes(container(dict(reversed(fields.items())), body))
+    assert holds_tensors(saved)
+    assert checkpoint_keys(saved) == ["b/n", "a/weight"]  # file order is the order of the bytes
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_a_compressed_bomb_is_read_only_as_far_as_its_header_promises(saved, packed):
+    bomb = gzip.compress(saved.read_bytes() + bytes(200_000_000))
+    saved.write_bytes(bomb)
+    with pytest.raises(CheckpointError, match="goes on after its last tensor"):
+        load(saved)
+    # A lying length field must not reserve what it claims.
+    lying = changed(
+        gzip.decompress(bomb)[:10_000],
+        **{"a/weight": entry(shape=(1 << 40,), offsets=(16, 16 + (1 << 42)))},
+    )
+    saved.write_bytes(gzip.compress(lying) if packed else lying)
+    with pytest.raises(CheckpointError, match="is truncated"):
+        load(saved)
+
+
+def mutate(data, rng):
+    """Damage a container in one of the ways files get damaged."""
+    data = bytearray(data)
+    header_end = min(len(data), 8 + int.from_bytes(data[:8], "little"))
+    match rng.randrange(6):
+        case 0:
+            del data[rng.randrange(len(data)) :]
+        case 1:
+            data[:8] = rng.randbytes(8)
+        case 2:
+            for _ in range(rng.randint(1, 20)):
+                data[rng.randrange(8, header_end)] = rng.randrange(256)
+        case 3:
+            start = rng.randrange(header_end)
+            del data[start : start + rng.randint(1, 40)]
+        case 4:
+            start = rng.randrange(header_end)
+            data[start:start] = rng.randbytes(rng.randint(1, 40))
+        case 5:
+            start = rng.randrange(len(data))
+            data[start : start + 64] = rng.randbytes(64)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_four_hundred_mutated_files_raise_nothing_but_checkpoint_errors(saved, packed):
+    rng = random.Random(7)
+    original = saved.read_bytes()
+    packed_original = gzip.compress(original, mtime=0)
+    refused = 0
+    for _ in range(400):
+        damaged = mutate(original, rng)
+        if packed:
+            # Half of the damage to the packed bytes, half to what they unpack to.
+            damaged = rng.choice([mutate(packed_original, rng), gzip.compress(damaged, mtime=0)])
+        saved.write_bytes(damaged)
+        target = model()
+        try:
+            load_checkpoint_file(saved, target.items(), [])
+        except CheckpointError:
+            refused += 1
+            assert all(value.count_nonzero() == 0 for value in target.values())
+    # What is left hit padding, a free string or the values themselves, which carry no checksum.
+    assert refused > 300

@@ -1,0 +1,279 @@
+"""Running graphs: a graph is a torch module, and tells what happened inside."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import linecache
+import pickle
+import traceback
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.graph import FlowBuilder
+
+
+def double(x):
+    return x * 2
+
+
+def network():
+    return (
+        FlowBuilder.from_(nn.Linear(4, 8))
+        .tag("enc")
+        .through(nn.GELU())
+        .also(nn.Linear(8, 8), name="res")
+        .split([nn.Linear(8, 2), nn.Linear(8, 2)])
+        .tag_group("head")
+        .merge("mean")
+        .label("net")
+        .build()
+    )
+
+
+@pytest.mark.case("runtime", 21)
+def test_hooks_replacement_copies_and_recurrent_layers_work():
+    graph = FlowBuilder.from_(nn.Linear(4, 4)).through(nn.ReLU()).tag("out").build()
+    x = torch.randn(3, 4)
+    calls = []
+    graph.linear_1.register_forward_hook(lambda *_: calls.append(1))
+    before = graph(x)
+    assert calls == [1]
+
+    copied = copy.deepcopy(graph)
+    assert copied.tagged("out") is None
+    assert torch.equal(copied(x), before)
+
+    graph._modules["linear_1"] = nn.Linear(4, 4)
+    assert not torch.equal(graph(x), before)
+
+    lstm = FlowBuilder.from_(nn.LSTM(4, 8, batch_first=True)).build()
+    assert lstm(torch.randn(2, 5, 4)).shape == (2, 5, 8)
+
+
+def test_a_list_contributes_its_first_element():
+    graph = FlowBuilder.from_(lambda x: [x, "more"]).through(double).build()
+    assert graph(torch.tensor([2.0])).tolist() == [4]
+
+
+def test_a_tensor_subclass_passes_through():
+    weight = nn.Parameter(torch.ones(2))
+    graph = FlowBuilder.from_(lambda _: weight).build()
+    assert graph(torch.zeros(2)) is weight
+
+
+@pytest.mark.parametrize("value", [{"x": 1}, None, (), ("text",), 3.0])
+def test_anything_but_a_tensor_is_refused_with_node_and_type(value):
+    graph = FlowBuilder().through(lambda _: value).build()
+    with pytest.raises(TypeError, match=f"node lambda_2 returned {type(value).__name__}"):
+        graph(torch.zeros(1))
+
+
+def test_a_wrong_number_of_inputs_is_refused_with_both_numbers():
+    graph = network()
+    with pytest.raises(ValueError, match=r"takes 1 input\(s\) \(input\), got 2"):
+        graph(torch.zeros(4), torch.zeros(4))
+    with pytest.raises(ValueError, match=r"takes 1 input\(s\) \(input\), got 0"):
+        graph.forward_multi([])
+    assert graph.forward_multi([torch.zeros(3, 4)]).shape == (3, 2)
+
+
+def test_a_failing_module_keeps_its_exception_and_gains_a_note():
+    class RefusalError(Exception):
+        pass
+
+    def refuse(_):
+        raise RefusalError("no")
+
+    graph = FlowBuilder().split([double, refuse]).tag_group("b").merge("add").build()
+    with pytest.raises(RefusalError, match="no") as caught:
+        graph(torch.zeros(2, 3))
+    assert caught.value.__notes__ == ["in node lambda_3 #b_1, input shapes: [2, 3]"]
+    assert graph.tagged("b_0") is None
+
+
+def test_a_failing_structural_node_is_noted_with_all_its_inputs():
+    graph = FlowBuilder().also(lambda x: x[:, :2]).tag("sum").label("net").build()
+    with pytest.raises(RuntimeError, match="size of tensor") as caught:
+        graph(torch.zeros(4, 3))
+    assert caught.value.__notes__ == [
+        "in node add_3 #sum of graph net, input shapes: [4, 3], [4, 2]"
+    ]
+
+
+def test_notes_of_nested_graphs_go_from_the_inside_out():
+    inner = FlowBuilder.from_(nn.Linear(4, 4)).label("inner").build()
+    outer = FlowBuilder().through(inner).build()
+    with pytest.raises(RuntimeError) as caught:
+        outer(torch.zeros(2, 3))
+    assert caught.value.__notes__ == [
+        "in node linear_1 of graph inner, input shapes: [2, 3]",
+        "in node graph_2, input shapes: [2, 3]",
+    ]
+
+
+def test_a_traceback_shows_the_generated_line():
+    graph = network()
+    with pytest.raises(RuntimeError) as caught:
+        graph(torch.zeros(2, 3))
+    text = "".join(traceback.format_exception(caught.value))
+    assert "v1 := modules['enc'](v0)" in text
+
+
+def test_the_source_has_one_line_per_node():
+    graph = network()
+    lines = graph.source().splitlines()
+    assert len(lines) == 3 + len(graph._core.topology.nodes)
+    assert lines[5] == "    v4 = v2 + v3; del v2, v3"
+
+
+def test_the_source_of_a_dead_graph_is_forgotten():
+    graph = network()
+    name = graph._core.run.__code__.co_filename
+    assert name in linecache.cache
+    del graph
+    gc.collect()
+    assert name not in linecache.cache
+
+
+def test_values_are_dropped_after_their_last_reader():
+    made = []
+    alive = []
+
+    def watch(x):
+        alive.append(sum(ref() is not None for ref in made))
+        result = x + 1
+        made.append(weakref.ref(result))
+        return result
+
+    builder = FlowBuilder.from_(watch)
+    for _ in range(4):
+        builder.through(watch)
+    builder.also(watch).through(watch)
+    with torch.no_grad():
+        builder.build()(torch.zeros(2))
+    # Each call sees its own input alive and nothing older; the sum is not among the watched.
+    assert alive == [0, 1, 1, 1, 1, 1, 0]
+
+
+def test_tags_hold_the_last_forward_with_its_autograd_graph():
+    graph = network()
+    assert graph.tag_names() == ["enc", "head_0", "head_1"]
+    assert graph.tagged("enc") is None
+    x = torch.randn(3, 4)
+    graph(x)
+    assert torch.equal(graph.tagged("enc"), graph.enc(x))
+    graph.tagged("enc").sum().backward()
+    assert graph.enc.weight.grad is not None
+    with pytest.raises(KeyError, match="did you mean enc"):
+        graph.tagged("encc")
+
+
+def test_tags_are_cleared_when_a_forward_starts():
+    seen = []
+    graph = (
+        FlowBuilder.from_(double).tag("a").through(lambda x: seen.append(graph.tagged("a")) or x)
+    )
+    graph = graph.build()
+    graph(torch.ones(1))
+    graph(torch.ones(1))
+    assert seen == [None, None]
+    assert graph.tagged("a").item() == 2
+
+
+def test_one_graph_may_occur_twice_in_a_parent():
+    inner = FlowBuilder.from_(nn.Linear(2, 2)).build()
+    outer = FlowBuilder.from_(inner).through(inner).build()
+    x = torch.randn(3, 2)
+    assert torch.equal(outer(x), inner(inner(x)))
+    assert len(list(outer.parameters())) == 2
+
+
+def test_copies_and_pickles_work_after_a_forward_with_gradients():
+    graph = network()
+    x = torch.randn(3, 4)
+    graph.record_scalar("loss", graph(x).sum())
+    for copied in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+        assert copied.tagged("enc") is None
+        assert torch.equal(copied(x), graph(x))
+        assert copied.label == "net"
+        assert copied.structural_hash() == graph.structural_hash()
+        assert copied.enc.weight is not graph.enc.weight
+        assert copied.collected("loss") == graph.collected("loss")
+        copied(x).sum().backward()
+        assert graph.enc.weight.grad is None
+
+
+def test_state_dict_and_functional_call_are_plain_torch():
+    graph, other = network(), network()
+    other.load_state_dict(graph.state_dict())
+    x = torch.randn(3, 4)
+    assert torch.equal(other(x), graph(x))
+    zeros = {name: torch.zeros_like(value) for name, value in graph.named_parameters()}
+    assert torch.func.functional_call(graph, zeros, (x,)).abs().sum() == 0
+    assert graph(x).abs().sum() > 0
+
+
+def test_per_sample_gradients_go_through_torch_func():
+    graph = FlowBuilder.from_(nn.Linear(4, 8)).through(nn.Tanh()).also(nn.Linear(8, 8)).build()
+    parameters = {name: p.detach() for name, p in graph.named_parameters()}
+
+    def loss(parameters, sample):
+        return torch.func.functional_call(graph, parameters, (sample,)).sum()
+
+    x = torch.randn(5, 4)
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    graph(x).sum().backward()
+    for name, parameter in graph.named_parameters():
+        torch.testing.assert_close(each[name].sum(0), parameter.grad)
+
+
+def test_a_graph_compiles_without_breaks_and_once():
+    graph = network()
+    compiled_graphs = []
+
+    def backend(module, _inputs):
+        compiled_graphs.append(module)
+        return module.forward
+
+    compiled = torch.compile(graph, fullgraph=True, backend=backend)
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        y = compiled(x)
+        torch.testing.assert_close(graph.tagged("enc"), graph.enc(x))
+        torch.testing.assert_close(y, graph(x))
+    y = compiled(x)
+    y.sum().backward()
+    assert graph.enc.weight.grad is not None
+    assert len(compiled_graphs) == 1
+
+
+def test_qualified_names_list_what_a_checkpoint_holds():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("kept", torch.zeros(1))
+            self.register_buffer("scratch", torch.zeros(1), persistent=False)
+            self.inner = nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    graph = FlowBuilder.from_(nn.Linear(4, 4)).tag("enc").through(Odd()).build()
+    graph.enc.bias.requires_grad_(False)
+    assert [name for name, _ in graph.qualified_parameters()] == [
+        "enc/weight",
+        "enc/bias",
+        "odd_2/inner.weight",
+        "odd_2/inner.bias",
+    ]
+    assert [name for name, _ in graph.qualified_buffers()] == [
+        "odd_2/kept",
+        "odd_2/inner.running_mean",
+        "odd_2/inner.running_var",
+        "odd_2/inner.num_batches_tracked",
+    ]
+    assert len(graph.trainable_parameters()) == 3
