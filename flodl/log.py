@@ -1,0 +1,135 @@
+"""What a training program says on its terminal, and how much of it.
+
+Five levels, one process-wide setting, no handlers: progress belongs on stdout, diagnosis on stderr.
+The level comes from ``FLODL_VERBOSITY`` (a number or a name) the first time it is asked for, unless
+:func:`set_verbosity` was called before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TextIO
+
+
+class Verbosity(IntEnum):
+    """How much is said; each level includes those before it."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+    DEBUG = 3
+    TRACE = 4
+
+
+_level: Verbosity | None = None
+
+# Called before formatting. Modules and classes are callable too and are meant as values.
+_DEFERRED = (
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    functools.partial,
+)
+
+# One line at a time, also when sinks report from their own threads.
+_write_lock = threading.Lock()
+
+
+def _parse(level: Verbosity | int | str) -> Verbosity:
+    text = str(int(level)) if isinstance(level, int) else level.strip()
+    if text.isascii() and text.isdigit():
+        number = int(text) if len(text) < 4 else len(Verbosity)
+        return Verbosity(number) if number < len(Verbosity) else Verbosity.NORMAL
+    return Verbosity.__members__.get(text.upper(), Verbosity.NORMAL)
+
+
+def set_verbosity(level: Verbosity | int | str) -> None:
+    """Set the level of this process, over whatever the environment says.
+
+    Args:
+        level: A :class:`Verbosity`, its number or its name in any case. Anything else means NORMAL.
+    """
+    global _level
+    _level = _parse(level)
+
+
+def verbosity() -> Verbosity:
+    """Return the level in force."""
+    global _level
+    if _level is None:
+        _level = _parse(os.environ.get("FLODL_VERBOSITY", "normal"))
+    return _level
+
+
+def enabled(level: Verbosity) -> bool:
+    """Tell whether messages of `level` are shown; guards work that only a message needs."""
+    return level <= verbosity()
+
+
+def msg(text: object, *args: object, level: Verbosity = Verbosity.NORMAL) -> None:
+    """Say one line if `level` is enabled; otherwise do nothing at all.
+
+    Args:
+        text: The line. With `args` it is a :meth:`str.format` pattern, without them it is printed
+            as it is, braces included.
+        args: Values for the pattern. A function, method or ``partial`` (also as `text`) is called
+            for its value, and only when the line is really shown.
+        level: Up to VERBOSE the line goes to stdout, beyond to stderr.
+    """
+    if not enabled(level):
+        return
+    line = str(_value(text))
+    if args:
+        line = line.format(*map(_value, args))
+    _write(line, sys.stdout if level <= Verbosity.VERBOSE else sys.stderr)
+
+
+def verbose(text: object, *args: object) -> None:
+    """Say one line at VERBOSE; see :func:`msg`."""
+    msg(text, *args, level=Verbosity.VERBOSE)
+
+
+def debug(text: object, *args: object) -> None:
+    """Say one line at DEBUG; see :func:`msg`."""
+    msg(text, *args, level=Verbosity.DEBUG)
+
+
+def trace(text: object, *args: object) -> None:
+    """Say one line at TRACE; see :func:`msg`."""
+    msg(text, *args, level=Verbosity.TRACE)
+
+
+def warning(text: str) -> None:
+    """Say on stderr, at every level, that something went wrong from which the program recovers.
+
+    Never raises: where even stderr is gone there is nobody left to tell.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        _write(f"warning: {text}", sys.stderr)
+
+
+def _value(item: object) -> object:
+    if isinstance(item, _DEFERRED):
+        call: Callable[[], object] = item
+        return call()
+    return item
+
+
+def _write(line: str, stream: TextIO | None) -> None:
+    if stream is None:  # a program without a console
+        return
+    with _write_lock:
+        try:
+            stream.write(line + "\n")
+        except UnicodeEncodeError:
+            # An ASCII or legacy console: show the rest of the line rather than fail.
+            encoding = stream.encoding or "ascii"
+            stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()

@@ -1,0 +1,73 @@
+"""Numbers as people read them: time to go, time taken, bytes, metric values."""
+
+from __future__ import annotations
+
+import math
+
+_KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
+
+
+def format_eta(seconds: float) -> str:
+    """Time still to go: ``42ms``, ``1.5s``, ``4m 32s``, ``3h 12m``; a dash when it is unknown.
+
+    Decimals are cut, not rounded: a countdown must not show a minute before it is one.
+    """
+    if not math.isfinite(seconds) or seconds < 0:
+        return "—"
+    if seconds < 1:
+        return _milliseconds(seconds)
+    if seconds < 60:
+        return f"{_cut_to_tenths(seconds):.1f}".removesuffix(".0") + "s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60}m {int(seconds) % 60:02d}s"
+    return f"{int(seconds) // 3600}h {int(seconds) % 3600 // 60:02d}m"
+
+
+def format_duration(seconds: float) -> str:
+    """Time that something took: ``42ms``, ``1.2s``, ``2m05s``, ``3h12m``."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "—"
+    if seconds < 1:
+        return _milliseconds(seconds)
+    if seconds < 60:
+        return f"{_cut_to_tenths(seconds):.1f}s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60}m{int(seconds) % 60:02d}s"
+    return f"{int(seconds) // 3600}h{int(seconds) % 3600 // 60:02d}m"
+
+
+def format_bytes(count: float) -> str:
+    """A size in powers of 1024: ``512 B``, ``500 KB``, ``100 MB``, ``2.1 GB``."""
+    if count < _KIB:
+        return f"{count:.0f} B"
+    # Half a unit below the next one already rounds up to it: 1023.7 KB reads 1 MB.
+    if count < _MIB - _KIB / 2:
+        return f"{count / _KIB:.0f} KB"
+    if count < _GIB - _MIB / 2:
+        return f"{count / _MIB:.0f} MB"
+    return f"{count / _GIB:.1f} GB"
+
+
+def format_metric(value: float) -> str:
+    """A metric with the digits that matter: ``0``, ``1.00e-4``, ``1.2345``, ``12345.67``.
+
+    From 1e15 on, where decimals mean nothing any more, the exponent form is used again.
+    """
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):
+        return str(float(value))
+    size = abs(value)
+    if size < 1e-3 or size >= 1e15:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:.4f}" if size < 100 else f"{value:.2f}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{min(999, round(seconds * 1000))}ms"
+
+
+def _cut_to_tenths(seconds: float) -> float:
+    # The nudge undoes what multiplication loses: 1.1 * 10 may fall short of 11.
+    return math.floor(seconds * 10 + 1e-9) / 10

@@ -1,0 +1,243 @@
+"""The monitor of a run: takes epochs, emits records, lets sinks watch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from flodl import log
+from flodl.errors import StateError
+from flodl.monitor.delivery import Delivery
+from flodl.monitor.metadata import read_metadata
+from flodl.monitor.metrics import MetricSource, metric_pairs
+from flodl.monitor.records import STATUSES, EpochMetrics, EpochRecord, Finish, RunInfo, Status
+from flodl.monitor.report import HtmlSink
+from flodl.monitor.resources import ResourceSampler
+from flodl.monitor.sinks import CsvSink, LogSink, Sink, TerminalSink
+
+_FLUSH_TIMEOUT = 10.0
+
+
+class Monitor:
+    """Watches one run of training.
+
+    Every epoch becomes one :class:`EpochRecord`, printed on the terminal at once and passed to the
+    other sinks in the background: none of them can slow down or stop training.
+
+    Args:
+        total_epochs: Epochs the run intends to train, at least 1.
+        clock: Monotonic seconds.
+        terminal: Print a line per epoch.
+
+    Raises:
+        ValueError: `total_epochs` is below 1.
+    """
+
+    def __init__(
+        self,
+        total_epochs: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        terminal: bool = True,
+    ) -> None:
+        if total_epochs < 1:
+            raise ValueError(f"total_epochs is {total_epochs}; a run has at least 1 epoch")
+        self._clock = clock
+        self._start = clock()
+        self._trained_since = self._start
+        self._info = RunInfo(total=total_epochs, started=datetime.now().astimezone())
+        self._history: list[EpochRecord] = []
+        self._summary: Finish | None = None
+        self._terminal: TerminalSink | None = TerminalSink() if terminal else None
+        self._sampler = ResourceSampler()
+        # Held while history and deliveries change together: a late sink misses and repeats nothing.
+        self._lock = threading.Lock()
+        self._deliveries: list[Delivery] = []
+        self._files: dict[tuple[type[Sink], str], Delivery] = {}
+
+    @property
+    def history(self) -> tuple[EpochRecord, ...]:
+        """The epochs logged so far."""
+        with self._lock:
+            return tuple(self._history)
+
+    def log(self, epoch: int, seconds: float, metrics: MetricSource = None) -> None:
+        """Record one finished epoch.
+
+        Args:
+            epoch: Counted from 0.
+            seconds: Wall time of the epoch.
+            metrics: A mapping, (name, value) pairs, an EpochMetrics, a graph with
+                ``latest_metrics()``, or a graph and a mapping. Values may be nan or infinite.
+
+        Raises:
+            ValueError: `epoch` is negative or a metric is not one number.
+            StateError: The monitor is finished.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch is {epoch}; epochs count from 0")
+        pairs = metric_pairs(metrics)
+        load = self._sampler.sample()
+        with self._lock:
+            if self._summary is not None:
+                raise StateError("log() after finish(); make a new Monitor for another run")
+            now = self._clock()
+            if not self._history:
+                self._trained_since = now - (seconds if math.isfinite(seconds) else 0.0)
+            record = EpochRecord(
+                epoch=epoch,
+                total=self._info.total,
+                seconds=seconds,
+                metrics=pairs,
+                eta=self._eta(epoch, now),
+                resources=load,
+                elapsed=now - self._start,
+                throughput=_throughput(metrics),
+            )
+            self._history.append(record)
+            for delivery in self._deliveries:
+                delivery.record(record)
+        self._print(lambda terminal: terminal.record(record))
+
+    def finish(self, status: Status = "complete", *, timeout: float = 10.0) -> None:
+        """End the run: print the closing line and let every sink write what it still holds.
+
+        A second call does nothing.
+
+        Args:
+            status: How it ended: "complete", "interrupted", "diverged" or "failed".
+            timeout: Seconds to wait for the sinks, all together.
+
+        Raises:
+            ValueError: `status` is none of the four.
+        """
+        if status not in STATUSES:
+            raise ValueError(f"status is {status!r}; use one of {', '.join(STATUSES)}")
+        with self._lock:
+            if self._summary is not None:
+                return
+            last = self._history[-1].metrics if self._history else ()
+            took = self._clock() - self._start
+            self._summary = summary = Finish(status, took, len(self._history), last)
+            deliveries = tuple(self._deliveries)
+            for delivery in deliveries:
+                delivery.finish(summary)
+        self._sampler.close()
+        self._print(lambda terminal: terminal.finish(summary))
+        _join(deliveries, timeout)
+
+    def add_sink(self, sink: Sink) -> Delivery:
+        """Let `sink` watch; it first gets the whole history, and the end if that has come.
+
+        Returns:
+            A handle that tells how many records were dropped and why the sink was detached.
+        """
+        with self._lock:
+            delivery = Delivery(sink, self._info, self._history)
+            self._deliveries.append(delivery)
+            if self._summary is not None:
+                delivery.finish(self._summary)
+            return delivery
+
+    def set_metadata(self, metadata: Mapping[str, Any] | str) -> None:
+        """Add facts about the run, over earlier ones of the same top-level key.
+
+        The report has places for ``config`` (values, or pairs such as
+        ``{"value": 64, "origin": "fdl.yml:9:13"}``), ``environment`` and ``parameters`` (``total``,
+        ``trainable``, ``frozen``); everything else is listed below them.
+
+        Args:
+            metadata: A mapping, or the text of a JSON object.
+
+        Raises:
+            ValueError: The text is not a JSON object.
+        """
+        plain = read_metadata(metadata)
+        self._change(lambda info: {"metadata": {**info.metadata, **plain}})
+
+    def set_identity(
+        self, *, label: str | None = None, hash: str | None = None, run: str | None = None
+    ) -> None:
+        """Name the model (`label`), its structural `hash` and this `run`; None keeps the old."""
+        given = {"label": label, "hash": hash, "run": run}
+        self._change(lambda _: {key: text for key, text in given.items() if text is not None})
+
+    def set_svg(self, svg: str | bytes | None) -> None:
+        """Show a drawing of the model in the report; None removes it."""
+        text = svg.decode("utf-8", "replace") if isinstance(svg, bytes) else svg or ""
+        self._change(lambda _: {"svg": text})
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report page now, keep it fresh while training runs, complete it at the end.
+
+        Calling it again with the same path brings the page up to date at once.
+        """
+        self._follow(HtmlSink, path)
+
+    def write_log(self, path: str | os.PathLike[str]) -> None:
+        """Write the terminal's lines so far into a file and append those to come."""
+        self._follow(LogSink, path)
+
+    def export_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write a table of the epochs so far and append those to come; see :class:`CsvSink`."""
+        self._follow(CsvSink, path)
+
+    def flush(self, *, timeout: float = _FLUSH_TIMEOUT) -> None:
+        """Wait until the files of all sinks hold the history so far, for at most `timeout` s."""
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            deliveries = tuple(self._deliveries)
+        for delivery in deliveries:
+            delivery.flush(max(0.0, deadline - time.monotonic()))
+
+    def _eta(self, epoch: int, now: float) -> float | None:
+        remaining = self._info.total - epoch - 1
+        # Per epoch of this run, not per epoch number: a resumed run starts at a high one. Counted
+        # from the start of its first epoch: building the model and loading data do not recur.
+        per_epoch = (now - self._trained_since) / (len(self._history) + 1)
+        return per_epoch * remaining if remaining > 0 else None
+
+    def _change(self, changes: Callable[[RunInfo], Mapping[str, Any]]) -> None:
+        with self._lock:
+            self._info = dataclasses.replace(self._info, **changes(self._info))
+            for delivery in self._deliveries:
+                delivery.inform(self._info)
+
+    def _follow(
+        self, kind: type[HtmlSink] | type[LogSink] | type[CsvSink], path: str | os.PathLike[str]
+    ) -> None:
+        key = kind, str(Path(path).absolute())
+        delivery = self._files.get(key)
+        if delivery is None or delivery.error is not None:
+            delivery = self._files[key] = self.add_sink(kind(path))
+        delivery.flush(_FLUSH_TIMEOUT)
+
+    def _print(self, say: Callable[[TerminalSink], None]) -> None:
+        if self._terminal is None:
+            return
+        try:
+            say(self._terminal)
+        except (OSError, ValueError) as error:  # the reader of the pipe is gone, stdout is closed
+            self._terminal = None
+            log.warning(f"monitor: no more lines on stdout, training goes on: {error}")
+
+
+def _throughput(metrics: MetricSource) -> float | None:
+    first = metrics[0] if isinstance(metrics, tuple) and metrics else metrics
+    return first.throughput if isinstance(first, EpochMetrics) else None
+
+
+def _join(deliveries: tuple[Delivery, ...], timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    for delivery in deliveries:
+        if not delivery.join(max(0.0, deadline - time.monotonic())):
+            log.warning(f"monitor: {delivery} did not finish within {timeout:g} s")
+        if delivery.dropped:
+            log.warning(f"monitor: {delivery} was too slow for {delivery.dropped} records")

@@ -1,0 +1,148 @@
+"""What a run emits, in order: its facts, one record per epoch, and how it ended.
+
+Sinks know nothing else of training. Every record has one JSON form, shared by the report page and
+by anything that follows a run live.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from flodl.monitor.resources import ResourceSample
+
+Status = Literal["complete", "interrupted", "diverged", "failed"]
+STATUSES: tuple[str, ...] = get_args(Status)
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    """What a trainer measured in one epoch."""
+
+    epoch: int
+    """Counted from 0."""
+    avg_loss: float
+    """Mean over the epoch's batches."""
+    scalars: Mapping[str, float]
+    """Further values by name."""
+    epoch_ms: float
+    """Wall time of the epoch in milliseconds."""
+    throughput: float
+    """Samples per millisecond."""
+    share: list[float]
+    """Part of the samples each device took; ``[1.0]`` on one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """One epoch as every sink sees it."""
+
+    epoch: int
+    """Counted from 0; everything shown to people counts from 1."""
+    total: int
+    """Epochs the run intends to train."""
+    seconds: float
+    """Wall time of this epoch."""
+    metrics: tuple[tuple[str, float], ...]
+    """Names and values in the order they were given; values may be nan or infinite."""
+    eta: float | None
+    """Estimated seconds to go; None after the last epoch."""
+    resources: ResourceSample
+    """Load of the machine at the end of the epoch."""
+    elapsed: float
+    """Seconds since the monitor was made."""
+    throughput: float | None = None
+    """Samples per millisecond, where the trainer knows it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON form: epoch from 1, times in seconds, non-finite values as null."""
+        form: dict[str, Any] = {
+            "epoch": self.epoch + 1,
+            "total": self.total,
+            "duration": finite(self.seconds),
+            "elapsed": finite(self.elapsed),
+            "metrics": {name: finite(value) for name, value in self.metrics},
+            **self.resources.as_json(),
+        }
+        if self.eta is not None:
+            form["eta"] = finite(self.eta)
+        if self.throughput is not None:
+            form["throughput"] = finite(self.throughput)
+        return form
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The facts of a run that are not measurements."""
+
+    total: int
+    """Epochs the run intends to train."""
+    started: datetime
+    """Local time with its offset."""
+    label: str = ""
+    """Name of the model or experiment."""
+    run: str = ""
+    """Name of this run, such as its directory."""
+    hash: str = ""
+    """Structural hash of the model."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values; the keys ``config``, ``environment`` and ``parameters`` have their own place in
+    the report. A configuration value may be ``{"value": …, "origin": "train/fdl.yml:9:13"}``."""
+    svg: str = ""
+    """Drawing of the model."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "total": self.total,
+            "started": self.started.isoformat(timespec="seconds"),
+            "label": self.label,
+            "run": self.run,
+            "hash": self.hash,
+            "metadata": dict(self.metadata),
+            "svg": self.svg,
+        }
+
+
+@dataclass(frozen=True)
+class Finish:
+    """How a run ended."""
+
+    status: Status
+    """``complete``, or what kept it from completing."""
+    seconds: float
+    """From the making of the monitor to its end."""
+    epochs: int
+    """Epochs logged in this run."""
+    metrics: tuple[tuple[str, float], ...]
+    """Metrics of the last epoch."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON form, non-finite values as null."""
+        return {
+            "status": self.status,
+            "duration": finite(self.seconds),
+            "epochs": self.epochs,
+            "metrics": {name: finite(value) for name, value in self.metrics},
+        }
+
+
+def finite(value: float) -> float | None:
+    """Return `value`, or None for what JSON cannot say (nan, infinities)."""
+    return value if math.isfinite(value) else None
+
+
+def to_json(form: object) -> str:
+    """Return compact JSON in plain ASCII that is also safe between ``<script>`` tags.
+
+    A name such as ``</script>`` survives: every ``<`` is written as an escape.
+
+    Raises:
+        ValueError: `form` holds a non-finite number; take the JSON form of a record instead.
+    """
+    text = json.dumps(form, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")

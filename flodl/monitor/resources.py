@@ -1,0 +1,191 @@
+"""Load of the machine a run sits on: processor, memory, GPUs.
+
+Sampling is cheap (two small files of ``/proc``) and never the reason why something starts: torch is
+not imported for it, and CUDA is asked only once the program itself uses it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSnapshot:
+    """One GPU; memory in bytes as torch's caching allocator of this process sees it."""
+
+    device: int
+    name: str
+    util: float | None
+    """Percent, averaged since the last sample; None where the driver does not tell."""
+    reserved: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSample:
+    """What could be measured; what could not is None, or absent from `gpus`."""
+
+    cpu: float | None = None
+    """Percent of all cores since the last sample."""
+    ram_used: int | None = None
+    """Bytes that are not available to new programs."""
+    ram_total: int | None = None
+    gpus: tuple[GpuSnapshot, ...] = ()
+
+    @property
+    def gpu_util(self) -> float | None:
+        """Mean utilisation over the GPUs in percent."""
+        known = [gpu.util for gpu in self.gpus if gpu.util is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def vram_spill(self) -> int | None:
+        """Bytes of the first GPU that the driver had to move to host memory."""
+        return max(0, self.gpus[0].reserved - self.gpus[0].total) if self.gpus else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return ``{"resources": {…} | None, "gpus": […]}``."""
+        host = {"cpu": self.cpu, "ram_used": self.ram_used, "ram_total": self.ram_total}
+        known = any(value is not None for value in host.values())
+        return {
+            "resources": host if known else None,
+            "gpus": [asdict(gpu) for gpu in self.gpus],
+        }
+
+
+class ResourceSampler:
+    """Takes :class:`ResourceSample` values; percentages cover the time since the last one.
+
+    Args:
+        proc: Where the kernel publishes its counters. Where there is none (macOS, Windows), psutil
+            is asked instead, if it is installed.
+    """
+
+    def __init__(self, *, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._ticks = self._read_ticks()
+        self._poll: _UtilisationPoll | None = None
+        if self._ticks is None:
+            _psutil_cpu()  # the first reading only starts the interval
+
+    def sample(self) -> ResourceSample:
+        """Measure now."""
+        used, total = self._memory()
+        return ResourceSample(self._cpu(), used, total, self._gpus())
+
+    def close(self) -> None:
+        """Stop the background poll, if one was started."""
+        if self._poll is not None:
+            self._poll.stop()
+            self._poll = None
+
+    def _read_ticks(self) -> tuple[int, int] | None:
+        """Return (idle, total) clock ticks since boot."""
+        try:
+            with (self._proc / "stat").open(encoding="ascii") as file:
+                # cpu user nice system idle iowait irq softirq steal; guest is part of user
+                ticks = [int(word) for word in file.readline().split()[1:9]]
+            return ticks[3] + ticks[4], sum(ticks)
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def _cpu(self) -> float | None:
+        before, now = self._ticks, self._read_ticks()
+        self._ticks = now
+        if now is None:
+            return _psutil_cpu()
+        if before is None or now[1] <= before[1]:
+            return None
+        idle, total = now[0] - before[0], now[1] - before[1]
+        return min(100.0, max(0.0, 100 * (1 - idle / total)))
+
+    def _memory(self) -> tuple[int | None, int | None]:
+        try:
+            kib: dict[str, int] = {}
+            with (self._proc / "meminfo").open(encoding="ascii") as file:
+                for line in file:
+                    key, _, rest = line.partition(":")
+                    kib[key] = int(rest.split()[0])
+                    if "MemTotal" in kib and "MemAvailable" in kib:
+                        break
+            total = kib["MemTotal"] * 1024
+            return total - kib["MemAvailable"] * 1024, total
+        except (OSError, ValueError, KeyError, IndexError):
+            return _psutil_memory()
+
+    def _gpus(self) -> tuple[GpuSnapshot, ...]:
+        torch: Any = sys.modules.get("torch")
+        # Asking an idle CUDA would create a context, which costs memory on every GPU.
+        if torch is None or not torch.cuda.is_initialized():
+            return ()
+        if self._poll is None:
+            self._poll = _UtilisationPoll(torch.cuda, torch.cuda.device_count())
+            weakref.finalize(self, self._poll.stop)
+        util = self._poll.means()
+        found = []
+        try:
+            for device in range(torch.cuda.device_count()):
+                facts = torch.cuda.get_device_properties(device)
+                reserved = int(torch.cuda.memory_reserved(device))
+                total = int(facts.total_memory)
+                found.append(GpuSnapshot(device, facts.name, util.get(device), reserved, total))
+        except RuntimeError:
+            return ()  # a broken device will stop the training itself, with a better message
+        return tuple(found)
+
+
+class _UtilisationPoll:
+    """Reads the utilisation of every GPU once a second on a thread of its own."""
+
+    def __init__(self, cuda: Any, devices: int) -> None:
+        self._cuda = cuda
+        self._devices = range(devices)
+        self._lock = threading.Lock()
+        self._sums: dict[int, tuple[float, int]] = {}
+        self._stop = threading.Event()
+        threading.Thread(target=self._run, name="flodl-gpu-poll", daemon=True).start()
+
+    def means(self) -> dict[int, float]:
+        """Return the mean per device since the last call; a device without a reading is absent."""
+        with self._lock:
+            sums, self._sums = self._sums, {}
+        return {device: total / count for device, (total, count) in sums.items()}
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for device in self._devices:
+                try:
+                    percent = float(self._cuda.utilization(device))
+                except Exception:  # no NVML, no permission, a lost GPU: all the same
+                    return
+                with self._lock:
+                    total, count = self._sums.get(device, (0.0, 0))
+                    self._sums[device] = total + percent, count + 1
+            self._stop.wait(POLL_SECONDS)
+
+
+def _psutil_cpu() -> float | None:
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return float(psutil.cpu_percent(interval=None))
+
+
+def _psutil_memory() -> tuple[int | None, int | None]:
+    try:
+        import psutil
+    except ImportError:
+        return None, None
+    memory = psutil.virtual_memory()
+    return int(memory.total - memory.available), int(memory.total)

@@ -1,0 +1,228 @@
+"""Those who watch a run: the sink interface, and the sinks that write text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+from typing import Protocol, final, runtime_checkable
+
+from flodl import log
+from flodl.files import append_text, replace_text
+from flodl.monitor.formats import format_bytes, format_duration, format_eta, format_metric
+from flodl.monitor.records import EpochRecord, Finish, RunInfo
+from flodl.monitor.resources import ResourceSample
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """One watcher of a run.
+
+    A monitor calls the methods of one sink one after the other, from a thread of that sink's own.
+    An exception detaches the sink; training goes on.
+    """
+
+    def open(self, info: RunInfo) -> None:
+        """Take the facts of the run: before the first record, and again whenever they change."""
+
+    def record(self, record: EpochRecord) -> None:
+        """Take one epoch."""
+
+    def finish(self, summary: Finish) -> None:
+        """Take how the run ended; nothing follows."""
+
+
+@runtime_checkable
+class BufferedSink(Sink, Protocol):
+    """A sink that collects records and makes them visible when told to."""
+
+    flush_seconds: float
+    """Least time between two flushes in the course of a run."""
+
+    def flush(self) -> None:
+        """Make everything recorded so far visible to readers."""
+
+
+@final
+class TerminalSink:
+    """One line per epoch and one at the end, through :func:`flodl.log.msg` at NORMAL."""
+
+    def open(self, info: RunInfo) -> None:
+        """Nothing to say yet."""
+
+    def record(self, record: EpochRecord) -> None:
+        """Print the epoch's line."""
+        log.msg(lambda: "  " + epoch_line(record) + _vram(record.resources))
+
+    def finish(self, summary: Finish) -> None:
+        """Print how the run ended, with its last metrics."""
+        log.msg(lambda: "  " + finish_line(summary))
+
+
+@final
+class LogSink:
+    """The terminal's lines in a file, under the heading ``# flodl training log``.
+
+    Args:
+        path: File to write; an older one is replaced, missing folders are made.
+    """
+
+    flush_seconds = 0.0
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._opened = False
+        self._pending: list[str] = []
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - the log has lines only
+        """Begin the file."""
+        if not self._opened:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(self._path, "# flodl training log\n")
+            self._opened = True
+
+    def record(self, record: EpochRecord) -> None:
+        """Keep the epoch's line for the next flush."""
+        self._pending.append(epoch_line(record) + _vram(record.resources))
+
+    def flush(self) -> None:
+        """Append the lines kept."""
+        if self._pending:
+            append_text(self._path, "".join(line + "\n" for line in self._pending))
+            self._pending.clear()
+
+    def finish(self, summary: Finish) -> None:
+        """Append the closing line."""
+        self._pending.append(finish_line(summary))
+        self.flush()
+
+
+@final
+class CsvSink:
+    """One row per epoch; the columns are the union over all epochs.
+
+    ``epoch`` counts from 1, ``duration_s`` is in seconds, memory in bytes, percentages of all cores
+    or of the mean GPU. A cell without a value is blank; nan and inf stand as such. Rows are
+    appended; only when a new metric appears is the file written anew, as a whole.
+
+    Args:
+        path: File to write; an older one is replaced, missing folders are made.
+    """
+
+    flush_seconds = 0.0
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._opened = False
+        self._columns: dict[str, None] = {}  # in order of appearance
+        self._records: list[EpochRecord] = []
+        self._written = 0
+        self._stale = True
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - the table holds measurements only
+        """Begin the file with a heading."""
+        if not self._opened:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self.flush()
+            self._opened = True
+
+    def record(self, record: EpochRecord) -> None:
+        """Keep the epoch for the next flush."""
+        before = len(self._columns)
+        self._columns.update(dict.fromkeys(name for name, _ in record.metrics))
+        self._stale = self._stale or len(self._columns) > before
+        self._records.append(record)
+
+    def flush(self) -> None:
+        """Append the rows kept, or write the file anew where its columns have changed."""
+        names = list(self._columns)
+        if self._stale:
+            heading = ["epoch", "duration_s", *names, *_RESOURCE_COLUMNS]
+            rows = [_row(record, names) for record in self._records]
+            replace_text(self._path, _csv([heading, *rows]))
+        elif self._written < len(self._records):
+            fresh = self._records[self._written :]
+            append_text(self._path, _csv([_row(record, names) for record in fresh]))
+        self._stale = False
+        self._written = len(self._records)
+
+    def finish(self, summary: Finish) -> None:  # noqa: ARG002 - the table holds measurements only
+        """Write what is left."""
+        self.flush()
+
+
+def epoch_line(record: EpochRecord) -> str:
+    """Return ``epoch   7/100  loss=0.0023  [24ms  ETA 1.2s]``."""
+    total = str(record.total)
+    parts = [f"epoch {record.epoch + 1:>{len(total)}}/{total}"]
+    parts += [f"{_printable(name)}={format_metric(value)}" for name, value in record.metrics]
+    took = format_duration(record.seconds)
+    left = f"  ETA {format_eta(record.eta)}" if record.eta is not None else ""
+    return "  ".join([*parts, f"[{took}{left}]"])
+
+
+def finish_line(summary: Finish) -> str:
+    """Return ``training complete in 2m05s  | loss: 0.0012``, or how else it ended."""
+    word = "in" if summary.status == "complete" else "after"
+    line = f"training {summary.status} {word} {format_duration(summary.seconds)}"
+    if summary.metrics:
+        line += "  | " + "  ".join(
+            f"{_printable(name)}: {format_metric(value)}" for name, value in summary.metrics
+        )
+    return line
+
+
+def _vram(resources: ResourceSample) -> str:
+    """Return ``  VRAM: 2.1/6.0 GB (82%)`` of the first GPU, or nothing without one."""
+    if not resources.gpus:
+        return ""
+    first, util = resources.gpus[0], resources.gpu_util
+    text = f"  VRAM: {first.reserved / 1024**3:.1f}/{first.total / 1024**3:.1f} GB"
+    if util is not None:
+        text += f" ({util:.0f}%)"
+    if resources.vram_spill:
+        text += f" spill {format_bytes(resources.vram_spill)}"
+    return text
+
+
+def _printable(name: str) -> str:
+    """Show a line break or an escape sequence in a name instead of sending it to a terminal."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in name
+    )
+
+
+_RESOURCE_COLUMNS = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
+
+
+def _row(record: EpochRecord, names: list[str]) -> list[str]:
+    metrics, load = dict(record.metrics), record.resources
+    first = load.gpus[0] if load.gpus else None
+    return [
+        str(record.epoch + 1),
+        f"{record.seconds:.3f}",
+        *(f"{metrics[name]:.8f}" if name in metrics else "" for name in names),
+        _cell(load.cpu, ".1f"),
+        _cell(load.ram_used, "d"),
+        _cell(load.gpu_util, ".1f"),
+        _cell(first.reserved if first else None, "d"),
+        _cell(load.vram_spill, "d"),
+    ]
+
+
+def _cell(value: float | None, pattern: str) -> str:
+    return "" if value is None else format(value, pattern)
+
+
+def _csv(rows: list[list[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,360 @@
+"""The report page in a real browser: what its script draws, and how it answers."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from flodl.monitor import EpochMetrics, GpuSnapshot, Monitor, ResourceSample, Status
+from flodl.monitor.records import EpochRecord
+from flodl.monitor.report import HtmlSink
+
+from .chromium import Browser
+
+GIB = 1024**3
+CONFIG = {
+    "lr": {"value": 0.002, "origin": "train/fdl.yml:9:13"},
+    "model": {"width": {"value": 64, "origin": "default"}, "tags": {"value": ["a", "b"]}},
+}
+
+
+def metrics(epoch: int, epochs: int) -> dict[str, float]:
+    """Six curves as a run would draw them."""
+    at = epoch / epochs
+    return {
+        "loss": 2 * math.exp(-4 * at) + 0.01,
+        "val_loss": 2 * math.exp(-3 * at) + 0.05,
+        "accuracy": 1 - 0.9 * math.exp(-4 * at),
+        "val_accuracy": 0.98 - 0.9 * math.exp(-4 * at),
+        "lr": 0.002 * (1 - at),
+        "grad_norm": 3 - 2 * at,
+    }
+
+
+def report(
+    folder: Path, epochs: int, *, status: Status = "complete", values=metrics, **facts: object
+) -> Path:
+    """Train for show and return the page."""
+    monitor = Monitor(epochs, terminal=False)
+    monitor.set_identity(label="digits", run="2026-05-04_13-37", hash="4f9a2c81d0e77b6a")
+    monitor.set_metadata(facts)
+    for epoch in range(epochs):
+        monitor.log(epoch, 0.5, values(epoch, epochs))
+    monitor.save_html(folder / "report.html")
+    monitor.finish(status, timeout=60)
+    return folder / "report.html"
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    """Return the text of every element, spaces folded."""
+    found = browser.evaluate(
+        f"[...document.querySelectorAll({selector!r})].map(one => one.textContent)"
+    )
+    return [" ".join(text.split()) for text in found]
+
+
+def count(browser: Browser, selector: str) -> int:
+    return int(browser.evaluate(f"document.querySelectorAll({selector!r}).length"))
+
+
+def overflow(browser: Browser) -> int:
+    """Pixels by which the page is wider than its window."""
+    return int(browser.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+
+
+def click(browser: Browser, selector: str) -> None:
+    browser.evaluate(f"document.querySelector({selector!r}).click()")
+    browser.settle()
+
+
+def test_a_finished_run(browser, tmp_path):
+    page = report(tmp_path, 30, config=CONFIG, environment={"torch": "2.13.0"}, note="try 3")
+    browser.open(page)
+    assert browser.evaluate("document.title") == "digits · 2026-05-04_13-37"
+    assert texts(browser, "h1, #status") == ["digits", "Complete"]
+    facts = texts(browser, "#facts > *")
+    assert facts[:2] == ["2026-05-04_13-37", "4f9a2c81"]
+    assert facts[2].startswith("started ")
+    tiles = dict(zip(texts(browser, ".tile h3"), texts(browser, ".tile"), strict=True))
+    assert list(tiles) == [*metrics(0, 30), "Duration", "Epochs"]
+    assert tiles["val_loss"] == "val_loss0.1600best 0.1600 at epoch 30"
+    assert tiles["lr"] == "lr6.67e-56.67e-5 to 0.002000"
+    assert tiles["Epochs"] == "Epochs30 / 30all trained"
+    assert texts(browser, ".chart h3") == ["Loss", "Scores", "lr", "grad_norm"]
+    assert count(browser, ".plot .curve") == 6
+    assert texts(browser, ".legend:not([hidden]) button") == list(metrics(0, 30))[:4]
+    assert texts(browser, "#epochs thead th") == ["Epoch", *metrics(0, 30), "Time"]
+    assert count(browser, "#epochs tbody tr") == 30
+    first = ["1", "2.0100", "2.0500", "0.1000", "0.08000", "0.002000", "3.0000", "500ms"]
+    assert texts(browser, "#epochs tbody tr:first-child > *") == first
+    assert count(browser, "#epochs b") == 4
+    assert "Time per epoch" in texts(browser, ".gauge h3")
+    assert texts(browser, "details summary") == [
+        "Configuration3 values",
+        "Environment1 values",
+        "Metadata1 values",
+    ]
+    rows = [texts(browser, f"details:first-child tbody tr:nth-child({n}) > *") for n in (1, 2, 3)]
+    assert rows == [
+        ["lr", "0.002", "train/fdl.yml:9:13"],
+        ["model.width", "64", "default"],
+        ["model.tags.value", '["a","b"]', "–"],
+    ]
+    assert browser.console == []
+    assert browser.requests == [page.as_uri()]
+
+
+@pytest.mark.parametrize("width", [360, 800, 1400])
+@pytest.mark.parametrize("epochs", [1, 1000])
+def test_one_epoch_or_a_thousand_fit_every_window(browser, tmp_path, epochs, width):
+    browser.open(report(tmp_path, epochs, config=CONFIG), width=width)
+    curves = ".plot g > circle" if epochs == 1 else ".plot .curve"
+    assert count(browser, curves) == 6
+    assert count(browser, "#epochs tbody tr") == epochs
+    assert overflow(browser) <= 0
+    assert browser.console == []
+
+
+def test_a_run_without_metrics(browser, tmp_path):
+    browser.open(report(tmp_path, 3, values=lambda *_: {}))
+    assert texts(browser, "#no-metrics:not([hidden])") == ["This run recorded no metrics."]
+    assert count(browser, ".chart") == 0
+    assert texts(browser, "#epochs thead th") == ["Epoch", "Time"]
+    assert browser.console == []
+
+
+def test_a_run_without_an_epoch(browser, tmp_path):
+    monitor = Monitor(3, terminal=False)
+    monitor.save_html(tmp_path / "report.html")
+    browser.open(tmp_path / "report.html")
+    assert texts(browser, "h1, #status") == ["Training run", "Running"]
+    assert texts(browser, "#no-metrics:not([hidden])") == ["No epoch has finished yet."]
+    assert texts(browser, ".tile strong") == ["0ms", "0 / 3"]
+    assert browser.console == []
+    monitor.finish()
+
+
+def test_values_that_are_not_finite(browser, tmp_path):
+    def values(epoch, _):
+        return {"loss": math.nan if epoch in (2, 5) else 1 / (epoch + 1), "lost": math.inf}
+
+    browser.open(report(tmp_path, 6, status="diverged", values=values))
+    assert texts(browser, "#status") == ["Diverged"]
+    loss, lost = ".chart:nth-child(1)", ".chart:nth-child(2)"
+    assert count(browser, f"{loss} .curve") == 2, "the gap splits the curve"
+    assert count(browser, f"{loss} .broken") == 2
+    assert texts(browser, f"{lost} .empty") == ["no finite value"]
+    assert texts(browser, ".tile.sparked strong") == ["not finite", "not finite"]
+    assert texts(browser, "#epochs tbody tr:nth-child(3) td")[:2] == ["not finite", "not finite"]
+    assert browser.console == []
+
+
+def test_hostile_names_are_only_text(browser, tmp_path):
+    names = ["</script><script>window.stolen=1</script>", "<img src=x onerror=window.stolen=1>"]
+    names += ["__proto__", "constructor", "naïve 学习 🙂", "", "x" * 400]
+    page = report(
+        tmp_path,
+        2,
+        values=lambda *_: dict.fromkeys(names, 1.0),
+        config={name: {"value": name, "origin": name} for name in names},
+    )
+    browser.open(page, width=800)
+    assert texts(browser, "#epochs thead th")[1:-1] == names
+    assert count(browser, "details tbody tr") == len(names)
+    assert browser.evaluate("window.stolen ?? null") is None
+    assert overflow(browser) <= 0
+    assert browser.console == []
+
+
+def test_the_mouse_reads_values_on_all_charts_at_once(browser, tmp_path):
+    browser.open(report(tmp_path, 11))
+    left, top, width, height = browser.evaluate(
+        "(r => [r.left, r.top, r.width, r.height])"
+        "(document.querySelector('.plot').getBoundingClientRect())"
+    )
+    browser.point(left + width - 5, top + height / 2)
+    assert texts(browser, ".readout:not([hidden]) b") == ["Epoch 11"]
+    assert texts(browser, ".readout:not([hidden]) > span") == ["loss0.06270", "val_loss0.1808"]
+    assert count(browser, ".cursor") == 4
+    browser.point(left + width - 5, 1)
+    assert count(browser, ".readout:not([hidden])") == 0
+    assert count(browser, ".cursor") == 0
+
+
+def test_the_keyboard_reads_values_aloud(browser, tmp_path):
+    browser.open(report(tmp_path, 11))
+    browser.evaluate("document.querySelector('.plot').focus()")
+    spoken = "document.querySelector('.plot').getAttribute('aria-valuetext')"
+    browser.press("ArrowRight")
+    assert browser.evaluate(spoken) == "Epoch 1, loss 2.0100, val_loss 2.0500"
+    browser.press("ArrowRight")
+    browser.press("ArrowRight")
+    assert browser.evaluate(spoken).startswith("Epoch 3, ")
+    browser.press("End")
+    assert browser.evaluate(spoken).startswith("Epoch 11, ")
+    browser.press("ArrowLeft")
+    assert browser.evaluate(spoken).startswith("Epoch 10, ")
+    browser.press("Escape")
+    assert count(browser, ".cursor") == 0
+
+
+def test_charts_are_described_for_those_who_do_not_see_them(browser, tmp_path):
+    browser.open(report(tmp_path, 11))
+    tree = browser.call("Accessibility.getFullAXTree")["nodes"]
+    shown = [node for node in tree if not node["ignored"]]
+    sliders = [node for node in shown if node["role"]["value"] == "slider"]
+    assert [node["name"]["value"] for node in sliders] == ["Loss", "Scores", "lr", "grad_norm"]
+    assert sliders[0]["description"]["value"] == (
+        "loss: from 2.0100 at epoch 1 to 0.06270 at epoch 11, best 0.06270 at epoch 11. "
+        "val_loss: from 2.0500 at epoch 1 to 0.1808 at epoch 11, best 0.1808 at epoch 11."
+    )
+    unnamed = [
+        node
+        for node in shown
+        if node["role"]["value"] in ("button", "slider", "table", "region")
+        and not node["name"]["value"]
+    ]
+    assert unnamed == []
+
+
+def test_the_legend_hides_a_curve(browser, tmp_path):
+    browser.open(report(tmp_path, 11))
+    button = ".chart:first-child .legend button"
+    curves = ".chart:first-child .curve"
+    click(browser, button)
+    assert count(browser, curves) == 1
+    assert browser.evaluate(f"document.querySelector('{button}').ariaPressed") == "false"
+    click(browser, f"{button}[aria-pressed=true]")
+    assert texts(browser, ".chart:first-child .empty") == ["all curves are hidden"]
+    click(browser, button)
+    assert count(browser, curves) == 1
+    assert browser.console == []
+
+
+def test_the_log_scale_is_offered_where_it_can_be_drawn(browser, tmp_path):
+    def values(epoch, _):
+        return {"loss": 10.0**-epoch, "elbo": -1.0 - epoch}
+
+    browser.open(report(tmp_path, 5, values=values))
+    disabled = browser.evaluate(
+        "[...document.querySelectorAll('.chart')].map(one => "
+        "[one.querySelector('h3').textContent, one.querySelector('.toggle').disabled])"
+    )
+    assert disabled == [["loss", False], ["elbo", True]]
+    path = "document.querySelector('.curve').getAttribute('d')"
+    linear = browser.evaluate(path)
+    click(browser, ".toggle")
+    assert browser.evaluate(path) != linear
+    heights = browser.evaluate(f"{path}.split(/[ML]/).slice(1).map(one => +one.split(' ')[1])")
+    steps = [after - before for before, after in pairwise(heights)]
+    assert max(steps) - min(steps) < 0.5, "equal factors are equal distances"
+    labels = {"0.0001", "0.001", "0.01", "0.1", "1"}
+    assert labels <= set(texts(browser, ".chart:first-child .grid text"))
+
+
+def test_light_and_dark_follow_the_system_and_the_button(browser, tmp_path):
+    page = report(tmp_path, 2)
+    background = "getComputedStyle(document.body).backgroundColor"
+    browser.open(page)
+    browser.evaluate("localStorage.clear()")
+    light = browser.evaluate(background)
+    browser.open(page, dark=True)
+    dark = browser.evaluate(background)
+    assert light != dark
+    seen = [(texts(browser, "#theme")[0], browser.evaluate(background))]
+    for _ in range(3):
+        click(browser, "#theme")
+        seen.append((texts(browser, "#theme")[0], browser.evaluate(background)))
+    assert seen == [
+        ("Theme: auto", dark),
+        ("Theme: light", light),
+        ("Theme: dark", dark),
+        ("Theme: auto", dark),
+    ]
+
+
+def test_a_long_table_opens_in_full_on_request(browser, tmp_path):
+    browser.open(report(tmp_path, 1200, values=lambda epoch, _: {"loss": 1.0 / (epoch + 1)}))
+    assert count(browser, "#epochs tbody tr") == 1000
+    assert texts(browser, ".table-foot p")[0].startswith("The last 1000 of 1200 epochs.")
+    click(browser, ".table-foot button")
+    assert count(browser, "#epochs tbody tr") == 1200
+    assert count(browser, ".table-foot button") == 0
+
+
+def test_the_machine_with_gpus(browser, tmp_path):
+    gpus = tuple(GpuSnapshot(n, "H200", 80.0 + n, 60 * GIB, 139 * GIB) for n in range(2))
+    load = ResourceSample(62.5, 5 * GIB, 24 * GIB, gpus)
+    sink = HtmlSink(tmp_path / "report.html")
+    sink.open(Monitor(2, terminal=False)._info)
+    for epoch in range(2):
+        sink.record(EpochRecord(epoch, 2, 1.0, (), None, load, 1.0, throughput=1.5))
+    sink.flush()
+    browser.open(tmp_path / "report.html")
+    gauges = dict(zip(texts(browser, ".gauge h3"), texts(browser, ".gauge strong"), strict=True))
+    assert gauges == {
+        "Time per epoch": "1.0s",
+        "Processor": "63 %",
+        "Memory": "5.0 GB",
+        "GPU 0": "80 %",
+        "GPU 0 memory": "60.0 GB",
+        "GPU 1": "81 %",
+        "GPU 1 memory": "60.0 GB",
+    }
+    assert "Throughput1.5k/ssamples, mean over epochs" in texts(browser, ".tile")
+    assert browser.console == []
+
+
+def test_a_drawing_cannot_run_scripts(browser, tmp_path):
+    monitor = Monitor(1, terminal=False)
+    space = "http://www.w3.org/2000/svg"
+    script = "<script>parent.stolen = 1; window.stolen = 1</script>"
+    monitor.set_svg(f'<svg xmlns="{space}" width="40" height="20">{script}<title>学</title></svg>')
+    monitor.save_html(tmp_path / "report.html")
+    monitor.finish()
+    browser.open(tmp_path / "report.html")
+    click(browser, "details summary")
+    assert browser.evaluate("document.querySelector('.drawing img').naturalWidth") == 40
+    assert browser.evaluate("window.stolen ?? null") is None
+    assert all(url.startswith(("file:", "data:")) for url in browser.requests)
+
+
+def test_the_model_takes_the_stream_one_record_at_a_time(browser, tmp_path):
+    """What a live page will do: the same model, fed message by message."""
+    browser.open(report(tmp_path, 3))
+    browser.evaluate(
+        """(() => {
+          const { info, records, finish } = JSON.parse(document.getElementById("data").textContent);
+          const model = new RunModel();
+          const view = new ReportView(model, "");
+          document.getElementById("charts").replaceChildren();
+          model.watch(() => view.render());
+          model.open(info);
+          for (const record of records.slice(0, 2)) model.record(record);
+          window.live = { model, records, finish };
+        })()"""
+    )
+    browser.settle()
+    assert texts(browser, "#status") == ["Running"]
+    assert count(browser, "#epochs tbody tr") == 2
+    click(browser, ".legend button")
+    browser.evaluate("live.model.record(live.records[2]), live.model.finish(live.finish)")
+    browser.settle()
+    assert texts(browser, "#status") == ["Complete"]
+    assert count(browser, "#epochs tbody tr") == 3
+    assert count(browser, ".plot .curve") == 5, "what the reader has hidden stays hidden"
+    assert browser.console == []
+
+
+def test_what_a_trainer_reports_becomes_tiles(browser, tmp_path):
+    def values(epoch, _):
+        return EpochMetrics(epoch, 0.5, {"acc": 0.9}, 500.0, 12.4, [1.0])
+
+    facts = {"parameters": {"total": 1_234_567, "trainable": 34_567, "frozen": 1_200_000}}
+    browser.open(report(tmp_path, 2, values=values, **facts))
+    tiles = texts(browser, ".tile")
+    assert "Throughput12.4k/ssamples, mean over epochs" in tiles
+    assert "Parameters1.23M34.6k trainable" in tiles
