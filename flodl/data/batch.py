@@ -1,0 +1,81 @@
+"""One batch: tensors in a fixed order, each with a name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import torch
+    from torch import Tensor
+
+
+@final
+class Batch:
+    """Tensors of one batch, reached by position or by name.
+
+    ``len(batch)`` counts the tensors, so that ``image, label = batch`` unpacks them;
+    :attr:`batch_size` counts the samples.
+
+    Args:
+        tensors: One tensor per field, dimension 0 runs over the samples.
+        names: One name per tensor.
+    """
+
+    __slots__ = ("_names", "_tensors")
+
+    def __init__(self, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
+        self._tensors = tuple(tensors)
+        self._names = tuple(names)
+        if len(self._tensors) != len(self._names):
+            raise ValueError(
+                f"a batch of {len(self._tensors)} tensors needs as many names, "
+                f"got {len(self._names)}: {', '.join(self._names) or 'none'}"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tensors, in order."""
+        return self._names
+
+    @property
+    def batch_size(self) -> int:
+        """Number of samples: the length of dimension 0."""
+        return int(self._tensors[0].shape[0])
+
+    def has(self, name: str) -> bool:
+        """Whether a tensor of that name is in the batch."""
+        return name in self._names
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+        """Return the batch with every tensor on ``device``."""
+        moved = [tensor.to(device, non_blocking=non_blocking) for tensor in self._tensors]
+        return Batch(moved, self._names)
+
+    def __getitem__(self, key: int | str) -> Tensor:
+        if isinstance(key, str):
+            try:
+                return self._tensors[self._names.index(key)]
+            except ValueError:
+                known = ", ".join(repr(name) for name in self._names)
+                raise KeyError(f"the batch has no {key!r}; it has {known}") from None
+        try:
+            return self._tensors[key]
+        except IndexError:
+            raise IndexError(
+                f"the batch has {len(self._tensors)} tensors, there is no number {key}"
+            ) from None
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(
+            f"{name}: {list(tensor.shape)} {tensor.dtype}"
+            for name, tensor in zip(self._names, self._tensors, strict=True)
+        )
+        return f"Batch({fields})"

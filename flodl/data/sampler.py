@@ -1,0 +1,87 @@
+"""The order in which samples are visited: a function of the epoch and nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from flodl.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+class Sampler(ABC):
+    """Order of the samples in each epoch."""
+
+    @abstractmethod
+    def indices(self, epoch: int) -> Tensor | Sequence[int]:
+        """Return one index per sample of the data set, as the epoch visits them.
+
+        The same epoch must give the same order whenever it is asked for: resuming relies on it.
+        An index may occur twice (sampling with replacement).
+        """
+
+
+@final
+class RandomSampler(Sampler):
+    """A new permutation per epoch, drawn from a generator seeded with ``seed + epoch``."""
+
+    def __init__(self, n: int, seed: int = 42) -> None:
+        self._n = _count(n)
+        self._seed = seed
+
+    def indices(self, epoch: int) -> Tensor:
+        """Return the permutation of the epoch, ``[n]`` int64 on the CPU."""
+        generator = torch.Generator().manual_seed(self._seed + epoch)
+        return torch.randperm(self._n, generator=generator)
+
+
+@final
+class SequentialSampler(Sampler):
+    """Every epoch from the first sample to the last."""
+
+    def __init__(self, n: int) -> None:
+        self._n = _count(n)
+
+    def indices(self, epoch: int) -> Tensor:  # noqa: ARG002 - every epoch is the same
+        """Return ``0 … n-1``, ``[n]`` int64 on the CPU."""
+        return torch.arange(self._n)
+
+
+def epoch_order(sampler: Sampler, epoch: int, n: int) -> Tensor:
+    """Ask a sampler for an epoch's order and check what it answers.
+
+    Returns:
+        ``[n]`` int64 on the CPU.
+
+    Raises:
+        DataError: The sampler gave another number of indices, something that is not an integer,
+            or an index outside ``0 … n-1``.
+    """
+    who = f"{type(sampler).__name__}.indices({epoch})"
+    order = torch.as_tensor(sampler.indices(epoch), device="cpu")
+    if order.dim() != 1 or order.shape[0] != n:
+        raise DataError(
+            f"{who} gave indices of shape {list(order.shape)} for a data set of {n} samples; "
+            f"return exactly {n} of them"
+        )
+    if order.is_floating_point() or order.dtype == torch.bool:
+        raise DataError(f"{who} gave {order.dtype} values; indices are integers")
+    low, high = int(order.min()), int(order.max())
+    if low < 0 or high >= n:
+        raise DataError(
+            f"{who} gave index {low if low < 0 else high}; a data set of {n} samples has "
+            f"0 to {n - 1}"
+        )
+    return order.to(torch.int64)
+
+
+def _count(n: int) -> int:
+    if n < 1:
+        raise ValueError(f"a sampler needs at least one sample, got n={n}")
+    return n

@@ -1,0 +1,73 @@
+"""Running an entry program: its outcome as an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+from flodl.errors import FlodlError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    A = TypeVar("A")
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT."""
+
+BROKEN_PIPE = 141
+"""Exit code when the reader of our output is gone: 128 + SIGPIPE."""
+
+
+def entry(main: Callable[[A], object], args: A) -> int:
+    """Run ``main(args)`` and return the exit code of the program.
+
+    - An ``int`` returned by ``main`` is the exit code; anything else means 0.
+    - What a user can cause (:class:`~flodl.errors.FlodlError`, and a ``ValueError`` raised by a
+      check of flodl itself) becomes one line ``error: …`` on stderr and exit code 1.
+    - Ctrl-C gives 130, a closed output pipe 141.
+    - Every other exception is a bug of the program and passes through with its traceback.
+
+    Use it as ``sys.exit(entry(main, args))``.
+    """
+    try:
+        result = main(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt as stop:
+        _say(f"interrupted: {stop}" if str(stop) else "interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _discard_stdout()
+        return BROKEN_PIPE
+    except FlodlError as error:
+        _say(f"error: {error}")
+        return 1
+    except ValueError as error:
+        if not _raised_by_flodl(error.__traceback__):
+            raise
+        _say(f"error: {error}")
+        return 1
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _say(line: str) -> None:
+    print(" ".join(line.split()), file=sys.stderr)  # noqa: T201 - the terminal is its place
+
+
+def _discard_stdout() -> None:
+    # The interpreter flushes stdout at exit and would complain about the pipe again.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _raised_by_flodl(traceback: TracebackType | None) -> bool:
+    """Whether the innermost frame, where the exception was raised, is one of this package."""
+    module = ""
+    while traceback is not None:
+        module = str(traceback.tb_frame.f_globals.get("__name__", ""))
+        traceback = traceback.tb_next
+    # A frame of this file can only mean that `main` itself is a built-in function.
+    return module != __name__ and module.partition(".")[0] == __name__.partition(".")[0]

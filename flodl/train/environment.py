@@ -1,0 +1,89 @@
+"""What a result depends on beside the code and its configuration."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+
+def environment_report() -> dict[str, Any]:
+    """Describe the machine and the software, in JSON values; memory in bytes."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory": int(psutil.virtual_memory().total),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cuda_devices": _cuda_devices(),
+        "flodl": _version(),
+        "git_commit": git_commit(Path.cwd()),
+    }
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the commit that is checked out in the work tree around ``folder``.
+
+    Reads the files of the repository itself: starting git could hang on a network file system, or
+    on a repository of another user. A linked work tree gives None.
+    """
+    for parent in (folder, *folder.parents):
+        git = parent / ".git"
+        if git.is_file():
+            return None
+        if not git.is_dir():
+            continue
+        try:
+            head = (git / "HEAD").read_text(encoding="utf-8").strip()
+            if not head.startswith("ref: "):
+                return head
+            reference = head.removeprefix("ref: ")
+            loose = git / reference
+            if loose.is_file():
+                return loose.read_text(encoding="utf-8").strip()
+            packed = (git / "packed-refs").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+        lines = (line.split(" ", 1) for line in packed.splitlines())
+        return next((pair[0] for pair in lines if pair[1:] == [reference]), None)
+    return None
+
+
+def _cpu_model() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def _cuda_devices() -> list[dict[str, Any]]:
+    devices = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append(
+            {
+                "name": properties.name,
+                "memory": properties.total_memory,
+                "capability": f"{properties.major}.{properties.minor}",
+            }
+        )
+    return devices
+
+
+def _version() -> str | None:
+    try:
+        return metadata.version("flodl")
+    except metadata.PackageNotFoundError:
+        return None

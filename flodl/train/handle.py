@@ -1,0 +1,115 @@
+"""What a finished training hands back."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from flodl.errors import ShapeMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor, nn
+
+    from flodl.monitor import EpochMetrics, Monitor
+
+
+@final
+@dataclass(frozen=True)
+class TrainedState:
+    """Trained tensors on the CPU, copies of their own, in the order of the model."""
+
+    params: list[Tensor]
+    """As ``model.parameters()`` lists them."""
+
+    buffers: list[Tensor]
+    """As ``model.buffers()`` lists them."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> TrainedState:
+        """Copy the state of a model."""
+        return cls(
+            [tensor.detach().to("cpu", copy=True) for tensor in model.parameters()],
+            [tensor.detach().to("cpu", copy=True) for tensor in model.buffers()],
+        )
+
+    @torch.no_grad()
+    def load_into(self, model: nn.Module) -> None:
+        """Copy the state into a model of the same architecture, wherever it lives.
+
+        Raises:
+            ShapeMismatch: The model has other tensors; nothing was copied.
+        """
+        params = _pairs("parameters", model.named_parameters(), self.params)
+        buffers = _pairs("buffers", model.named_buffers(), self.buffers)
+        for target, value in (*params, *buffers):
+            target.copy_(value)
+
+
+def _pairs(
+    kind: str, named: Iterable[tuple[str, Tensor]], values: list[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    targets = dict(named)
+    if len(targets) != len(values):
+        raise ShapeMismatch(
+            f"the trained state has {len(values)} {kind} and the model {len(targets)}; build the "
+            "model the way the trained one was built"
+        )
+    for (name, target), value in zip(targets.items(), values, strict=True):
+        if target.shape != value.shape:
+            raise ShapeMismatch(
+                f"{kind}: {name} has shape {list(target.shape)} in the model and "
+                f"{list(value.shape)} in the trained state"
+            )
+    return list(zip(targets.values(), values, strict=True))
+
+
+@final
+class TrainerHandle:
+    """The result of :meth:`TrainerBuilder.run`."""
+
+    def __init__(self, model: nn.Module, metrics: Iterable[EpochMetrics]) -> None:
+        self._model = model
+        self._unread = deque(metrics)
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model itself, on its device and in training mode."""
+        return self._model
+
+    def poll_metrics(self) -> list[EpochMetrics]:
+        """Return the epochs not yet taken, and take them."""
+        taken = list(self._unread)
+        self._unread.clear()
+        return taken
+
+    def next_metrics(self) -> EpochMetrics | None:
+        """Take the next epoch; None after the last one."""
+        return self._unread.popleft() if self._unread else None
+
+    def setup_monitor(self, monitor: Monitor) -> None:
+        """Tell a monitor which model this is, before its epochs are logged by hand."""
+        introduce(self._model, monitor)
+
+    def join(self) -> TrainedState:
+        """Return the trained parameters and buffers."""
+        return TrainedState.of(self._model)
+
+
+def introduce(model: nn.Module, monitor: Monitor) -> None:
+    """Set the identity of a model and its parameter counts in a monitor."""
+    identify = getattr(model, "structural_hash", None)
+    monitor.set_identity(
+        label=str(getattr(model, "label", None) or type(model).__name__),
+        hash=str(identify()) if callable(identify) else None,
+    )
+    counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    total = sum(count for count, _ in counts)
+    trainable = sum(count for count, learns in counts if learns)
+    monitor.set_metadata(
+        {"parameters": {"total": total, "trainable": trainable, "frozen": total - trainable}}
+    )

@@ -1,0 +1,206 @@
+"""The trail a run leaves: one folder with what went in, what came out, and how it ended."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+
+from flodl.errors import RunDirectoryError
+from flodl.files import replace_text
+from flodl.monitor import CsvSink, HtmlSink, LogSink
+from flodl.monitor.metadata import read_metadata
+from flodl.train.environment import environment_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from flodl.monitor import Monitor
+
+EndState: TypeAlias = Literal["complete", "interrupted", "diverged", "failed"]
+"""How a run can end; until then ``run.json`` says ``running``."""
+
+
+@final
+class RunDirectory:
+    """The folder of one run; made by :meth:`create`.
+
+    As a context manager it records an exception that leaves the block before a Trainer has
+    recorded the end of the run.
+
+    ========================  ==================================================================
+    ``config.json``           the configuration, values with their origins where they have one
+    ``environment.json``      machine, versions and commit
+    ``run.json``              state, times, epochs, error
+    ``metrics.csv``           one row per epoch
+    ``training.log``          the lines of the terminal
+    ``report.html``           the report page
+    ``last.fdl``              the newest checkpoint; finite, always complete
+    ``model.fdl``             the trained model; only of a run that is complete
+    ========================  ==================================================================
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        record: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._path = path
+        self._record = dict(record)
+        self._metadata = metadata
+        self._clock = clock
+
+    @classmethod
+    def create(
+        cls,
+        root: str | os.PathLike[str],
+        *,
+        config: Mapping[str, Any] | None = None,
+        clock: Callable[[], datetime] = datetime.now,
+    ) -> RunDirectory:
+        """Make ``<root>/<local time>/`` for a run that begins now.
+
+        The folder appears under its name only when it is complete.
+
+        Args:
+            root: Folder of all runs; made if missing. Under ``fdl`` a relative one counts from the
+                project's root (``FDL_PROJECT_ROOT``), wherever the program stands.
+            config: What the run was configured with; a value may be a mapping
+                ``{"value": …, "origin": "train/fdl.yml:9:13"}``.
+            clock: Local time.
+
+        Raises:
+            RunDirectoryError: The root cannot be written.
+            ValueError: ``config`` is not a mapping.
+        """
+        folder = Path(os.environ.get("FDL_PROJECT_ROOT", "")) / root
+        started = clock()
+        metadata = {
+            "config": read_metadata(config or {}),
+            "environment": read_metadata(environment_report()),
+        }
+        record = {
+            "state": "running",
+            "started": _iso(started),
+            "finished": None,
+            "epochs": 0,
+            "error": None,
+        }
+        files = {"config": metadata["config"], "environment": metadata["environment"]}
+        staging = folder / f".new-{secrets.token_hex(6)}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            staging.mkdir()
+            for name, content in {**files, "run": record}.items():
+                replace_text(staging / f"{name}.json", _json(content))
+            path = _publish(staging, folder, f"{started:%Y-%m-%dT%H-%M-%S}")
+        except OSError as error:
+            raise _refused(folder, error) from error
+        finally:
+            with suppress(OSError):
+                shutil.rmtree(staging)
+        return cls(path, record, metadata, clock)
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._path
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """Where the newest checkpoint goes."""
+        return self._path / "last.fdl"
+
+    @property
+    def model_checkpoint(self) -> Path:
+        """Where the trained model goes."""
+        return self._path / "model.fdl"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None and self._record["state"] == "running":
+            state: EndState = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            self.finish(state, epochs=0, error=error)
+
+    def attach(self, monitor: Monitor) -> None:
+        """Let the monitor write ``metrics.csv``, ``training.log`` and ``report.html`` here."""
+        monitor.set_identity(run=self._path.name)
+        monitor.set_metadata(self._metadata)
+        monitor.add_sink(CsvSink(self._path / "metrics.csv"))
+        monitor.add_sink(LogSink(self._path / "training.log"))
+        monitor.add_sink(HtmlSink(self._path / "report.html"))
+
+    def finish(
+        self, state: EndState, *, epochs: int, error: BaseException | str | None = None
+    ) -> None:
+        """Record how the run ended.
+
+        Args:
+            state: ``complete``, or what kept it from completing.
+            epochs: Epochs that were completed.
+            error: What went wrong.
+
+        Raises:
+            RunDirectoryError: ``run.json`` cannot be written.
+        """
+        if isinstance(error, BaseException):
+            error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        self._record.update(state=state, finished=_iso(self._clock()), epochs=epochs, error=error)
+        try:
+            replace_text(self._path / "run.json", _json(self._record))
+        except OSError as failure:
+            raise _refused(self._path, failure) from failure
+
+
+def _publish(staging: Path, root: Path, name: str) -> Path:
+    """Give a finished folder its name, or the next free one: ``name-2``, ``name-3`` and so on."""
+    attempt = 1
+    while True:
+        target = root / (name if attempt == 1 else f"{name}-{attempt}")
+        if not os.path.lexists(target):
+            try:
+                # Two runs of the same second: renaming onto a folder with content fails.
+                return staging.rename(target)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    raise
+        attempt += 1
+
+
+def _refused(path: Path, error: OSError) -> RunDirectoryError:
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        remedy = "a file is in the way: remove it or choose another output directory"
+    elif isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        remedy = "make it writable or choose another output directory"
+    elif error.errno == errno.ENOSPC:
+        remedy = "the disk is full: free some space or choose another output directory"
+    else:
+        remedy = "choose another output directory"
+    return RunDirectoryError(
+        f"cannot write the run directory {path}: {error.strerror or error}; {remedy}"
+    )
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone().isoformat(timespec="seconds")
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

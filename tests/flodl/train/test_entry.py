@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from flodl.data import DataLoader
+from flodl.errors import DataError, FlodlError
+from flodl.train import entry
+
+
+def raising(error: BaseException) -> object:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("result", "code"), [(None, 0), (0, 0), (3, 3), (True, 0), ("text", 0), (object(), 0)]
+)
+def test_only_an_int_is_an_exit_code(result: object, code: int) -> None:
+    assert entry(lambda _: result, None) == code
+
+
+def test_the_arguments_reach_the_program() -> None:
+    seen: list[int] = []
+    assert entry(seen.append, 7) == 0
+    assert seen == [7]
+
+
+@pytest.mark.parametrize("kind", [FlodlError, DataError])
+def test_what_a_user_can_cause_is_one_line(
+    kind: type[FlodlError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry(raising, kind("no data\n  in the file")) == 1
+    assert capsys.readouterr() == ("", "error: no data in the file\n")
+
+
+def test_a_value_refused_by_our_own_checks_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry(lambda n: DataLoader([1, 2], n), 0) == 1
+    assert capsys.readouterr().err == "error: batch_size=0: it must be an integer of at least 1\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("bug"), KeyError("bug"), RuntimeError("bug")])
+def test_a_bug_of_the_program_keeps_its_traceback(error: Exception) -> None:
+    with pytest.raises(type(error), match="bug"):
+        entry(raising, error)
+
+
+def test_a_value_error_of_the_standard_library_keeps_its_traceback() -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        entry(int, "seven")
+
+
+def test_ctrl_c_exits_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry(raising, KeyboardInterrupt()) == 130
+    assert entry(raising, KeyboardInterrupt("stopped at step 3")) == 130
+    assert capsys.readouterr().err == "interrupted\ninterrupted: stopped at step 3\n"
+
+
+def test_an_exit_of_the_program_passes_through() -> None:
+    with pytest.raises(SystemExit) as leaving:
+        entry(raising, SystemExit(5))
+    assert leaving.value.code == 5
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    program = dedent(
+        """
+        import sys
+        from flodl.train import entry
+
+        def main(count):
+            for number in range(count):
+                print(number)
+
+        sys.exit(entry(main, 1_000_000))
+        """
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    assert child.stdout.readline() == "0\n"
+    child.stdout.close()
+    with child.stderr:
+        assert child.stderr.read() == ""
+    assert child.wait(timeout=60) == 141

@@ -1,0 +1,147 @@
+"""Ctrl-C as a user presses it: a real signal to a real program."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
+from flodl.train.interrupt import InterruptRequest
+
+from .programs import network, training
+
+posix_only = pytest.mark.skipif(os.name != "posix", reason="sends SIGINT to a child process")
+
+PROGRAM = dedent(
+    """
+    import sys, time
+    from pathlib import Path
+    from flodl.train import RunDirectory, entry
+    from tests.flodl.train.programs import squared_error, training
+
+    calls = 0
+
+    def train_fn(model, batch):
+        global calls
+        calls += 1
+        if calls == int(sys.argv[2]):
+            print("ready", flush=True)
+            time.sleep(float(sys.argv[3]))
+        return squared_error(model, batch)
+
+    def main(root):
+        with RunDirectory.create(root) as run:
+            training(train_fn, epochs=1_000_000).run_dir(run).run()
+
+    sys.exit(entry(main, Path(sys.argv[1])))
+    """
+)
+
+
+def start(root: Path, call: int, pause: float) -> subprocess.Popen[str]:
+    """Start a training that says "ready" in its call-th step and then sleeps in it."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(root), str(call), str(pause)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "FLODL_VERBOSITY": "quiet"},
+    )
+    assert child.stdout is not None
+    said = child.stdout.readline()
+    if said != "ready\n":
+        child.kill()
+        pytest.fail(f"the program said {said!r} and {child.communicate()[1]!r}")
+    return child
+
+
+@posix_only
+def test_ctrl_c_saves_at_the_next_step_and_exits_130(tmp_path: Path) -> None:
+    child = start(tmp_path, call=8, pause=0.5)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+
+    assert child.returncode == 130
+    (run,) = tmp_path.iterdir()
+    assert said == (
+        "interrupted: stopped after 2 complete epochs and 2 steps; the last good checkpoint is "
+        f"{run / 'last.fdl'} (after 2 complete epochs and 2 steps)\n"
+    )
+    model = network()
+    report = load_checkpoint_file(run / "last.fdl", model.named_parameters(), model.named_buffers())
+    assert report.missing == []
+    assert all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
+    facts = checkpoint_metadata(run / "last.fdl")
+    assert (facts["epoch"], facts["step"]) == ("2", "2")
+    assert not (run / "model.fdl").exists()
+    record = json.loads((run / "run.json").read_text())
+    assert (record["state"], record["epochs"]) == ("interrupted", 2)
+    assert record["error"].startswith("KeyboardInterrupt: stopped after 2 complete epochs")
+    assert (run / "training.log").read_text().splitlines()[-1].startswith("training interrupted")
+
+
+@posix_only
+def test_a_second_ctrl_c_stops_in_the_middle_of_a_step(tmp_path: Path) -> None:
+    child = start(tmp_path, call=5, pause=600)
+    child.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(timeout=0.5)  # the step sleeps on
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+
+    assert child.returncode == 130
+    assert said == "interrupted\n"
+    (run,) = tmp_path.iterdir()
+    assert checkpoint_metadata(run / "last.fdl")["epoch"] == "1"
+    record = json.loads((run / "run.json").read_text())
+    assert (record["state"], record["epochs"]) == ("interrupted", 1)
+
+
+def test_the_handler_of_the_program_is_back_after_training() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[object] = []
+    training().metrics_fn(lambda _: seen.append(signal.getsignal(signal.SIGINT))).run()
+    assert seen[0] != before
+    assert signal.getsignal(signal.SIGINT) is before
+
+    with pytest.raises(ZeroDivisionError):
+        training(lambda *_: 1 / 0).run()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_training_in_another_thread_leaves_the_signal_alone() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    epochs: list[int] = []
+    handlers: list[object] = []
+
+    def work() -> None:
+        handle = (
+            training().epoch_fn(lambda *_: handlers.append(signal.getsignal(signal.SIGINT))).run()
+        )
+        epochs.extend(metrics.epoch for metrics in handle.poll_metrics())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert epochs == [0, 1]
+    assert handlers == [before, before]
+
+
+def test_a_program_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with InterruptRequest() as interrupt:
+            signal.raise_signal(signal.SIGINT)
+            assert not interrupt.requested
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
