@@ -1,0 +1,107 @@
+# Sourced by the other scripts: one virtual environment at .venv, installed with the constraints.
+# Needs: $here (the checkout). Gives: prepare, prepare_development, and .venv/bin first on PATH.
+
+fail() {
+    printf '\nerror: %s\n' "$1" >&2
+    [ -z "${2:-}" ] || printf '%s\n' "$2" >&2
+    exit 1
+}
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    fail "flodl needs Python 3.11 or newer; found $(${PYTHON:-python3} --version 2>&1 | head -n 1)" \
+        "Install a newer Python, or name one: PYTHON=/path/to/python3.12 bash $0"
+}
+
+make_venv() {
+    local python
+    [ -x "$here/.venv/bin/python" ] && return
+    python=$(find_python)
+    echo "Making .venv with $("$python" --version)"
+    "$python" -m venv "$here/.venv" ||
+        fail "could not make a virtual environment" \
+            "On Debian and Ubuntu: apt install python3-venv. Then run this again."
+}
+
+pip_install() {
+    "$here/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --constraint "$here/constraints.txt" "$@" ||
+        fail "the installation failed; pip's own words are above" \
+            "Without a network? Point pip at a mirror or a folder of wheels (PIP_INDEX_URL, PIP_FIND_LINKS) and run this again; what was installed is kept."
+}
+
+has_gpu() {
+    [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null 2>&1
+}
+
+answers() {
+    "$here/.venv/bin/python" - "$1" 2>/dev/null <<'PY'
+import sys
+import urllib.request
+
+urllib.request.urlopen(sys.argv[1], timeout=4).close()
+PY
+}
+
+# Without a GPU nobody wants the gigabytes of CUDA that the default wheel brings on Linux.
+install_torch() {
+    local python=$here/.venv/bin/python version index
+    "$python" -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null && return
+    version=$(sed -n 's/^torch==//p' "$here/constraints.txt")
+    index=${FLODL_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+    if [ "$(uname -s)" != Linux ] || has_gpu; then
+        echo "Installing PyTorch $version"
+        pip_install "torch==$version"
+    elif "$python" -m pip index versions torch 2>/dev/null | grep -q "[ (]$version+cpu"; then
+        echo "Installing PyTorch $version (the CPU build that pip offers)"
+        pip_install "torch==$version"
+    elif answers "$index/torch/"; then
+        echo "Installing PyTorch $version (CPU build)"
+        # Only torch from there: that index holds few versions of what torch needs in turn, and
+        # the next installation brings those from where everything else comes from.
+        pip_install "torch==$version" --no-deps --index-url "$index"
+    else
+        echo "Installing PyTorch $version. No CPU-only build could be found, so this is the default"
+        echo "one, which brings several gigabytes of CUDA libraries. Ctrl-C now if that is too much."
+        pip_install "torch==$version"
+    fi
+}
+
+# prepare PROFILE [REQUIREMENT…]: flodl[train] and the requirements. What was installed is
+# remembered, so that a second run starts at once; every profile includes that of `train`.
+prepare() {
+    local profile=$1 state
+    shift
+    make_venv
+    export PATH="$here/.venv/bin:$PATH"
+    state=$(cat "$here/pyproject.toml" "$here/constraints.txt" | cksum)
+    if [ "$(cat "$here/.venv/.installed-$profile" 2>/dev/null)" != "$state" ]; then
+        install_torch
+        echo "Installing flodl"
+        pip_install --editable "$here[train]" "$@"
+        printf '%s\n' "$state" | tee "$here/.venv/.installed-train" >"$here/.venv/.installed-$profile"
+    fi
+}
+
+# The same with the development tools.
+prepare_development() {
+    local tools
+    make_venv
+    # pip reads dependency groups since 25.1; older ones are everywhere.
+    tools=$("$here/.venv/bin/python" - "$here/pyproject.toml" <<'PY'
+import sys
+import tomllib
+
+with open(sys.argv[1], "rb") as file:
+    print(*tomllib.load(file)["dependency-groups"]["dev"])
+PY
+    )
+    # shellcheck disable=SC2086 # one word per requirement
+    prepare development $tools
+}

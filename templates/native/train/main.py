@@ -1,0 +1,76 @@
+"""Train a classifier of hand-written digits: `fdl train`. All of this is yours to change."""
+
+import sys
+
+import torch
+from fdl import FdlArgs, option
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from flodl import Batch, FlowBuilder, Graph, RunDirectory, Trainer, digits, entry
+
+
+class Args(FdlArgs):
+    """Train a classifier of hand-written digits."""
+
+    epochs: int = option(default=10, short="n", help="Passes over the training images")
+    batch_size: int = option(default=32, help="Images per step")
+    lr: float = option(default=3e-3, help="Learning rate of AdamW")
+    seed: int = option(default=42, help="Decides the initial weights and the order of the data")
+    output: str = option(default="runs/train", help="Folder that receives this run's folder")
+
+
+def build_model() -> Graph:
+    """One line per step of the data flow: images [B, 1, 8, 8] in, logits [B, 10] out."""
+    return (
+        FlowBuilder.from_(nn.Conv2d(1, 32, 3, padding=1))
+        .through(nn.BatchNorm2d(32))
+        .through(nn.ReLU())
+        # `also` is a residual connection: what comes out is added to what went in.
+        .also(nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()))
+        .tag("features")  # model.tagged("features") shows what the last forward made here
+        .through(nn.MaxPool2d(2))
+        .through(nn.Flatten())
+        .through(nn.Linear(32 * 4 * 4, 10))
+        .label("digits")
+        .build()
+    )
+
+
+def train_step(model: nn.Module, batch: Batch) -> Tensor:
+    """The loss of one batch; the Trainer does the rest of the step."""
+    return cross_entropy(model(batch["image"]), batch["label"])
+
+
+def evaluate(model: nn.Module) -> dict[str, float]:
+    """Loss and accuracy on the held-out digits, which training never sees."""
+    device = next(model.parameters()).device
+    images, labels = (tensor.to(device) for tensor in digits("test").tensors)
+    logits = model(images)
+    accuracy = (logits.argmax(dim=1) == labels).float().mean()
+    return {"val_loss": cross_entropy(logits, labels).item(), "accuracy": accuracy.item()}
+
+
+def main(args: Args) -> None:
+    """Train, and leave a run directory with a report and the weights."""
+    trainer = (
+        Trainer.builder(
+            lambda device: build_model().to(device),
+            lambda parameters: torch.optim.AdamW(parameters, lr=args.lr),
+            train_step,
+        )
+        .dataset(digits("train"))
+        .batch_size(args.batch_size)
+        .num_epochs(args.epochs)
+        .seed(args.seed)
+        .eval_fn(evaluate)
+    )
+    with RunDirectory.create(args.output, config=args.resolved()) as run:
+        trained = trainer.run_dir(run).run()
+    last = trained.poll_metrics()[-1]
+    print(f"accuracy {last.scalars['accuracy']:.1%} on held-out digits")
+    print(f"report   {run.path / 'report.html'}")
+
+
+if __name__ == "__main__":
+    sys.exit(entry(main, Args.parse_or_schema()))

@@ -1,0 +1,73 @@
+"""What importing costs, and what the packages promise by name."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fdl
+import flodl
+
+ROOT = Path(__file__).parent.parent
+
+HEAVY = [
+    "torch",
+    "flodl",
+    "numpy",
+    "httpx",
+    "pynvml",
+    "pydantic",
+    "typer",
+    "rich",
+    "yaml",
+    "jinja2",
+]
+
+# The programs of flodl use fdl.args; its library never touches fdl.
+PROGRAMS: frozenset[str] = frozenset()
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level names in sys.modules after a statement, in a fresh interpreter."""
+    report = "import json, sys; print(json.dumps([n.split('.')[0] for n in sys.modules]))"
+    code = f"{statement}\n{report}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_importing_fdl_loads_nothing_heavy():
+    assert loaded_by("import fdl, fdl.__main__, fdl.plan, fdl.manifest").isdisjoint(HEAVY)
+
+
+def test_no_part_of_fdl_loads_torch_or_flodl():
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((ROOT / "fdl").rglob("*.py"))
+    ]
+    assert len(modules) > 10
+    assert loaded_by(f"import {', '.join(modules)}").isdisjoint({"torch", "flodl", "numpy"})
+
+
+def test_the_library_of_flodl_loads_no_fdl():
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((ROOT / "flodl").rglob("*.py"))
+        if path.relative_to(ROOT).as_posix() not in PROGRAMS
+    ]
+    assert len(modules) > 10
+    assert "fdl" not in loaded_by(f"import {', '.join(modules)}")
+
+
+@pytest.mark.parametrize("package", [fdl, flodl])
+def test_every_promised_name_exists_and_no_other_is_public(package):
+    promised = set(package.__all__)
+    assert all(getattr(package, name) is not None for name in promised)
+    modules = {name for name in vars(package) if isinstance(getattr(package, name), type(sys))}
+    public = {n for n in vars(package) if not n.startswith("_")} - modules - {"TYPE_CHECKING"}
+    assert public <= promised
+
+
+def test_both_packages_have_one_version():
+    assert flodl.__version__ == fdl.__version__

@@ -1,0 +1,221 @@
+"""The main job end to end: scaffold, train, and everything that can go wrong at the terminal."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from flodl import checkpoint_metadata
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def demo(fdl, tmp_path):
+    """A fresh scaffold; returns a function that types ``fdl …`` in it."""
+    assert fdl("init", "demo", "--native").exit == 0
+
+    def run(*words, **options):
+        return fdl(*words, cwd="demo", **options)
+
+    run.path = tmp_path / "demo"
+    return run
+
+
+def only_run(folder: Path) -> Path:
+    (run,) = folder.iterdir()
+    return run
+
+
+def test_training_leaves_a_whole_trail_and_97_percent(demo):
+    done = demo("train")
+    assert done.exit == 0, done.err
+    run = only_run(demo.path / "runs/train")
+    *_, accuracy, report = done.out.splitlines()
+    assert report == f"report   {run / 'report.html'}"
+    assert accuracy.startswith("accuracy 9")
+
+    rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
+    assert len(rows) == 10
+    assert float(rows[-1]["accuracy"]) >= 0.97
+    config = json.loads((run / "config.json").read_text())
+    assert config["epochs"] == {"value": 10, "origin": "train/fdl.yml:7:11"}
+    assert json.loads((run / "run.json").read_text())["state"] == "complete"
+    assert json.loads((run / "environment.json").read_text())["torch"]
+    assert "epoch 10/10" in (run / "training.log").read_text()
+    assert "train/fdl.yml:7:11" in (run / "report.html").read_text()
+
+    model = load_file(run / "model.fdl")
+    assert {"linear_8/weight", "linear_8/bias"} <= set(model)
+    assert checkpoint_metadata(run / "model.fdl")["label"] == "digits"
+
+
+def test_what_is_typed_beats_the_preset_and_is_recorded(demo):
+    assert demo("train", "quick", "--epochs", "1").exit == 0
+    config = json.loads((only_run(demo.path / "runs/quick") / "config.json").read_text())
+    assert config["epochs"] == {"value": 1, "origin": "command line"}
+    assert config["output"] == {"value": "runs/quick", "origin": "train/fdl.yml:21:12"}
+    assert config["lr"] == {"value": 0.003, "origin": "train/fdl.yml:9:7"}
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "message"),
+    [
+        (["--batch-size", "0"], 1, "error: batch_size=0: it must be an integer of at least 1"),
+        (["--epochs", "0"], 1, "error: num_epochs=0: it must be an integer of at least 1"),
+        (["--lr", "fast"], 2, "error: invalid value `fast` for `--lr` -- expected float"),
+        (["--epoch", "3"], 2, "error: unknown flag `--epoch`, did you mean `--epochs`?"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_written(demo, words, exit_code, message):
+    done = demo("train", "quick", *words)
+    assert done.exit == exit_code
+    assert message in done.err.splitlines()
+    assert not (demo.path / "runs").exists()
+
+
+def test_a_bad_batch_size_in_the_manifest_is_refused_with_its_place(demo):
+    manifest = demo.path / "train/fdl.yml"
+    manifest.write_text(manifest.read_text().replace("batch_size: 32", "batch_size: 0"))
+    done = demo("train")
+    assert done.exit == 1
+    assert "train/fdl.yml:8:15: `training.batch_size` must be at least 1, not 0" in done.err
+    assert not (demo.path / "runs").exists()
+
+
+def test_an_output_folder_that_cannot_be_made_stops_before_training(demo):
+    (demo.path / "blocked").write_text("a file\n")
+    done = demo("train", "quick", "--output", "blocked/here")
+    assert done.exit == 1
+    assert "cannot write the run directory" in done.err
+    assert "a file is in the way: remove it or choose another output directory" in done.err
+    assert done.out == ""
+
+
+def test_a_diverging_loss_stops_with_epoch_step_and_remedy(demo):
+    done = demo("train", "quick", "--lr", "1e30")
+    assert done.exit == 1
+    assert "error: the loss is " in done.err
+    assert "at epoch 0, step " in done.err
+    assert "Lower the learning rate" in done.err
+    assert "Traceback" not in done.err
+    run = only_run(demo.path / "runs/quick")
+    assert json.loads((run / "run.json").read_text())["state"] == "diverged"
+    assert not (run / "model.fdl").exists()
+
+
+def test_a_loss_that_is_no_scalar_is_refused_with_its_shape(demo):
+    program = demo.path / "train/main.py"
+    text = program.read_text()
+    program.write_text(text.replace('batch["label"])\n', 'batch["label"], reduction="none")\n', 1))
+    done = demo("train", "quick")
+    assert done.exit == 1
+    assert "train_fn returned a loss of shape [32]; a loss is one number" in done.err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_ctrl_c_keeps_a_checkpoint_and_exits_130_through_fdl(demo):
+    child = subprocess.Popen(
+        [sys.executable, "-m", "fdl", "train", "--epochs", "100000"],
+        cwd=demo.path,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("  epoch ")
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+    assert child.returncode == 130
+    run = only_run(demo.path / "runs/train")
+    assert f"the last good checkpoint is {run / 'last.fdl'}" in said
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+    assert "linear_8/weight" in load_file(run / "last.fdl")
+
+
+@pytest.mark.skipif(
+    not (ROOT / ".venv/.installed-train").exists(), reason="runs where scripts/test.sh installed"
+)
+def test_the_quickstart_trains_and_runs_again(tmp_path):
+    for _ in range(2):
+        done = subprocess.run(
+            ["bash", str(ROOT / "scripts/quickstart.sh"), "mine/first"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert " on held-out digits\n" in done.stdout
+        assert f"The project is in {tmp_path / 'mine/first'}." in done.stdout
+    assert len(list((tmp_path / "mine/first/runs/train").iterdir())) == 2
+
+
+def test_the_quickstart_leaves_foreign_folders_alone(tmp_path):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo/thesis.txt").write_text("done\n")
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts/quickstart.sh")], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "error: demo exists and is no project of fdl" in done.stderr
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["thesis.txt"]
+
+
+def test_the_scripts_say_when_python_is_too_old(tmp_path):
+    old = tmp_path / "bin/python3"
+    old.parent.mkdir()
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.2" && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    checkout = tmp_path / "checkout"
+    (checkout / "scripts").mkdir(parents=True)
+    for name in ("quickstart.sh", "venv.sh"):
+        (checkout / "scripts" / name).write_text((ROOT / "scripts" / name).read_text())
+    done = subprocess.run(
+        ["bash", str(checkout / "scripts/quickstart.sh")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHON": str(old)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "flodl needs Python 3.11 or newer; found Python 3.9.2" in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_the_scripts_say_what_to_do_without_a_network(tmp_path):
+    checkout = tmp_path / "checkout"
+    (checkout / "scripts").mkdir(parents=True)
+    for name in ("scripts/quickstart.sh", "scripts/venv.sh", "constraints.txt", "pyproject.toml"):
+        (checkout / name).write_text((ROOT / name).read_text())
+    cut_off = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_FIND_LINKS": "",
+        "PIP_NO_INDEX": "1",
+        "FLODL_TORCH_INDEX": "http://127.0.0.1:9",
+    }
+    done = subprocess.run(
+        ["bash", str(checkout / "scripts/quickstart.sh")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHON": sys.executable, **cut_off},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "error: the installation failed; pip's own words are above" in done.stderr
+    assert "Point pip at a mirror or a folder of wheels" in done.stderr
+    assert not (tmp_path / "demo").exists()

@@ -1,0 +1,86 @@
+"""The wheel, built from the tree and installed where there is no torch."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import fdl
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build the wheel once, the way an index would get it: sdist first, then the wheel of it."""
+    dist = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
+    (made,) = dist.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def bare(wheel, tmp_path_factory):
+    """A fresh virtual environment with the wheel and its own dependencies, nothing else."""
+    home = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    python = home / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), str(wheel)], check=True)
+    return home / "bin"
+
+
+def run(bare, *words, cwd):
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(
+        [str(bare / words[0]), *words[1:]], cwd=cwd, env=env, capture_output=True, text=True
+    )
+
+
+def test_the_wheel_carries_templates_types_and_data(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "fdl/scaffold/templates/native/train/main.py" in names
+    assert "fdl/scaffold/templates/native/dot-gitignore" in names
+    assert "flodl/data/uci_digits/images.idx3-ubyte.gz" in names
+    assert "flodl/data/uci_digits/ATTRIBUTION.md" in names
+    assert {"fdl/py.typed", "flodl/py.typed"} <= set(names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"fdl", "flodl"}
+    (license_file,) = [name for name in names if name.endswith("/LICENSE")]
+    assert "MIT License" in zipfile.ZipFile(wheel).read(license_file).decode()
+
+
+def test_the_source_archive_can_run_the_tests(wheel):
+    (archive,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
+    assert {"constraints.txt", "tests/conftest.py", "templates/native/train/fdl.yml"} <= names
+
+
+def test_without_torch_fdl_does_everything_that_needs_no_torch(bare, tmp_path):
+    assert run(bare, "python", "-c", "import torch", cwd=tmp_path).returncode == 1
+    assert run(bare, "fdl", "--version", cwd=tmp_path).stdout == f"flodl-cli {fdl.__version__}\n"
+    page = run(bare, "fdl", "--help", cwd=tmp_path)
+    assert page.returncode == 0
+    assert "init" in page.stdout
+    made = run(bare, "fdl", "init", "demo", "--native", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "demo/train/main.py").is_file()
+    (tmp_path / "fdl.yml").write_text("commands:\n  hello:\n    run: echo hello from $0\n")
+    said = run(bare, "fdl", "hello", cwd=tmp_path)
+    assert (said.returncode, said.stdout) == (0, "hello from sh\n")
+
+
+def test_without_torch_flodl_names_the_extra_in_one_line(bare, tmp_path):
+    done = run(bare, "python", "-c", "import flodl", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: flodl needs PyTorch, which is not installed: pip install 'flodl[train]'"
+    )
