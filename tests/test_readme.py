@@ -1,0 +1,87 @@
+"""The README's examples, run as they are printed."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture
+def manifest_project(fdl, tmp_path):
+    (tmp_path / "train").mkdir()
+    (manifest,) = blocks("yaml")
+    (tmp_path / "train/fdl.yml").write_text(manifest)
+    (tmp_path / "fdl.yml").write_text("commands:\n  train:\n")
+    arguments, *_ = blocks("python")
+    program = "from fdl import FdlArgs, option\nimport json\n" + arguments
+    (tmp_path / "train/main.py").write_text(program + "print(json.dumps(args.resolved()))\n")
+    return fdl
+
+
+def test_the_manifest_of_the_tour_runs_as_it_says(manifest_project):
+    fdl = manifest_project
+    assert yaml.safe_load(fdl("train", "quick").out)["epochs"] == {
+        "value": 3,
+        "origin": "train/fdl.yml:10:15",
+    }
+    assert yaml.safe_load(fdl("train", "quick", "--lr", "0.01").out)["lr"] == {
+        "value": 0.01,
+        "origin": "command line",
+    }
+
+
+def test_the_origin_the_tour_prints_is_the_real_one(manifest_project):
+    (promised,) = re.findall(r"# (\{'value'.*\})", README)
+    found = yaml.safe_load(manifest_project("train").out)["lr"]
+    assert yaml.safe_load(promised) == found
+
+
+def test_every_command_of_the_tour_exists(manifest_project):
+    (console,) = blocks("console")
+    lines = [line.split("#")[0].split() for line in console.splitlines()]
+    assert len(lines) == 5
+    for _, _, *words in lines:
+        done = manifest_project(*words)
+        assert done.exit == 0, (words, done.err)
+
+
+def test_the_graph_of_the_tour_builds_and_runs():
+    _, graph, _ = blocks("python")
+    scope: dict[str, object] = {}
+    exec(graph, scope)
+    model = scope["model"]
+    assert isinstance(model, nn.Module)
+    assert model(torch.randn(3, 4)).shape == (3, 2)
+    assert model.tagged("features").shape == (3, 8)
+
+
+def test_the_training_of_the_tour_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    *_, training = blocks("python")
+    scope = {
+        "make_model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+        "make_optimizer": torch.optim.Adam,
+        "train_step": lambda model, batch: nn.functional.cross_entropy(
+            model(batch["image"]), batch["label"]
+        ),
+    }
+    exec(training, scope)
+    (run,) = (tmp_path / "runs/digits").iterdir()
+    left = {path.name for path in run.iterdir()}
+    assert {"config.json", "environment.json", "metrics.csv", "training.log", "report.html"} <= left
+    assert "model.fdl" in left
+    assert [p.shape for p in scope["trained"].params] == [(10, 64), (10,)]
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^)]+)\)", README))
+def test_every_link_leads_somewhere(target):
+    assert (Path(__file__).parent.parent / target).exists()
