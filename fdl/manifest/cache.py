@@ -5,7 +5,7 @@ Imported on the warm path: only ``os`` and ``time`` at module top. Whatever is w
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH103, PTH105, PTH107, PTH116, PTH118, PTH120, PTH123
+# ruff: noqa: PTH103, PTH105, PTH107, PTH112, PTH116, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import os
