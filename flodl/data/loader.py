@@ -102,11 +102,6 @@ class DataLoader:
         return full if self._drop_last or rest == 0 else full + 1
 
     @property
-    def num_samples(self) -> int:
-        """Samples in the data set."""
-        return self._n
-
-    @property
     def batch_size(self) -> int:
         """Samples per full batch."""
         return self._batch_size

@@ -131,8 +131,8 @@ class Browser:
         self.settle()
 
     def screenshot(self, file: Path) -> None:
-        """Write the whole page as PNG, also what lies below the window."""
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        """Write what the window shows as PNG."""
+        shot = self.call("Page.captureScreenshot", format="png")
         file.write_bytes(base64.b64decode(shot["data"]))
 
     def _receive(self, timeout: float = 60) -> dict[str, Any]:
