@@ -1,49 +1,101 @@
-"""The Typer application of the built-in commands; imported only when one of them runs."""
+"""Running the built-in commands: find the one that is meant, parse its arguments, call it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-import typer
+from fdl import output
+from fdl.args.parser import Parser
+from fdl.commands.registry import REGISTRY, Builtin
+from fdl.errors import UsageError
 
-from fdl import __version__
-from fdl.commands import BUILTINS, config
-from fdl.commands.init import init
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
-# Plain help: the pages of manifest commands have the same look, and rich would cost start-up time.
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-GROUPS = {"config": config.app}
-"""Built-ins that are groups of sub-commands."""
-
-app.command("init", help=BUILTINS["init"] + ".")(init)
-for _name, _group in GROUPS.items():
-    app.add_typer(_group, name=_name, help=BUILTINS[_name] + ".")
+    from fdl.dispatch.planner import Surroundings
+    from fdl.prepass import Invocation
+    from fdl.project import Project
 
 
-@app.callback()
-def _fdl() -> None:
-    """The command line for deep-learning projects."""
+class Arguments:
+    """Parsed arguments as attributes: ``args.dry_run``."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.__dict__.update(values)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
-@app.command("version", hidden=True)
-def _version() -> None:
-    """Print the version, like ``fdl --version``."""
-    sys.stdout.write(f"flodl-cli {__version__}\n")
+class Call:
+    """One call of a built-in command.
+
+    Attributes:
+        args: What was typed for it.
+        invocation: The whole command line with its global flags.
+        names: The words that name the command: ``("config", "show")``.
+        surroundings: Where commands are taken to run.
+    """
+
+    __slots__ = ("args", "invocation", "names", "surroundings")
+
+    def __init__(
+        self,
+        args: Arguments,
+        invocation: Invocation,
+        names: tuple[str, ...],
+        surroundings: Surroundings | None,
+    ) -> None:
+        self.args = args
+        self.invocation = invocation
+        self.names = names
+        self.surroundings = surroundings
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether to show instead of do, wherever the flag stood."""
+        return self.invocation.dry_run or bool(getattr(self.args, "dry_run", False))
+
+    @property
+    def yes(self) -> bool:
+        """Whether questions answer themselves."""
+        return self.invocation.yes or bool(getattr(self.args, "yes", False))
+
+    def project(self, env: str | None = None) -> Project:
+        """The project around the working directory, under the active environment.
+
+        Args:
+            env: An environment that counts instead of the active one.
+
+        Raises:
+            FdlError: There is no project, or the environment has no overlay in it.
+        """
+        from fdl.manifest.select import require_overlay
+        from fdl.project import Project, active_environment, locate, required
+
+        found = required(locate())
+        if env is None:
+            env = active_environment(self.invocation, found)
+        else:
+            require_overlay(found, env, env)
+        return Project(found, env)
+
+    def here(self) -> Surroundings:
+        """Where commands are taken to run: this process, unless a caller said otherwise."""
+        from fdl.dispatch.planner import here
+
+        return self.surroundings or here()
 
 
-def run(tokens: Sequence[str]) -> int:
+def run(invocation: Invocation, surroundings: Surroundings | None = None) -> int:
     """Run one built-in.
 
     Args:
-        tokens: The built-in's name and its arguments.
+        invocation: A command line whose first token names a built-in.
+        surroundings: Where commands are taken to run; looked up when omitted.
 
     Returns:
         0 for success and requested help, 1 for an unknown sub-command, 2 for refused arguments.
@@ -51,46 +103,60 @@ def run(tokens: Sequence[str]) -> int:
     Raises:
         FdlError: Whatever the command raises.
     """
-    name, *tail = tokens
-    group = GROUPS.get(name)
-    if group is not None and not tail:
-        return _call([name, "--help"])
-    if group is not None and not tail[0].startswith("-") and tail[0] not in _subcommands(group):
-        return _unknown_subcommand(name, tail[0])
-    return _call(tokens)
-
-
-def _call(tokens: Sequence[str]) -> int:
+    builtin, names, tail = _find(invocation.tokens)
+    if builtin.children and not invocation.help and tail and not tail[0].startswith("-"):
+        return _unknown_subcommand(builtin, names, tail[0])
+    if invocation.help or (builtin.children and not tail):
+        output.write(sys.stdout, _page(builtin, names, sys.stdout))
+        return 0
     try:
-        app(list(tokens), prog_name="fdl")
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 1
-    return 0
+        values, _ = Parser(builtin.parameters).parse(tail, {})
+    except ValueError as problem:
+        output.error(str(problem))
+        output.write(sys.stderr, "\n" + _page(builtin, names, sys.stderr))
+        return 2
+    if invocation.dry_run and not builtin.takes("dry-run"):
+        raise UsageError(f"`{' '.join(names)}` changes nothing, so it has no dry run")
+    if invocation.json:
+        if not builtin.takes("json"):
+            raise UsageError(f"`{' '.join(names)}` has no JSON to print")
+        values["json"] = True
+    return _handler(builtin)(Call(Arguments(values), invocation, names, surroundings))
 
 
-def _subcommands(group: typer.Typer) -> set[str]:
-    named = (
-        command.name or _callback_name(command.callback) for command in group.registered_commands
-    )
-    return {name for name in named if name}
+def _find(tokens: list[str]) -> tuple[Builtin, tuple[str, ...], list[str]]:
+    """The deepest built-in the tokens name, its names, and the tokens behind them."""
+    builtin = REGISTRY[tokens[0]]
+    depth = 1
+    while depth < len(tokens) and tokens[depth] in builtin.children:
+        builtin = builtin.children[tokens[depth]]
+        depth += 1
+    return builtin, tuple(tokens[:depth]), tokens[depth:]
 
 
-def _callback_name(callback: object) -> str:
-    return getattr(callback, "__name__", "").strip("_").replace("_", "-")
+def _handler(builtin: Builtin) -> Callable[[Call], int]:
+    from importlib import import_module
+
+    module, _, function = builtin.handler.partition(":")
+    handler: Callable[[Call], int] = getattr(import_module(module), function)
+    return handler
 
 
-def _unknown_subcommand(name: str, word: str) -> int:
+def _page(builtin: Builtin, names: tuple[str, ...], stream: Any) -> str:
+    from fdl.help.builtin import render
+    from fdl.help.layout import terminal_width
+
+    return render(builtin, names, output.palette(stream), terminal_width(stream))
+
+
+def _unknown_subcommand(group: Builtin, names: tuple[str, ...], word: str) -> int:
     """The group's help on stderr, as for an unknown command of a manifest."""
-    from contextlib import redirect_stdout
-
-    from fdl import output
     from fdl.suggest import nearest
 
-    close = nearest(word, _subcommands(GROUPS[name]))
+    typed = " ".join(names)
+    close = nearest(word, group.children)
     output.error(
-        f"unknown command: {name} {word}", f"did you mean `fdl {name} {close}`?" if close else ""
+        f"unknown command: {typed} {word}", f"did you mean `fdl {typed} {close}`?" if close else ""
     )
-    sys.stderr.write("\n")
-    with redirect_stdout(sys.stderr):
-        _call([name, "--help"])
+    output.write(sys.stderr, "\n" + _page(group, names, sys.stderr))
     return 1

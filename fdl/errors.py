@@ -32,3 +32,7 @@ class UsageError(FdlError):
 
 class ScaffoldError(FdlError):
     """``fdl init`` or ``fdl add`` refused; nothing was written."""
+
+
+class SchemaError(FdlError):
+    """A program that cannot be asked for its arguments, or whose answer makes no sense."""

@@ -29,7 +29,12 @@ def nearest(word: str, known: Iterable[str], limit: int = 2) -> str | None:
 
     A name is no suggestion when every letter of it would have to change: ``x`` is not ``go``.
     """
-    ranked = [(distance(word, name), place, name) for place, name in enumerate(known)]
+    ranked = [
+        (distance(word, name), place, name)
+        for place, name in enumerate(known)
+        # Every letter that is too many is an edit.
+        if abs(len(word) - len(name)) <= limit
+    ]
     best = min(ranked, default=None)
     if best is None or best[0] > limit or best[0] >= max(len(word), len(best[2])):
         return None

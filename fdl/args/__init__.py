@@ -9,12 +9,31 @@
     args = Args.parse_or_schema()
 
 One class gives parsing, ``--help``, environment fall-back, suggestions for typos, and the
-``--fdl-schema`` JSON that ``fdl`` reads for its own help and completion.
+``--fdl-schema`` JSON that ``fdl`` reads for its own help and completion. A program that parses
+with something else answers ``--fdl-schema`` after one line: ``expose(parser)``.
 """
 
-from fdl.args._base import FdlArgs as FdlArgs
-from fdl.args._base import FdlArgsError as FdlArgsError
-from fdl.args._fields import arg as arg
-from fdl.args._fields import option as option
+__all__ = ["FdlArgs", "FdlArgsError", "arg", "expose", "option"]
 
-__all__ = ["FdlArgs", "FdlArgsError", "arg", "option"]
+# The parser below this package serves the command line itself, which must not pay for pydantic.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fdl.args._base import FdlArgs, FdlArgsError
+    from fdl.args._fields import arg, option
+    from fdl.args.adapters import expose
+
+
+def __getattr__(name: str) -> object:
+    if name in ("FdlArgs", "FdlArgsError"):
+        from fdl.args import _base
+
+        return getattr(_base, name)
+    if name in ("arg", "option"):
+        from fdl.args import _fields
+
+        return getattr(_fields, name)
+    if name == "expose":
+        from fdl.args.adapters import expose
+
+        return expose
+    raise AttributeError(f"module 'fdl.args' has no attribute {name!r}")

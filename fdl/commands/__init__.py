@@ -1,10 +1,19 @@
-"""Built-in commands: the names fdl answers to before it looks into a manifest."""
+"""Built-in commands: the names fdl answers to before it looks into a manifest.
+
+Imported on the warm path: names only. What each command takes stands in
+:mod:`fdl.commands.registry`, what it does in a module of its own.
+"""
 
 BUILTINS = {
     "init": "Start a new project in a new folder",
-    "config": "Show the manifest's values and where each was written",
+    "list": "List every command of the project, one per line",
+    "why": "Explain one value: every place that sets it, and which one wins",
+    "config": "Show the manifest's values with their places, or change one",
+    "schema": "Look after what fdl knows about the arguments of programs",
+    "completions": "Print the completion script of a shell",
+    "autocomplete": "Install completion into the start-up file of your shell",
 }
 """Name -> one line of help, in the order of the help page."""
 
-HIDDEN = ("version",)
+HIDDEN = ("version", "__complete")
 """Names that work but are not listed."""

@@ -18,19 +18,24 @@ _WIDEST = 100
 _NARROWEST = 40
 # A longer name gets a line of its own, so that one of them does not push all descriptions away.
 _LABEL_LIMIT = 28
+# Further indentation of a label's second line.
+_CONTINUATION = 4
 
 
 def terminal_width(stream: TextIO) -> int:
     """Columns to fill on ``stream``: its terminal's, or 80, within what reads well."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns) > 0:
-        width = int(columns)
-    else:
-        try:
-            width = os.get_terminal_size(stream.fileno()).columns or 80
-        except (OSError, ValueError):
-            width = 80
-    return max(_NARROWEST, min(width, _WIDEST))
+    return max(_NARROWEST, min(columns(stream) or 80, _WIDEST))
+
+
+def columns(stream: TextIO) -> int | None:
+    """Columns of the terminal behind ``stream``; None without one, unless COLUMNS says so."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
 
 
 def cells(text: str) -> int:
@@ -44,10 +49,31 @@ def cells(text: str) -> int:
     )
 
 
+def cut(text: str, width: int) -> str:
+    """A text of at most ``width`` columns; an ellipsis stands for what is missing."""
+    if cells(text) <= width:
+        return text
+    kept = ""
+    for char in text:
+        if cells(kept) + cells(char) + 1 > width:
+            break
+        kept += char
+    return f"{kept.rstrip()}…"
+
+
 def wrap(text: str, width: int) -> list[str]:
     """Break a text at blanks, newlines included; a word longer than the line stands alone."""
+    return _filled(text.split(), width)
+
+
+def fold(text: str, width: int) -> list[str]:
+    """The same for a text whose blanks mean something: joined by one blank it is what it was."""
+    return _filled(text.split(" "), width)
+
+
+def _filled(words: list[str], width: int) -> list[str]:
     lines: list[str] = []
-    for word in text.split():
+    for word in words:
         if lines and cells(lines[-1]) + 1 + cells(word) <= width:
             lines[-1] += f" {word}"
         else:
@@ -61,17 +87,21 @@ class Row:
     Attributes:
         label: What stands in the left column.
         text: The description, wrapped in the right column.
-        aside: Dimmed words after the description, such as an origin.
+        aside: Dimmed words after the description, kept together, such as an origin.
         depth: Levels of further indentation.
+        notes: Dimmed words that flow on behind the description, such as a default.
     """
 
-    __slots__ = ("aside", "depth", "label", "text")
+    __slots__ = ("aside", "depth", "label", "notes", "text")
 
-    def __init__(self, label: str, text: str = "", aside: str = "", depth: int = 0) -> None:
+    def __init__(
+        self, label: str, text: str = "", aside: str = "", depth: int = 0, notes: str = ""
+    ) -> None:
         self.label = label
         self.text = text
         self.aside = aside
         self.depth = depth
+        self.notes = notes
 
     @property
     def indent(self) -> int:
@@ -97,7 +127,10 @@ class Page:
 
     def usage(self, text: str) -> None:
         """The usage line."""
-        self._blocks.append([f"{self._palette.bold('Usage:')} {text}"])
+        first, *more = fold(text, self._width - len("Usage: "))
+        indent = " " * len("Usage: ")
+        lines = [f"{self._palette.bold('Usage:')} {first}", *(indent + line for line in more)]
+        self._blocks.append(lines)
 
     def table(self, heading: str, rows: Iterable[Row]) -> None:
         """A heading with rows in two aligned columns; nothing at all without rows."""
@@ -138,26 +171,46 @@ class Page:
         self.verbatim(heading, lines)
 
     def _row(self, row: Row, column: int, text_width: int) -> list[str]:
-        label = " " * row.indent + self._palette.cyan(row.label)
-        lines = wrap(row.text, max(self._width - column, _NARROWEST // 4)) if row.text else [""]
+        room = max(self._width - column, _NARROWEST // 4)
+        plain = wrap(f"{row.text} {row.notes}", room)
+        lines = self._noted(plain, len(row.text.split()))
         if row.aside:
-            lines[-1] += " " * (text_width - cells(lines[-1]))
-            self._add_aside(lines, row.aside, column)
+            self._add_aside(lines, row.aside, room, (cells(plain[-1]), text_width))
+        label, *more = fold(row.label, self._width - row.indent - _CONTINUATION)
+        labels = [" " * row.indent + self._palette.cyan(label)]
+        indent = " " * (row.indent + _CONTINUATION)
+        labels += [indent + self._palette.cyan(part) for part in more]
         if not any(lines):
-            return [label]
+            return labels
         margin = " " * column
-        end = row.indent + cells(row.label)
-        if end + 2 > column:
-            return [label, *(margin + line for line in lines)]
-        first = label + " " * (column - end) + lines[0]
+        end = row.indent + cells(label)
+        if more or end + 2 > column:
+            return [*labels, *(margin + line for line in lines)]
+        first = labels[0] + " " * (column - end) + lines[0]
         return [first, *(margin + line for line in lines[1:])]
 
-    def _add_aside(self, lines: list[str], aside: str, column: int) -> None:
-        """Put the aside behind the last line, or below it when there is no room."""
-        dimmed = self._palette.dim(aside)
-        if not lines[-1].strip():
-            lines[-1] += f"  {dimmed}" if lines[-1] else dimmed
-        elif column + cells(lines[-1]) + 2 + cells(aside) <= self._width:
-            lines[-1] += f"  {dimmed}"
-        else:
-            lines.append(dimmed)
+    def _noted(self, lines: list[str], described: int) -> list[str]:
+        """Wrapped lines with all words dimmed but the first ``described`` ones."""
+        styled = []
+        for line in lines:
+            words = line.split(" ")
+            parts = (" ".join(words[:described]), self._palette.dim(" ".join(words[described:])))
+            styled.append(" ".join(part for part in parts if part))
+            described = max(described - len(words), 0)
+        return styled
+
+    def _add_aside(self, lines: list[str], aside: str, room: int, ends: tuple[int, int]) -> None:
+        """Put the aside behind the last line, or below it when there is no room.
+
+        Args:
+            lines: The lines of the right column.
+            aside: What to add.
+            room: Columns of the right column.
+            ends: Where the last line ends, and where it is to end so that asides line up.
+        """
+        end = max(ends)
+        if end and end + 2 + cells(aside) <= room:
+            lines[-1] += " " * (end - ends[0] + 2) + self._palette.dim(aside)
+            return
+        wrapped = [self._palette.dim(line) for line in wrap(aside, room)]
+        lines[:] = [*lines, *wrapped] if ends[0] else wrapped

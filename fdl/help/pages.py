@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from fdl import __version__
 from fdl.commands import BUILTINS
-from fdl.dispatch.classify import PRESET, RUN
+from fdl.dispatch.classify import PRESET, RUN, SECTIONS
 from fdl.dispatch.compose import compose, join, quote
-from fdl.dispatch.generate import generate, settings, text
+from fdl.dispatch.generate import settings, text
 from fdl.dispatch.planner import entry_argv
 from fdl.dispatch.walk import Help, Level
 from fdl.errors import FdlError
 from fdl.help.layout import Page, Row
+from fdl.help.parameters import argument_rows, option_rows, slots
 from fdl.manifest import origin
 from fdl.output import Palette
+from fdl.plan import Plan
+from fdl.redaction import redacted
+from fdl.schema import failure, known
+from fdl.secrets import REDACTED, is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fdl.manifest import Node
+    from fdl.plan import Flag
+    from fdl.project import Project
+    from fdl.schema.contract import Schema
+
+    Ask = Callable[[Level], Schema | None]
+    """Level -> what is known, or can be learned, about the arguments of its program."""
 
     Describe = Callable[[str], str | None]
     """Directory -> description of the manifest there, None where there is none to read."""
@@ -26,11 +37,13 @@ if TYPE_CHECKING:
 _GLOBAL_OPTIONS = (
     Row("-h, --help", "Show help for the command named so far"),
     Row("-V, --version", "Show the version"),
+    Row("--env NAME", "Lay the environment's overlay fdl.NAME.yml over the manifests"),
     Row("-v, -vv, -vvv", "Tell more: verbose, debug, trace"),
     Row("-q, --quiet", "Tell less"),
     Row("--ansi, --no-ansi", "Force or forbid colour"),
     Row("--no-append", "Leave out the `append` arguments of a run command"),
-    Row("--dry-run [--json]", "Before the command: show what would run, and run nothing"),
+    Row("-n, --dry-run [--json]", "Before the command: show what would run, and run nothing"),
+    Row("-y, --yes", "Before the command: answer every question with yes"),
 )
 
 _DEFAULTS = (
@@ -39,57 +52,94 @@ _DEFAULTS = (
 )  # fmt: skip
 
 
-def render(help_: Help | None, palette: Palette, width: int, describe: Describe) -> str:
+def render(
+    help_: Help | None,
+    project: Project | None,
+    palette: Palette,
+    width: int,
+    ask: Ask = known,
+) -> str:
     """One help page as text.
 
     Args:
         help_: What the page is about; None for a project without a (readable) manifest.
+        project: Where it was found; None outside every project.
         palette: Styles of the stream the page goes to.
         width: Columns of that stream.
-        describe: Looks up the description of a child manifest.
+        ask: Where the schemas of programs come from; by itself a page starts no program.
 
     Raises:
         ManifestError: The command the page is about contradicts itself; never another command.
     """
     page = Page(palette, width)
-    if help_ is None:
-        _project(page, None, describe)
+    if help_ is None or project is None:
+        _project(page, None, project)
     elif help_.kind == RUN:
         _run(page, help_.level, help_.name)
     elif help_.kind == PRESET:
-        _preset(page, help_.level, help_.name)
+        _preset(page, help_.level, help_.name, ask(help_.level))
     elif help_.level.names:
-        _command(page, help_.level, describe)
+        _command(page, help_.level, project.describe, ask(help_.level))
     else:
-        _project(page, help_.level, describe)
+        _project(page, help_.level, project)
     return page.render()
 
 
-def _project(page: Page, level: Level | None, describe: Describe) -> None:
+def _project(page: Page, level: Level | None, project: Project | None) -> None:
     description = level.description if level else None
     page.title("fdl" if description else f"fdl {__version__}", description)
     page.usage("fdl [OPTIONS] COMMAND [ARGS]")
     page.table("Options", _GLOBAL_OPTIONS)
     page.table("Built-in commands", (Row(name, text) for name, text in BUILTINS.items()))
-    if level is None:
+    if project is None:
         return
-    page.table("Commands", (_command_row(level, name, describe) for name in level.commands))
+    if level is not None:
+        rows = [_command_row(level, name, project.describe) for name in level.commands]
+        page.table("Commands", rows)
+    page.table(
+        "Environments",
+        (
+            Row(env, aside="(active)" if env == project.env else "")
+            for env in project.environments()
+        ),
+    )
 
 
-def _command(page: Page, level: Level, describe: Describe) -> None:
+def _command(page: Page, level: Level, describe: Describe, schema: Schema | None) -> None:
     presets = _named(level, PRESET) if level.entry else []
     others = [name for name in level.commands if name not in presets]
     placeholder = f"<{level.manifest.node.text('arg-name') or 'preset'}>"
-    page.title(level.typed(), level.description)
-    slots = [slot for slot, names in ((placeholder, presets), ("<command>", others)) if names]
-    arguments = ["[ARGS]"] if level.entry else []
-    page.usage(" ".join([level.typed(), *([f"[{'|'.join(slots)}]"] if slots else []), *arguments]))
-    if presets:
-        page.table("Arguments", _preset_rows(level, placeholder, presets))
+    page.title(level.typed(), level.description or (schema.description if schema else None))
+    named = [slot for slot, names in ((placeholder, presets), ("<command>", others)) if names]
+    words = [f"[{'|'.join(named)}]"] if named else []
+    page.usage(" ".join([level.typed(), *words, *(_argument_slots(schema) if level.entry else [])]))
+    page.table(
+        "Arguments",
+        [
+            *(argument_rows(schema.parameters) if schema else []),
+            *(_preset_rows(level, placeholder, presets) if presets else []),
+        ],
+    )
     page.table("Commands", (_command_row(level, name, describe) for name in others))
-    page.table("Options", (Row("-h, --help", "Show this page"),))
+    page.table("Options", _option_rows(level, schema))
     if level.entry:
-        _entry(page, level)
+        _entry(page, level, schema)
+
+
+def _argument_slots(schema: Schema | None) -> list[str]:
+    """What the program takes, on a usage line."""
+    if schema is None:
+        return ["[ARGS]"]
+    return [*(["[OPTIONS]"] if schema.options else []), *slots(schema.parameters)]
+
+
+def _option_rows(level: Level, schema: Schema | None) -> list[Row]:
+    declared = option_rows(schema.parameters) if schema else []
+    own = [Row("-h, --help", "Show this page")]
+    if level.entry:
+        again = "Ask the program again which arguments it takes"
+        own.append(Row("    --refresh-schema", again))
+    return [*declared, *own]
 
 
 def _preset_rows(level: Level, placeholder: str, presets: list[str]) -> Iterator[Row]:
@@ -98,15 +148,17 @@ def _preset_rows(level: Level, placeholder: str, presets: list[str]) -> Iterator
         yield Row(name, level.commands[name].text("description") or "", depth=1)
 
 
-def _entry(page: Page, level: Level) -> None:
+def _entry(page: Page, level: Level, schema: Schema | None) -> None:
     service = level.manifest.node.text("docker")
-    command = str(level.entry.value) if level.entry else ""
-    page.table("Entry", [Row(command, aside=f"in docker service {service}" if service else "")])
+    page.table(
+        "Entry",
+        [Row(_script(level.entry), aside=f"in docker service {service}" if service else "")],
+    )
     merged = settings(level.manifest.node, None)
     page.table(
         "Defaults",
         (
-            Row(field, text(node.value), origin(node, level.root))
+            Row(field, _shown(node, field), origin(node, level.root))
             for section, field in _DEFAULTS
             if (node := merged[section].get(field))
         ),
@@ -114,35 +166,51 @@ def _entry(page: Page, level: Level) -> None:
     page.prose(
         "What fdl does not recognise as one of the names above goes to the entry as it stands."
     )
+    if schema is None and failure(level):
+        page.prose(
+            "The program could not tell which arguments it takes; "
+            f"`{level.typed('--refresh-schema')}` asks again and says why."
+        )
 
 
-def _preset(page: Page, level: Level, name: str) -> None:
+def _preset(page: Page, level: Level, name: str, schema: Schema | None) -> None:
     spec = level.commands[name]
     page.title(level.typed(name), spec.text("description"))
-    page.usage(f"{level.typed(name)} [ARGS]")
+    page.usage(" ".join([level.typed(name), *_argument_slots(schema)]))
     merged = settings(level.manifest.node, spec)
-    options = merged.pop("options")
     page.table(
         "Settings",
         (
-            Row(f"{section}.{field}", _shown(node), origin(node, level.root))
-            for section, fields in merged.items()
-            for field, node in fields.items()
+            Row(f"{section}.{field}", _shown(node, field), origin(node, level.root))
+            for section in SECTIONS
+            for field, node in merged[section].items()
         ),
     )
-    argv, flags = generate({"options": options}, 0, level.root)
+    argv, flags = entry_argv(level, name)
+    start = flags[0].index if flags else len(argv)
+    secrets = argv[:start] if level.entry and level.entry.secret else []
+    argv = _printable("entry", argv, flags, secrets).argv
+    groups = [argv[flag.index : flag.index + flag.count] for flag in flags]
     page.table(
         "Options",
         (
-            Row(join(argv[flag.index : flag.index + flag.count]), aside=flag.origin)
-            for flag in flags
+            Row(join(group), _declared(flag, schema), flag.origin)
+            for flag, group in zip(flags, groups, strict=True)
+            if flag.field.startswith("options.")
         ),
     )
-    tokens, generated = entry_argv(level, name)
-    start = generated[0].index if generated else len(tokens)
-    groups = [tokens[flag.index : flag.index + flag.count] for flag in generated]
-    page.command("Runs", [*map(quote, tokens[:start]), *map(join, groups), "[ARGS]"])
+    page.command("Runs", [*map(quote, argv[:start]), *map(join, groups), "[ARGS]"])
     _inside(page, level.manifest.node.text("docker"))
+
+
+def _declared(flag: Flag, schema: Schema | None) -> str:
+    """What the program says about an option of a preset."""
+    if schema is None:
+        return ""
+    one = schema.options.get(flag.name.removeprefix("--"))
+    if one is not None:
+        return one.help or "(declared by the program)"
+    return "(refused: the program has no such option)" if schema.strict else "(not declared)"
 
 
 def _run(page: Page, level: Level, name: str) -> None:
@@ -152,8 +220,12 @@ def _run(page: Page, level: Level, name: str) -> None:
     script, append = spec.text("run") or "", spec.text("append")
     # Where `append` has no `--` of its own, the second part appears only with its arguments.
     fixed = "--" in (append or "").split()
-    slots = ["[ARGS]", "--", "[RUNNER_ARGS]"] if fixed else ["[ARGS]", "[-- RUNNER_ARGS]"]
-    page.verbatim("Runs", compose(script, append, slots, str).splitlines())
+    placeholders = ["[ARGS]", *(["--", "[RUNNER_ARGS]"] if fixed else ["[-- RUNNER_ARGS]"])]
+    secrets = [
+        str(node.value) for key in ("run", "append") if (node := spec.get(key)) and node.secret
+    ]
+    whole = compose(script, append, placeholders, str)
+    page.verbatim("Runs", _printable("run", [whole], [], secrets).argv[-1].splitlines())
     _inside(page, spec.text("docker"))
     page.prose(
         f"Arguments follow a `--`: `{level.typed(name)} -- -x` adds `-x` to the command. What "
@@ -180,7 +252,7 @@ def _command_row(level: Level, name: str, describe: Describe) -> Row:
     if own:
         return Row(name, own)
     if kind == RUN:
-        return Row(name, _first_line(spec.text("run") or ""))
+        return Row(name, _first_line(_script(spec.get("run"))))
     if kind == PRESET:
         return Row(name, "", "(preset)" if level.entry else "(broken: a preset needs an `entry`)")
     child = describe(level.child_directory(name))
@@ -204,9 +276,39 @@ def _named(level: Level, wanted: str) -> list[str]:
     return found
 
 
-def _shown(node: Node) -> str:
+def _shown(node: Node, name: str = "") -> str:
+    """A value as text, unless its mark or its name says that it is a secret."""
+    if node.secret or is_secret(name, node.value):
+        return REDACTED
     if isinstance(node.value, list):
         return ", ".join(_shown(item) for item in node.value)
     if isinstance(node.value, dict):
-        return ", ".join(f"{key} {_shown(child)}" for key, child in node.value.items())
+        return ", ".join(f"{key} {_shown(child, key)}" for key, child in node.value.items())
     return text(node.value)
+
+
+def _script(node: Node | None) -> str:
+    """A command line of the manifest, without its secrets."""
+    if node is None:
+        return ""
+    return _printable("run", [str(node.value)], [], [str(node.value)] if node.secret else []).argv[
+        0
+    ]
+
+
+def _printable(kind: str, argv: list[str], flags: list[Flag], secrets: list[str]) -> Plan:
+    """A plan to take printable words from; where it would run is left open."""
+    return redacted(
+        Plan(
+            kind=kind,
+            command=[],
+            argv=argv,
+            cwd="",
+            root="",
+            service=None,
+            flags=flags,
+            preset=None,
+            origin="",
+            secrets=secrets,
+        )
+    )

@@ -1,0 +1,158 @@
+"""What ``fdl`` told this process about its own arguments, and the record of a run made from it.
+
+``fdl`` hands its plan down in ``FDL_PLAN``: the arguments it has generated, the manifest line of
+each, and what each has replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fdl.args.document import plain
+from fdl.plan import PLAN_VARIABLE
+from fdl.secrets import REDACTED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fdl.args.parameter import Parameter
+    from fdl.args.parser import Source
+
+TYPED = "command line"
+DEFAULT = "default"
+PROGRAM = "program"
+"""Origin of a value that the program itself has set."""
+
+
+class Place:
+    """Where a value was written.
+
+    Attributes:
+        origin: ``file:line:column``, ``command line``, ``env NAME``, ``default`` or ``program``.
+        field: Dotted path in the manifest; empty for what no manifest says.
+        secret: Whether the manifest keeps the value from print.
+        losers: Texts it has replaced in the manifests, strongest first, with their origins.
+    """
+
+    __slots__ = ("field", "losers", "origin", "secret")
+
+    def __init__(
+        self,
+        origin: str,
+        field: str = "",
+        *,
+        secret: bool = False,
+        losers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.origin = origin
+        self.field = field
+        self.secret = secret
+        self.losers = losers
+
+
+class Handover:
+    """The plan behind an argument vector; empty for a program that was started by hand.
+
+    Attributes:
+        command: The command as typed to ``fdl``, or nothing.
+        generated: Positions in argv of the tokens that nobody typed.
+    """
+
+    def __init__(self, environ: Mapping[str, str], argv: Sequence[str] = ()) -> None:
+        plan = _plan(environ)
+        self.command: list[str] = [str(word) for word in plan.get("command") or []]
+        self._variables = {one["name"]: one for one in plan.get("variables") or []}
+        self._flags: dict[int, dict[str, Any]] = {}
+        self._entry = Place(str(plan.get("origin") or TYPED), "entry")
+        self.generated: frozenset[int] = frozenset()
+        planned = plan.get("argv") or []
+        offset = len(planned) - len(argv)
+        # A launcher in between may have changed the arguments: then the positions mean nothing.
+        if not argv or offset < 0 or planned[offset:] != list(argv):
+            return
+        for flag in plan.get("flags") or []:
+            for position in range(flag["index"] - offset, flag["index"] - offset + flag["count"]):
+                self._flags[position] = flag
+        end = len(argv) - plan["typed"] if "typed" in plan else 0
+        self.generated = frozenset((*self._flags, *range(end)))
+
+    def place(self, source: Source) -> Place:
+        """Where a value comes from, in words for a person."""
+        if source.variable is not None:
+            return self._variable(source.variable)
+        if source.index is None:
+            return Place(DEFAULT)
+        flag = self._flags.get(source.index)
+        if flag is not None:
+            losers = [(one["value"], one["origin"]) for one in flag.get("losers") or []]
+            secret = bool(flag.get("secret"))
+            return Place(flag["origin"], str(flag.get("field", "")), secret=secret, losers=losers)
+        return self._entry if source.index in self.generated else Place(TYPED)
+
+    def _variable(self, name: str) -> Place:
+        known = self._variables.get(name, {})
+        origin, secret = known.get("origin", ""), bool(known.get("secret"))
+        # Only a manifest or env file names a line; everything else is the process's environment.
+        if ":" in origin:
+            return Place(origin, f"env.{name}", secret=secret)
+        return Place(f"env {name}", secret=secret)
+
+
+def _plan(environ: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        plan = json.loads(environ.get(PLAN_VARIABLE, ""))
+    except ValueError:
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def trail(
+    one: Parameter, value: Any, source: Source, handover: Handover
+) -> list[tuple[Any, Place]]:
+    """Every value of a parameter as JSON data with its place, strongest first.
+
+    Args:
+        one: The parameter.
+        value: The value that has won, as the program sees it.
+        source: Where the parser found it.
+        handover: The plan behind argv.
+    """
+    found: list[tuple[Any, Place]] = []
+    for candidate, where in [(value, source), *source.losers]:
+        place = handover.place(where)
+        found.append((plain(candidate), place))
+        found += [
+            (_read(one, text), Place(origin, place.field, secret=place.secret))
+            for text, origin in place.losers
+        ]
+    return found
+
+
+def record(one: Parameter, stack: list[tuple[Any, Place]]) -> dict[str, Any]:
+    """``{value, origin}`` of a parameter, and ``field`` and ``overrides`` where there are any.
+
+    Args:
+        one: The parameter.
+        stack: The result of :func:`trail`.
+    """
+    shown: list[dict[str, Any]] = []
+    secret = False
+    # What replaces a secret is a secret as well, so the weakest value comes first here.
+    for value, place in reversed(stack):
+        secret = secret or place.secret or one.hides(value)
+        hidden = secret and value not in (None, "", [])
+        row = {"value": REDACTED if hidden else value, "origin": place.origin}
+        shown.insert(0, {**row, "field": place.field} if place.field else row)
+    winner, *overrides = shown
+    return {**winner, "overrides": overrides} if overrides else winner
+
+
+def _read(one: Parameter, text: str) -> Any:
+    """A value a manifest has dropped, as the program would have understood it."""
+    if one.shape == "flag":
+        return text == "true"
+    try:
+        return plain(one.split(text) if one.shape == "list" else one.convert(text))
+    except ValueError:
+        return text

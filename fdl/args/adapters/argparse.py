@@ -1,0 +1,188 @@
+"""argparse parsers as schemas.
+
+Of a parser with subcommands, the schema has the parser's own options and the names of the
+subcommands; what a subcommand takes is not in it.
+"""
+
+from __future__ import annotations
+
+import enum
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from fdl.args.adapters.draft import allowed, default_of
+from fdl.args.parameter import UNSET
+from fdl.secrets import REDACTED, is_secret
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from fdl.args.adapters.draft import Draft
+
+# The constants of argparse: comparing texts imports nothing.
+_SUPPRESS = "==SUPPRESS=="
+_REMAINDER = "..."
+_LISTING = ("_AppendAction", "_ExtendAction")
+# The help of argparse's own actions ends like this; a schema says it in a field of its own.
+_TOLD_TWICE = " (default: %(default)s)"
+
+
+def draw_parser(draft: Draft, parser: argparse.ArgumentParser) -> None:
+    """Put everything a parser takes into a draft."""
+    draft.description = _words(parser.description, {"prog": parser.prog})
+    # `--epo` is `--epochs` to such a parser, which no list of names can say.
+    draft.strict = not parser.allow_abbrev and parser.prefix_chars == "-"
+    if parser.fromfile_prefix_chars:
+        draft.strict = draft.certain = False
+    draft.foreign = frozenset(_of_subcommands(parser))
+    plain = True
+    for action in parser._actions:
+        if action.option_strings:
+            _option(draft, action, parser.prog)
+        elif _name(action) == "_SubParsersAction":
+            _subcommands(draft, action, opaque=not plain)
+            plain = False
+        else:
+            _argument(draft, action, parser.prog)
+            plain = plain and action.nargs is None
+
+
+def _of_subcommands(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The option strings of all subcommands, theirs included."""
+    for action in parser._actions:
+        if _name(action) == "_SubParsersAction" and isinstance(action.choices, dict):
+            for inner in action.choices.values():
+                yield from inner._option_string_actions
+                yield from _of_subcommands(inner)
+
+
+def _subcommands(draft: Draft, action: argparse.Action, *, opaque: bool) -> None:
+    """The word that chooses a subcommand; an optional word before it may be meant instead."""
+    draft.strict = False
+    name = action.dest if action.dest not in (None, _SUPPRESS) else "command"
+    draft.argument(
+        name.replace("_", "-"),
+        required=bool(action.required),
+        opaque=opaque,
+        choices=allowed(action.choices, "string"),
+        help=_words(action.help, {}),
+    )
+
+
+def _option(draft: Draft, action: argparse.Action, program: str) -> None:
+    if action.help == _SUPPRESS:
+        draft.leave_out(action.option_strings)
+        return
+    if action.nargs == 0:
+        _flag(draft, action, program)
+        return
+    type_, choices = _type(action.type)
+    many = _name(action) in _LISTING or action.nargs not in (None, "?")
+    if action.nargs not in (None, "?", 1):
+        draft.aligned = False
+    if action.nargs == _REMAINDER:
+        draft.strict = draft.certain = False
+    draft.option(
+        action.option_strings,
+        type=type_,
+        many=many,
+        default=_default(action, type_, many=many),
+        choices=_choices(action, type_, choices, many=many),
+        help=_help(action, program),
+    )
+
+
+def _flag(draft: Draft, action: argparse.Action, program: str) -> None:
+    """An option without a value; one that can be turned off with ``--no-…`` is two flags."""
+    strings, negative = list(action.option_strings), []
+    if _name(action) == "BooleanOptionalAction":
+        negative = [one for one in strings if one[:5] == "--no-" and f"--{one[5:]}" in strings]
+        strings = [one for one in strings if one not in negative]
+    default = default_of(action.default, "bool") if negative else UNSET
+    draft.option(strings, type="bool", default=default, help=_help(action, program))
+    if negative:
+        draft.option(negative, type="bool", help=f"Turn off {strings[0]}")
+
+
+def _argument(draft: Draft, action: argparse.Action, program: str) -> None:
+    type_, choices = _type(action.type)
+    variadic = action.nargs in ("*", "+", _REMAINDER)
+    if action.nargs == _REMAINDER:
+        # Flags of this program behind its first word are no flags any more.
+        draft.strict = draft.certain = False
+    draft.argument(
+        action.dest.replace("_", "-"),
+        type=type_,
+        required=action.nargs in (None, "+"),
+        variadic=variadic,
+        opaque=action.help == _SUPPRESS or action.nargs not in (None, "?", "*", "+", _REMAINDER),
+        default=_default(action, type_, many=variadic),
+        choices=_choices(action, type_, choices, many=variadic),
+        help=_help(action, program),
+    )
+
+
+def _type(converter: Any) -> tuple[str, list[Any] | None]:
+    """The schema's word for what a converter makes of a word, and the values it accepts.
+
+    The second is None for a converter of the program's own, which may accept anything.
+    """
+    if converter in (None, str):
+        return "string", []
+    if converter in (int, float):
+        return converter.__name__, []
+    if isinstance(converter, type) and issubclass(converter, enum.Enum):
+        values = [member.value for member in converter]
+        return "string", values if all(isinstance(value, str) for value in values) else None
+    if (isinstance(converter, type) and issubclass(converter, PurePath)) or (
+        type(converter).__name__ == "FileType"
+    ):
+        return "path", None
+    return "string", None
+
+
+def _choices(
+    action: argparse.Action, type_: str, own: list[Any] | None, *, many: bool
+) -> list[Any]:
+    """What may be typed; nothing for a converter whose words are not known."""
+    if own is None or action.nargs == _REMAINDER:
+        return []
+    if own:
+        accepted = (
+            own
+            if action.choices is None
+            else [getattr(choice, "value", choice) for choice in action.choices]
+        )
+        return allowed(accepted, type_, many=many)
+    return allowed(action.choices, type_, many=many)
+
+
+def _default(action: argparse.Action, type_: str, *, many: bool) -> Any:
+    if action.default is None or action.default == _SUPPRESS:
+        return UNSET
+    return default_of(action.default, type_, many=many)
+
+
+def _help(action: argparse.Action, program: str) -> str:
+    """The help of an argument with its ``%(…)s`` filled in, without a secret default."""
+    facts = {**vars(action), "prog": program}
+    if is_secret(action.dest, action.default):
+        facts["default"] = REDACTED
+    if action.type is not None:
+        facts["type"] = getattr(action.type, "__name__", str(action.type))
+    return _words((action.help or "").removesuffix(_TOLD_TWICE), facts)
+
+
+def _words(text: str | None, facts: dict[str, Any]) -> str:
+    try:
+        filled = (text or "") % facts
+    except (KeyError, TypeError, ValueError):
+        filled = text or ""
+    return " ".join(filled.split())
+
+
+def _name(action: argparse.Action) -> str:
+    """The class of an action; a class of the program's own counts as what it derives from."""
+    known = (base for base in type(action).__mro__ if base.__module__ == "argparse")
+    return next(known).__name__

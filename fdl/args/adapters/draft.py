@@ -1,0 +1,285 @@
+"""A schema in the making: takes what a parser declares and keeps what the contract can say.
+
+What cannot be said (a flag without a long name, a name that fdl answers to itself, positionals
+in an order only the parser understands) is left out, and the schema is then not strict. Allowed
+values are promised only where nothing else can be meant by the word they stand for.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from fdl.args.document import document
+from fdl.args.parameter import (
+    RESERVED_LONG,
+    RESERVED_SHORT,
+    UNSET,
+    Parameter,
+    choice_text,
+    is_flag_name,
+    is_letter,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+# What every program is taken to understand, whatever its schema says.
+_ALWAYS_KNOWN = frozenset(("-h", "--help", "-V", "--version", "--fdl-schema", "--refresh-schema"))
+_MOST_CHOICES = 256
+
+
+class Draft:
+    """The schema of one program.
+
+    Attributes:
+        description: What the program is for.
+        strict: Whether everything the program takes is in the schema.
+        certain: Whether a declared option always means what is declared; a subcommand may have
+            one of the same name, and a file of arguments stands for anything.
+        aligned: Whether it is known which word fills which positional.
+        foreign: Option strings that subcommands understand in their own way.
+    """
+
+    def __init__(self) -> None:
+        self.description = ""
+        self.strict = True
+        self.certain = True
+        self.aligned = True
+        self.foreign: Collection[str] = ()
+        self._options: dict[str, Parameter] = {}
+        self._shorts: set[str] = set()
+        self._doubtful: set[str] = set()
+        self._arguments: list[Parameter] = []
+        self._opaque: set[int] = set()
+
+    def option(
+        self,
+        strings: Sequence[str],
+        *,
+        type: str = "string",
+        many: bool = False,
+        default: Any = UNSET,
+        choices: Sequence[Any] = (),
+        env: str | None = None,
+        help: str = "",
+    ) -> None:
+        """Add an option.
+
+        Args:
+            strings: Everything that names it: ``-x``, ``--example``.
+            type: The schema's word for one value; ``bool`` for a flag without a value.
+            many: Whether there may be several values.
+            default: Its value when absent.
+            choices: Allowed values.
+            env: Environment variable that stands in for it.
+            help: What it is for.
+        """
+        if all(string in _ALWAYS_KNOWN for string in strings):
+            return
+        long, short = self._names(strings)
+        if any(string not in (f"--{long}", f"-{short}") for string in strings):
+            self.leave_out(strings)
+        if long is None:
+            return
+        if short:
+            self._shorts.add(short)
+        if any(string in self.foreign for string in strings):
+            self._doubtful.add(long)
+        self._options[long] = Parameter(
+            long,
+            type=type,
+            shape="flag" if type == "bool" else "list" if many else "value",
+            default=default,
+            short=short,
+            choices=choices,
+            env=env,
+            commas=False,
+            help=help,
+        )
+
+    def leave_out(self, strings: Sequence[str]) -> None:
+        """Take note of an option that is not, or not wholly, in the schema."""
+        self.strict = False
+        if any(_is_long_with_one_dash(string) for string in strings):
+            # `-foo` might as well be `-f -o -o`.
+            self.aligned = self.certain = False
+        if any(string[1:2].isdigit() for string in strings):
+            self.aligned = False
+
+    def _names(self, strings: Sequence[str]) -> tuple[str | None, str | None]:
+        """The long name and the letter to declare, the first of each; no letter without a name."""
+        for string in strings:
+            long = string[2:]
+            if (
+                string.startswith("--")
+                and is_flag_name(long)
+                and long not in RESERVED_LONG
+                and long not in self._options
+            ):
+                break
+        else:
+            return None, None
+        for string in strings:
+            short = string[1:]
+            if (
+                string.startswith("-")
+                and is_letter(short)
+                and not short.isdigit()
+                and short not in RESERVED_SHORT
+                and short not in self._shorts
+            ):
+                return long, short
+        return long, None
+
+    def argument(
+        self,
+        name: str,
+        *,
+        type: str = "string",
+        required: bool = True,
+        variadic: bool = False,
+        opaque: bool = False,
+        default: Any = UNSET,
+        choices: Sequence[Any] = (),
+        help: str = "",
+    ) -> None:
+        """Add a positional argument.
+
+        Args:
+            name: How it is called.
+            type: The schema's word for one value.
+            required: Whether it must be given.
+            variadic: Whether it takes all that remain.
+            opaque: Whether it takes words in a way that no schema can say.
+            default: Its value when absent.
+            choices: Allowed values.
+            help: What it is for.
+        """
+        if opaque:
+            self._opaque.add(len(self._arguments))
+        shape = "list" if variadic else "value" if required else "optional"
+        self._arguments.append(
+            Parameter(
+                name,
+                kind="arg",
+                type=type,
+                shape=shape,  # type: ignore[arg-type]
+                default=UNSET if required else default,
+                choices=choices,
+                variadic=variadic,
+                required=required,
+                help=help,
+            )
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The document as it stands."""
+        arguments = self._orderly()
+        if not (self.aligned and self.certain):
+            for one in arguments:
+                one.choices = ()
+        for name, option in self._options.items():
+            if not self.certain or name in self._doubtful:
+                option.choices = ()
+        parameters = (*arguments, *self._options.values())
+        return document(self.description, parameters, strict=self.strict)
+
+    def _orderly(self) -> list[Parameter]:
+        """The positionals, or as many from the first on as fill up one by one."""
+        names = [one.name for one in self._arguments]
+        required = [one.required for one in self._arguments]
+        orderly = (
+            not self._opaque
+            and all(names)
+            and len(set(names)) == len(names)
+            and not any(one.variadic for one in self._arguments[:-1])
+            and required == sorted(required, reverse=True)
+        )
+        if orderly:
+            return self._arguments
+        leading = itertools.takewhile(
+            lambda place: (
+                place not in self._opaque
+                and names[place]
+                and names[place] not in names[:place]
+                and required[place]
+                and not self._arguments[place].variadic
+            ),
+            range(len(names)),
+        )
+        return [self._arguments[place] for place in leading]
+
+
+def _is_long_with_one_dash(string: str) -> bool:
+    return string[:1] == "-" and string[:2] != "--" and len(string) > 2
+
+
+def default_of(value: Any, type_: str, *, many: bool = False) -> Any:
+    """A parser's default as the schema can say it, ``UNSET`` where it cannot."""
+    if many:
+        if not isinstance(value, list | tuple):
+            return UNSET
+        items = [default_of(item, type_) for item in value]
+        return UNSET if any(item is UNSET for item in items) else items
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if type_ == "bool":
+        return value if isinstance(value, bool) else UNSET
+    if type_ in ("int", "float"):
+        return _number(value, type_)
+    if type_ == "path":
+        fits = isinstance(value, str) or hasattr(value, "__fspath__")
+        return str(value) if fits and not isinstance(value, bytes) else UNSET
+    return str(value) if isinstance(value, str | int | float) else UNSET
+
+
+def _number(value: Any, type_: str) -> Any:
+    """A number of the type; a text counts as what the parser would make of it."""
+    try:
+        if isinstance(value, str):
+            return int(value) if type_ == "int" else float(value)
+    except ValueError:
+        return UNSET
+    kinds = int if type_ == "int" else (int, float)
+    return value if isinstance(value, kinds) and not isinstance(value, bool) else UNSET
+
+
+def allowed(values: Any, type_: str, *, many: bool = False) -> list[Any]:
+    """The values among some choices that can be typed; nothing where that cannot be told.
+
+    Args:
+        values: What the parser compares the converted word with; any container.
+        type_: What it converts to.
+        many: Whether there are several words, which are then looked at one by one.
+    """
+    # Of a text, every part is "in" it; a path has many spellings.
+    if values is None or isinstance(values, str) or type_ not in ("string", "int", "float"):
+        return []
+    try:
+        listed = list(itertools.islice(values, _MOST_CHOICES + 1))
+    except TypeError:
+        return []
+    found: list[Any] = []
+    for value in listed:
+        if isinstance(value, str) == (type_ == "string") and isinstance(value, str | int | float):
+            found.append(_choice(value, type_))
+        elif not isinstance(value, str | int | float | None):
+            return []
+    found = [value for value in dict.fromkeys(found) if value is not None]
+    texts = [choice_text(value) for value in found]
+    if len(listed) > _MOST_CHOICES or (many and any(text != text.strip() for text in texts)):
+        return []
+    return found
+
+
+def _choice(value: Any, type_: str) -> Any:
+    """One choice as the schema can say it, None for one that no word is converted to."""
+    if type_ == "string":
+        return str(getattr(value, "value", value))
+    if value != value or value in (float("inf"), float("-inf")):
+        return None
+    if type_ == "int":
+        return int(value) if value == int(value) else None
+    return int(value) if isinstance(value, bool) else value

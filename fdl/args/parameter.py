@@ -1,0 +1,217 @@
+"""One argument of a program, however it was declared: the common currency of this package.
+
+Built-in commands declare these directly; FdlArgs, the adapters and a program's ``--fdl-schema``
+are turned into them; parser, help, completion and validation read nothing else.
+Imported on the warm path: nothing beyond our own light modules.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Final, Literal
+
+    Kind = Literal["option", "arg"]
+    Shape = Literal["flag", "value", "optional", "list"]
+
+
+class _Unset:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<unset>"
+
+
+UNSET: Final = _Unset()
+"""The default of a parameter that declares none."""
+
+TYPES = ("string", "int", "float", "bool", "path")
+
+RESERVED_LONG = frozenset(
+    (
+        "help", "version", "quiet", "env",
+        "ansi", "no-ansi", "no-append", "fdl-schema", "refresh-schema",
+    )
+)  # fmt: skip
+"""Long names that ``fdl`` itself answers to."""
+
+RESERVED_SHORT = frozenset("hVqve")
+
+
+class Parameter:
+    """One option or positional argument.
+
+    Attributes:
+        name: Without dashes in front, words joined by dashes: ``batch-size``.
+        kind: ``option`` (``--name``) or ``arg`` (positional).
+        type: Of one value: ``string``, ``int``, ``float``, ``bool`` or ``path``.
+        shape: ``flag`` (takes no value), ``value``, ``optional`` (may be absent; an option may be
+            given bare), or ``list``.
+        default: Declared default, ``UNSET`` when there is none. Of an ``optional`` option: its
+            value when given bare.
+        short: The letter of the ``-x`` form.
+        choices: Allowed values; members of an ``Enum`` count by their values.
+        env: Environment variable read when argv has nothing.
+        commas: Whether one word can hold several values of a list option, separated by commas.
+        variadic: Takes all remaining positionals.
+        required: Whether a positional must be given.
+        completer: Shell snippet that prints one completion candidate per line.
+        help: One sentence.
+    """
+
+    __slots__ = (
+        "choices", "commas", "completer", "default", "env", "help", "kind", "name", "required",
+        "shape", "short", "type", "variadic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        kind: Kind = "option",
+        type: str = "string",
+        shape: Shape = "value",
+        default: Any = UNSET,
+        short: str | None = None,
+        choices: Sequence[Any] = (),
+        env: str | None = None,
+        commas: bool = True,
+        variadic: bool = False,
+        required: bool | None = None,
+        completer: str | None = None,
+        help: str = "",
+    ) -> None:
+        self.name = name
+        self.kind: Kind = kind
+        self.type = type
+        self.shape: Shape = shape
+        self.default = default
+        self.short = short
+        self.choices = tuple(choices)
+        self.env = env
+        self.commas = commas and kind == "option" and shape == "list"
+        self.variadic = variadic
+        self.required = (
+            kind == "arg" and shape == "value" and default is UNSET
+            if required is None
+            else required
+        )
+        self.completer = completer
+        self.help = help
+
+    @property
+    def field(self) -> str:
+        """The name as a Python attribute: ``batch_size``."""
+        return self.name.replace("-", "_")
+
+    @property
+    def display(self) -> str:
+        """How messages name it: ``--batch-size`` or ``<data>``."""
+        return f"--{self.name}" if self.kind == "option" else f"<{self.name}>"
+
+    @property
+    def type_name(self) -> str:
+        """The schema's word for the type: ``int``, ``list[int]``."""
+        return f"list[{self.type}]" if self.shape == "list" else self.type
+
+    @property
+    def numeric(self) -> bool:
+        """Whether ``-1`` may be a value."""
+        return self.type in ("int", "float")
+
+    def absent(self) -> Any:
+        """The value when neither argv nor the environment gives one."""
+        if self.shape == "flag":
+            return False
+        if self.shape == "optional" and self.kind == "option":
+            return None
+        if self.shape == "list":
+            return [] if self.default is UNSET else list(self.default)
+        return None if self.default is UNSET else self.default
+
+    def hides(self, value: Any) -> bool:
+        """Whether a value of this parameter is kept from print: its name or variable says so."""
+        from fdl.secrets import is_secret
+
+        # A word that should have been a number is shown under `--max-tokens`, not `--password`.
+        shown = 0 if self.numeric and isinstance(value, str) else value
+        return any(is_secret(name, shown) for name in (self.name, self.env) if name)
+
+    def refusal(self, value: Any, reason: str) -> str:
+        """The message for a value that is not accepted; a secret is not repeated."""
+        from fdl.secrets import REDACTED
+
+        text = ",".join(map(str, value)) if isinstance(value, list) else value
+        shown = REDACTED if self.hides(value) else text
+        return f"invalid value `{shown}` for `{self.display}` -- {reason}"
+
+    def convert(self, text: str) -> Any:
+        """Turn one word into a value.
+
+        Raises:
+            ValueError: The word is not of the type, or not among the choices; says which.
+        """
+        if self.choices:
+            for choice in self.choices:
+                if choice_text(choice) == text:
+                    return choice
+            raise ValueError(self.refusal(text, f"allowed: {', '.join(self.choice_texts())}"))
+        try:
+            return _converted(text, self.type)
+        except ValueError:
+            raise ValueError(self.refusal(text, f"expected {self.type}")) from None
+
+    def split(self, text: str) -> list[Any]:
+        """The values of a list in one word: separated by commas, blanks dropped.
+
+        Raises:
+            ValueError: One of them is refused, see :meth:`convert`.
+        """
+        return [self.convert(part.strip()) for part in text.split(",") if part.strip()]
+
+    def choice_texts(self) -> list[str]:
+        """The allowed words, in declaration order."""
+        return [choice_text(choice) for choice in self.choices]
+
+
+def choice_text(choice: Any) -> str:
+    """A choice as it is typed; ``value`` is what every ``Enum`` member has."""
+    return str(getattr(choice, "value", choice))
+
+
+def is_flag_name(name: str) -> bool:
+    """Whether a word can be a long name: letters, digits and ``-``, ``_``, ``.`` between them."""
+    return (
+        bool(name) and name[0].isalnum() and all(char.isalnum() or char in "-_." for char in name)
+    )
+
+
+def is_letter(short: str) -> bool:
+    """Whether a word can be the letter of a ``-x`` form."""
+    return len(short) == 1 and short not in "-=" and not short.isspace()
+
+
+def is_number(text: str) -> bool:
+    """Whether a word can be read as a number, so that its dash is a sign and not a flag's."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _converted(text: str, type_: str) -> Any:
+    if type_ == "int":
+        return int(text)
+    if type_ == "float":
+        return float(text)
+    if type_ == "path":
+        from pathlib import Path
+
+        return Path(text)
+    if type_ == "bool":
+        if text not in ("true", "false"):
+            raise ValueError
+        return text == "true"
+    return text
