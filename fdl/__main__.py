@@ -4,7 +4,6 @@ Imported on the warm path: what a branch needs is imported in that branch.
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH109
 from __future__ import annotations
 
 import os
@@ -19,10 +18,12 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from fdl.dispatch.planner import Surroundings
-    from fdl.dispatch.walk import Help, Unknown
-    from fdl.manifest import Found, Manifest
+    from fdl.dispatch.walk import Help, Refresh, Unknown
+    from fdl.help.pages import Ask
+    from fdl.manifest import Found
     from fdl.plan import Plan
     from fdl.prepass import Invocation
+    from fdl.project import Project
 
 
 def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = None) -> int:
@@ -33,25 +34,37 @@ def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = 
         surroundings: Where commands are taken to run; looked up when omitted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    invocation = None
     try:
         # Asking for the version is common enough in scripts to load nothing for it.
         if arguments[:1] in (["--version"], ["-V"]):
             code = _version()
+        elif arguments[:1] == ["__complete"]:
+            from fdl.complete import answer
+
+            code = answer(arguments[1:])
         else:
-            code = _dispatch(arguments, surroundings)
+            from fdl.prepass import scan
+
+            invocation = scan(arguments)
+            code = _dispatch(invocation, surroundings)
         sys.stdout.flush()
-        return code
     except FdlError as problem:
         from fdl import output
 
         output.error(problem.message, problem.hint)
-        return problem.exit_code
+        code = problem.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader has gone (`fdl --help | head -1`); the interpreter must not try again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    if invocation is not None and sys.stderr.isatty():
+        from fdl.update import at_exit
+
+        at_exit(invocation, in_container=surroundings.in_container if surroundings else None)
+    return code
 
 
 def _version() -> int:
@@ -59,46 +72,72 @@ def _version() -> int:
     return 0
 
 
-def _dispatch(arguments: list[str], surroundings: Surroundings | None) -> int:
+def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
     from fdl import output
     from fdl.commands import BUILTINS, HIDDEN
-    from fdl.prepass import scan
+    from fdl.project import locate
 
-    invocation = scan(arguments)
     output.configure(invocation.color, quiet=invocation.verbosity == 0)
+    if invocation.yes:
+        from fdl.terminal import answer_yes
+
+        answer_yes()
     if invocation.version:
         return _version()
-    if invocation.tokens and invocation.tokens[0] in (*BUILTINS, *HIDDEN):
-        return _built_in(invocation)
-    return _from_manifest(invocation, surroundings)
-
-
-def _built_in(invocation: Invocation) -> int:
-    name = invocation.tokens[0]
-    if invocation.dry_run:
-        from fdl.errors import UsageError
-
-        raise UsageError(f"`--dry-run` shows commands of a manifest, and `{name}` is built in")
     if invocation.tokens == ["version"] and not invocation.help:
         return _version()
+    found = locate()
+    _take_environment(invocation, found)
+    if invocation.tokens and invocation.tokens[0] in (*BUILTINS, *HIDDEN):
+        return _built_in(invocation, surroundings)
+    return _from_manifest(found, invocation, surroundings)
+
+
+def _take_environment(invocation: Invocation, found: Found | None) -> None:
+    """Let the first word select the environment, where nothing stronger does and it names one."""
+    from fdl.commands import BUILTINS, HIDDEN
+    from fdl.manifest.select import explicit, is_first_word
+
+    if not invocation.tokens or explicit(invocation.env, os.environ):
+        return
+    word = invocation.tokens[0]
+
+    def commands() -> list[str]:
+        from fdl.project import base_commands
+
+        writes = not (invocation.help or invocation.dry_run)
+        return base_commands(found, write_cache=writes) if found else []
+
+    if is_first_word(word, found, (*BUILTINS, *HIDDEN), commands):
+        invocation.first_word_env = word
+        del invocation.tokens[0]
+        invocation.help = invocation.help or not invocation.tokens
+
+
+def _built_in(invocation: Invocation, surroundings: Surroundings | None) -> int:
+    if invocation.tokens[0] == "version":
+        return _project_help(None, sys.stdout)
     # Children of a built-in, and the built-in itself, learn of the flags as other programs do.
     os.environ.update(invocation.exported())
     from fdl.app import run
 
-    return run([*invocation.tokens, *(["--help"] if invocation.help else [])])
+    return run(invocation, surroundings)
 
 
-def _from_manifest(invocation: Invocation, surroundings: Surroundings | None) -> int:
-    from fdl.manifest import find
+def _from_manifest(
+    found: Found | None, invocation: Invocation, surroundings: Surroundings | None
+) -> int:
+    from fdl.project import active_environment
 
-    try:
-        found = find(os.getcwd())
-    except OSError as problem:
-        raise FdlError(
-            f"the current directory cannot be read: {problem.strerror}", hint="cd to another one"
-        ) from None
+    if invocation.json and not invocation.dry_run:
+        from fdl.errors import UsageError
+
+        raise UsageError(
+            "`--json` before a command goes with `--dry-run`", hint="fdl --dry-run --json COMMAND"
+        )
     if not invocation.tokens:
-        return _project_help(found, sys.stdout)
+        return _help_page(found, invocation)
+    env = active_environment(invocation, found)
     if found is None:
         from fdl import output
 
@@ -106,95 +145,45 @@ def _from_manifest(invocation: Invocation, surroundings: Surroundings | None) ->
             f"unknown command: {invocation.tokens[0]}",
             "there is no fdl.yml here or above; `fdl init NAME` starts a project",
         )
+        output.write(sys.stderr, "\n")
         return _project_help(None, sys.stderr) or 1
     from fdl.plan import Plan
 
-    outcome = _resolve(found, invocation, surroundings)
+    outcome, project = _resolve(found, env, invocation, surroundings)
     if isinstance(outcome, Plan):
         return _carry_out(outcome, invocation)
-    return _explain(outcome)
-
-
-class _Reader:
-    """Reads the manifests of one walk.
-
-    Attributes:
-        examples: Whether an example stood in for a manifest that does not exist yet.
-        warnings: What the manifests give reason to warn about.
-    """
-
-    __slots__ = ("_env", "_executes", "_write_cache", "examples", "warnings")
-
-    def __init__(self, *, executes: bool, write_cache: bool, env: str | None = None) -> None:
-        self._env = env
-        self._executes = executes
-        self._write_cache = write_cache
-        self.examples = False
-        self.warnings: list[str] = []
-
-    def read(self, found: Found) -> Manifest:
-        from fdl.manifest import load, settle
-
-        settled = settle(found, executes=self._executes)
-        self.examples = self.examples or settled.is_example
-        manifest = load(settled, self._env, write_cache=self._write_cache)
-        self.warnings.extend(manifest.warnings)
-        return manifest
-
-    def child(self, directory: str) -> Manifest | None:
-        """The manifest of a directory, None when there is none."""
-        from fdl.manifest import find_in
-
-        found = find_in(directory)
-        return None if found is None else self.read(found)
-
-    def describe(self, directory: str) -> str | None:
-        """A child's description for a list of commands; its errors are not this page's."""
-        try:
-            manifest = self.child(directory)
-        except FdlError:
-            return None
-        return None if manifest is None else manifest.node.text("description")
+    return _explain(outcome, project, invocation, surroundings)
 
 
 def _resolve(
-    found: Found, invocation: Invocation, surroundings: Surroundings | None
-) -> Plan | Help | Unknown:
+    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
+) -> tuple[Plan | Help | Refresh | Unknown, Project]:
     """What the tokens mean; examples become real manifests only when something will run."""
     from fdl import output
+    from fdl.dispatch.planner import here
     from fdl.plan import Plan
+    from fdl.project import Project
 
     acts = not invocation.help and not invocation.dry_run
-    env = None
-    if not invocation.help:
-        from fdl.prepass import environment
+    place = surroundings or here()
 
-        env = environment(os.environ)
-    reader = _Reader(executes=False, write_cache=acts, env=env)
-    outcome = _walk(reader, found, invocation, surroundings)
-    if reader.examples and acts and isinstance(outcome, Plan):
-        reader = _Reader(executes=True, write_cache=True, env=env)
-        outcome = _walk(reader, found, invocation, surroundings)
-    for text in reader.warnings:
+    def walk(project: Project) -> Plan | Help | Refresh | Unknown:
+        return project.resolve(
+            invocation.tokens,
+            place,
+            help_wanted=invocation.help,
+            exported=invocation.exported(),
+            append=invocation.append,
+        )
+
+    project = Project(found, env, write_cache=acts)
+    outcome = walk(project)
+    if project.examples and acts and isinstance(outcome, Plan):
+        project = Project(found, env, executes=True, write_cache=True)
+        outcome = walk(project)
+    for text in project.warnings:
         output.warning(text)
-    return outcome
-
-
-def _walk(
-    reader: _Reader, found: Found, invocation: Invocation, surroundings: Surroundings | None
-) -> Plan | Help | Unknown:
-    from fdl.dispatch.planner import Planner, here
-    from fdl.dispatch.walk import Level, resolve
-
-    manifest = reader.read(found)
-    root = manifest.directory
-    return resolve(
-        Level(manifest, (), root, None),
-        invocation.tokens,
-        help_wanted=invocation.help,
-        load=reader.child,
-        planner=Planner(root, surroundings or here(), invocation.exported(), invocation.append),
-    )
+    return outcome, project
 
 
 def _carry_out(plan: Plan, invocation: Invocation) -> int:
@@ -211,15 +200,26 @@ def _carry_out(plan: Plan, invocation: Invocation) -> int:
     return 0
 
 
-def _explain(outcome: Help | Unknown) -> int:
+def _explain(
+    outcome: Help | Refresh | Unknown,
+    project: Project,
+    invocation: Invocation,
+    surroundings: Surroundings | None,
+) -> int:
     """Show a requested page, or say that a word is no command and show where it was looked for."""
-    from fdl.dispatch.walk import Help
+    from fdl.dispatch.walk import Help, Refresh
 
+    if isinstance(outcome, Refresh):
+        from fdl.commands.schema import refresh_one
+
+        return refresh_one(outcome.level, surroundings, dry_run=invocation.dry_run)
     if isinstance(outcome, Help):
-        _print_page(outcome, sys.stdout)
+        from fdl.schema import learn
+
+        _print_page(outcome, project, sys.stdout, lambda level: learn(level, surroundings))
         return 0
     _report(outcome)
-    _print_page(Help(outcome.level), sys.stderr)
+    _print_page(Help(outcome.level), project, sys.stderr)
     return 1
 
 
@@ -241,33 +241,57 @@ def _report(unknown: Unknown) -> None:
     output.write(sys.stderr, "\n")
 
 
-def _project_help(found: Found | None, stream: TextIO) -> int:
+def _help_page(found: Found | None, invocation: Invocation) -> int:
+    """The project's page under the active environment.
+
+    A variable left over from another project costs its environment, not the page.
+    """
+    from fdl import output
+    from fdl.errors import UsageError
+    from fdl.project import active_environment
+
+    try:
+        env = active_environment(invocation, found)
+    except UsageError as problem:
+        if invocation.env is not None:
+            raise
+        code = _project_help(found, sys.stdout)
+        output.error(problem.message, problem.hint)
+        return code
+    return _project_help(found, sys.stdout, env)
+
+
+def _project_help(found: Found | None, stream: TextIO, env: str | None = None) -> int:
     """The project's page; a broken manifest costs its commands, not the page."""
     from fdl import output
-    from fdl.dispatch.walk import Help, Level
+    from fdl.dispatch.walk import Help
+    from fdl.project import Project
 
-    reader = _Reader(executes=False, write_cache=False)
+    project = Project(found, env) if found else None
     page, problem = None, None
-    if found is not None:
+    if project is not None:
         try:
-            manifest = reader.read(found)
-            page = Help(Level(manifest, (), manifest.directory, None))
+            page = Help(project.level())
         except FdlError as broken:
             problem = broken
-    for text in reader.warnings:
-        output.warning(text)
-    _print_page(page, stream)
+        for text in project.warnings:
+            output.warning(text)
+    _print_page(page, project, stream)
     if problem:
         output.error(problem.message, problem.hint)
     return 0
 
 
-def _print_page(page: Help | None, stream: TextIO) -> None:
+def _print_page(
+    page: Help | None, project: Project | None, stream: TextIO, ask: Ask | None = None
+) -> None:
+    """Print a help page; only a page that was asked for may ask programs in turn."""
     from fdl import output
     from fdl.help import render, terminal_width
+    from fdl.schema import known
 
-    reader = _Reader(executes=False, write_cache=False)
-    text = render(page, output.palette(stream), terminal_width(stream), reader.describe)
+    width = terminal_width(stream)
+    text = render(page, project, output.palette(stream), width, ask or known)
     output.write(stream, text)
 
 

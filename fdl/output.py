@@ -102,9 +102,14 @@ def note(text: str) -> None:
         write(sys.stderr, f"{text}\n")
 
 
-def _labelled(label: str, text: str, hint: str) -> None:
+def hint(text: str) -> None:
+    """Print ``hint: TEXT`` on stderr: the remedy for what stands above it."""
+    write(sys.stderr, f"{palette(sys.stderr).cyan('hint')}: {text}\n")
+
+
+def _labelled(label: str, text: str, remedy: str) -> None:
     # What the program has printed so far belongs above the message on a shared terminal.
     sys.stdout.flush()
     write(sys.stderr, f"{label}: {text}\n")
-    if hint:
-        write(sys.stderr, f"{palette(sys.stderr).cyan('hint')}: {hint}\n")
+    if remedy:
+        hint(remedy)

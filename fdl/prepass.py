@@ -9,12 +9,15 @@ from fdl.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 _VERBOSITY = {"-q": 0, "--quiet": 0, "-v": 2, "-vv": 3, "-vvv": 4}
 _COLOR = {"--ansi": True, "--no-ansi": False}
 
-GLOBAL_FLAGS = ("--help", "--version", "--quiet", "--ansi", "--no-ansi", "--no-append", "--dry-run")
+GLOBAL_FLAGS = (
+    "--help", "--version", "--env", "--quiet", "--ansi", "--no-ansi", "--no-append", "--dry-run",
+    "--yes",
+)  # fmt: skip
 """Long global flags, for suggestions."""
 
 
@@ -26,14 +29,18 @@ class Invocation:
         color: True for ``--ansi``, False for ``--no-ansi``, None without either.
         verbosity: 0 for ``-q``, 2 to 4 for ``-v`` to ``-vvv``, None without either; the last wins.
         append: False when ``--no-append`` was given.
+        env: The environment named by ``--env``, or None.
+        first_word_env: The environment that the first word named; taken out of ``tokens``.
         help: Whether ``-h`` or ``--help`` was given, or nothing was left to run.
         version: Whether the first remaining token asks for the version.
-        dry_run: Whether ``--dry-run`` stood before the command.
-        json: Whether ``--json`` went with it.
+        dry_run: Whether ``-n`` or ``--dry-run`` stood before the command.
+        json: Whether ``--json`` stood before the command.
+        yes: Whether ``-y`` or ``--yes`` stood before the command: questions answer themselves.
     """
 
     __slots__ = (
-        "append", "color", "dry_run", "help", "json", "tokens", "verbosity", "version",
+        "append", "color", "dry_run", "env", "first_word_env", "help", "json", "tokens",
+        "verbosity", "version", "yes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -41,10 +48,13 @@ class Invocation:
         self.color: bool | None = None
         self.verbosity: int | None = None
         self.append = True
+        self.env: str | None = None
+        self.first_word_env: str | None = None
         self.help = False
         self.version = False
         self.dry_run = False
         self.json = False
+        self.yes = False
 
     def exported(self) -> dict[str, str]:
         """The variables through which children learn of the flags; empty without flags."""
@@ -64,13 +74,12 @@ def scan(argv: Sequence[str]) -> Invocation:
     """
     found = Invocation()
     end = argv.index("--") if "--" in argv else len(argv)
-    for token in argv[:end]:
-        if not _take(found, token):
+    words = iter(argv[:end])
+    for token in words:
+        if token == "--env" or token.startswith("--env="):
+            _select(found, token.partition("=")[2] if "=" in token else next(words, None))
+        elif not _take(found, token):
             found.tokens.append(token)
-    if found.json and not found.dry_run:
-        raise UsageError(
-            "`--json` before a command goes with `--dry-run`", hint="fdl --dry-run --json COMMAND"
-        )
     found.version = bool(found.tokens) and found.tokens[0] in ("-V", "--version")
     found.tokens.extend(argv[end:])
     found.help = found.help or not found.tokens
@@ -92,28 +101,26 @@ def _take(found: Invocation, token: str) -> bool:
         found.append = False
     elif token in ("-h", "--help"):
         found.help = True
-    elif token == "--env" or token.startswith("--env="):
-        raise UsageError("`--env`: this version of fdl has no environment overlays")
-    # Behind the command these two belong to the command: programs have their own dry runs.
-    elif not found.tokens and token == "--dry-run":
+    # Behind the command these belong to the command: programs have their own dry runs.
+    elif not found.tokens and token in ("-n", "--dry-run"):
         found.dry_run = True
     elif not found.tokens and token == "--json":
         found.json = True
+    elif not found.tokens and token in ("-y", "--yes"):
+        found.yes = True
     else:
         return False
     return True
 
 
-def environment(variables: Mapping[str, str]) -> str | None:
-    """The environment overlay that ``FDL_ENV`` selects; called by what reads manifests to act.
-
-    Raises:
-        UsageError: One is selected, and this version has none.
-    """
-    selected = variables.get("FDL_ENV")
-    if selected:
-        raise UsageError(
-            f"FDL_ENV={selected}: this version of fdl has no environment overlays",
-            hint="unset FDL_ENV",
-        )
-    return None
+def _select(found: Invocation, name: str | None) -> None:
+    """Record the environment of ``--env``."""
+    if name is None:
+        raise UsageError("`--env` needs the name of an environment", hint="fdl --env NAME COMMAND")
+    if not name:
+        raise UsageError("`--env=` names no environment", hint="fdl --env NAME COMMAND")
+    if name.startswith("-"):
+        raise UsageError(f"`--env` needs the name of an environment, and `{name}` is a flag")
+    if found.env is not None:
+        raise UsageError(f"`--env` was given twice: {found.env} and {name}")
+    found.env = name

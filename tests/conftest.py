@@ -13,6 +13,10 @@ from textwrap import dedent
 
 import pytest
 
+# Several workers with several torch threads each would spend their time waiting for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 FIXTURES = Path(__file__).parent / "projects"
 
 # What the developer's own shell may hold and a test must not see.

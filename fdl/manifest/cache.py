@@ -9,29 +9,67 @@ Imported on the warm path: only ``os`` and ``time`` at module top. Whatever is w
 from __future__ import annotations
 
 import os
+import sys
 import time
 
-from fdl import __version__
-from fdl.manifest.node import Node
+from fdl import __version__, light_json
+from fdl.manifest.node import Node, Removed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     # Path, then what changes when the file does: mtime and ctime in ns, and size in bytes.
     Stamp = tuple[str, int, int, int]
 
 # Counts up when the shape of the cache or the meaning of a check changes within one version.
-FORMAT = 1
+FORMAT = 2
 
 # The coarsest clock tick of the file systems fdl meets: a file changed again within one tick
 # keeps its stamp, so what was read that soon after a change is not cached.
 _TICK_NS = 10_000_000
 
 
-def location(directory: str) -> str:
-    """Path of the cache that belongs to the manifest in ``directory``."""
-    return os.path.join(directory, ".fdl", "manifest.json")
+class Key:
+    """What a cache is looked up by.
+
+    Attributes:
+        directory: The manifest's directory.
+        base: Path of the manifest.
+        overlay: Path of the overlay over it, or None.
+        env: Name of the overlay's environment, or None.
+    """
+
+    __slots__ = ("base", "directory", "env", "overlay")
+
+    def __init__(self, directory: str, base: str, overlay: str | None, env: str | None) -> None:
+        self.directory = directory
+        self.base = base
+        self.overlay = overlay
+        self.env = env
+
+    @property
+    def location(self) -> str:
+        """Path of the cache file, one per environment."""
+        name = f"manifest.{self.env}.json" if self.env else "manifest.json"
+        return os.path.join(self.directory, ".fdl", name)
+
+    def as_list(self) -> list[object]:
+        """What must be equal for a cache to count, as JSON data."""
+        # Another interpreter may read YAML and numbers otherwise.
+        return [FORMAT, __version__, sys.hexversion, self.base, self.overlay, self.env]
+
+
+class Content:
+    """What is cached: the merged tree, the files that made it, the keys that were deleted."""
+
+    __slots__ = ("layers", "node", "removed")
+
+    def __init__(self, node: Node, layers: tuple[str, ...], removed: list[Removed]) -> None:
+        self.node = node
+        self.layers = layers
+        self.removed = removed
 
 
 def stamp(file: str) -> Stamp | None:
@@ -43,53 +81,61 @@ def stamp(file: str) -> Stamp | None:
     return file, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
-def fetch(directory: str, file: str, env: str | None) -> Node | None:
-    """The cached tree of ``file`` under ``env`` when nothing it was made from has changed."""
+def fetch(key: Key) -> Content | None:
+    """What is cached under ``key`` when nothing it was made from has changed."""
     try:
-        with open(location(directory), encoding="utf-8") as stream:
-            document = _parse(stream.read())
+        with open(key.location, encoding="utf-8") as stream:
+            document: Any = light_json.parse(stream.read())
         stamps = document["stamps"]
+        stamped = {known[0] for known in stamps}
         if (
-            document["version"] != __version__
-            or document["format"] != FORMAT
-            or document["env"] != env
-            or stamps[0][0] != file
+            document["key"] != key.as_list()
+            or not stamped.issuperset(document["layers"])
+            or not stamped.issuperset(file for file in (key.base, key.overlay) if file)
             or any(stamp(known[0]) != tuple(known) for known in stamps)
         ):
             return None
-        return _decoded(document["node"], [known[0] for known in stamps])
+        files = document["files"]
+        return Content(
+            _decoded(document["node"], files),
+            tuple(document["layers"]),
+            [Removed(tuple(path), _decoded(by, files)) for path, by in document["removed"]],
+        )
     except Exception:
         # Anything may stand in a foreign file, and some of it makes the C scanner misbehave.
         return None
 
 
-def store(directory: str, node: Node, stamps: Sequence[Stamp | None], env: str | None) -> None:
+def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
     """Write the cache; silently not where that is impossible or would not be safe.
 
     Args:
-        directory: The manifest's directory.
-        node: The checked tree.
-        stamps: One per file that made it, base first, taken before the file was read.
-        env: The environment it was made for.
+        key: What to find it by.
+        content: What to keep.
+        stamps: One per file that made it, taken before the file was read.
     """
     newest = time.time_ns() - _TICK_NS
     if any(known is None or max(known[1:3]) > newest for known in stamps):
         return
     import json
 
-    files = {known[0]: index for index, known in enumerate(stamps) if known is not None}
+    files: dict[str, int] = {}
     document = {
-        "version": __version__,
-        "format": FORMAT,
-        "env": env,
+        "key": key.as_list(),
         "stamps": stamps,
-        "node": _encoded(node, files),
+        "layers": content.layers,
+        "node": _encoded(content.node, files),
+        "removed": [(one.path, _encoded(one.by, files)) for one in content.removed],
+        "files": list(files),
     }
-    target = location(directory)
+    target = key.location
     temporary = f"{target}.{os.getpid()}.tmp"
     try:
-        _make_folder(os.path.dirname(target))
-        with open(temporary, "w", encoding="utf-8") as stream:
+        make_folder(os.path.dirname(target))
+        # What the manifest holds is nobody's business but its reader's.
+        mode = os.stat(key.base).st_mode & 0o666
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with open(handle, "w", encoding="utf-8") as stream:
             json.dump(document, stream, separators=(",", ":"))
         os.replace(temporary, target)
     except OSError:
@@ -99,7 +145,7 @@ def store(directory: str, node: Node, stamps: Sequence[Stamp | None], env: str |
             os.remove(temporary)
 
 
-def _make_folder(folder: str) -> None:
+def make_folder(folder: str) -> None:
     """Make ``.fdl/``, invisible to git: what is in there can always be made again."""
     if os.path.isdir(folder):
         return
@@ -114,41 +160,22 @@ def _encoded(node: Node, files: dict[str, int]) -> list[object]:
         value = {key: _encoded(child, files) for key, child in node.value.items()}
     elif isinstance(node.value, list):
         value = [_encoded(child, files) for child in node.value]
-    place = (files[node.file], node.line, node.column, node.key_line, node.key_column)
-    return [value, *place]
+    file = files.setdefault(node.file, len(files))
+    record = [value, file, node.line, node.column, node.key_line, node.key_column]
+    if node.losers or node.merge or node.secret:
+        losers = [_encoded(loser, files) for loser in node.losers]
+        record += [losers, node.merge, node.secret]
+    return record
 
 
 def _decoded(record: list, files: list[str]) -> Node:  # type: ignore[type-arg]
-    value, file, line, column, key_line, key_column = record
+    value = record[0]
     if isinstance(value, dict):
         value = {key: _decoded(child, files) for key, child in value.items()}
     elif isinstance(value, list):
         value = [_decoded(child, files) for child in value]
-    return Node(value, files[file], line, column, key_line, key_column)
-
-
-class _Settings:
-    """What the standard library's C scanner asks of the object that configures it."""
-
-    strict = True
-    object_hook = None
-    object_pairs_hook = None
-    parse_float = float
-    parse_int = int
-    parse_constant = float
-
-
-def _parse(text: str) -> dict:  # type: ignore[type-arg]
-    """JSON without the ``json`` package, whose import costs more than reading the cache."""
-    try:
-        from _json import make_scanner
-
-        scan = make_scanner(_Settings)  # type: ignore[arg-type]
-    except (ImportError, AttributeError, TypeError):
-        import json
-
-        return json.loads(text)  # type: ignore[no-any-return]
-    document, end = scan(text, 0)
-    if end != len(text):
-        raise ValueError("trailing text")
-    return document  # type: ignore[no-any-return]
+    node = Node(value, files[record[1]], *record[2:6])
+    if len(record) > 6:
+        losers, node.merge, node.secret = record[6:]
+        node.losers = tuple([_decoded(loser, files) for loser in losers])
+    return node

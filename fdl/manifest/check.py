@@ -11,6 +11,7 @@ from fdl.manifest.node import Node, dotted
 from fdl.manifest.schema import SECTIONS, Command, Root, SpeedHint, keys_of
 from fdl.manifest.show import scalar
 from fdl.manifest.source import shown
+from fdl.secrets import REDACTED, is_secret_name
 from fdl.suggest import nearest
 
 if TYPE_CHECKING:
@@ -36,40 +37,70 @@ _EXPECTED = {
     "string_type": "text",
 }
 
+# A file that is no manifest at all would be refused in thousands of lines.
+_MOST_MISTAKES = 20
 
-def check(root: Node) -> None:
-    """Validate one manifest file.
+
+def check(root: Node, *, whole: bool) -> None:
+    """Validate one manifest file, or the merge of several.
+
+    Args:
+        root: The root mapping.
+        whole: False for one layer of several, which may leave to the others what is required.
 
     Raises:
-        ManifestError: One line per mistake, in file order.
+        ManifestError: One line per mistake, in file order, of the first twenty.
     """
     try:
         Root.model_validate(root.plain())
     except ValidationError as error:
-        found = sorted(_mistake(root, details) for details in error.errors(include_url=False))
-        file = shown(root.file)
-        lines = (f"{file}:{line}:{column}: {problem}" for line, column, problem in found)
-        raise ManifestError("\n".join(lines)) from None
+        found = sorted(
+            (
+                details
+                for details in error.errors(include_url=False)
+                if whole or details["type"] != "missing"
+            ),
+            key=lambda details: _place(root, details),
+        )
+        lines = [_mistake(root, details) for details in found[:_MOST_MISTAKES]]
+        if len(found) > _MOST_MISTAKES:
+            lines.append(f"and {len(found) - _MOST_MISTAKES} more mistakes")
+        if lines:
+            raise ManifestError("\n".join(lines)) from None
 
 
-def _mistake(root: Node, details: ErrorDetails) -> tuple[int, int, str]:
-    """Line, column and words for one of pydantic's errors."""
+def _place(root: Node, details: ErrorDetails) -> tuple[str, int, int]:
+    """File, line and column of one of pydantic's errors."""
+    path: Path = details["loc"]
+    if details["type"] == "missing":
+        path = path[:-1]
+    node = _at(root, path)
+    if details["type"] == "extra_forbidden":
+        return node.file, node.key_line, node.key_column
+    return node.file, node.line, node.column
+
+
+def _mistake(root: Node, details: ErrorDetails) -> str:
+    """One of pydantic's errors with its place, in words."""
+    file, line, column = _place(root, details)
+    return f"{shown(file)}:{line}:{column}: {_problem(root, details)}"
+
+
+def _problem(root: Node, details: ErrorDetails) -> str:
     path: Path = details["loc"]
     kind = details["type"]
     if kind == "extra_forbidden":
-        node = _at(root, path)
-        return node.key_line, node.key_column, _unknown_key(path)
+        return _unknown_key(path)
     if kind == "missing":
-        parent = _at(root, path[:-1])
-        return parent.line, parent.column, f"`{dotted(path[:-1])}` needs `{path[-1]}`"
-    node = _at(root, path)
+        return f"`{dotted(path[:-1])}` needs `{path[-1]}`"
     context = details.get("ctx", {})
     if kind == "refused":
-        problem = context["problem"]
-    else:
-        remedy = context.get("remedy") or _remedy(kind, node)
-        problem = f"{_demand(kind, context, details['msg'])}, not {_described(node)}{remedy}"
-    return node.line, node.column, f"`{dotted(path)}` {problem}"
+        return f"`{dotted(path)}` {context['problem']}"
+    node = _at(root, path)
+    remedy = context.get("remedy") or _remedy(kind, node)
+    secret = node.secret or any(is_secret_name(str(step)) for step in path)
+    described = REDACTED if secret else _described(node)
+    return f"`{dotted(path)}` {_demand(kind, context, details['msg'])}, not {described}{remedy}"
 
 
 def _demand(kind: str, context: dict[str, Any], message: str) -> str:

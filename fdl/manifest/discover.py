@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from fdl.terminal import may_ask
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
@@ -98,7 +100,7 @@ def settle(found: Found, *, executes: bool) -> Found:
 
 def _agreed(found: Found) -> bool:
     """Ask on the controlling terminal, so that a piped standard input stays the child's."""
-    if not sys.stderr.isatty():
+    if not may_ask():
         return True
     try:
         with open(_TERMINAL, encoding="utf-8", errors="replace") as terminal:

@@ -25,9 +25,15 @@ class Node:
         column: Column of the value, from 1.
         key_line: Line of the key that names the value; equal to ``line`` for list items.
         key_column: Column of that key; equal to ``column`` for list items.
+        losers: What stood here in weaker layers, strongest first; each holds its own value alone.
+        merge: How a list joins the weaker one: ``append``, ``prepend`` or ``merge-by:KEY``; None
+            for replacing it. A merged list keeps the word: its first loser is part of it.
+        secret: Whether the value was marked ``!secret``, in this or a weaker layer.
     """
 
-    __slots__ = ("column", "file", "key_column", "key_line", "line", "value")
+    __slots__ = (
+        "column", "file", "key_column", "key_line", "line", "losers", "merge", "secret", "value",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -44,6 +50,9 @@ class Node:
         self.column = column
         self.key_line = line if key_line is None else key_line
         self.key_column = column if key_column is None else key_column
+        self.losers: tuple[Node, ...] = ()
+        self.merge: str | None = None
+        self.secret = False
 
     @property
     def mapping(self) -> dict[str, Node]:
@@ -60,6 +69,12 @@ class Node:
         child = self.get(key)
         return None if child is None else str(child.value)
 
+    def at(self, value: Value) -> Node:
+        """Another value with this one's place, losers and marks."""
+        made = Node(value, self.file, self.line, self.column, self.key_line, self.key_column)
+        made.losers, made.merge, made.secret = self.losers, self.merge, self.secret
+        return made
+
     def leaves(self, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
         """Every leaf with its path, in file order; a list, or an empty mapping, is one leaf."""
         if isinstance(self.value, dict) and self.value:
@@ -75,6 +90,21 @@ class Node:
         if isinstance(self.value, list):
             return [child.plain() for child in self.value]
         return self.value
+
+
+class Removed:
+    """A key that a layer deleted.
+
+    Attributes:
+        path: The keys that lead to it.
+        by: The null that deleted it; its ``losers`` are what it deleted, strongest first.
+    """
+
+    __slots__ = ("by", "path")
+
+    def __init__(self, path: tuple[str, ...], by: Node) -> None:
+        self.path = path
+        self.by = by
 
 
 def origin(node: Node, root: str) -> str:

@@ -42,6 +42,13 @@ _TYPES: dict[str, tuple[type, ...]] = {
     f"{_TAG}null": (type(None),),
 }
 
+# Our own tags: on lists, how an overlay's list joins the one below; on any value, a secret.
+_LIST_TAGS = ("!append", "!prepend")
+_MERGE_BY = "!merge-by:"
+_SECRET = "!secret"
+_QUOTED = ("'", '"', "|", ">")
+_OWN_TAGS = "!append, !prepend, !merge-by:KEY, !secret"
+
 # What the parser says (in part) -> what to do about it.
 _HINTS = (
     ("mapping values are not allowed", "quote a value that contains `: `, or fix the indentation"),
@@ -104,12 +111,13 @@ class _Builder:
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         node = Node(None, self.file, mark.line + 1, mark.column + 1)
+        node.secret = event.tag == _SECRET
         if isinstance(event, ScalarEvent):
             node.value = self.scalar(event)
         else:
             if depth >= MAX_DEPTH:
                 raise self.too_deep(mark)
-            self.check_collection_tag(event)
+            node.merge = self.collection_tag(event)
             if isinstance(event, MappingStartEvent):
                 node.value = self.mapping(depth)
             elif isinstance(event, SequenceStartEvent):
@@ -167,7 +175,9 @@ class _Builder:
         if depth + _height(node) > MAX_DEPTH:
             raise self.too_deep(mark)
         # A copy of the top only: the key above it differs, everything below is shared.
-        return Node(node.value, node.file, node.line, node.column)
+        copy = Node(node.value, node.file, node.line, node.column)
+        copy.merge, copy.secret = node.merge, node.secret
+        return copy
 
     def key(self, event: Any) -> str:
         """A key is always a name, so ``1:``, ``on:`` and ``null:`` mean the text as written."""
@@ -191,13 +201,14 @@ class _Builder:
         if "\0" in text:
             problem = "text cannot hold a NUL character: no program can receive one"
             raise self.refusal(mark, problem, "remove the `\\0`")
-        if tag in ("!", f"{_TAG}str") or (tag is None and not event.implicit[0]):
+        quoted = event.style in _QUOTED
+        if tag in ("!", f"{_TAG}str") or (tag in (None, _SECRET) and quoted):
             return str(text)
         try:
             value = resolve(text)
         except ValueError as error:
             raise self.refusal(mark, str(error), "quote it if it is text") from None
-        if tag is None:
+        if tag in (None, _SECRET):
             return value
         if tag not in _TYPES:
             raise self.unsupported(event)
@@ -207,10 +218,20 @@ class _Builder:
             raise self.refusal(mark, problem, "remove the tag or correct the value")
         return float(value) if tag == f"{_TAG}float" and value is not None else value
 
-    def check_collection_tag(self, event: Any) -> None:
-        kind = "map" if isinstance(event, MappingStartEvent) else "seq"
-        if event.tag not in (None, "!", f"{_TAG}{kind}"):
+    def collection_tag(self, event: Any) -> str | None:
+        """How a list joins a weaker layer's, from its tag; refuses tags that say anything else."""
+        tag = event.tag
+        is_list = isinstance(event, SequenceStartEvent)
+        if tag in (None, "!", _SECRET, f"{_TAG}{'seq' if is_list else 'map'}"):
+            return None
+        if tag not in _LIST_TAGS and not tag.startswith(_MERGE_BY):
             raise self.unsupported(event)
+        if not is_list:
+            raise self.needs_list(event)
+        if tag == _MERGE_BY:
+            hint = f"name the key that tells items apart: `{_MERGE_BY}name`"
+            raise self.refusal(event.start_mark, f"`{tag}` names no key", hint)
+        return str(tag[1:])
 
     def count(self, values: int, mark: Mark) -> None:
         self.values += values
@@ -223,7 +244,17 @@ class _Builder:
 
     def unsupported(self, event: Any) -> ManifestError:
         tag = event.tag.replace(_TAG, "!!")
-        return self.refusal(event.start_mark, f"tag `{tag}` is not supported", "remove it")
+        if isinstance(event, ScalarEvent) and (tag in _LIST_TAGS or tag.startswith("!merge-by")):
+            return self.needs_list(event)
+        hint = f"remove it, or write one of {_OWN_TAGS}"
+        return self.refusal(event.start_mark, f"tag `{tag}` is not supported", hint)
+
+    def needs_list(self, event: Any) -> ManifestError:
+        return self.refusal(
+            event.start_mark,
+            f"`{event.tag}` needs a list",
+            f"write the items as a list: `{event.tag} [first, second]`",
+        )
 
     def refusal(self, mark: Mark, problem: str, hint: str) -> ManifestError:
         return refusal(self.file, mark.line + 1, mark.column + 1, problem, hint)

@@ -1,97 +1,86 @@
-"""Node tree -> the text of ``fdl config show``: YAML with the origin of every leaf."""
+"""Node tree -> YAML with a comment on every leaf: the text of ``fdl config show``.
+
+Imported on every `config show`: nothing beyond our own light modules.
+"""
 
 from __future__ import annotations
 
-import math
-import re
-from typing import TYPE_CHECKING
+from fdl.manifest.node import Node
 
-from fdl.manifest.node import Node, dotted, relative
-from fdl.manifest.scalars import resolve
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fdl.manifest.node import Scalar
 
 _INLINE_WIDTH = 80
 _MIN_BODY = 12
+_INFINITY = float("inf")
 
-# Words that other YAML readers take for something else than text.
-_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "=", "<<"))
-_NUMERIC = re.compile(r"[-+.]*[0-9][0-9a-fA-FoOxX_.eE+-]*")
+# What some YAML reader takes for something else than text, in any case.
+_WORDS = frozenset(
+    ("~", "null", "true", "false", "y", "n", "yes", "no", "on", "off", "=", "<<",
+     ".inf", "-.inf", "+.inf", ".nan")
+)  # fmt: skip
+_DIGITS = "0123456789"
+_NUMERIC = frozenset("0123456789abcdefABCDEFoOxX_.+-")
 _INDICATORS = "-?:,[]{}#&*!|>'\"%@` \t"
 # PyYAML ends a plain word inside brackets at the first of these.
 _FLOW_INDICATORS = ",:?[]{}"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
-def show(root: Node, directory: str) -> str:
-    """The manifest as YAML that reads back to the same values.
+def show(root: Node, comment: Callable[[tuple[str, ...], Node], str]) -> str:
+    """A tree as YAML that reads back to the same values.
 
     Args:
-        root: A manifest's root mapping.
-        directory: The project root, to which the origins are relative.
+        root: A mapping.
+        comment: What to say about a leaf, given its path; a list, or an empty mapping, is one leaf.
 
     Returns:
-        Lines ending in ``# file:line``, one comment per leaf, all in one column.
+        Lines of which those that hold a leaf end in its comment, all comments in one column.
     """
-    lines = list(_lines(root, "", None))
-    width = max(_MIN_BODY, *(len(body) for body, leaf in lines if leaf))
-    text = ""
-    for body, leaf in lines:
-        comment = f"  # {relative(leaf.file, directory)}:{leaf.line}" if leaf else ""
-        text += f"{body.ljust(width) if leaf else body}{comment}\n"
-    return text
+    lines = list(_lines(root, (), ""))
+    width = max(_MIN_BODY, *(len(body) for body, path, _ in lines if path is not None))
+    return "".join(
+        f"{body}\n" if path is None else f"{body.ljust(width)}  # {comment(path, leaf)}\n"
+        for body, path, leaf in lines
+    )
 
 
-def records(root: Node, directory: str) -> list[dict[str, object]]:
-    """The leaves as JSON data: path, value, and where each was written."""
-    return [
-        {
-            "path": dotted(path),
-            "value": _json_value(leaf.plain()),
-            "file": relative(leaf.file, directory),
-            "line": leaf.line,
-            "column": leaf.column,
-            "overrides": [],
-        }
-        for path, leaf in root.leaves()
-        if path
-    ]
-
-
-def _lines(node: Node, indent: str, name: str | None) -> Iterator[tuple[str, Node | None]]:
-    """Body and leaf of every line below ``name``; the leaf is None where no origin is shown."""
-    head = "" if name is None else f"{indent}{quoted(name)}:"
+def _lines(
+    node: Node, path: tuple[str, ...], indent: str
+) -> Iterator[tuple[str, tuple[str, ...] | None, Node]]:
+    """Body, path and node of every line; the path is None where no comment is shown."""
+    head = f"{indent}{quoted(path[-1])}:" if path else ""
     value = node.value
     if isinstance(value, dict) and value:
-        if name is not None:
-            yield head, None
+        if path:
+            yield head, None, node
             indent += "  "
         for key, child in value.items():
-            yield from _lines(child, indent, key)
+            yield from _lines(child, (*path, key), indent)
         return
-    body = f"{head} {_flow(node)}".lstrip() if name is None else f"{head} {_flow(node)}"
+    body = f"{head} {flow(node)}" if path else flow(node)
     scalars = isinstance(value, list) and not any(
         isinstance(item.value, dict | list) for item in value
     )
     if not isinstance(value, list) or not value or (scalars and len(body) <= _INLINE_WIDTH):
-        yield body, node
+        yield body, path, node
         return
-    yield head, node
+    yield head, path, node
     for item in value:
-        yield f"{indent}  - {_flow(item, inside=not scalars)}", None
+        yield f"{indent}  - {flow(item, inside=not scalars)}", None, item
 
 
-def _flow(node: Node, *, inside: bool = False) -> str:
-    """A value on one line; ``inside`` a list or mapping, more characters need quotes."""
+def flow(node: Node, *, inside: bool = False) -> str:
+    """A value on one line of YAML; ``inside`` a list or mapping, more characters need quotes."""
     value = node.value
     if isinstance(value, dict):
-        entries = (f"{quoted(k, inside=True)}: {_flow(v, inside=True)}" for k, v in value.items())
+        entries = (f"{quoted(k, inside=True)}: {flow(v, inside=True)}" for k, v in value.items())
         return f"{{{', '.join(entries)}}}"
     if isinstance(value, list):
-        return f"[{', '.join(_flow(item, inside=True) for item in value)}]"
+        return f"[{', '.join(flow(item, inside=True) for item in value)}]"
     return scalar(value, inside=inside)
 
 
@@ -104,9 +93,9 @@ def scalar(value: Scalar, *, inside: bool = False) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        if math.isnan(value):
+        if value != value:  # true of what is no number alone
             return ".nan"
-        if math.isinf(value):
+        if abs(value) == _INFINITY:
             return ".inf" if value > 0 else "-.inf"
         digits, exponent, power = repr(value).partition("e")
         # Without a point YAML 1.1 reads `1e-05` as text.
@@ -129,9 +118,13 @@ def _ambiguous(text: str) -> bool:
         or text.startswith("...")
         or any(char in ":#'\"" or not char.isprintable() for char in text)
         or text.lower() in _WORDS
-        or _NUMERIC.fullmatch(text) is not None
-        or not isinstance(resolve(text), str)
+        or _looks_numeric(text)
     )
+
+
+def _looks_numeric(text: str) -> bool:
+    digits = text.lstrip("+-.")
+    return digits[:1] in _DIGITS and digits != "" and all(char in _NUMERIC for char in digits)
 
 
 def _escaped(char: str) -> str:
@@ -143,14 +136,3 @@ def _escaped(char: str) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-def _json_value(value: object) -> object:
-    """JSON has no infinities: they appear as the text YAML writes for them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return scalar(value)
-    if isinstance(value, list):
-        return [_json_value(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _json_value(item) for key, item in value.items()}
-    return value

@@ -11,7 +11,7 @@ from fdl.manifest.node import relative
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 100
-MAX_VALUES = 100_000
+MAX_VALUES = 20_000
 # Shorter than the 1024 characters YAML grants a key even when every character is escaped.
 MAX_KEY = 100
 

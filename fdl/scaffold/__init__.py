@@ -50,12 +50,8 @@ def render(skeleton: str, target: Path, values: Mapping[str, str]) -> list[str]:
     Raises:
         ScaffoldError: The target exists, or its parent cannot be written.
     """
+    _refuse_existing(target)
     source = templates_dir() / skeleton
-    if os.path.lexists(target):
-        raise ScaffoldError(
-            f"{target} exists already; nothing was written",
-            hint="choose another name, or remove it first",
-        )
     try:
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
@@ -73,21 +69,50 @@ def render(skeleton: str, target: Path, values: Mapping[str, str]) -> list[str]:
     return written
 
 
+def list_files(skeleton: str, target: Path) -> list[str]:
+    """What :func:`render` would write, writing nothing.
+
+    Raises:
+        ScaffoldError: The target exists.
+    """
+    _refuse_existing(target)
+    source = templates_dir() / skeleton
+    return sorted(_written_name(path.relative_to(source)) for path in _files(source))
+
+
+def _refuse_existing(target: Path) -> None:
+    if os.path.lexists(target):
+        raise ScaffoldError(
+            f"{target} exists already; nothing was written",
+            hint="choose another name, or remove it first",
+        )
+
+
+def _files(source: Path) -> list[Path]:
+    return [
+        path
+        for path in sorted(source.rglob("*"))
+        if not path.is_dir() and "__pycache__" not in path.parts
+    ]
+
+
+def _written_name(path: Path) -> str:
+    """Where a template's file goes: ``dot-x`` is ``.x``, and a rendered one loses its suffix."""
+    parts = (
+        "." + part.removeprefix("dot-") if part.startswith("dot-") else part for part in path.parts
+    )
+    return "/".join(parts).removesuffix(".j2")
+
+
 def _fill(source: Path, staging: Path, values: Mapping[str, str]) -> list[str]:
     engine = Environment(  # noqa: S701 - the output is source code, not HTML
         undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     written = []
-    for path in sorted(source.rglob("*")):
-        if path.is_dir() or "__pycache__" in path.parts:
-            continue
-        name = "/".join(
-            "." + part.removeprefix("dot-") if part.startswith("dot-") else part
-            for part in path.relative_to(source).parts
-        )
+    for path in _files(source):
+        name = _written_name(path.relative_to(source))
         text = path.read_text(encoding="utf-8")
-        if name.endswith(".j2"):
-            name = name.removesuffix(".j2")
+        if path.suffix == ".j2":
             text = engine.from_string(text).render(values)
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
         (staging / name).write_text(text, encoding="utf-8")

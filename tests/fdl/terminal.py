@@ -27,16 +27,25 @@ sys.exit(main(sys.argv[1:], Surroundings(os.environ, in_container=False, termina
 
 PATIENCE = 30
 
+# On a terminal fdl would ask about updates, and remember that in the developer's own home.
+_QUIET = {"CI": "", "FDL_NO_UPDATE_CHECK": "1"}
+
 
 class Terminal:
     """A session on a pseudo-terminal: read what appears, press keys, wait for the end."""
 
-    def __init__(self, *args: str, cwd: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *args: str,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        program: str = _ON_TERMINAL,
+    ) -> None:
         self._master, slave = os.openpty()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _ON_TERMINAL, *args],
+            [sys.executable, "-c", program, *args],
             cwd=cwd,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, **_QUIET, **(env or {})},
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -51,10 +60,32 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
+        if self._master >= 0:
+            os.close(self._master)
+
+    @property
+    def pid(self) -> int:
+        """Process id of what was started."""
+        return self._process.pid
+
+    def hang_up(self) -> None:
+        """Close the terminal, as a window that goes or a connection that breaks."""
         os.close(self._master)
+        self._master = -1
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
+
+    def press_until_it_ends(self, keys: str) -> int:
+        """Press again and again, with a pause as people make one; returns the exit code."""
+        limit = time.monotonic() + PATIENCE
+        while self._process.poll() is None:
+            assert time.monotonic() < limit, f"still there: {self.text!r}"
+            self.press(keys)
+            pause = time.monotonic() + 0.3
+            while time.monotonic() < pause and self._read():
+                pass
+        return self.finish()
 
     def read_until(self, word: str) -> None:
         limit = time.monotonic() + PATIENCE
@@ -65,7 +96,7 @@ class Terminal:
 
     def finish(self) -> int:
         """Read to the end and return the exit code."""
-        while self._read():
+        while self._master >= 0 and self._read():
             pass
         return self._process.wait(PATIENCE)
 
@@ -89,7 +120,7 @@ def outside_container(
     return subprocess.run(
         [sys.executable, "-c", _OUTSIDE.replace("TERMINAL", str(terminal)), *args],
         cwd=cwd,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **_QUIET, **(env or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

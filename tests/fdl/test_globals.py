@@ -130,20 +130,6 @@ def test_version_is_hidden_from_help(fdl):
     assert "version  " not in fdl("--help").out.replace("--version  ", "")
 
 
-def test_environment_overlays_are_refused_not_ignored(project, fdl):
-    project({"fdl.yml": MANIFEST})
-    for typed in (("--env", "ci", "show"), ("show", "--env=ci"), ("--env",)):
-        done = fdl(*typed)
-        assert (done.exit, done.out) == (1, "")
-        assert done.err == "error: `--env`: this version of fdl has no environment overlays\n"
-    done = fdl("show", env={"FDL_ENV": "ci"})
-    assert (done.exit, done.out) == (1, "")
-    assert done.err.startswith("error: FDL_ENV=ci: this version of fdl has no environment overlays")
-    assert fdl("show", env={"FDL_ENV": ""}).exit == 0
-    for page in (("--help",), ("show", "--help"), ()):
-        assert fdl(*page, env={"FDL_ENV": "ci"}).exit == 0
-
-
 def test_dry_run_and_json_belong_to_fdl_only_before_the_command(project, fdl):
     project({"fdl.yml": "commands: {p: }", "p/fdl.yml": "entry: printf '%s\\n'"})
     assert fdl("p", "--dry-run", "--json").out == "--dry-run\n--json\n"
@@ -154,8 +140,27 @@ def test_dry_run_and_json_belong_to_fdl_only_before_the_command(project, fdl):
     assert "fdl --dry-run --json COMMAND" in done.err
 
 
-def test_dry_run_of_a_built_in_is_refused(fdl, tmp_path):
-    done = fdl("--dry-run", "init", "x", "--native")
-    assert done.exit == 1
-    assert "`init` is built in" in done.err
+def test_a_built_in_that_writes_shows_what_it_would_write(fdl, tmp_path):
+    before = fdl("--dry-run", "init", "x", "--native")
+    behind = fdl("init", "x", "--native", "-n")
+    assert (before.exit, before.err) == (0, "")
+    assert before.out == behind.out
+    assert before.out.startswith("Would create x/ with ")
+    assert "  x/train/main.py\n" in before.out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_built_in_that_only_shows_has_no_dry_run(project, fdl):
+    project({"fdl.yml": MANIFEST})
+    done = fdl("-n", "config", "show")
+    assert (done.exit, done.out) == (1, "")
+    assert "`config show` changes nothing" in done.err
+
+
+def test_json_before_a_built_in_is_its_own(project, fdl):
+    project({"fdl.yml": "commands: {t: {run: x}}"})
+    assert fdl("--json", "list").out == fdl("list", "--json").out
+    assert fdl("--json", "list").out.startswith("{")
+    refused = fdl("--json", "completions")
+    assert (refused.exit, refused.out) == (1, "")
+    assert "`completions` has no JSON to print" in refused.err

@@ -127,11 +127,102 @@ def test_a_manifest_broken_since_is_told(root: Path) -> None:
         load_in(root)
 
 
-def test_another_environment_is_another_key(root: Path) -> None:
+def test_every_environment_has_a_cache_of_its_own(root: Path) -> None:
+    (root / "fdl.ci.yml").write_text("training: {seed: 2}\n")
+    time.sleep(0.02)
     load_in(root)
     poison(root)
     assert not from_cache(load_in(root, env="ci"))
+    assert load_in(root, env="ci").node.plain()["training"] == {"seed": 2}
+    assert from_cache(load_in(root))
+    (root / "fdl.ci.yml").unlink()
+    assert from_cache(load_in(root, env="ci"))
+
+
+def test_a_merged_tree_comes_back_with_everything_it_replaced(root: Path) -> None:
+    overlay = "training: {seed: !secret 2}\ncommands: {t: ~, p: {options: {b: !append [2]}}}\n"
+    (root / "fdl.ci.yml").write_text(overlay)
+    time.sleep(0.02)
+    cold, warm = load_in(root, env="ci"), load_in(root, env="ci")
+    assert (root / ".fdl/manifest.ci.json").is_file()
+    assert everything(warm) == everything(cold)
+    assert warm.layers == cold.layers == (str(root / "fdl.yml"), str(root / "fdl.ci.yml"))
+    (seed,) = [leaf for path, leaf in warm.node.leaves() if path == ("training", "seed")]
+    assert (seed.value, seed.secret, seed.losers[0].line) == (2, True, 6)
+    options = warm.node.mapping["commands"].mapping["p"].mapping["options"]
+    assert options.mapping["b"].merge == "append"
+    (gone,) = warm.removed
+    assert (gone.path, gone.by.line) == (("commands", "t"), 2)
+    assert gone.by.losers[0].plain() == {"run": "echo \u00e9"}
+
+
+@pytest.mark.parametrize("layer", ["fdl.yml", "base.yml", "fdl.ci.yml", "common/ci.yml"])
+def test_editing_any_layer_rebuilds(root: Path, layer: str) -> None:
+    (root / "common").mkdir()
+    (root / "fdl.yml").write_text(f"inherit-from: base.yml\n{TEXT}")
+    (root / "base.yml").write_text("docker: dev\n")
+    (root / "fdl.ci.yml").write_text("inherit-from: common/ci.yml\noutput: {dir: ci}\n")
+    (root / "common/ci.yml").write_text("output: {monitor: 1}\n")
+    time.sleep(0.02)
+    load_in(root, env="ci")
+    text = (root / ".fdl/manifest.ci.json").read_text()
+    (root / ".fdl/manifest.ci.json").write_text(text.replace('"dev"', '"POISON"'))
+    assert load_in(root, env="ci").node.text("docker") == "POISON"
+    with (root / layer).open("a") as stream:
+        stream.write("compile: true\n")
+    manifest = load_in(root, env="ci")
+    assert manifest.node.text("docker") == "dev"
+    assert manifest.node.mapping["compile"].value is True
+
+
+def test_another_interpreter_rebuilds(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_in(root)
+    poison(root)
+    monkeypatch.setattr("sys.hexversion", sys.hexversion + 1)
     assert not from_cache(load_in(root))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no Unix permissions here")
+def test_a_cache_is_as_private_as_its_manifest(root: Path) -> None:
+    (root / "fdl.yml").chmod(0o600)
+    time.sleep(0.02)
+    load_in(root)
+    assert cached(root).stat().st_mode & 0o777 == 0o600
+
+
+RACER = """
+import sys
+from fdl.manifest import find_in, load
+found = find_in(sys.argv[1])
+for _ in range(150):
+    load(found, write_cache=True)
+    import os
+    try:
+        os.remove(os.path.join(sys.argv[1], ".fdl", "manifest.json"))
+    except FileNotFoundError:
+        pass
+"""
+
+
+def test_processes_that_race_never_read_a_half_written_cache(root: Path) -> None:
+    (root / "fdl.yml").write_text(
+        "commands:\n" + "".join(f"  c{n}: {{run: x}}\n" for n in range(300))
+    )
+    time.sleep(0.02)
+    expected = everything(load_in(root, write_cache=False))
+    racers = [subprocess.Popen([sys.executable, "-c", RACER, str(root)]) for _ in range(2)]
+    seen = 0
+    while any(racer.poll() is None for racer in racers):
+        try:
+            document = json.loads(cached(root).read_text())
+        except FileNotFoundError:
+            continue
+        seen += 1
+        assert len(document["node"][0]["commands"][0]) == 300
+        assert everything(load_in(root, write_cache=False)) == expected
+    assert [racer.wait() for racer in racers] == [0, 0]
+    assert seen > 0
+    assert not list((root / ".fdl").glob("*.tmp"))
 
 
 def test_another_version_rebuilds(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +274,8 @@ def test_a_foreign_file_is_rebuilt(root: Path, foreign: str) -> None:
         lambda text: json.dumps({**json.loads(text), "node": [{"a": 1}, 0, 1, 1, 1, 1]}),
         lambda text: json.dumps({**json.loads(text), "node": [{}, 7, 1, 1, 1, 1]}),
         lambda text: json.dumps({**json.loads(text), "stamps": []}),
-        lambda text: json.dumps({**json.loads(text), "format": 0}),
+        lambda text: json.dumps({**json.loads(text), "key": []}),
+        lambda text: json.dumps({**json.loads(text), "layers": ["/other/fdl.yml"]}),
     ],
 )
 def test_a_damaged_cache_is_rebuilt(root: Path, change) -> None:
@@ -263,7 +355,8 @@ def modules_of_a_load(root: Path) -> set[str]:
 def test_a_warm_load_imports_neither_yaml_nor_pydantic(root: Path) -> None:
     cold = modules_of_a_load(root)
     assert {"yaml", "pydantic", "json"} <= cold
-    ours = {f"fdl.manifest{name}" for name in ("", ".cache", ".discover", ".load", ".node")}
+    rooms = ("", ".cache", ".discover", ".layers", ".load", ".node")
+    ours = {"fdl.light_json", "fdl.terminal", *(f"fdl.manifest{room}" for room in rooms)}
     assert modules_of_a_load(root) <= ours | {"__future__", "_json"}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from fdl.manifest import Found, find, find_in, settle
 from tests.conftest import Fdl, Project
+from tests.fdl.terminal import Terminal
 
 HELLO = "commands: {hello: {run: echo hi}}\n"
 
@@ -154,6 +155,7 @@ def test_with_a_terminal_the_user_is_asked_once_and_standard_input_is_left_alone
             input="for the child",
             stdout=subprocess.PIPE,
             stderr=theirs,
+            env={**os.environ, "CI": ""},
             text=True,
             start_new_session=True,
             timeout=60,
@@ -166,3 +168,18 @@ def test_with_a_terminal_the_user_is_asked_once_and_standard_input_is_left_alone
     assert done.stdout == f"{used} {used} for the child\n"
     assert (root / "fdl.yml").exists() is copied
     assert screen.count("Copy it to fdl.yml? [Y/n]") == typed.count(b"\n") + (typed == b"\x04")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pseudo-terminals are a Unix thing")
+@pytest.mark.parametrize(
+    ("flags", "variables"), [(["-y"], {}), (["--yes"], {}), ([], {"CI": "1"}), ([], {"CI": "true"})]
+)
+def test_nobody_is_asked_who_said_yes_or_is_a_robot(
+    project: Project, flags: list[str], variables: dict[str, str]
+) -> None:
+    root = project({"fdl.yml.example": HELLO})
+    with Terminal(*flags, "hello", cwd=root, env=variables) as session:
+        assert session.finish() == 0
+    assert "Copy it" not in session.text
+    assert "copied fdl.yml.example to fdl.yml" in session.text
+    assert (root / "fdl.yml").is_file()

@@ -10,8 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fdl.manifest import Node
+from fdl.manifest.node import dotted
 from fdl.manifest.read_yaml import read_yaml
-from fdl.manifest.show import records, scalar, show
+from fdl.manifest.show import scalar, show
 from fdl.manifest.source import MAX_KEY
 
 
@@ -21,6 +22,10 @@ def node_of(value: Any) -> Node:
     elif isinstance(value, list):
         value = [node_of(item) for item in value]
     return Node(value, "/project/fdl.yml", 7, 3)
+
+
+def text_of(value: Any) -> str:
+    return show(node_of(value), lambda _path, leaf: f"fdl.yml:{leaf.line}")
 
 
 # Words and shapes that a careless writer leaves unquoted, among all other text.
@@ -54,21 +59,21 @@ VALUES = st.recursive(
 @example({"... x": 1})
 def test_any_manifest_reads_back_to_the_same_values(options: dict[str, Any]) -> None:
     manifest = {**options, "commands": {"quick": {"options": options}}} if options else {}
-    text = show(node_of(manifest), "/project")
+    text = text_of(manifest)
     # repr, because 1, 1.0 and True are equal.
     assert repr(read_yaml(text, "fdl.yml").plain()) == repr(manifest)
 
 
 @given(VALUES)
 def test_readers_of_older_yaml_see_the_same(value: Any) -> None:
-    text = show(node_of({"key": value}), "/project")
+    text = text_of({"key": value})
     assert repr(yaml.safe_load(text)) == repr({"key": value})
 
 
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=5))
 def test_every_origin_stands_in_one_column(manifest: dict[str, Any]) -> None:
     comment = "  # fdl.yml:7"
-    lines = [line for line in show(node_of(manifest), "/project").split("\n") if comment in line]
+    lines = [line for line in text_of(manifest).split("\n") if comment in line]
     assert len(lines) == len(list(node_of(manifest).leaves()))
     bodies = [line.removesuffix(comment) for line in lines]
     assert len({len(body) for body in bodies}) == 1
@@ -121,17 +126,15 @@ def test_only_ambiguous_text_is_quoted(value: Any, text: str) -> None:
 
 def test_lists_stand_on_one_line_up_to_eighty_characters() -> None:
     fits = "x" * (80 - len("  key: [a, ]"))
-    assert show(node_of({"m": {"key": ["a", fits]}}), "/project") == (
-        f"m:\n  key: [a, {fits}]  # fdl.yml:7\n"
-    )
-    assert show(node_of({"m": {"key": ["a, b", f"{fits}y"]}}), "/project") == (
+    assert text_of({"m": {"key": ["a", fits]}}) == (f"m:\n  key: [a, {fits}]  # fdl.yml:7\n")
+    assert text_of({"m": {"key": ["a, b", f"{fits}y"]}}) == (
         f"m:\n  key:        # fdl.yml:7\n    - a, b\n    - {fits}y\n"
     )
 
 
 def test_nested_lists_stand_in_a_block_with_one_origin() -> None:
     value = {"key": [{"a": [1, "x, y"], "b": {}}, [], "z"], "none": [], "empty": {}}
-    assert show(node_of(value), "/project") == (
+    assert text_of(value) == (
         "key:          # fdl.yml:7\n"
         '  - {a: [1, "x, y"], b: {}}\n'
         "  - []\n"
@@ -142,10 +145,11 @@ def test_nested_lists_stand_in_a_block_with_one_origin() -> None:
 
 
 def test_an_empty_manifest_is_an_empty_mapping() -> None:
-    assert show(node_of({}), "/project") == "{}            # fdl.yml:7\n"
-    assert records(node_of({}), "/project") == []
+    assert text_of({}) == "{}            # fdl.yml:7\n"
 
 
-def test_records_name_paths_that_hold_dots_unmistakably() -> None:
-    paths = [record["path"] for record in records(node_of({"a.b": {'"': 1}, "c": [1]}), "/")]
-    assert paths == ['"a.b"."\\""', "c"]
+def test_comments_are_told_the_path_of_their_leaf() -> None:
+    tree = node_of({"a.b": {'"': 1}, "c": [1, [2]], "d": {}})
+    paths: list[tuple[str, ...]] = []
+    show(tree, lambda path, _leaf: str(paths.append(path)))
+    assert [dotted(path) for path in paths] == ['"a.b"."\\""', "c", "d"]

@@ -1,0 +1,117 @@
+"""The files that make one manifest: overlays beside it, and what each of them inherits from.
+
+Imported on the warm path: only ``os`` at module top.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH113, PTH118, PTH120, PTH122, PTH208
+from __future__ import annotations
+
+import os
+
+from fdl.manifest.discover import NAMES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fdl.manifest.node import Node
+
+_EXTENSIONS = tuple(name.removeprefix("fdl") for name in NAMES)
+
+
+def overlay_file(directory: str, env: str) -> str | None:
+    """The overlay ``fdl.ENV.yml`` (``.yaml``, ``.json``) of a directory, or None."""
+    if os.sep in env or "/" in env or "\0" in env:
+        return None
+    for extension in _EXTENSIONS:
+        file = os.path.join(directory, f"fdl.{env}{extension}")
+        if os.path.lexists(file):
+            return file
+    return None
+
+
+def environments(directory: str) -> list[str]:
+    """Sorted names of the overlays in a directory; empty when it cannot be read."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    found = set()
+    for name in names:
+        stem, extension = os.path.splitext(name)
+        if extension in _EXTENSIONS and stem.startswith("fdl.") and len(stem) > len("fdl."):
+            found.add(stem.removeprefix("fdl."))
+    return sorted(found)
+
+
+def stack(base: str, overlay: str | None, read: Callable[[str], Node]) -> list[Node]:
+    """The layers of a manifest, weakest first: what the base inherits, base, the same for overlay.
+
+    A file that is reached twice counts once, where it is weakest.
+
+    Args:
+        base: The manifest.
+        overlay: The overlay over it, or None.
+        read: Reads and checks one file.
+
+    Raises:
+        ManifestError: ``inherit-from`` names no file, leads in a circle, or a file is broken.
+    """
+    layers: list[Node] = []
+    seen: set[str] = set()
+    for top in (base, overlay):
+        for node in _chain(top, read) if top else ():
+            canonical = os.path.realpath(node.file)
+            if canonical not in seen:
+                seen.add(canonical)
+                layers.append(node)
+    return layers
+
+
+def _chain(file: str, read: Callable[[str], Node]) -> list[Node]:
+    """A file and its ancestors, the deepest one first, without their ``inherit-from``."""
+    chain: list[Node] = []
+    visited: list[str] = []
+    current: str | None = file
+    asked_by: Node | None = None
+    while current is not None:
+        canonical = os.path.realpath(current)
+        if canonical in visited and asked_by is not None:
+            raise _circle(asked_by, [*visited, canonical])
+        visited.append(canonical)
+        node = read(current)
+        asked_by = node.get("inherit-from")
+        chain.insert(0, _stripped(node))
+        current = _parent(asked_by) if asked_by else None
+    return chain
+
+
+def _stripped(node: Node) -> Node:
+    if "inherit-from" not in node.mapping:
+        return node
+    return node.at({key: child for key, child in node.mapping.items() if key != "inherit-from"})
+
+
+def _parent(asked_by: Node) -> str:
+    from fdl.manifest.source import refusal
+
+    # Checking has refused everything but text.
+    written = str(asked_by.value)
+    directory = os.path.dirname(asked_by.file)
+    file = os.path.normpath(os.path.join(directory, written))
+    if not os.path.isfile(file):
+        problem = f"`inherit-from: {written}`: there is no such file in {directory}"
+        hint = "the path is relative to the file that names it"
+        raise refusal(asked_by.file, asked_by.line, asked_by.column, problem, hint)
+    return file
+
+
+def _circle(asked_by: Node, files: list[str]) -> Exception:
+    from fdl.manifest.source import refusal, shown
+
+    circle = files[files.index(files[-1]) :]
+    problem = f"`inherit-from` leads in a circle: {' -> '.join(map(shown, circle))}"
+    return refusal(
+        asked_by.file, asked_by.line, asked_by.column, problem, "remove one of the links"
+    )

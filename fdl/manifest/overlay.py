@@ -1,0 +1,201 @@
+"""Layers of one manifest -> one tree that remembers what each value replaced.
+
+Maps merge key by key; anything else replaces what stood there, as a whole; null deletes, as in JSON
+Merge Patch (RFC 7396): what an overlay brings in holds no nulls either, wherever they stand. A list
+tagged ``!append``, ``!prepend`` or ``!merge-by:KEY`` joins the weaker one instead. Keys keep the
+order of the weakest layer that has them.
+"""
+
+from __future__ import annotations
+
+from fdl.manifest.node import Node, Removed
+from fdl.manifest.source import refusal, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def combine(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
+    """One manifest out of its layers: merged, and with one way of saying the mode of ``ddp``.
+
+    Args:
+        layers: Root mappings, weakest first; at least one. They are not changed.
+
+    Returns:
+        The root mapping, and the keys that are gone from it.
+
+    Raises:
+        ManifestError: A list tag stands over something that is no list.
+    """
+    node, removed = merge(layers)
+    node, undone = _drop_weaker_mode(node, layers)
+    return node, [*removed, *undone]
+
+
+def merge(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
+    """Lay manifests over each other.
+
+    Args:
+        layers: Root mappings, weakest first; at least one. They are not changed.
+
+    Returns:
+        The merged root mapping, and the keys that are gone from it.
+
+    Raises:
+        ManifestError: A list tag stands over something that is no list.
+    """
+    root = layers[0]
+    for layer in layers[1:]:
+        root = _over(root, layer)
+    removed: list[Removed] = []
+    return _with_marks_below(_without_deleted(root, (), removed)), removed
+
+
+def _drop_weaker_mode(root: Node, layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
+    """Let the stronger layer decide between ``ddp.mode`` and ``ddp.policy``/``backend``.
+
+    They say the same in two ways, so whoever overrides one way drops the other.
+
+    Args:
+        root: The merged manifest.
+        layers: What it was merged from, weakest first.
+    """
+    strength = {layer.file: index for index, layer in enumerate(layers)}
+    removed: list[Removed] = []
+
+    def settled(node: Node, path: tuple[str, ...]) -> Node:
+        ddp = node.get("ddp")
+        parts = [ddp.get(name) for name in ("mode", "policy", "backend")] if ddp else []
+        mode, pair = parts[:1], [part for part in parts[1:] if part]
+        if not ddp or not mode or mode[0] is None or not pair:
+            return node
+        mode_wins = strength[mode[0].file] > max(strength[part.file] for part in pair)
+        losing = ("policy", "backend") if mode_wins else ("mode",)
+        by = mode[0] if mode_wins else pair[0]
+        for name in losing:
+            if lost := ddp.get(name):
+                gone = by.at(None)
+                gone.losers = (lost, *lost.losers)
+                removed.append(Removed((*path, "ddp", name), gone))
+        kept = {name: child for name, child in ddp.mapping.items() if name not in losing}
+        return node.at({**node.mapping, "ddp": ddp.at(kept)})
+
+    commands = root.get("commands")
+    if commands:
+        settled_commands = {
+            name: settled(spec, ("commands", name)) for name, spec in commands.mapping.items()
+        }
+        root = root.at({**root.mapping, "commands": commands.at(settled_commands)})
+    return settled(root, ()), removed
+
+
+def _over(below: Node, above: Node) -> Node:
+    """One value over another one."""
+    if isinstance(below.value, dict) and isinstance(above.value, dict):
+        return _maps(below, above)
+    if above.merge and below.value is not None:
+        made = _lists(below, above)
+    else:
+        made = _brought_in(above)
+        made.merge = None
+    made.losers = (below, *below.losers)
+    made.secret = above.secret or below.secret
+    return made
+
+
+def _maps(below: Node, above: Node) -> Node:
+    merged = dict(below.mapping)
+    for key, child in above.mapping.items():
+        if key in merged:
+            merged[key] = _over(merged[key], child)
+        elif child.value is not None:
+            merged[key] = _brought_in(child)
+    made = below.at(merged)
+    made.secret = above.secret or below.secret
+    return made
+
+
+def _brought_in(node: Node) -> Node:
+    """What an overlay puts where no mapping stood; its nulls delete nothing and are dropped."""
+    if not isinstance(node.value, dict):
+        return node.at(node.value)
+    kept = {k: _brought_in(child) for k, child in node.mapping.items() if child.value is not None}
+    return node.at(kept)
+
+
+def _lists(below: Node, above: Node) -> Node:
+    mine, theirs = above.value, below.value
+    if not isinstance(mine, list) or not isinstance(theirs, list):
+        kind = "a mapping" if isinstance(theirs, dict) else "no list"
+        place = f"{shown(below.file)}:{below.line}"
+        raise refusal(
+            above.file,
+            above.line,
+            above.column,
+            f"`!{above.merge}` needs a list below it, and {place} holds {kind}",
+            "remove the tag to replace the value",
+        )
+    if above.merge == "append":
+        return above.at([*theirs, *mine])
+    if above.merge == "prepend":
+        return above.at([*mine, *theirs])
+    return above.at(_by_key(theirs, above, (above.merge or "").partition(":")[2]))
+
+
+def _by_key(below: list[Node], above: Node, key: str) -> list[Node]:
+    """Items of equal ``key`` merged in place, the others appended."""
+    merged = list(below)
+    places = {_identity(item, key): index for index, item in reversed(list(enumerate(below)))}
+    for item in above.value if isinstance(above.value, list) else []:
+        name = _identity(item, key)
+        if name is None:
+            raise refusal(
+                item.file,
+                item.line,
+                item.column,
+                f"`!{above.merge}` needs items with `{key}`, and this one has none",
+                f"give every item a `{key}`, or use `!append`",
+            )
+        if name in places:
+            merged[places[name]] = _over(merged[places[name]], item)
+        else:
+            places[name] = len(merged)
+            merged.append(item)
+    return merged
+
+
+def _identity(item: Node, key: str) -> tuple[str, str] | None:
+    """What tells one item from another; None for an item without ``key``."""
+    value = item.get(key)
+    if value is None or isinstance(value.value, dict | list):
+        return None
+    return type(value.value).__name__, str(value.value)
+
+
+def _with_marks_below(node: Node, *, secret: bool = False) -> Node:
+    """The tree in which ``!secret`` on a mapping or list marks everything in it."""
+    made = node.at(node.value)
+    made.secret = secret = secret or node.secret
+    if isinstance(node.value, dict):
+        made.value = {
+            key: _with_marks_below(child, secret=secret) for key, child in node.value.items()
+        }
+    elif isinstance(node.value, list):
+        made.value = [_with_marks_below(item, secret=secret) for item in node.value]
+    return made
+
+
+def _without_deleted(node: Node, path: tuple[str, ...], removed: list[Removed]) -> Node:
+    """The tree without the nulls that deleted something; a lone layer keeps its own nulls."""
+    if not isinstance(node.value, dict):
+        return node
+    kept = {}
+    for key, child in node.value.items():
+        if child.value is None and child.losers:
+            # A null over a null has deleted nothing that anybody wrote a value for.
+            if any(loser.value is not None for loser in child.losers):
+                removed.append(Removed((*path, key), child))
+        else:
+            kept[key] = _without_deleted(child, (*path, key), removed)
+    return node.at(kept)

@@ -1,0 +1,84 @@
+"""Which environment a call is made for: ``--env``, ``FDL_ENV``, or the first word.
+
+Imported on the warm path: only ``os`` at module top.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH119
+from __future__ import annotations
+
+import os
+
+from fdl.errors import UsageError
+from fdl.manifest.layers import environments, overlay_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from fdl.manifest.discover import Found
+
+
+def explicit(flag: str | None, variables: Mapping[str, str]) -> tuple[str, str] | None:
+    """The environment asked for by ``--env`` or else ``FDL_ENV``, and how it was asked for."""
+    if flag is not None:
+        return flag, f"--env {flag}"
+    variable = variables.get("FDL_ENV")
+    return (variable, f"FDL_ENV={variable}") if variable else None
+
+
+def require_overlay(found: Found | None, env: str, asked: str) -> None:
+    """Refuse an environment that the project has no overlay for.
+
+    Args:
+        found: The project's manifest.
+        env: The environment.
+        asked: How it was asked for: ``--env ci``.
+
+    Raises:
+        UsageError: There is no manifest, or no overlay beside it; lists the environments there are.
+    """
+    remedy = f"unset FDL_ENV, or create fdl.{env}.yml" if asked.startswith("FDL_ENV") else ""
+    if found is None:
+        raise UsageError(
+            f"`{asked}`: there is no fdl.yml here or above, so no fdl.{env}.yml beside it",
+            hint=remedy or "go to the project's folder",
+        )
+    if overlay_file(found.directory, env) is None:
+        known = environments(found.directory)
+        listed = f"environments here: {', '.join(known)}" if known else "no environments here"
+        raise UsageError(
+            f"`{asked}`: there is no fdl.{env}.yml in {found.directory} ({listed})",
+            hint=remedy or (f"--env {known[0]}" if known else f"create fdl.{env}.yml"),
+        )
+
+
+def is_first_word(
+    word: str,
+    found: Found | None,
+    builtins: Collection[str],
+    commands: Callable[[], Collection[str]],
+) -> bool:
+    """Whether the first word of a call names an environment of the project.
+
+    Args:
+        word: The word.
+        found: The project's manifest.
+        builtins: Names of the built-in commands, hidden ones included.
+        commands: The names of the base manifest's commands; asked only when it matters.
+
+    Raises:
+        UsageError: The word names a command as well.
+    """
+    if found is None or word.startswith("-"):
+        return False
+    overlay = overlay_file(found.directory, word)
+    if overlay is None:
+        return False
+    if word in builtins or word in commands():
+        kind = "a built-in command" if word in builtins else "a command of the manifest"
+        raise UsageError(
+            f"`{word}` is ambiguous: {kind} and the environment of {os.path.basename(overlay)}",
+            hint=f"rename one of them; until then `--env {word}` selects the environment",
+        )
+    return True

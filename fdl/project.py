@@ -1,0 +1,199 @@
+"""The project a call is about: its manifests under the active environment.
+
+Imported on the warm path.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH109
+from __future__ import annotations
+
+import os
+
+from fdl.errors import FdlError, ManifestError
+from fdl.manifest import find, find_in, load, settle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.dispatch.planner import Surroundings
+    from fdl.dispatch.walk import Help, Level, Refresh, Unknown
+    from fdl.manifest import Found, Manifest
+    from fdl.plan import Plan
+    from fdl.prepass import Invocation
+
+
+class Project:
+    """Reads the manifests of one project, each once.
+
+    Attributes:
+        found: The project's manifest on disk.
+        env: The active environment, or None.
+        examples: Whether an example stood in for a manifest that does not exist yet.
+        warnings: What the manifests read so far give reason to warn about.
+    """
+
+    __slots__ = ("_executes", "_read", "_write_cache", "env", "examples", "found", "warnings")
+
+    def __init__(
+        self,
+        found: Found,
+        env: str | None = None,
+        *,
+        executes: bool = False,
+        write_cache: bool = False,
+    ) -> None:
+        self.found = found
+        self.env = env
+        self.examples = False
+        self.warnings: list[str] = []
+        self._executes = executes
+        self._write_cache = write_cache
+        self._read: dict[str, Manifest] = {}
+
+    @property
+    def directory(self) -> str:
+        """The project root."""
+        return self.found.directory
+
+    @property
+    def root(self) -> Manifest:
+        """The project's manifest.
+
+        Raises:
+            ManifestError: It is broken.
+        """
+        return self._load(self.found)
+
+    def child(self, directory: str) -> Manifest | None:
+        """The manifest of a directory, None when there is none.
+
+        Raises:
+            ManifestError: It is broken.
+        """
+        found = find_in(directory)
+        return None if found is None else self._load(found)
+
+    def describe(self, directory: str) -> str | None:
+        """A child's description for a list of commands; its errors are not that list's."""
+        try:
+            manifest = self.child(directory)
+        except FdlError:
+            return None
+        return None if manifest is None else manifest.node.text("description")
+
+    def level(self) -> Level:
+        """The project as the first level of a walk."""
+        from fdl.dispatch.walk import Level
+
+        return Level(self.root, (), self.directory, None)
+
+    def environments(self) -> list[str]:
+        """Names of the project's environments, sorted."""
+        from fdl.manifest.layers import environments
+
+        return environments(self.directory)
+
+    def resolve(
+        self,
+        tokens: Sequence[str],
+        surroundings: Surroundings,
+        *,
+        help_wanted: bool = False,
+        exported: dict[str, str] | None = None,
+        append: bool = True,
+    ) -> Plan | Help | Refresh | Unknown:
+        """What a command line means; nothing is started.
+
+        Args:
+            tokens: The command line without global flags.
+            surroundings: Where it is taken to run.
+            help_wanted: Whether to explain the deepest level reached instead of planning a run.
+            exported: Variables that hand global flags to children.
+            append: Whether ``append:`` counts.
+
+        Raises:
+            FdlError: A manifest on the way is broken, or the arguments do not fit.
+        """
+        from fdl.dispatch.planner import Planner
+        from fdl.dispatch.walk import resolve
+
+        return resolve(
+            self.level(),
+            list(tokens),
+            help_wanted=help_wanted,
+            load=self.child,
+            planner=Planner(self.directory, surroundings, exported or {}, append),
+        )
+
+    def _load(self, found: Found) -> Manifest:
+        known = self._read.get(found.directory)
+        if known is None:
+            settled = settle(found, executes=self._executes)
+            self.examples = self.examples or settled.is_example
+            known = load(settled, self.env, write_cache=self._write_cache)
+            self.warnings.extend(known.warnings)
+            self._read[found.directory] = known
+        return known
+
+
+def locate() -> Found | None:
+    """The manifest nearest to the working directory, or None.
+
+    Raises:
+        FdlError: The working directory is gone or cannot be read.
+    """
+    try:
+        return find(os.getcwd())
+    except OSError as problem:
+        raise FdlError(
+            f"the current directory cannot be read: {problem.strerror}", hint="cd to another one"
+        ) from None
+
+
+def base_commands(found: Found, *, write_cache: bool) -> list[str]:
+    """Names of the commands that the manifest alone defines, before any overlay.
+
+    Raises:
+        ManifestError: It cannot be read.
+    """
+    try:
+        node = load(found, write_cache=write_cache).node
+    except ManifestError:
+        # It may need its overlay to be whole; the names are there without.
+        from fdl.manifest.read import read
+
+        node = read(found.path)
+    commands = node.get("commands")
+    return list(commands.mapping) if commands else []
+
+
+def required(found: Found | None) -> Found:
+    """``found``, where a command makes no sense without a manifest.
+
+    Raises:
+        ManifestError: There is none.
+    """
+    if found is None:
+        raise ManifestError(
+            f"no fdl.yml found in {os.getcwd()} or any directory above it",
+            hint="create one here, or type `fdl init NAME` for a new project",
+        )
+    return found
+
+
+def active_environment(invocation: Invocation, found: Found | None) -> str | None:
+    """The environment this call reads manifests for, whichever way it was selected.
+
+    Raises:
+        UsageError: It has no overlay beside the project's manifest.
+    """
+    from fdl.manifest.select import explicit, require_overlay
+
+    if invocation.first_word_env is not None:
+        return invocation.first_word_env
+    asked = explicit(invocation.env, os.environ)
+    if asked is None:
+        return None
+    require_overlay(found, *asked)
+    return asked[0]

@@ -1,0 +1,381 @@
+"""Environment overlays, as they are typed."""
+
+import json
+
+import pytest
+
+BASE = """
+    commands:
+      t: {run: "echo base"}
+      show: {run: 'printf "%s\\n" "$FDL_ENV"'}
+    """
+
+
+def overlay(word: str) -> str:
+    return f"commands: {{t: {{run: echo {word}}}}}\n"
+
+
+@pytest.fixture(name="many")
+def _many(project):
+    """A project with three environments."""
+    return project(
+        {"fdl.yml": BASE, **{f"fdl.{env}.yml": overlay(env) for env in ("prod", "stage", "ci")}}
+    )
+
+
+@pytest.mark.case("cli", 33)
+@pytest.mark.usefixtures("many")
+def test_the_flag_beats_the_variable_which_beats_the_first_word(fdl):
+    done = fdl("ci", "--env", "prod", "t", env={"FDL_ENV": "stage"})
+    assert (done.exit, done.out) == (1, "")
+    assert "unknown command: ci" in done.err, "the first word stays the command"
+    assert fdl("t", "--env", "prod", env={"FDL_ENV": "stage"}).out == "prod\n"
+    assert fdl("--env=prod", "t").out == "prod\n"
+    assert fdl("t", env={"FDL_ENV": "stage"}).out == "stage\n"
+    assert "unknown command: ci" in fdl("ci", "t", env={"FDL_ENV": "stage"}).err
+    assert fdl("ci", "t", env={"FDL_ENV": ""}).out == "ci\n"
+    assert fdl("t").out == "base\n"
+
+
+@pytest.mark.case("cli", 33)
+def test_a_command_named_like_a_lower_candidate_keeps_its_word(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {ci: }",
+            "ci/fdl.yml": "commands: {t: {run: echo base}}",
+            "ci/fdl.prod.yml": "commands: {t: {run: echo the command ci under prod}}",
+            "fdl.prod.yml": "",
+            "fdl.stage.yml": "",
+            "fdl.ci.yml": "",
+        }
+    )
+    done = fdl("ci", "--env", "prod", "t", env={"FDL_ENV": "stage"})
+    assert (done.exit, done.out) == (0, "the command ci under prod\n")
+
+
+@pytest.mark.case("cli", 34)
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        (("t", "--env"), "`--env` needs the name of an environment"),
+        (("t", "--env="), "`--env=` names no environment"),
+        (("--env", "--help"), "`--help` is a flag"),
+        (("--env", "ci", "t", "--env=prod"), "`--env` was given twice: ci and prod"),
+        (("--env", "ci", "--env", "ci", "t"), "given twice"),
+    ],
+)
+@pytest.mark.usefixtures("many")
+def test_a_flag_without_one_clear_name_is_refused(fdl, typed, reason):
+    done = fdl(*typed)
+    assert (done.exit, done.out) == (1, "")
+    assert reason in done.err
+
+
+@pytest.mark.case("cli", 35)
+@pytest.mark.usefixtures("many")
+def test_the_first_word_selects_an_environment(fdl):
+    assert fdl("ci", "t").out == "ci\n"
+    page = fdl("ci")
+    assert page.exit == 0
+    assert "t     echo ci\n" in page.out
+    assert "  ci     (active)\n" in page.out
+    assert fdl("ci", "show").out == "\n", "the choice is not handed to children"
+
+
+@pytest.mark.case("cli", 35)
+def test_a_first_word_that_is_a_command_as_well_is_ambiguous(project, fdl):
+    project({"fdl.yml": "commands: {ci: {run: echo command}}", "fdl.ci.yml": overlay("ci")})
+    for typed in (("ci",), ("ci", "t"), ("ci", "--help")):
+        done = fdl(*typed)
+        assert (done.exit, done.out) == (1, "")
+        assert "`ci` is ambiguous: a command of the manifest" in done.err
+        assert "fdl.ci.yml" in done.err
+        assert "rename one of them" in done.err
+    assert fdl("--env", "ci", "t").out == "ci\n"
+
+
+@pytest.mark.case("cli", 35)
+def test_a_first_word_without_overlay_is_an_unknown_command(project, fdl):
+    project({"fdl.yml": BASE})
+    done = fdl("ci", "t")
+    assert done.exit == 1
+    assert "unknown command: ci" in done.err
+
+
+@pytest.mark.parametrize("name", ["config", "version", "__complete", "init"])
+def test_an_environment_named_like_a_built_in_is_ambiguous(project, fdl, name):
+    project({"fdl.yml": BASE, f"fdl.{name}.yml": overlay("overlay")})
+    if name == "__complete":
+        # It answers keystrokes, so it never fails; `--env` reaches the environment.
+        assert fdl("--env", name, "t").out == "overlay\n"
+        return
+    done = fdl(name, "show")
+    assert (done.exit, done.out) == (1, "")
+    assert f"`{name}` is ambiguous: a built-in command" in done.err
+    assert fdl("--env", name, "t").out == "overlay\n"
+
+
+def test_what_only_an_overlay_defines_does_not_make_its_name_ambiguous(project, fdl):
+    project({"fdl.yml": BASE, "fdl.ci.yml": "commands: {ci: {run: echo inner}}"})
+    assert fdl("ci", "ci").out == "inner\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "variable", "asked"),
+    [
+        (("--env", "nope", "t"), "", "--env nope"),
+        (("t",), "nope", "FDL_ENV=nope"),
+        (("config", "show"), "nope", "FDL_ENV=nope"),
+    ],
+)
+def test_an_environment_that_does_not_exist_is_named_with_those_that_do(
+    many, fdl, typed, variable, asked
+):
+    done = fdl(*typed, env={"FDL_ENV": variable})
+    assert (done.exit, done.out) == (1, "")
+    assert f"`{asked}`: there is no fdl.nope.yml in {many}" in done.err
+    assert "environments here: ci, prod, stage" in done.err
+
+
+def test_an_environment_without_any_manifest_names_the_expected_file(fdl):
+    done = fdl("--env", "ci", "t")
+    assert done.exit == 1
+    assert "no fdl.yml here or above, so no fdl.ci.yml" in done.err
+
+
+@pytest.mark.usefixtures("many")
+def test_a_variable_of_another_project_breaks_neither_version_nor_help(fdl):
+    for typed in (("--version",), ("version",), ("completions", "bash")):
+        done = fdl(*typed, env={"FDL_ENV": "nope"})
+        assert (done.exit, done.err) == (0, "")
+    page = fdl("--help", env={"FDL_ENV": "nope"})
+    assert page.exit == 0
+    assert "echo base" in page.out
+    assert "FDL_ENV=nope" in page.err
+
+
+@pytest.mark.parametrize("name", ["../prod", "a/b"])
+@pytest.mark.usefixtures("many")
+def test_an_environment_is_a_name_and_no_path(fdl, name):
+    assert fdl("--env", name, "t").exit == 1
+    assert "unknown command" in fdl(name, "t").err
+
+
+def test_children_have_overlays_of_their_own_and_may_lack_them(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {a: , b: }",
+            "fdl.ci.yml": "",
+            "a/fdl.yml": "entry: echo a\ntraining: {epochs: 5}",
+            "a/fdl.ci.json": '{"training": {"epochs": 1}}',
+            "b/fdl.yml": "entry: echo b\ntraining: {epochs: 5}",
+        }
+    )
+    assert fdl("a").out == "a --epochs 5\n"
+    assert fdl("ci", "a").out == "a --epochs 1\n"
+    assert fdl("ci", "b").out == "b --epochs 5\n"
+
+
+def test_an_overlay_replaces_the_entry_of_a_child(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {train: {path: ./train}}",
+            "fdl.ci.yml": "commands: {train: {entry: echo faked}}",
+            "train/fdl.yml": """
+                entry: echo real
+                training: {epochs: 5}
+                commands: {q: {options: {a: 1}}}
+                """,
+        }
+    )
+    assert fdl("train").out == "real --epochs 5\n"
+    assert fdl("ci", "train").out == "faked --epochs 5\n"
+    assert fdl("ci", "train", "q").out == "faked --epochs 5 --a 1\n"
+    plan = json.loads(fdl("--dry-run", "--json", "--env", "ci", "train").out)
+    assert plan["origin"].startswith("fdl.ci.yml:1:")
+
+
+def test_entry_beside_run_is_refused(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {t: {run: 'true'}}",
+            "fdl.ci.yml": "commands: {t: {entry: echo}}",
+        }
+    )
+    done = fdl("ci", "t")
+    assert done.exit == 1
+    assert "fdl.ci.yml:1:23" in done.err
+    assert "`run` and `entry` exclude each other" in done.err
+
+
+def test_an_overlay_can_delete_and_add_commands(project, fdl):
+    project(
+        {
+            "fdl.yml": BASE,
+            "fdl.ci.yml": "commands: {t: ~, extra: {run: echo extra}}",
+        }
+    )
+    assert "unknown command: t" in fdl("ci", "t").err
+    assert fdl("ci", "extra").out == "extra\n"
+    assert "unknown command: extra" in fdl("extra").err
+
+
+def test_the_stronger_layer_decides_between_mode_and_policy(project, fdl):
+    project(
+        {
+            "fdl.yml": """
+                entry: echo
+                ddp: {mode: sync, anchor: 3}
+                commands: {p: {options: {x: 1}}}
+                """,
+            "fdl.ci.yml": "ddp: {policy: async, backend: cpu}",
+            "fdl.up.yml": "inherit-from: fdl.ci.yml\nddp: {mode: solo-1}",
+        }
+    )
+    assert fdl("p").out == "--mode sync --anchor 3 --x 1\n"
+    assert fdl("ci", "p").out == "--policy async --backend cpu --anchor 3 --x 1\n"
+    assert fdl("up", "p").out == "--mode solo-1 --anchor 3 --x 1\n"
+
+
+def test_a_mistake_in_an_overlay_is_told_with_its_own_place(project, fdl):
+    project({"fdl.yml": BASE, "fdl.ci.yml": "commands:\n  t: {rum: x}\n"})
+    done = fdl("ci", "t")
+    assert done.exit == 1
+    assert "fdl.ci.yml:2:7: unknown key `commands.t.rum`; did you mean `run`?" in done.err
+    assert fdl("t").out == "base\n", "without the environment nobody asks for it"
+
+
+def test_layers_may_share_what_is_required(project, fdl):
+    project(
+        {
+            "fdl.yml": """
+                entry: echo
+                ddp: {speed_hint: {slow_rank: 1}}
+                commands: {p: {options: {x: 1}}}
+                """,
+            "fdl.ci.yml": "ddp: {speed_hint: {ratio: 2}}",
+        }
+    )
+    assert fdl("ci", "p").out == "--speed-hint 1:2 --x 1\n"
+    done = fdl("p")
+    assert done.exit == 1
+    assert "fdl.yml:2:19: `ddp.speed_hint` needs `ratio`" in done.err
+
+
+@pytest.mark.case("cli", 38)
+def test_layers_come_from_the_deepest_ancestor_up_and_count_once(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {t: {run: echo base}, only: {run: echo only}}",
+            "cloud.yml": "commands: {t: {run: echo cloud}, c: {run: echo cloud}}",
+            "fdl.ci.yml": "inherit-from: cloud.yml\ncommands: {t: {run: echo ci}}",
+            "fdl.again.yml": "inherit-from: fdl.yml\ncommands: {x: {run: echo x}}",
+            "fdl.over.yml": "inherit-from: shared/over.yml",
+            "shared/over.yml": "inherit-from: ../fdl.yml\ncommands: {t: {run: echo over}}",
+        }
+    )
+    assert (fdl("ci", "t").out, fdl("ci", "c").out, fdl("ci", "only").out) == (
+        "ci\n",
+        "cloud\n",
+        "only\n",
+    )
+    shown = json.loads(fdl("config", "show", "ci", "--json").out)
+    assert [leaf["file"] for leaf in shown if leaf["path"] == "commands.t.run"] == ["fdl.ci.yml"]
+    assert [leaf["file"] for leaf in shown if leaf["path"] == "commands.c.run"] == ["cloud.yml"]
+    assert fdl("again", "t").out == "base\n"
+    assert fdl("over", "t").out == "over\n", "the base counts once, below what inherits it"
+
+
+def test_a_base_inherits_too(project, fdl):
+    project(
+        {
+            "fdl.yml": "inherit-from: ../common/fdl.yml\ncommands: {mine: {run: pwd}}",
+            "../common/fdl.yml": "commands: {theirs: {run: pwd}}\ninherit-from: ~",
+        }
+    )
+    folder = fdl("mine").out
+    assert fdl("theirs").out == folder, "paths and folders are the project's own"
+    assert "inherit-from" not in fdl("config", "show").out
+
+
+@pytest.mark.case("cli", 39)
+def test_a_circle_of_inheritance_names_every_file(project, fdl):
+    project(
+        {
+            "fdl.yml": "inherit-from: a.yml",
+            "a.yml": "inherit-from: b.yml",
+            "b.yml": "inherit-from: a.yml",
+            "fdl.self.yml": "inherit-from: fdl.self.yml",
+        }
+    )
+    done = fdl("t")
+    assert (done.exit, done.out) == (1, "")
+    assert "b.yml:1:15: `inherit-from` leads in a circle: a.yml -> b.yml -> a.yml" in done.err
+
+
+@pytest.mark.case("cli", 39)
+def test_inheriting_from_oneself_is_a_circle(project, fdl):
+    project({"fdl.yml": BASE, "fdl.ci.yml": "inherit-from: ./fdl.ci.yml"})
+    assert "in a circle: fdl.ci.yml -> fdl.ci.yml" in fdl("ci", "t").err
+
+
+@pytest.mark.case("cli", 39)
+def test_inheriting_from_a_number_is_refused(project, fdl):
+    project({"fdl.yml": "inherit-from: 42"})
+    done = fdl("t")
+    assert done.exit == 1
+    assert "fdl.yml:1:15: `inherit-from` must be the path of the manifest" in done.err
+    assert "not 42 (a number)" in done.err
+
+
+def test_a_missing_ancestor_is_told_at_the_line_that_names_it(project, fdl):
+    project({"fdl.yml": "description: x\ninherit-from: gone.yml"})
+    done = fdl("t")
+    assert done.exit == 1
+    assert "fdl.yml:2:15: `inherit-from: gone.yml`: there is no such file" in done.err
+
+
+@pytest.mark.case("cli", 40)
+@pytest.mark.parametrize("text", ["# nothing here\n", "", "---\n", "~\n", "{}\n"])
+def test_an_overlay_that_says_nothing_changes_nothing(project, fdl, text):
+    project({"fdl.yml": BASE, "fdl.ci.yml": text})
+    assert fdl("config", "show", "ci").out == fdl("config", "show").out
+    assert fdl("ci", "t").out == "base\n"
+
+
+def test_lists_join_when_a_tag_says_so(project, fdl):
+    project(
+        {
+            "fdl.yml": "entry: echo\ncommands: {p: {options: {l: [a, b]}}}",
+            "fdl.app.yml": "commands: {p: {options: {l: !append [c]}}}",
+            "fdl.pre.yml": "commands: {p: {options: {l: !prepend [c]}}}",
+            "fdl.all.yml": "commands: {p: {options: {l: [c]}}}",
+        }
+    )
+    assert fdl("app", "p").out == "--l a,b,c\n"
+    assert fdl("pre", "p").out == "--l c,a,b\n"
+    assert fdl("all", "p").out == "--l c\n"
+
+
+def test_a_list_tag_over_something_else_is_refused(project, fdl):
+    project(
+        {
+            "fdl.yml": "entry: echo\ncommands: {p: {options: {l: text}}}",
+            "fdl.ci.yml": "commands: {p: {options: {l: !append [c]}}}",
+            "fdl.bad.yml": "commands: {p: {options: {l: !append c}}}",
+            "fdl.odd.yml": "commands: {p: {options: {l: !merge-by [c]}}}",
+        }
+    )
+    done = fdl("ci", "p")
+    assert done.exit == 1
+    assert "fdl.ci.yml:1:29: `!append` needs a list below it" in done.err
+    assert "fdl.yml:2 holds" in done.err
+    assert "fdl.bad.yml:1:29: `!append` needs a list" in fdl("bad", "p").err
+    assert "fdl.odd.yml:1:29" in fdl("odd", "p").err
+
+
+def test_an_overlay_that_is_a_directory_or_dangles_is_told(project, fdl):
+    folder = project({"fdl.yml": BASE, "fdl.ci.yml/x": ""})
+    (folder / "fdl.gone.yml").symlink_to("nowhere.yml")
+    assert "fdl.ci.yml: is a directory" in fdl("ci", "t").err
+    assert "fdl.gone.yml: is a link to nowhere.yml" in fdl("--env", "gone", "t").err
