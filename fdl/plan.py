@@ -5,7 +5,17 @@ Imported on the warm path: no yaml, pydantic, json, typing or dataclasses at mod
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    # The text of a value that lost, and where it stands.
+    Loser = tuple[str, str]
+
 SCHEMA_VERSION = 1
+
+PLAN_VARIABLE = "FDL_PLAN"
+"""Carries :meth:`Plan.inner` to the started program, as JSON."""
 
 
 class Flag:
@@ -17,16 +27,61 @@ class Flag:
         name: The flag, e.g. ``--epochs``.
         field: Dotted manifest path, e.g. ``training.epochs``.
         origin: ``file:line:column``, the file relative to the project root.
+        secret: Whether the value is kept from print.
+        losers: Values it has replaced (of weaker layers, of the manifest under a preset),
+            strongest first.
     """
 
-    __slots__ = ("count", "field", "index", "name", "origin")
+    __slots__ = ("count", "field", "index", "losers", "name", "origin", "secret")
 
-    def __init__(self, index: int, count: int, name: str, field: str, origin: str) -> None:
+    def __init__(
+        self,
+        index: int,
+        count: int,
+        name: str,
+        field: str,
+        origin: str,
+        *,
+        secret: bool = False,
+        losers: Iterable[Loser] = (),
+    ) -> None:
         self.index = index
         self.count = count
         self.name = name
         self.field = field
         self.origin = origin
+        self.secret = secret
+        self.losers = list(losers)
+
+
+class Variable:
+    """One environment variable of the child and the place it came from.
+
+    Attributes:
+        name: Its name.
+        value: What the child sees.
+        origin: ``file:line:column`` or ``file:line``; ``shell`` for one that fdl's own
+            environment has, ``command line`` for a global flag, ``fdl`` for fdl's own.
+        secret: Whether the value is kept from print.
+        losers: Values it has replaced, strongest first.
+    """
+
+    __slots__ = ("losers", "name", "origin", "secret", "value")
+
+    def __init__(
+        self,
+        name: str,
+        value: str,
+        origin: str,
+        *,
+        secret: bool = False,
+        losers: Iterable[Loser] = (),
+    ) -> None:
+        self.name = name
+        self.value = value
+        self.origin = origin
+        self.secret = secret
+        self.losers = list(losers)
 
 
 class Plan:
@@ -36,20 +91,24 @@ class Plan:
         kind: ``"run"`` (a shell script) or ``"entry"`` (a program with generated arguments).
         command: The command path as typed, e.g. ``["train", "quick"]``.
         argv: The command's own tokens; for a run-kind ``["sh", "-c", SCRIPT]``.
+        typed: The tokens among them that were typed.
         cwd: Absolute working directory of the process that is started.
         root: Absolute project root.
         env: Variables set for the child on top of the inherited ones.
+        variables: What is known about the child's variables: those of ``env``, and those a
+            manifest names and the shell has already.
         service: Docker compose service, or None for the host.
         flags: Origin of every generated flag (entries only).
         preset: Name of the preset that shaped the arguments, or None.
         origin: ``file:line:column`` of the ``run`` or ``entry`` itself.
         launch: The tokens really started: ``argv`` on the host, ``docker compose run …`` around it
             for a service.
+        secrets: Texts in ``argv`` that the manifest marks as secret.
     """
 
     __slots__ = (
         "argv", "command", "cwd", "env", "flags", "kind", "launch", "origin", "preset", "root",
-        "service",
+        "secrets", "service", "typed", "variables",
     )  # fmt: skip
 
     def __init__(
@@ -60,41 +119,82 @@ class Plan:
         argv: list[str],
         cwd: str,
         root: str,
-        env: dict[str, str],
         service: str | None,
         flags: list[Flag],
         preset: str | None,
         origin: str,
+        typed: Sequence[str] = (),
+        secrets: Iterable[str] = (),
     ) -> None:
         self.kind = kind
         self.command = command
         self.argv = argv
+        self.typed = list(typed)
         self.cwd = cwd
         self.root = root
-        self.env = env
+        self.env: dict[str, str] = {}
+        self.variables: list[Variable] = []
         self.service = service
         self.flags = flags
         self.preset = preset
         self.origin = origin
         self.launch = argv
+        self.secrets = list(secrets)
+
+    def set(self, variable: Variable) -> None:
+        """Give the child a variable, in place of one of the same name."""
+        self.env[variable.name] = variable.value
+        self.variables = [one for one in self.variables if one.name != variable.name]
+        self.variables.append(variable)
 
     def as_dict(self) -> dict[str, object]:
-        """The plan as JSON data: what ``--dry-run --json`` prints."""
-        return {**self.inner(), "env": self.env, "launch": self.launch}
+        """The plan as JSON data, secrets included; print :func:`fdl.redaction.redacted` of it."""
+        return {
+            **self.inner(),
+            "env": self.env,
+            "variables": [
+                {**_fields(one), "losers": _losers(one.losers)}
+                for one in self.variables
+                if one.name != PLAN_VARIABLE
+            ],
+            "launch": self.launch,
+        }
 
     def inner(self) -> dict[str, object]:
-        """What the started program may know about itself: what ``FDL_PLAN`` carries."""
+        """What the started program may know about itself: what ``FDL_PLAN`` carries.
+
+        It holds the arguments as they are, for comparison with the program's own. Values that
+        lost, and values of variables, are not in it when they are secret. Of an entry's arguments
+        the last ``typed`` ones were typed; a program lets its environment win over the others.
+        """
+        from fdl.secrets import REDACTED
+
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": self.kind,
             "command": self.command,
             "argv": self.argv,
+            "typed": len(self.typed),
             "cwd": self.cwd,
             "root": self.root,
             "service": self.service,
             "flags": [
-                {name: getattr(flag, name) for name in Flag.__slots__} for flag in self.flags
+                {**_fields(flag), "losers": _losers(flag.losers, REDACTED if flag.secret else "")}
+                for flag in self.flags
+            ],
+            "variables": [
+                {"name": one.name, "origin": one.origin, "secret": one.secret}
+                for one in self.variables
+                if one.name != PLAN_VARIABLE
             ],
             "preset": self.preset,
             "origin": self.origin,
         }
+
+
+def _fields(record: Flag | Variable) -> dict[str, object]:
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def _losers(losers: Iterable[Loser], instead: str = "") -> list[dict[str, str]]:
+    return [{"value": instead or value, "origin": origin} for value, origin in losers]

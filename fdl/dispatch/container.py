@@ -10,7 +10,8 @@ from typing import Any
 
 from fdl.dispatch.compose import quote
 from fdl.errors import ManifestError
-from fdl.plan import Plan
+from fdl.libtorch.active import compose_variables
+from fdl.plan import PLAN_VARIABLE, Plan, Variable
 
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 """Names of the compose file, in Docker's own order of preference."""
@@ -18,17 +19,21 @@ COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-co
 DEFAULT_ROOT = "/workspace"
 """Where the project is taken to be mounted when the compose file does not say."""
 
-# Handed through from fdl's own environment; the values are not repeated on the command line.
+# Whatever set them for fdl, they also speak to what runs inside.
 _HANDED_THROUGH = ("FLODL_VERBOSITY", "FLODL_COLOR")
 
 
-def wrap(plan: Plan, inner: str, variables: Mapping[str, str | None], *, terminal: bool) -> Plan:
+def wrap(plan: Plan, inner: str, shell: Mapping[str, str], *, terminal: bool) -> Plan:
     """Complete a plan that runs in a compose service.
 
+    Variables go inside by name alone (``-e NAME``): Docker takes their values from its own
+    environment, so that no value stands in the list of processes.
+
     Args:
-        plan: A plan with its ``service`` and, as ``cwd``, the folder the command belongs to.
+        plan: A plan with its ``service``, the variables for inside, and, as ``cwd``, the folder
+            the command belongs to.
         inner: The shell text to run inside.
-        variables: Further variables for inside; a None value is taken from fdl's environment.
+        shell: fdl's own environment.
         terminal: Whether a pseudo-terminal makes sense.
 
     Returns:
@@ -37,6 +42,28 @@ def wrap(plan: Plan, inner: str, variables: Mapping[str, str | None], *, termina
     Raises:
         ManifestError: The command's folder is not mounted, being outside the project.
     """
+    relative = _inside_project(plan)
+    names = sorted((one.name for one in plan.variables), key=lambda name: name != PLAN_VARIABLE)
+    inside = [name for name in names if name not in _HANDED_THROUGH] + [*_HANDED_THROUGH]
+    if relative != "." or plan.kind == "entry":
+        root = container_root(plan.root, plan.service or "")
+        if relative != ".":
+            inner = f"cd {quote(f'{root}/{relative}'.replace('//', '/'))} && {inner}"
+        if plan.kind == "entry":
+            inside.insert(0, f"FDL_PROJECT_ROOT={root}")
+    plan.launch = ["docker", "compose", "run", "--rm"]
+    if not terminal:
+        plan.launch.append("-T")
+    for variable in inside:
+        plan.launch += ["-e", variable]
+    plan.launch += [plan.service or "", "bash", "-c", inner]
+    plan.cwd = plan.root
+    _give_compose_its_inputs(plan, shell)
+    return plan
+
+
+def _inside_project(plan: Plan) -> str:
+    """The command's folder relative to the project's root, with ``/`` between the parts."""
     relative = os.path.relpath(plan.cwd, plan.root).replace(os.sep, "/")
     if relative == ".." or relative.startswith("../"):
         raise ManifestError(
@@ -44,21 +71,32 @@ def wrap(plan: Plan, inner: str, variables: Mapping[str, str | None], *, termina
             f"so docker service `{plan.service}` cannot see it",
             hint="move the folder into the project, or drop `docker`",
         )
-    inside: dict[str, str | None] = {**variables, **dict.fromkeys(_HANDED_THROUGH)}
-    if relative != "." or plan.kind == "entry":
-        root = container_root(plan.root, plan.service or "")
-        if relative != ".":
-            inner = f"cd {quote(f'{root}/{relative}'.replace('//', '/'))} && {inner}"
-        if plan.kind == "entry":
-            inside = {"FDL_PROJECT_ROOT": root, **inside}
-    plan.launch = ["docker", "compose", "run", "--rm"]
-    if not terminal:
-        plan.launch.append("-T")
-    for name, value in inside.items():
-        plan.launch += ["-e", name if value is None else f"{name}={value}"]
-    plan.launch += [plan.service or "", "bash", "-c", inner]
-    plan.cwd = plan.root
-    return plan
+    return relative
+
+
+def _give_compose_its_inputs(plan: Plan, shell: Mapping[str, str]) -> None:
+    """Add what compose files refer to as ``${NAME}`` and nobody has set."""
+    inputs = compose_variables(plan.root)
+    # Shells know the user's id, but do not export it; files in the mount shall belong to the user.
+    if os.name != "nt":
+        inputs["UID"] = str(os.getuid()), "fdl"
+        inputs["GID"] = str(os.getgid()), "fdl"
+    taken = {*shell, *plan.env, *_compose_settings(plan.root)}
+    for name, (value, source) in inputs.items():
+        if name not in taken:
+            plan.set(Variable(name, value, source))
+
+
+def _compose_settings(project: str) -> set[str]:
+    """The names in the ``.env`` beside the compose file, which Docker reads by itself."""
+    try:
+        with open(os.path.join(project, ".env"), encoding="utf-8") as file:
+            content = file.read()
+    except (OSError, ValueError):
+        return set()
+    from fdl.dispatch.dotenv import names
+
+    return names(content)
 
 
 def container_root(project: str, service: str) -> str:
@@ -68,6 +106,13 @@ def container_root(project: str, service: str) -> str:
         if source in (".", "./") and target:
             return target.rstrip("/") or "/"
     return DEFAULT_ROOT
+
+
+def services(project: str) -> list[str]:
+    """The services that the compose file names; empty when it is missing or broken."""
+    document: Any = _compose_document(project)
+    listed = document.get("services") if isinstance(document, dict) else None
+    return [str(name) for name in listed] if isinstance(listed, dict) else []
 
 
 def _volumes(project: str, service: str) -> list[Any]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from fdl.args.parameter import is_number
 from fdl.manifest import origin
 from fdl.plan import Flag
+from fdl.secrets import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from fdl.manifest import Node
+    from fdl.plan import Loser
 
     Section = dict[str, Node]
     Settings = dict[str, Section]
 
-# Section, field, flag; the order is the order of the generated arguments.
-_FIELDS = (
+FIELDS = (
     ("ddp", "mode", "--mode"),
     ("ddp", "policy", "--policy"),
     ("ddp", "backend", "--backend"),
@@ -41,6 +43,7 @@ _FIELDS = (
     ("output", "monitor", "--monitor"),
     ("output", "timeline", "--timeline"),
 )
+"""Section, field, flag; the order is the order of the generated arguments."""
 
 
 def settings(manifest: Node, preset: Node | None) -> Settings:
@@ -59,9 +62,19 @@ def settings(manifest: Node, preset: Node | None) -> Settings:
             base.pop("backend", None)
         elif "policy" in own or "backend" in own:
             base.pop("mode", None)
-        merged[section] = {**base, **own}
+        merged[section] = {**base, **{name: _over(base.get(name), own[name]) for name in own}}
     merged["options"] = _present(preset.get("options") if preset else None)
     return merged
+
+
+def _over(below: Node | None, above: Node) -> Node:
+    """A preset's value that remembers the manifest's own, which it replaces."""
+    if below is None:
+        return above
+    made = above.at(above.value)
+    made.losers = (*above.losers, below, *below.losers)
+    made.secret = above.secret or below.secret
+    return made
 
 
 def _present(section: Node | None) -> Section:
@@ -85,11 +98,14 @@ def generate(merged: Mapping[str, Section], start: int, root: str) -> tuple[list
     seen: set[str] = set()
 
     def add(name: str, field: str, node: Node, groups: Iterable[list[str]]) -> None:
+        place, losers = origin(node, root), _losers(node, root)
+        secret = _is_marked(node) or is_secret(name, node.value)
         for tokens in groups:
-            flags.append(Flag(start + len(argv), len(tokens), name, field, origin(node, root)))
+            index, count = start + len(argv), len(tokens)
+            flags.append(Flag(index, count, name, field, place, secret=secret, losers=losers))
             argv.extend(tokens)
 
-    for section, field, name in _FIELDS:
+    for section, field, name in FIELDS:
         node = merged.get(section, {}).get(field)
         if node is None or (field == "timeline" and (node.value is False or name in seen)):
             continue
@@ -129,19 +145,36 @@ def _option_groups(name: str, node: Node, *, switch: bool = True) -> list[list[s
     return [_valued(name, text(value))]
 
 
+def _is_marked(node: Node) -> bool:
+    items = node.value if isinstance(node.value, list) else []
+    return node.secret or any(item.secret for item in items)
+
+
+def _losers(node: Node, root: str) -> list[Loser]:
+    """The values a node has replaced, strongest first; a null has said nothing."""
+    # Layers of one manifest merge a mapping key by key: there each key has losers of its own.
+    parts = [loser for part in node.mapping.values() for loser in part.losers]
+    return [
+        (_loser_text(loser), origin(loser, root))
+        for loser in (*node.losers, *parts)
+        if loser.value is not None
+    ]
+
+
+def _loser_text(node: Node) -> str:
+    if isinstance(node.value, list):
+        return ",".join(text(item.value) for item in node.value)
+    if isinstance(node.value, dict):
+        parts = [node.get("slow_rank"), node.get("ratio")]
+        return ":".join(text(part.value) for part in parts if part)
+    return text(node.value)
+
+
 def _valued(name: str, value: str) -> list[str]:
     """Flag and value; one token when a parser would take the value for another flag."""
-    if len(value) > 1 and value.startswith("-") and not _is_number(value):
+    if len(value) > 1 and value.startswith("-") and not is_number(value):
         return [f"{name}={value}"]
     return [name, value]
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def text(value: object) -> str:

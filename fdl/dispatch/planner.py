@@ -13,7 +13,7 @@ import sys
 from fdl.dispatch.compose import compose, join, quote, quote_cmd
 from fdl.errors import ManifestError
 from fdl.manifest import origin
-from fdl.plan import Plan
+from fdl.plan import PLAN_VARIABLE, Plan, Variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fdl.dispatch.walk import Level
     from fdl.manifest import Node
     from fdl.plan import Flag
+    from fdl.schema.contract import Schema
 
 # Linux refuses a single variable of 128 KiB; a plan that large is not handed down.
 _PLAN_LIMIT_BYTES = 96 * 1024
@@ -70,7 +71,11 @@ class Planner:
         self.append = append
 
     def run(self, level: Level, name: str, user: Sequence[str]) -> Plan:
-        """The plan of a ``run:`` command."""
+        """The plan of a ``run:`` command.
+
+        Raises:
+            ManifestError: Its variables, or its container, cannot be had.
+        """
         spec = level.commands[name]
         service = self._service(spec)
         on_windows = os.name == "nt" and not service
@@ -84,51 +89,92 @@ class Planner:
             kind="run",
             command=[*level.names, name],
             argv=["cmd", "/C", script] if on_windows else ["sh", "-c", script],
+            typed=user,
             cwd=level.manifest.directory,
             root=self.root,
-            env=dict(self.exported),
             service=service,
             flags=[],
             preset=None,
             origin=origin(spec.get("run") or spec, self.root),
+            secrets=_marked(spec.get("run"), spec.get("append")),
         )
-        return self._contained(plan, script, {}) if service else self._on_host(plan)
+        self._give_variables(plan, (*level.scopes, spec))
+        return self._contained(plan, script) if service else self._on_host(plan)
 
-    def entry(self, level: Level, preset: str | None, tail: Sequence[str]) -> Plan:
-        """The plan of a level's ``entry``, with the arguments a preset asks for."""
+    def entry(
+        self, level: Level, preset: str | None, tail: Sequence[str], schema: Schema | None = None
+    ) -> Plan:
+        """The plan of a level's ``entry``, with the arguments a preset asks for.
+
+        Args:
+            level: Where the entry is.
+            preset: Name of the preset, or None.
+            tail: The arguments that were typed.
+            schema: What is known about the program's arguments.
+
+        Raises:
+            ManifestError: The entry, its variables, or its container cannot be had.
+        """
         argv, flags = entry_argv(level, preset)
         entry = level.entry
         plan = Plan(
             kind="entry",
             command=[*level.names, *([preset] if preset else [])],
             argv=[*argv, *tail],
+            typed=tail,
             cwd=level.manifest.directory,
             root=self.root,
-            env=dict(self.exported),
             service=self._service(level.manifest.node),
             flags=flags,
             preset=preset,
             origin=origin(entry, self.root) if entry else "",
+            secrets=_marked(entry) and argv[: len(argv) - sum(flag.count for flag in flags)],
         )
+        scopes = level.scopes
+        self._give_variables(plan, (*scopes, level.commands[preset]) if preset else scopes)
+        if schema is not None and not schema.origins:
+            _yield_to_variables(plan, schema, {} if plan.service else self.surroundings.variables)
         if plan.service:
-            hand_down = _plan_variable(plan)
-            plan.env.update(hand_down)
-            return self._contained(plan, join(plan.argv), dict.fromkeys(hand_down))
+            _hand_down(plan)
+            return self._contained(plan, join(plan.argv))
         self._on_host(plan)
-        plan.env.update(_plan_variable(plan))
+        _hand_down(plan)
         return plan
 
     def _service(self, node: Node) -> str | None:
         return None if self.surroundings.in_container else node.text("docker")
 
+    def _give_variables(self, plan: Plan, scopes: Sequence[Node]) -> None:
+        """Add what the manifests say under ``env`` and ``env_file``, and what flags stand for."""
+        shell, mine = self.surroundings.variables, self.exported
+        settled: list[Variable] = []
+        if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
+            from fdl.dispatch.environment import variables
+
+            settled = variables(scopes, self.root, shell, mine)
+        for variable in settled:
+            if variable.origin == "shell":
+                plan.variables.append(variable)
+            else:
+                plan.set(variable)
+        for name, value in mine.items():
+            if name not in plan.env:
+                plan.set(Variable(name, value, "command line"))
+
     def _on_host(self, plan: Plan) -> Plan:
-        """Add what children on this machine get: the project's root and its virtual environment."""
-        plan.env["FDL_PROJECT_ROOT"] = self.root
-        path = self.surroundings.variables.get("PATH", os.defpath)
+        """Add what children on this machine get: the project's root, its programs and libtorch."""
+        plan.set(Variable("FDL_PROJECT_ROOT", self.root, "fdl"))
+        shell = self.surroundings.variables
+        path = shell.get("PATH", os.defpath)
         scripts = os.path.join(self.root, ".venv", "Scripts" if os.name == "nt" else "bin")
         if os.path.isdir(scripts):
             path = scripts + os.pathsep + path
-            plan.env["PATH"] = path
+            plan.set(Variable("PATH", path, "fdl"))
+        if os.path.exists(os.path.join(self.root, "libtorch", ".active")):
+            from fdl.libtorch.active import host_variables
+
+            for name, value in host_variables(self.root, {**shell, **plan.env}).items():
+                plan.set(Variable(name, value, "libtorch/.active"))
         if plan.kind == "entry" and plan.argv[0] == "python":
             from fdl.run.program import locate
 
@@ -136,11 +182,41 @@ class Planner:
                 plan.argv[0] = sys.executable
         return plan
 
-    def _contained(self, plan: Plan, inner: str, variables: Mapping[str, str | None]) -> Plan:
+    def _contained(self, plan: Plan, inner: str) -> Plan:
         """Wrap the plan into ``docker compose run``."""
         from fdl.dispatch.container import wrap
 
-        return wrap(plan, inner, variables, terminal=self.surroundings.terminal)
+        here = self.surroundings
+        return wrap(plan, inner, here.variables, terminal=here.terminal)
+
+
+def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) -> None:
+    """Take out generated flags whose options the program reads from variables that are set.
+
+    A variable is stronger than the manifest, but most parsers know only "argv beats environment":
+    they never get to see the variable unless fdl leaves its own flag out.
+    """
+    there = {**outside, **plan.env}
+    options = {one.display: one.env for one in schema.parameters if one.env and there.get(one.env)}
+    kept: list[Flag] = []
+    dropped = 0
+    for flag in plan.flags:
+        flag.index -= dropped
+        variable = options.get(flag.name)
+        if variable is None:
+            kept.append(flag)
+            continue
+        del plan.argv[flag.index : flag.index + flag.count]
+        dropped += flag.count
+        if all(one.name != variable for one in plan.variables):
+            known = Variable(variable, there[variable], "shell", secret=flag.secret)
+            plan.variables.append(known)
+    plan.flags = kept
+
+
+def _marked(*nodes: Node | None) -> list[str]:
+    """The texts among some values that carry ``!secret``."""
+    return [str(node.value) for node in nodes if node and node.secret]
 
 
 def entry_argv(level: Level, preset: str | None) -> tuple[list[str], list[Flag]]:
@@ -177,9 +253,10 @@ def _entry_tokens(entry: Node | None, root: str) -> list[str]:
     return tokens
 
 
-def _plan_variable(plan: Plan) -> dict[str, str]:
-    """``FDL_PLAN``: lets the program record which manifest line each argument came from."""
+def _hand_down(plan: Plan) -> None:
+    """Set ``FDL_PLAN``: the program can record which manifest line each argument came from."""
     import json
 
     text = json.dumps(plan.inner(), separators=(",", ":"))
-    return {"FDL_PLAN": text} if len(text) <= _PLAN_LIMIT_BYTES else {}
+    if len(text) <= _PLAN_LIMIT_BYTES:
+        plan.set(Variable(PLAN_VARIABLE, text, "fdl"))

@@ -1,7 +1,7 @@
 """The way from the first token to what it names, one manifest at a time.
 
-A pure function over manifests: it starts nothing, prints nothing and writes nothing. Reading a
-child manifest is a function the caller hands in.
+It starts nothing, prints nothing and writes nothing. Reading a child manifest is a function the
+caller hands in; what is known about a program's arguments is read from its cache.
 Imported on the warm path.
 """
 
@@ -33,12 +33,19 @@ class Level:
         root: Directory of the project.
         entry: The program of this level: the manifest's own, or the one a parent put in its place.
         description: The manifest's description, or what the parent says about this command.
+        scopes: Mappings whose ``env`` and ``env_file`` hold here, weakest first: those of the
+            levels above, the manifest, and what the parent says about this command.
     """
 
-    __slots__ = ("description", "entry", "manifest", "names", "root")
+    __slots__ = ("description", "entry", "manifest", "names", "root", "scopes")
 
     def __init__(
-        self, manifest: Manifest, names: tuple[str, ...], root: str, spec: Node | None
+        self,
+        manifest: Manifest,
+        names: tuple[str, ...],
+        root: str,
+        spec: Node | None,
+        above: tuple[Node, ...] = (),
     ) -> None:
         node = manifest.node
         self.manifest = manifest
@@ -46,6 +53,7 @@ class Level:
         self.root = root
         self.entry = (spec.get("entry") if spec else None) or node.get("entry")
         self.description = (spec.text("description") if spec else None) or node.text("description")
+        self.scopes = (*above, node, *((spec,) if spec else ()))
 
     @property
     def commands(self) -> dict[str, Node]:
@@ -88,6 +96,15 @@ class Help:
         self.name = name
 
 
+class Refresh:
+    """A program to ask for its schema instead of running it; ``level`` has the entry."""
+
+    __slots__ = ("level",)
+
+    def __init__(self, level: Level) -> None:
+        self.level = level
+
+
 class Unknown:
     """A word that names no command, and the level where it was looked for."""
 
@@ -105,7 +122,7 @@ def resolve(
     help_wanted: bool,
     load: Callable[[str], Manifest | None],
     planner: Planner,
-) -> Plan | Help | Unknown:
+) -> Plan | Help | Refresh | Unknown:
     """Find out what a command line means.
 
     Args:
@@ -128,16 +145,23 @@ def resolve(
         if kind == RUN:
             return Help(level, RUN, name) if help_wanted else _run(level, name, tail, planner)
         if kind == PRESET:
-            _require_entry(level, name)
-            return Help(level, PRESET, name) if help_wanted else planner.entry(level, name, tail)
-        level = _enter(level, name, load)
+            require_entry(level, name)
+            if help_wanted:
+                return Help(level, PRESET, name)
+            return _run_entry(level, name, tail, planner)
+        level = enter(level, name, load)
         if not tail or tail[0] not in level.commands:
             return Help(level) if help_wanted else _end(level, tail, planner)
         rest = tail
     return Help(level)
 
 
-def _enter(level: Level, name: str, load: Callable[[str], Manifest | None]) -> Level:
+def enter(level: Level, name: str, load: Callable[[str], Manifest | None]) -> Level:
+    """The level that a path command opens.
+
+    Raises:
+        ManifestError: There is no manifest, or it is broken.
+    """
     directory = level.child_directory(name)
     manifest = load(directory)
     if manifest is None:
@@ -147,13 +171,14 @@ def _enter(level: Level, name: str, load: Callable[[str], Manifest | None]) -> L
             f"{origin(spec.get('path') or spec, level.root)}",
             hint="create it, or give the command a `run:` or another `path:`",
         )
-    return Level(manifest, (*level.names, name), level.root, level.commands[name])
+    names = (*level.names, name)
+    return Level(manifest, names, level.root, level.commands[name], level.scopes)
 
 
-def _end(level: Level, tail: list[str], planner: Planner) -> Plan | Help | Unknown:
+def _end(level: Level, tail: list[str], planner: Planner) -> Plan | Help | Refresh | Unknown:
     """A path command whose next token names none of its commands."""
     if level.entry:
-        return planner.entry(level, None, tail)
+        return _run_entry(level, None, tail, planner)
     if tail and not tail[0].startswith("-"):
         return Unknown(level, tail[0])
     if not tail and level.commands:
@@ -165,6 +190,24 @@ def _end(level: Level, tail: list[str], planner: Planner) -> Plan | Help | Unkno
         if level.commands
         else "add `entry: python main.py`, or commands",
     )
+
+
+def _run_entry(
+    level: Level, preset: str | None, tail: list[str], planner: Planner
+) -> Plan | Refresh:
+    """The entry with a preset or without, checked as far as the program's schema is known."""
+    if "--refresh-schema" in (tail[: tail.index("--")] if "--" in tail else tail):
+        return Refresh(level)
+    from fdl.schema import known
+
+    schema = known(level)
+    if schema is not None:
+        from fdl.schema.validate import check_preset, check_tail
+
+        if preset is not None:
+            check_preset(schema, level, preset)
+        check_tail(schema, tail, level.typed(*([preset] if preset else [])))
+    return planner.entry(level, preset, tail, schema)
 
 
 def _run(level: Level, name: str, tail: list[str], planner: Planner) -> Plan:
@@ -180,7 +223,12 @@ def _run(level: Level, name: str, tail: list[str], planner: Planner) -> Plan:
     return planner.run(level, name, user)
 
 
-def _require_entry(level: Level, name: str) -> None:
+def require_entry(level: Level, name: str) -> None:
+    """Refuse a preset of a manifest that has nothing to run.
+
+    Raises:
+        ManifestError: Says what the command needs instead.
+    """
     if level.entry:
         return
     place = origin(level.commands[name], level.root)

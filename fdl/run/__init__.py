@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from fdl import output
 
@@ -16,27 +17,44 @@ def execute(plan: Plan) -> int:
     """Run a plan in the foreground and wait for it.
 
     Returns:
-        The program's exit code; 128 + n when signal n ended it.
+        The program's exit code; 128 + n when signal n ended it; 130 when Ctrl-C was pressed twice.
 
     Raises:
         FdlError: The program cannot be started.
     """
-    if plan.preset:
-        _announce(plan)
-    # The child writes to the same terminal or file: what fdl has said must stand before it.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _say_first(plan)
+    began = time.time()
     if os.name == "nt":
         from fdl.run.windows import run
     else:
         from fdl.run.posix import run
-    return run(plan)
+    code = run(plan)
+    if code and plan.service:
+        from fdl.run.docker import advice
+
+        if remedy := advice(plan, code, began):
+            output.hint(remedy)
+    return code
+
+
+def _say_first(plan: Plan) -> None:
+    """Announce a preset, and write out what fdl has said: it must stand before the child's."""
+    try:
+        if plan.preset:
+            _announce(plan)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # Nobody reads: no reason not to run. The child meets the same pipe and decides for itself.
+    except BrokenPipeError:
+        return
 
 
 def _announce(plan: Plan) -> None:
     from fdl.dispatch.compose import join
+    from fdl.redaction import redacted
 
-    if plan.service:
-        output.note(f"fdl: [{plan.service}] {plan.launch[-1]}")
+    shown = redacted(plan)
+    if shown.service:
+        output.note(f"fdl: [{shown.service}] {shown.launch[-1]}")
     else:
-        output.note(f"fdl: {join(plan.argv)}")
+        output.note(f"fdl: {join(shown.argv)}")

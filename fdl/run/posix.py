@@ -7,32 +7,47 @@ the child is spawned and awaited with the system's own calls.
 from __future__ import annotations
 
 import os
+import time
 
+from fdl import output
 from fdl.errors import FdlError
 from fdl.run.program import cannot_start, locate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from types import FrameType
 
     from fdl.plan import Plan
 else:
     # The compiled half of `signal`, which every interpreter has loaded at its start.
     import _signal
 
-# What a terminal sends to every process in its foreground.
+# What ends or steers a program. Left out: what only makes sense to one process, and the stop
+# signals, which the terminal sends to the child as well and which shall stop fdl as they stop it.
+_RELAYED = (
+    _signal.SIGINT,
+    _signal.SIGQUIT,
+    _signal.SIGHUP,
+    _signal.SIGTERM,
+    _signal.SIGUSR1,
+    _signal.SIGUSR2,
+)
 _FROM_TERMINAL = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP)
-_RELAYED = (*_FROM_TERMINAL, _signal.SIGTERM)
 # Python ignores these two for itself, and an ignored signal stays ignored in a child.
 _RESTORED = (_signal.SIGPIPE, _signal.SIGXFSZ)
+# Linux: sent by the kernel, as for a key, and not by another process.
+_SI_KERNEL = 0x80
+
+_TWICE_WITHIN_S = 10.0
+"""Presses of Ctrl-C further apart are first presses each: an interactive program lives through
+many of them."""
 
 
 def run(plan: Plan) -> int:
     """Start ``plan.launch`` and wait for its end.
 
     Returns:
-        The exit code; 128 + n when signal n ended the child.
+        The exit code; 128 + n when signal n ended the child; 130 after a second Ctrl-C.
 
     Raises:
         FdlError: The program cannot be started.
@@ -45,67 +60,111 @@ def run(plan: Plan) -> int:
     program = locate(plan.launch[0], variables.get("PATH", os.defpath), plan.cwd)
     if program is None:
         raise cannot_start(plan, "no such program")
-    with _Relay() as relay:
+    with _Attendant() as attendant:
         try:
             child = os.posix_spawn(
                 program,
                 plan.launch,
                 variables,
                 setsigdef=_RESTORED,
-                setsigmask=relay.blocked_before,
+                setsigmask=attendant.blocked_before,
             )
         except OSError as problem:
             raise cannot_start(plan, problem.strerror or str(problem)) from None
         except ValueError as problem:
             raise cannot_start(plan, str(problem)) from None
-        relay.attend(child)
-        _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+        code = attendant.wait(child)
+    if attendant.killed and plan.service:
+        output.hint("the container is Docker's and may still be running: `docker compose ps`")
+    return code
 
 
-class _Relay:
+class _Attendant:
     """Outlives the child and lets it have every signal once.
 
     A key pressed on the terminal reaches the child by itself, because it shares our process
-    group; a signal somebody sends to fdl alone has to be handed on.
+    group; a signal somebody sends to fdl alone has to be handed on. To tell them apart, signals
+    are blocked and taken one by one instead of handled.
+
+    Attributes:
+        blocked_before: The signals that were blocked before, as they shall be for the child.
+        killed: Whether the child was killed because of a second Ctrl-C.
     """
 
-    __slots__ = ("_child", "_previous", "_terminal", "blocked_before")
+    __slots__ = ("_awaited", "_child_handler", "_pressed_at", "blocked_before", "killed")
 
     def __init__(self) -> None:
-        self._child = 0
-        self._previous: dict[int, object] = {}
-        self._terminal = _in_terminal_foreground()
+        # An ignored signal (nohup, a background job) stays ignored for us and for the child.
+        heeded = [one for one in _RELAYED if _signal.getsignal(one) != _signal.SIG_IGN]
+        self._awaited = {*heeded, _signal.SIGCHLD}
+        self._child_handler: object = _signal.SIG_DFL
+        self._pressed_at: float | None = None
         self.blocked_before: set[int] = set()
+        self.killed = False
 
-    def __enter__(self) -> _Relay:
-        # Held back until the child exists: before that there is nobody to hand a signal to.
-        self.blocked_before = set(_signal.pthread_sigmask(_signal.SIG_BLOCK, _RELAYED))
-        for number in _RELAYED:
-            # An ignored signal (nohup, a background job) stays ignored for us and for the child.
-            if _signal.getsignal(number) != _signal.SIG_IGN:
-                self._previous[number] = _signal.signal(number, self._handle)
+    def __enter__(self) -> _Attendant:
+        # Some systems drop a SIGCHLD that nobody handles, even a blocked one.
+        self._child_handler = _signal.signal(_signal.SIGCHLD, lambda *_: None)
+        self.blocked_before = set(_signal.pthread_sigmask(_signal.SIG_BLOCK, self._awaited))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            _signal.signal(number, handler)  # type: ignore[arg-type]
+        handlers = {number: _signal.getsignal(number) for number in self._awaited}
+        handlers[_signal.SIGCHLD] = self._child_handler  # type: ignore[assignment]
+        # The press that ended the child may still be waiting for us; ignoring drops it.
+        for number in handlers:
+            _signal.signal(number, _signal.SIG_IGN)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, self.blocked_before)
+        for number, handler in handlers.items():
+            _signal.signal(number, handler)
 
-    def attend(self, child: int) -> None:
-        """Name the child; from here on signals are handed on."""
-        self._child = child
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, self.blocked_before)
+    def wait(self, child: int) -> int:
+        """Hand signals on until the child has ended; returns its exit code."""
+        while True:
+            number, known = self._next()
+            if number == _signal.SIGCHLD:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    code = os.waitstatus_to_exitcode(status)
+                    return code if code >= 0 else 128 - code
+            elif not known:
+                _hand_on(number, child)
+            elif number == _signal.SIGINT and self._pressed_twice():
+                from fdl.run.group import kill_foreground
 
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if number in _FROM_TERMINAL and self._terminal:
-            return
-        try:
-            os.kill(self._child, number)
-        except OSError:
-            # It has ended, or has become another user: either way it is out of our hands.
-            return
+                self.killed = True
+                kill_foreground(child)
+                os.waitpid(child, 0)
+                return 130
+
+    def _next(self) -> tuple[int, bool]:
+        """The next signal, and whether the child has received it as well."""
+        if not hasattr(_signal, "sigwaitinfo"):
+            number = int(_signal.sigwait(self._awaited))
+            return number, number in _FROM_TERMINAL and _in_terminal_foreground()
+        taken = _signal.sigwaitinfo(self._awaited)
+        # A terminal that closes tells only the leader of its session, and we may be that.
+        alone = taken.si_signo == _signal.SIGHUP and os.getsid(0) == os.getpid()
+        return taken.si_signo, taken.si_code == _SI_KERNEL and not alone
+
+    def _pressed_twice(self) -> bool:
+        """Take note of a Ctrl-C; whether it is the second one for a child that does not end."""
+        now, before = time.monotonic(), self._pressed_at
+        self._pressed_at = now
+        if before is None or now - before > _TWICE_WITHIN_S:
+            return False
+        from fdl.run.group import reads_keys
+
+        # Prompts and full-screen programs take the key for their own purposes.
+        return not reads_keys()
+
+
+def _hand_on(number: int, child: int) -> None:
+    try:
+        os.kill(child, number)
+    except OSError:
+        # It has ended, or has become another user: either way it is out of our hands.
+        return
 
 
 def _in_terminal_foreground() -> bool:

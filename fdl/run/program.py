@@ -33,7 +33,9 @@ def locate(name: str, path: str, cwd: str) -> str | None:
 
 def cannot_start(plan: Plan, reason: str) -> FdlError:
     """The error for a program that does not come up, with the remedy for the usual causes."""
-    name = plan.launch[0]
+    from fdl.redaction import redacted
+
+    name = redacted(plan).launch[0]
     if plan.service:
         hint = "install Docker, or drop `docker:` from the manifest to run on this machine"
     elif os.path.dirname(name):

@@ -13,7 +13,10 @@ from fdl.run.program import cannot_start
 
 
 def run(plan: Plan) -> int:
-    """Start ``plan.launch`` and wait for its end; returns the exit code.
+    """Start ``plan.launch`` and wait for its end.
+
+    Returns:
+        The exit code; 130 after a second Ctrl-C.
 
     Raises:
         FdlError: The program cannot be started.
@@ -28,9 +31,19 @@ def run(plan: Plan) -> int:
         child = subprocess.Popen(command, cwd=plan.cwd, env={**os.environ, **plan.env})
     except OSError as problem:
         raise cannot_start(plan, problem.strerror or str(problem)) from None
-    while True:
-        try:
-            return child.wait()
-        # The console sends Ctrl-C to the child as well; how it ends is the child's decision.
-        except KeyboardInterrupt:
-            continue
+    try:
+        return child.wait()
+    # The console sends Ctrl-C to the child as well; how it ends is the child's decision.
+    except KeyboardInterrupt:
+        return _wait_again(child)
+
+
+def _wait_again(child: subprocess.Popen[bytes]) -> int:
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        # Its children too: `cmd` in between would leave them behind.
+        kill = ["taskkill", "/T", "/F", "/PID", str(child.pid)]
+        subprocess.run(kill, capture_output=True, check=False)
+        child.wait()
+        return 130

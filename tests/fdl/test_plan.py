@@ -3,7 +3,8 @@
 import json
 import shlex
 
-from fdl.plan import SCHEMA_VERSION, Flag, Plan
+from fdl.plan import SCHEMA_VERSION, Flag, Plan, Variable
+from fdl.secrets import REDACTED
 
 FILES = {
     "fdl.yml": "commands:\n  t: {run: touch made, append: -- b}\n  train:\n",
@@ -31,6 +32,8 @@ def test_an_entry_as_text(project, fdl):
         "argv      python main.py --epochs 1 --name 'a b' --lr 'x y'",
     ]
     assert f"FDL_PROJECT_ROOT={shlex.quote(str(folder))}" in done.out
+    assert lines[5].startswith("env       FDL_PROJECT_ROOT=")
+    assert lines[5].endswith("  fdl")
     assert lines[-2:] == [
         "flags     --epochs 1    training.epochs  train/fdl.yml:5:24",
         "          --name 'a b'  options.name     train/fdl.yml:6:21",
@@ -42,7 +45,8 @@ def test_a_run_command_as_text_runs_nothing(project, fdl):
     done = fdl("--dry-run", "-v", "t", "--", "a")
     assert done.exit == 0
     assert "argv      sh -c 'touch made a -- b'\n" in done.out
-    assert "FLODL_VERBOSITY=2\n" in done.out
+    [verbosity] = [line for line in done.out.splitlines() if "FLODL_VERBOSITY" in line]
+    assert verbosity.split() == ["env", "FLODL_VERBOSITY=2", "command", "line"]
     assert "flags" not in done.out
     assert not (folder / "made").exists()
     assert not (folder / ".fdl").exists()
@@ -56,8 +60,22 @@ def test_as_one_json_document(project, fdl):
     assert plan["argv"] == plan["launch"]
     assert (plan["service"], plan["origin"]) == (None, "train/fdl.yml:1:8")
     assert plan["env"]["FDL_PROJECT_ROOT"] == str(folder)
+    known = {one["name"]: one for one in plan["variables"]}
+    assert known["FDL_PROJECT_ROOT"] == {
+        "name": "FDL_PROJECT_ROOT",
+        "value": str(folder),
+        "origin": "fdl",
+        "secret": False,
+        "losers": [],
+    }
+    epochs, name = plan["flags"]
+    assert epochs["losers"] == [{"value": "5", "origin": "train/fdl.yml:2:20"}]
+    assert (epochs["secret"], name["losers"]) == (False, [])
     inner = json.loads(plan["env"]["FDL_PLAN"])
-    assert inner == {key: value for key, value in plan.items() if key not in ("env", "launch")}
+    rest = {key: value for key, value in plan.items() if key not in ("env", "launch")}
+    for variable in rest["variables"]:
+        del variable["value"], variable["losers"]
+    assert inner == rest
 
 
 def test_a_dry_run_reports_the_same_errors(project, fdl):
@@ -73,28 +91,41 @@ def test_a_dry_run_of_nothing_is_help(project, fdl):
 
 
 def test_a_plan_is_plain_data():
-    flag = Flag(1, 2, "--epochs", "training.epochs", "fdl.yml:3:4")
+    flag = Flag(1, 2, "--token", "options.token", "fdl.yml:3:4", secret=True, losers=[("x", "y")])
     plan = Plan(
         kind="entry",
         command=["p"],
-        argv=["main", "--epochs", "1"],
+        argv=["main", "--token", "1"],
         cwd="/p",
         root="/p",
-        env={"A": "b"},
         service=None,
         flags=[flag],
         preset=None,
         origin="fdl.yml:1:1",
     )
+    plan.set(Variable("A", "b", "fdl.yml:7:8"))
+    plan.set(Variable("A", "c", "fdl.yml:9:8", losers=[("b", "fdl.yml:7:8")]))
     data = json.loads(json.dumps(plan.as_dict()))
     assert data["launch"] == data["argv"]
     assert data["flags"] == [
         {
             "index": 1,
             "count": 2,
-            "name": "--epochs",
-            "field": "training.epochs",
+            "name": "--token",
+            "field": "options.token",
             "origin": "fdl.yml:3:4",
+            "secret": True,
+            "losers": [{"value": REDACTED, "origin": "y"}],
         }
     ]
-    assert set(data) == {*Plan.__slots__, "schema_version"}
+    assert data["env"] == {"A": "c"}
+    assert data["variables"] == [
+        {
+            "name": "A",
+            "value": "c",
+            "origin": "fdl.yml:9:8",
+            "secret": False,
+            "losers": [{"value": "b", "origin": "fdl.yml:7:8"}],
+        }
+    ]
+    assert set(data) == {*Plan.__slots__, "schema_version"} - {"secrets"}

@@ -191,7 +191,7 @@ def test_the_plan_reaches_the_program(project, fdl):
     assert carried["command"] == ["train"]
     assert carried["flags"][0]["origin"] == "train/fdl.yml:2:20"
     assert set(carried).isdisjoint({"env", "launch"})
-    assert set(Plan.__slots__) - set(carried) == {"env", "launch"}
+    assert set(Plan.__slots__) - set(carried) == {"env", "launch", "secrets"}
 
 
 def test_a_command_line_too_long_to_carry_still_runs(project, fdl):
@@ -213,3 +213,36 @@ def test_an_entry_that_is_no_command_line_is_refused(project, fdl, entry):
     done = fdl("p")
     assert (done.exit, done.out) == (1, "")
     assert done.err.startswith("error: p/fdl.yml:1:8: `entry` ")
+
+
+READS_LR = """
+    entry: printf '%s\\n'
+    training: {epochs: 2, lr: 0.1, seed: 7}
+    commands: {quick: {training: {lr: 0.2}}}
+    schema: {options: {lr: {type: float, env: LR}, seed: {type: int, env: SEED}}}
+    """
+
+
+def test_a_variable_the_program_reads_beats_the_manifest_and_loses_to_what_is_typed(project, fdl):
+    project({"fdl.yml": "commands: {p: }", "p/fdl.yml": READS_LR})
+    assert fdl("-q", "p", "quick").out.split() == ["--epochs", "2", "--lr", "0.2", "--seed", "7"]
+    beaten = fdl("-q", "p", "quick", "--lr", "3", env={"LR": "0.5", "SEED": ""})
+    assert beaten.out.split() == ["--epochs", "2", "--seed", "7", "--lr", "3"]
+    plan = json.loads(fdl("-n", "--json", "p", "quick", env={"LR": "0.5"}).out)
+    assert [(flag["name"], flag["index"]) for flag in plan["flags"]] == [
+        ("--epochs", 2),
+        ("--seed", 4),
+    ]
+    (variable,) = [one for one in plan["variables"] if one["name"] == "LR"]
+    assert (variable["value"], variable["origin"]) == ("0.5", "shell")
+
+
+def test_a_program_that_knows_its_origins_gets_every_flag(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {p: }",
+            "p/fdl.yml": READS_LR.replace("{options", "{origins: true, options"),
+        }
+    )
+    done = fdl("-q", "p", env={"LR": "0.5"})
+    assert done.out.split() == ["--epochs", "2", "--lr", "0.1", "--seed", "7"]

@@ -1,0 +1,135 @@
+"""The variables that manifests give to a command: ``env:`` and ``env_file:``.
+
+The closer to the keyboard the stronger: ``env:`` of the project, of the folders on the way and of
+the command; then env files in the same order; then fdl's own environment; then global flags.
+Loaded only for commands that have such keys.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH118, PTH120, PTH123
+from __future__ import annotations
+
+import os
+
+from fdl.dispatch.generate import text
+from fdl.errors import ManifestError
+from fdl.manifest import origin
+from fdl.manifest.node import relative
+from fdl.plan import Variable
+from fdl.secrets import is_secret
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from fdl.manifest import Node
+
+_FIXED = ("PATH", "FDL_PROJECT_ROOT", "FDL_PLAN")
+
+
+def variables(
+    scopes: Sequence[Node], root: str, shell: Mapping[str, str], typed: Mapping[str, str]
+) -> list[Variable]:
+    """Settle every variable that the manifests name.
+
+    Args:
+        scopes: Mappings that may hold ``env`` and ``env_file``, weakest first.
+        root: Directory of the project, to which origins are relative.
+        shell: fdl's own environment.
+        typed: The variables that global flags set.
+
+    Raises:
+        ManifestError: An env file is missing or broken, or a variable is not the manifest's to
+            set. The message never repeats a value.
+    """
+    held = _written(scopes, root)
+    known = {name: found[0].value for name, found in held.items()}
+    for scope in scopes:
+        for item in _files(scope):
+            for one in _from_file(item, root, known, shell):
+                held.setdefault(one.name, []).insert(0, one)
+                known[one.name] = one.value
+    return [_settled(found, shell, typed) for found in held.values()]
+
+
+def _settled(found: list[Variable], shell: Mapping[str, str], typed: Mapping[str, str]) -> Variable:
+    """The strongest of several values for one name; the others are what it has replaced."""
+    name = found[0].name
+    for origin_, source in (("shell", shell), ("command line", typed)):
+        if name in source:
+            found = [Variable(name, source[name], origin_), *found]
+    return Variable(
+        name,
+        found[0].value,
+        found[0].origin,
+        # What replaces a secret is a secret as well.
+        secret=any(one.secret for one in found) or is_secret(name, found[0].value),
+        losers=[(one.value, one.origin) for one in found[1:]],
+    )
+
+
+def _written(scopes: Sequence[Node], root: str) -> dict[str, list[Variable]]:
+    """Name -> the values under ``env:``, strongest first; a null forgets the weaker ones."""
+    held: dict[str, list[Variable]] = {}
+    for scope in scopes:
+        env = scope.get("env")
+        for name, node in env.mapping.items() if env else ():
+            _refuse_fixed(name, origin(node, root))
+            if node.value is None:
+                held.pop(name, None)
+                continue
+            mine = [
+                Variable(name, text(one.value), origin(one, root), secret=node.secret)
+                for one in (node, *node.losers)
+                if one.value is not None
+            ]
+            held[name] = [*mine, *held.get(name, [])]
+    return held
+
+
+def _refuse_fixed(name: str, place: str) -> None:
+    if name in _FIXED:
+        raise ManifestError(
+            f"{place}: {name} is not a manifest's to set",
+            hint="programs of the project belong into its .venv, whose `bin` comes first on PATH"
+            if name == "PATH"
+            else "fdl sets it for every command; choose another name",
+        )
+
+
+def _files(scope: Node) -> list[Node]:
+    given = scope.get("env_file")
+    if given is None:
+        return []
+    return given.value if isinstance(given.value, list) else [given]
+
+
+def _from_file(
+    item: Node, root: str, weaker: Mapping[str, str], shell: Mapping[str, str]
+) -> Iterator[Variable]:
+    """The variables of one env file, which may refer to weaker ones and to the shell's."""
+    written = item.get("path") or item
+    file = os.path.join(os.path.dirname(item.file), str(written.value))
+    required = item.get("required")
+    if required is not None and required.value is False and not os.path.lexists(file):
+        return
+    from fdl.dispatch.dotenv import parse
+
+    place = f"{origin(written, root)}: env_file `{written.value}`"
+    try:
+        with open(file, encoding="utf-8") as stream:
+            content = stream.read()
+    except FileNotFoundError:
+        raise ManifestError(
+            f"{place} does not exist",
+            hint=f"create {relative(file, root)}, or let it be absent with "
+            f"`{{path: {written.value}, required: false}}`",
+        ) from None
+    except OSError as problem:
+        raise ManifestError(f"{place} cannot be read: {problem.strerror}") from None
+    except ValueError:
+        raise ManifestError(f"{place} is no UTF-8 text", hint="save it as UTF-8") from None
+    shown = relative(file, root)
+    for name, value, line in parse(content, shown, dict(weaker), shell):
+        _refuse_fixed(name, f"{shown}:{line}")
+        yield Variable(name, value, f"{shown}:{line}", secret=True)

@@ -1,0 +1,98 @@
+"""Every command of a project, walked depth first; what is broken is reported, never raised."""
+
+from __future__ import annotations
+
+import os
+
+from fdl.dispatch.classify import PATH, PRESET
+from fdl.dispatch.walk import Level, enter, require_entry
+from fdl.errors import FdlError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from fdl.manifest import Manifest, Node
+
+BROKEN = "broken"
+
+
+class Entry:
+    """One command as it stands in a manifest.
+
+    Attributes:
+        names: The words to type behind ``fdl``.
+        kind: ``run``, ``path``, ``preset`` or ``broken``.
+        description: Its own, or of a path command that of the manifest it leads to.
+        spec: Its entry under ``commands:``.
+        reason: Why a broken command cannot run, in the words of the error; else empty.
+    """
+
+    __slots__ = ("description", "kind", "names", "reason", "spec")
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        kind: str,
+        spec: Node,
+        description: str | None = None,
+        reason: str = "",
+    ) -> None:
+        self.names = names
+        self.kind = kind
+        self.description = description or spec.text("description")
+        self.spec = spec
+        self.reason = reason
+
+
+def survey(
+    project: Level, load: Callable[[str], Manifest | None], built_in: Collection[str] = ()
+) -> Iterator[Entry]:
+    """All commands in file order, each followed by those below it.
+
+    A folder that leads back to itself is entered once on every way down.
+
+    Args:
+        project: The root manifest.
+        load: Reads the manifest of a directory; None when the directory has none.
+        built_in: Names that the project cannot use, because fdl itself answers to them.
+    """
+    # A stack of our own: a chain of folders may be longer than Python recurses.
+    way = [(project, iter(project.commands), _identity(project.manifest.directory))]
+    while way:
+        level, names, _ = way[-1]
+        name = next(names, None)
+        if name is None:
+            way.pop()
+            continue
+        if name in built_in and not level.names:
+            reason = f"fdl has a built-in command `{name}`; rename this one"
+            yield Entry((name,), BROKEN, level.commands[name], reason=reason)
+            continue
+        entry, below = _look_at(level, name, load)
+        yield entry
+        if below is not None:
+            directory = _identity(below.manifest.directory)
+            if all(directory != entered for _, _, entered in way):
+                way.append((below, iter(below.commands), directory))
+
+
+def _look_at(
+    level: Level, name: str, load: Callable[[str], Manifest | None]
+) -> tuple[Entry, Level | None]:
+    """One command, and the level it opens when it is the path to one."""
+    spec, names = level.commands[name], (*level.names, name)
+    try:
+        kind = level.kind(name)
+        if kind == PATH:
+            below = enter(level, name, load)
+            return Entry(names, kind, spec, below.description), below
+        if kind == PRESET:
+            require_entry(level, name)
+        return Entry(names, kind, spec), None
+    except FdlError as problem:
+        return Entry(names, BROKEN, spec, reason=problem.message), None
+
+
+def _identity(directory: str) -> str:
+    return os.path.realpath(directory)

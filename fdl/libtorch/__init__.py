@@ -1,0 +1,1 @@
+"""The libtorch variants of a project: ``libtorch/KIND/NAME`` under its root."""

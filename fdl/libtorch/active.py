@@ -1,0 +1,111 @@
+"""Which libtorch variant a project uses: ``libtorch/.active``, and the variant's ``.arch``.
+
+Imported on the warm path of projects that have one: nothing beyond ``os``.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH118, PTH123
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDER = "libtorch"
+"""Name of the folder of variants, under the project's root."""
+
+CPU_ID = "precompiled/cpu"
+
+_KINDS = ("precompiled", "builds")
+_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+class Variant:
+    """A variant that is in use.
+
+    Attributes:
+        id: ``KIND/NAME``, e.g. ``precompiled/cu128``.
+        path: Its absolute folder.
+        facts: What its ``.arch`` says: ``cuda``, ``torch``, ``archs`` …; empty without the file.
+    """
+
+    __slots__ = ("facts", "id", "path")
+
+    def __init__(self, id: str, path: str, facts: Mapping[str, str]) -> None:
+        self.id = id
+        self.path = path
+        self.facts = dict(facts)
+
+    @property
+    def cuda(self) -> str | None:
+        """The CUDA version it is built for, as written; None for a CPU variant or an unknown."""
+        version = self.facts.get("cuda", "")
+        return version if version not in ("", "none") else None
+
+
+def is_id(text: str) -> bool:
+    """Whether a text names a variant; what it names need not be installed."""
+    kind, _, name = text.partition("/")
+    return kind in _KINDS and _NAME.issuperset(name) and bool(name.strip("."))
+
+
+def active(project: str) -> Variant | None:
+    """The variant in use; None without the file, or when it names none.
+
+    Args:
+        project: Absolute directory of the project.
+    """
+    id = _read(os.path.join(project, FOLDER, ".active")).strip()
+    if not is_id(id):
+        return None
+    path = os.path.join(project, FOLDER, *id.split("/"))
+    return Variant(id, path, _facts(_read(os.path.join(path, ".arch"))))
+
+
+def _facts(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+
+
+def _read(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return stream.read()
+    except (OSError, ValueError):
+        return ""
+
+
+def host_variables(project: str, known: Mapping[str, str]) -> dict[str, str]:
+    """What programs on this machine need to find the variant in use.
+
+    Not ``LD_LIBRARY_PATH``: it would put these libraries in the place of a torch wheel's own.
+
+    Args:
+        project: Absolute directory of the project.
+        known: Variables somebody has set: with either of the two among them, nothing is added.
+    """
+    variant = active(project)
+    if variant is None or "LIBTORCH" in known or "LIBTORCH_PATH" in known:
+        return {}
+    return {"LIBTORCH": variant.path, "LIBTORCH_PATH": variant.path}
+
+
+def compose_variables(project: str) -> dict[str, tuple[str, str]]:
+    """What a compose file may refer to: name -> value and origin; paths relative to the project.
+
+    ``LIBTORCH_CPU_PATH`` always, ``LIBTORCH_HOST_PATH`` for the variant in use, ``CUDA_VERSION``
+    (three components) and ``CUDA_TAG`` (two) for one with CUDA.
+    """
+    found = {"LIBTORCH_CPU_PATH": (f"./{FOLDER}/{CPU_ID}", "fdl")}
+    variant = active(project)
+    if variant is not None:
+        folder = f"{FOLDER}/{variant.id}"
+        found["LIBTORCH_HOST_PATH"] = f"./{folder}", f"{FOLDER}/.active"
+        if variant.cuda:
+            parts = variant.cuda.split(".")
+            parts += ["0"] * (3 - len(parts))
+            found["CUDA_VERSION"] = ".".join(parts), f"{folder}/.arch"
+            found["CUDA_TAG"] = ".".join(parts[:2]), f"{folder}/.arch"
+    return found

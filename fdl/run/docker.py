@@ -1,0 +1,132 @@
+"""What to do when ``docker compose run`` fails for a reason of Docker's own.
+
+The child's stderr belongs to the child: a pipe in between would take its terminal and its order
+away. So Docker's message goes to the user untouched, and afterwards Docker is asked, read-only,
+what is wrong. A hint is given only when the container never started: then the exit code cannot be
+the command's. Nothing is asked after a success or a code that Docker does not use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+
+from fdl.dispatch.container import services
+from fdl.plan import Plan
+from fdl.suggest import nearest
+
+# 125-128: the docker command itself and the daemon; 1 and 14-18: compose.
+_OF_DOCKER = frozenset((1, 14, 15, 16, 17, 18, 125, 126, 127, 128))
+_PATIENCE_S = 10
+
+_PLUGIN = (
+    "install the compose plugin (package `docker-compose-plugin`, or Docker Desktop); "
+    "`docker compose version` tells whether it is there"
+)
+_PERMISSION = "your user may not talk to Docker: `sudo usermod -aG docker $USER`, then log in again"
+_DAEMON = "Docker is not running: `sudo systemctl start docker`, or start Docker Desktop"
+_NVIDIA = (
+    "service `{service}` asks for an NVIDIA GPU, and Docker has no NVIDIA runtime: install the "
+    "NVIDIA Container Toolkit, then `sudo nvidia-ctk runtime configure --runtime=docker` and "
+    "`sudo systemctl restart docker`"
+)
+
+_Answer = subprocess.CompletedProcess[str]
+
+
+def advice(plan: Plan, code: int, began: float) -> str:
+    """The remedy for a container that did not come up; empty when it did, or for unknown causes.
+
+    Args:
+        plan: The plan that was executed; it has a service.
+        code: The exit code.
+        began: When it was started, in seconds since the epoch.
+    """
+    if code not in _OF_DOCKER:
+        return ""
+    try:
+        return _advice(plan, began)
+    # A hint is a courtesy: its failure must not stand in the way of the exit code.
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _advice(plan: Plan, began: float) -> str:
+    service = plan.service or ""
+    started = _ask(
+        plan,
+        *["events", "--since", f"{began:.6f}", "--until", f"{time.time():.6f}"],
+        *["--filter", "type=container", "--filter", "event=start"],
+        *["--filter", f"label=com.docker.compose.service={service}", "--format", "{{.ID}}"],
+    )
+    if started.returncode == 0 and started.stdout.strip():
+        return ""
+    if _ask(plan, "compose", "version").returncode:
+        return _PLUGIN
+    if started.returncode:
+        return _of_daemon(started.stderr)
+    config = _ask(plan, "compose", "config", "--format", "json", service)
+    if config.returncode:
+        return _of_service(plan, config.stderr)
+    if _wants_gpu(json.loads(config.stdout), service):
+        runtimes = _ask(plan, "info", "--format", "{{json .Runtimes}}")
+        if runtimes.returncode == 0 and "nvidia" not in runtimes.stdout:
+            return _NVIDIA.format(service=service)
+    return ""
+
+
+def _ask(plan: Plan, *question: str) -> _Answer:
+    return subprocess.run(
+        ["docker", *question],
+        cwd=plan.root,
+        env={**os.environ, **plan.env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+
+
+def _of_daemon(words: str) -> str:
+    said = words.lower()
+    if "permission denied" in said:
+        return _PERMISSION
+    if "cannot connect" in said or "error during connect" in said or "daemon running" in said:
+        return _DAEMON
+    return ""
+
+
+def _of_service(plan: Plan, words: str) -> str:
+    known = services(plan.root)
+    if "no such service" not in words.lower() or plan.service in known:
+        return ""
+    close = nearest(plan.service or "", known)
+    listed = ", ".join(f"`{name}`" for name in known)
+    return (
+        (f"did you mean `docker: {close}`? " if close else "")
+        + (f"the compose file has {listed}" if known else "no compose file names a service")
+        + f" ({plan.origin})"
+    )
+
+
+def _wants_gpu(config: object, service: str) -> bool:
+    """Whether a resolved compose configuration asks for an NVIDIA GPU."""
+    found = config
+    for key in ("services", service):
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return False
+    if found.get("runtime") == "nvidia" or found.get("gpus"):
+        return True
+    devices: object = found
+    for key in ("deploy", "resources", "reservations", "devices"):
+        devices = devices.get(key) if isinstance(devices, dict) else None
+    return isinstance(devices, list) and any(
+        isinstance(one, dict)
+        and (one.get("driver") == "nvidia" or "gpu" in (one.get("capabilities") or ()))
+        for one in devices
+    )

@@ -1,0 +1,97 @@
+"""The processes that share the terminal's foreground with fdl; asked after a second Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_ROUNDS = 50
+_PAUSE_S = 0.01
+
+
+class Process(NamedTuple):
+    """One entry of the process table."""
+
+    pid: int
+    parent: int
+    group: int
+    state: str
+
+
+def kill_foreground(child: int) -> None:
+    """Kill our process group: the child, its children, and what shares a pipe with them.
+
+    Spared are fdl itself, which still has an exit code to return, and the programs it was started
+    by (``make``, a script), which have received the same keys and decide for themselves.
+    """
+    # A process may multiply while the list is being read, hence more than one round.
+    for _ in range(_ROUNDS):
+        doomed = _doomed(child)
+        if not doomed:
+            return
+        for pid in doomed:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+        time.sleep(_PAUSE_S)
+
+
+def reads_keys() -> bool:
+    """Whether a program reads the terminal key by key, as prompts with a history do."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        local_modes: int = termios.tcgetattr(terminal)[3]
+        return not local_modes & termios.ICANON
+    except termios.error:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _doomed(child: int) -> list[int]:
+    table = {one.pid: one for one in _processes()}
+    spared, ancestor = {os.getpid()}, os.getppid()
+    while ancestor in table and ancestor not in spared:
+        spared.add(ancestor)
+        ancestor = table[ancestor].parent
+    return [
+        one.pid
+        for one in table.values()
+        if (one.group == os.getpgrp() or one.pid == child)
+        and one.pid not in spared
+        and one.state != "Z"
+    ]
+
+
+def _processes() -> Iterator[Process]:
+    if not Path("/proc/self/stat").exists():
+        yield from _listed_by_ps()
+        return
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        # The program's name stands in parentheses and may hold anything, parentheses included.
+        state, parent, group = text.rpartition(")")[2].split()[:3]
+        yield Process(int(folder.name), int(parent), int(group), state)
+
+
+def _listed_by_ps() -> Iterator[Process]:
+    columns = "pid=,ppid=,pgid=,stat="
+    done = subprocess.run(["ps", "-axo", columns], capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        pid, parent, group, state = line.split()[:4]
+        yield Process(int(pid), int(parent), int(group), state[:1])
