@@ -1,0 +1,152 @@
+"""What a program answered last time, beside the manifest that names the program.
+
+Imported on the warm path: only ``os`` at module top. Whatever is wrong with a record (stale,
+truncated, foreign) makes it absent, never an error.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH103, PTH105, PTH107, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
+from __future__ import annotations
+
+import os
+
+from fdl import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from fdl.dispatch.walk import Level
+    from fdl.schema.contract import Schema
+
+# Counts up when the shape of a record changes within one version.
+FORMAT = 1
+
+FOLDER = os.path.join(".fdl", "schema-cache")
+"""Where the records of a directory's entries are, below the directory."""
+
+_SUFFIXES = tuple(
+    f"{kind}{example}"
+    for kind in (".yml", ".yaml", ".json")
+    for example in ("", ".example", ".dist")
+)
+
+
+class Record:
+    """One answer: a schema, or the reason why there is none.
+
+    Attributes:
+        schema: What the program said, or None after a failure.
+        problem: Why it could not be asked or understood; empty for a schema.
+    """
+
+    __slots__ = ("problem", "schema")
+
+    def __init__(self, schema: Schema | None, problem: str) -> None:
+        self.schema = schema
+        self.problem = problem
+
+
+def location(level: Level) -> str:
+    """Path of the record of a level's entry.
+
+    The entry that the directory's own manifest names has the directory's name. One that a parent
+    or an overlay puts in its place gets a record of its own, so that the two do not drive each
+    other out.
+    """
+    directory = level.manifest.directory
+    name = os.path.basename(directory) or "root"
+    entry = level.entry
+    if entry is not None and entry.file != level.manifest.found.path:
+        name += f"-{_digest(str(entry.value))}"
+    return os.path.join(directory, FOLDER, f"{name}.json")
+
+
+def fetch(level: Level) -> Record | None:
+    """The record of a level's entry when nothing it depends on has changed since."""
+    try:
+        with open(location(level), encoding="utf-8") as stream:
+            text = stream.read()
+        from fdl.light_json import parse as parse_json
+        from fdl.schema.contract import parse
+
+        document: Any = parse_json(text)
+        directory = level.manifest.directory
+        if document["key"] != _key(level) or any(
+            stamp(directory, known[0]) != known for known in document["files"]
+        ):
+            return None
+        if document["problem"]:
+            return Record(None, str(document["problem"]))
+        return Record(parse(document["schema"]), "")
+    except Exception:
+        # Anything may stand in a foreign file, and some of it makes the C scanner misbehave.
+        return None
+
+
+def stamp(directory: str, name: str) -> list[str | int] | None:
+    """What identifies the present content of a file named relative to ``directory``."""
+    try:
+        status = os.stat(os.path.join(directory, name))
+    except OSError:
+        return None
+    return [name, status.st_mtime_ns, status.st_size]
+
+
+def stamps(level: Level, files: Sequence[str]) -> list[list[str | int]]:
+    """The stamps of all files that exist; taken before the program is asked."""
+    directory = level.manifest.directory
+    found = (stamp(directory, os.path.relpath(file, directory)) for file in files)
+    return [known for known in found if known]
+
+
+def store(level: Level, answer: object, problem: str, files: list[list[str | int]]) -> None:
+    """Write a record; silently not where that is impossible.
+
+    Args:
+        level: The command.
+        answer: The program's document, which must have been checked; None after a failure.
+        problem: Why there is none.
+        files: The result of :func:`stamps`.
+    """
+    import json
+
+    from fdl.manifest.cache import make_folder
+
+    document = {"key": _key(level), "files": files, "problem": problem, "schema": answer}
+    target = location(level)
+    temporary = f"{target}.{os.getpid()}.tmp"
+    try:
+        make_folder(os.path.join(level.manifest.directory, ".fdl"))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        # Defaults of the program may be nobody's business but the manifest's readers'.
+        mode = os.stat(level.manifest.found.path).st_mode & 0o666
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with open(handle, "w", encoding="utf-8") as stream:
+            json.dump(document, stream, separators=(",", ":"))
+        os.replace(temporary, target)
+    except OSError:
+        from contextlib import suppress
+
+        with suppress(OSError):
+            os.remove(temporary)
+
+
+def _key(level: Level) -> list[object]:
+    """All that a record depends on besides the program's own files."""
+    entry, directory = level.entry, level.manifest.directory
+    manifests = [
+        stamp(directory, name)
+        for name in sorted(os.listdir(directory))
+        if name.startswith("fdl.") and name.endswith(_SUFFIXES)
+    ]
+    service = level.manifest.node.text("docker")
+    return [FORMAT, __version__, _digest(str(entry.value)) if entry else "", service, manifests]
+
+
+def _digest(text: str) -> str:
+    """Tells two entries apart without repeating them: they may hold what is secret."""
+    from binascii import crc32
+
+    return f"{crc32(text.encode()):08x}"

@@ -1,0 +1,328 @@
+"""The JSON document by which a program describes its arguments -> Schema.
+
+    {"description": "…", "strict": true,
+     "args": [{"name": "data", "type": "path", "required": true}],
+     "options": {"epochs": {"type": "int", "default": 10, "short": "n"}}}
+
+Imported on the warm path: nothing beyond our own light modules.
+"""
+
+from __future__ import annotations
+
+from fdl.args.parameter import RESERVED_LONG, RESERVED_SHORT, TYPES, UNSET, Parameter
+from fdl.manifest.node import dotted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from fdl.args.parameter import Shape
+    from fdl.manifest import Node
+
+    Path = tuple[str | int, ...]
+    Row = dict[str, Any]
+
+FLAG = "--fdl-schema"
+"""Asks a program for its document."""
+
+PROBE_VARIABLE = "FDL_SCHEMA_PROBE"
+"""Tells the program, and every fdl it may start, that it is only asked."""
+
+LIST_TYPES = tuple(f"list[{one}]" for one in TYPES if one != "bool")
+_DOCUMENT_KEYS = ("description", "args", "options", "strict", "origins")
+_SHARED_KEYS = ("type", "description", "default", "choices", "completer")
+_OPTION_KEYS = (*_SHARED_KEYS, "short", "env", "commas", "bare")
+_ARGUMENT_KEYS = ("name", *_SHARED_KEYS, "required", "variadic")
+
+
+class ContractError(ValueError):
+    """A document that describes no arguments.
+
+    Attributes:
+        path: The keys and indices that lead to the mistake.
+        problem: What is wrong, as the rest of a sentence about that place.
+    """
+
+    def __init__(self, path: Path, problem: str) -> None:
+        subject = f"`{dotted(path)}`" if path else "the document"
+        super().__init__(f"{subject} {problem}")
+        self.path = path
+        self.problem = problem
+
+    def find(self, node: Node) -> Node:
+        """The node of the mistake, when the document stands in a manifest under ``node``."""
+        for step in self.path:
+            children = node.value
+            if isinstance(children, dict) and step in children:
+                node = children[str(step)]
+            elif isinstance(children, list) and isinstance(step, int):
+                node = children[step]
+            else:
+                break
+        return node
+
+
+class Schema:
+    """The arguments of one program.
+
+    Attributes:
+        description: What the program is for; may be empty.
+        parameters: Positional arguments in order, then options.
+        strict: Whether a flag that is not declared is a mistake.
+        origins: Whether the program can tell typed arguments from generated ones by itself, and so
+            lets its variables win over the latter.
+    """
+
+    __slots__ = ("description", "origins", "parameters", "strict")
+
+    def __init__(
+        self,
+        description: str,
+        parameters: tuple[Parameter, ...],
+        *,
+        strict: bool,
+        origins: bool = False,
+    ) -> None:
+        self.description = description
+        self.parameters = parameters
+        self.strict = strict
+        self.origins = origins
+
+    @property
+    def arguments(self) -> list[Parameter]:
+        """The positional arguments, in order."""
+        return [one for one in self.parameters if one.kind == "arg"]
+
+    @property
+    def options(self) -> dict[str, Parameter]:
+        """Long name -> option."""
+        return {one.name: one for one in self.parameters if one.kind == "option"}
+
+
+def parse(document: object, *, closed: bool = False) -> Schema:
+    """Check a document and turn it into parameters.
+
+    Args:
+        document: JSON data; a null counts as absent, a default or choice may be its own text.
+        closed: Whether a key that means nothing is a mistake. Of a program's own document it is
+            not: the program may be newer than this fdl.
+
+    Raises:
+        ContractError: The document, with the place and the remedy.
+    """
+    row = _row(document, (), _DOCUMENT_KEYS if closed else ())
+    rows = row.get("args", [])
+    if not isinstance(rows, list):
+        raise ContractError(("args",), "must be a list of arguments, one mapping each")
+    options = row.get("options", {})
+    if not isinstance(options, dict):
+        raise ContractError(("options",), "must be a mapping of long names to options")
+    parameters = [_argument(one, ("args", place), closed) for place, one in enumerate(rows)]
+    _check_order(parameters)
+    parameters += [_option(name, one, ("options", name), closed) for name, one in options.items()]
+    _check_shorts(parameters)
+    return Schema(
+        _text(row, "description", ()),
+        tuple(parameters),
+        strict=_switch(row, "strict", (), False),
+        origins=_switch(row, "origins", (), False),
+    )
+
+
+def _argument(document: object, path: Path, closed: bool) -> Parameter:
+    row = _row(document, path, _ARGUMENT_KEYS if closed else ())
+    name = _text(row, "name", path)
+    if not name:
+        raise ContractError(path, "needs a `name`")
+    type_, many = _type(row, path)
+    variadic = _switch(row, "variadic", path, False)
+    default = _default(row, path, type_, many or variadic)
+    if default is not UNSET and row.get("required") is True:
+        raise ContractError(
+            (*path, "required"), "cannot be true beside a `default`: remove one of the two"
+        )
+    required = _switch(row, "required", path, default is UNSET)
+    shape: Shape = "value" if required or default is not UNSET else "optional"
+    return Parameter(
+        name,
+        kind="arg",
+        type=type_,
+        shape="list" if many or variadic else shape,
+        default=default,
+        choices=_choices(row, path, type_),
+        variadic=variadic,
+        required=required,
+        completer=_text(row, "completer", path) or None,
+        help=_text(row, "description", path),
+    )
+
+
+def _option(name: object, document: object, path: Path, closed: bool) -> Parameter:
+    if not isinstance(name, str) or not _is_flag_name(name):
+        raise ContractError(path, "is no long name: use letters, digits and `-`, without `--`")
+    if name in RESERVED_LONG:
+        raise ContractError(path, f"cannot be declared: fdl itself answers to `--{name}`")
+    row = _row(document, path, _OPTION_KEYS if closed else ())
+    type_, many = _type(row, path)
+    default = _default(row, path, type_, many)
+    # The default of such an option is its value without one, as in a bare `--report`.
+    bare = _switch(row, "bare", path, False)
+    shape: Shape = "optional" if default is UNSET or bare else "value"
+    if type_ == "bool":
+        shape = "flag"
+    return Parameter(
+        name,
+        type=type_,
+        shape="list" if many else shape,
+        default=default,
+        short=_short(row, path),
+        choices=_choices(row, path, type_),
+        env=_text(row, "env", path) or None,
+        commas=_switch(row, "commas", path, True),
+        completer=_text(row, "completer", path) or None,
+        help=_text(row, "description", path),
+    )
+
+
+def _row(document: object, path: Path, known: Iterable[str]) -> Row:
+    """A mapping without its nulls; only of ``known`` keys when there are any."""
+    if not isinstance(document, dict):
+        raise ContractError(path, "must be a mapping")
+    for key in document:
+        if known and key not in known:
+            from fdl.suggest import nearest
+
+            close = nearest(str(key), known)
+            guess = f"did you mean `{close}`?" if close else f"known here: {', '.join(known)}"
+            raise ContractError((*path, str(key)), f"is unknown; {guess}")
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def _type(row: Row, path: Path) -> tuple[str, bool]:
+    """The type of one value, and whether there may be many."""
+    written = row.get("type")
+    if written in TYPES:
+        return written, False
+    if written in LIST_TYPES:
+        return written[len("list[") : -1], True
+    allowed = ", ".join((*TYPES, *LIST_TYPES))
+    if written is None:
+        raise ContractError(path, f"needs a `type`: one of {allowed}")
+    raise ContractError((*path, "type"), f"is `{written}`, which is none of {allowed}")
+
+
+def _text(row: Row, key: str, path: Path) -> str:
+    text = row.get(key, "")
+    if not isinstance(text, str):
+        raise ContractError((*path, key), "must be text")
+    return " ".join(text.split()) if key == "description" else text
+
+
+def _switch(row: Row, key: str, path: Path, default: bool) -> bool:
+    value = row.get(key, default)
+    if not isinstance(value, bool):
+        raise ContractError((*path, key), "must be true or false")
+    return value
+
+
+def _short(row: Row, path: Path) -> str | None:
+    short = row.get("short")
+    if short is None:
+        return None
+    if not isinstance(short, str) or len(short) != 1 or short in "-=" or short.isspace():
+        raise ContractError((*path, "short"), "must be one character")
+    if short in RESERVED_SHORT:
+        raise ContractError((*path, "short"), f"cannot be `{short}`: fdl answers to `-{short}`")
+    return short
+
+
+def _default(row: Row, path: Path, type_: str, many: bool) -> Any:
+    if "default" not in row:
+        return UNSET
+    value, place = row["default"], (*path, "default")
+    if not many:
+        return _typed(value, type_, place)
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list):
+        raise ContractError(place, "must be a list")
+    return [_typed(item, type_, (*place, index)) for index, item in enumerate(value)]
+
+
+def _choices(row: Row, path: Path, type_: str) -> list[Any]:
+    choices, place = row.get("choices", []), (*path, "choices")
+    if not isinstance(choices, list):
+        raise ContractError(place, "must be a list")
+    return [_typed(choice, type_, (*place, index)) for index, choice in enumerate(choices)]
+
+
+def _typed(value: object, type_: str, path: Path) -> Any:
+    """A value of its declared type; the text of one is accepted as well."""
+    if isinstance(value, str):
+        try:
+            return _from_text(value, type_)
+        except ValueError:
+            raise ContractError(path, f"is `{value}`, which is no {type_}") from None
+    fits = {
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "float": isinstance(value, int | float) and not isinstance(value, bool),
+        "bool": isinstance(value, bool),
+    }
+    if not fits.get(type_, isinstance(value, int | float | bool)):
+        raise ContractError(path, f"must be of type {type_}")
+    # What declares text may be written as a number: `choices: [1, 2]`.
+    return _spelled(value) if type_ in ("string", "path") else value
+
+
+def _from_text(text: str, type_: str) -> Any:
+    if type_ == "int":
+        return int(text)
+    if type_ == "float":
+        return float(text)
+    if type_ == "bool":
+        if text.lower() not in ("true", "false"):
+            raise ValueError
+        return text.lower() == "true"
+    return text
+
+
+def _spelled(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_flag_name(name: str) -> bool:
+    return (
+        bool(name) and name[0].isalnum() and all(char.isalnum() or char in "-_." for char in name)
+    )
+
+
+def _check_order(arguments: list[Parameter]) -> None:
+    """Check what only holds for all positional arguments together."""
+    seen: set[str] = set()
+    optional = variadic = ""
+    for place, one in enumerate(arguments):
+        path = ("args", place)
+        if one.name in seen:
+            raise ContractError((*path, "name"), f"repeats `{one.name}`")
+        seen.add(one.name)
+        if variadic:
+            raise ContractError(path, f"cannot follow `{variadic}`, which takes all that remains")
+        if one.required and optional:
+            raise ContractError(
+                path, f"is required, so it cannot follow `{optional}`, which may be left out"
+            )
+        optional = optional if one.required else one.name
+        variadic = one.name if one.variadic else ""
+
+
+def _check_shorts(parameters: list[Parameter]) -> None:
+    owners: dict[str, str] = {}
+    for one in parameters:
+        if one.short and one.short in owners:
+            owner = owners[one.short]
+            raise ContractError(
+                ("options", one.name, "short"), f"is `{one.short}`, which `--{owner}` has already"
+            )
+        if one.short:
+            owners[one.short] = one.name

@@ -1,0 +1,262 @@
+"""Asking a program for its schema: ``<entry> --fdl-schema``, within limits.
+
+The program gets no input, a few seconds and a bounded amount of output; at the end its whole
+process group is gone, whatever it has started.
+"""
+
+# The paths of a Plan are strings.
+# ruff: noqa: PTH113, PTH118, PTH120
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+from typing import IO, cast
+
+from fdl.dispatch.classify import SECTIONS
+from fdl.dispatch.compose import join
+from fdl.dispatch.container import COMPOSE_FILES
+from fdl.dispatch.planner import Planner, Surroundings, here
+from fdl.dispatch.walk import Level
+from fdl.errors import SchemaError
+from fdl.manifest import origin
+from fdl.plan import Plan
+from fdl.schema import cache
+from fdl.schema.contract import FLAG, PROBE_VARIABLE, ContractError, Schema, parse
+from fdl.schema.program import sources
+from fdl.secrets import is_secret, redact_text, redact_tokens
+
+LIMIT_SECONDS = 5.0
+# For somebody who asked for just this: a first import of torch may take longer than five seconds.
+PATIENT_LIMIT_SECONDS = 60.0
+CONTAINER_LIMIT_SECONDS = 60.0
+# Between the request to end and the end by force; a container is stopped on the request.
+GRACE_SECONDS = 1.0
+CONTAINER_GRACE_SECONDS = 10.0
+
+_MOST_OUTPUT = 1 << 20
+_LAST_LINES = 5
+
+
+def refresh(
+    level: Level, surroundings: Surroundings | None = None, *, patient: bool = False
+) -> Schema:
+    """Ask the program of a level and remember the answer, or that there was none.
+
+    Args:
+        level: The command.
+        surroundings: Where the program is taken to run; looked up when omitted.
+        patient: Whether somebody waits for this answer, and not for a help page.
+
+    Raises:
+        SchemaError: The program cannot be started, fails, takes too long, or answers nonsense.
+        ManifestError: The entry cannot be turned into a plan.
+    """
+    # Stamped before the program is asked: an edit in between leaves a stale record.
+    files = cache.stamps(level, sources(level))
+    try:
+        document, schema = _answer(question(level, surroundings), patient=patient)
+    except SchemaError as problem:
+        # A passing failure must not cost what is known and has not changed since.
+        if not _is_known(level):
+            _remember(level, None, problem.message, files)
+        raise
+    _remember(level, document, "", files)
+    return schema
+
+
+def question(level: Level, surroundings: Surroundings | None = None) -> Plan:
+    """The plan of asking: the entry without generated arguments, as a real run would start it.
+
+    Raises:
+        SchemaError: The entry runs in a container, and no compose file says which.
+        ManifestError: The entry is empty, does not split into words, or lies outside the project.
+    """
+    around = surroundings or here()
+    service = level.manifest.node.text("docker")
+    contained = bool(service) and not around.in_container
+    root = _compose_folder(level) if contained else level.root
+    unattended = Surroundings(around.variables, around.in_container, terminal=False)
+    planner = Planner(root, unattended, {PROBE_VARIABLE: "1"}, append=True)
+    return planner.entry(_bare(level), None, [FLAG])
+
+
+def _bare(level: Level) -> Level:
+    """The level without what becomes generated arguments."""
+    bare = copy.copy(level)
+    bare.manifest = copy.copy(level.manifest)
+    node = level.manifest.node
+    kept = {key: child for key, child in node.mapping.items() if key not in SECTIONS}
+    bare.manifest.node = node.at(kept)
+    return bare
+
+
+def _compose_folder(level: Level) -> str:
+    """The nearest folder at or above the command's that holds a compose file."""
+    folder = level.manifest.directory
+    while True:
+        if any(os.path.isfile(os.path.join(folder, name)) for name in COMPOSE_FILES):
+            return folder
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            node = level.manifest.node
+            raise SchemaError(
+                f"{origin(node.get('docker') or node, level.root)}: the entry runs in docker "
+                f"service `{node.text('docker')}`, and no compose file is here or above",
+                hint="add compose.yaml, or drop `docker`",
+            )
+        folder = parent
+
+
+def _is_known(level: Level) -> bool:
+    record = cache.fetch(level)
+    return record is not None and record.schema is not None
+
+
+def _remember(level: Level, document: object, problem: str, files: list[list[str | int]]) -> None:
+    # An example stands in for a manifest as long as nothing is written beside it.
+    if not level.manifest.found.is_example:
+        cache.store(level, document, problem, files)
+
+
+def _answer(plan: Plan, *, patient: bool) -> tuple[object, Schema]:
+    limit = PATIENT_LIMIT_SECONDS if patient else LIMIT_SECONDS
+    if plan.service:
+        limit = CONTAINER_LIMIT_SECONDS
+    out, err, code = _run(plan, limit)
+    problem = ""
+    if code is None:
+        problem = f"did not answer within {limit:g} seconds"
+    elif len(out) > _MOST_OUTPUT:
+        problem = f"printed more than {_MOST_OUTPUT >> 20} MiB"
+    elif code:
+        problem = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    else:
+        text = out.decode("utf-8", "replace")
+        start = text.find("{")
+        try:
+            document, _ = json.JSONDecoder().raw_decode(text, start) if start >= 0 else (None, 0)
+            if document is not None:
+                return document, parse(document)
+            problem = "printed no JSON"
+        except ContractError as mistake:
+            problem = f"printed JSON in which {mistake}"
+        except (ValueError, RecursionError) as mistake:
+            problem = f"printed broken JSON: {mistake}"
+    raise _failure(plan, problem + _last_lines(err))
+
+
+def _failure(plan: Plan, problem: str) -> SchemaError:
+    """The error for a program that does not answer, without any secret it may have printed."""
+    variables = {**os.environ, **plan.env}.items()
+    secrets = [value for name, value in variables if is_secret(name, value)]
+    secrets += [*plan.secrets, *(one.value for one in plan.variables if one.secret)]
+    asked = join(redact_tokens(plan.argv))
+    return SchemaError(
+        redact_text(f"{plan.origin}: `{asked}` {problem}", secrets),
+        hint=f"`{FLAG}` must make the program print its schema as JSON, as `fdl.FdlArgs` does",
+    )
+
+
+def _run(plan: Plan, limit: float) -> tuple[bytes, bytes, int | None]:
+    """Output, the end of stderr, and the exit code; None for a program out of time."""
+    windows = os.name == "nt"
+    try:
+        child = subprocess.Popen(
+            plan.launch,
+            cwd=plan.cwd,
+            env={**os.environ, **plan.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A group of its own, so that it can be ended with all it has started.
+            start_new_session=not windows,
+        )
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise _failure(plan, f"cannot be started: {reason}") from None
+    enough = threading.Event()
+    out = _Listener(cast("IO[bytes]", child.stdout), enough, first=_MOST_OUTPUT)
+    err = _Listener(cast("IO[bytes]", child.stderr), enough, last=_MOST_OUTPUT >> 4)
+    code: int | None = None
+    try:
+        code = _wait(child, enough, limit)
+    finally:
+        _end(child, CONTAINER_GRACE_SECONDS if plan.service else GRACE_SECONDS)
+        for listener in (out, err):
+            listener.join(GRACE_SECONDS)
+    return bytes(out.data), bytes(err.data), code
+
+
+def _wait(child: subprocess.Popen[bytes], enough: threading.Event, limit: float) -> int | None:
+    """The exit code; None when time ran out; 0 when it was stopped for printing too much."""
+
+    def announce() -> None:
+        child.wait()
+        enough.set()
+
+    threading.Thread(target=announce, daemon=True).start()
+    if not enough.wait(limit):
+        return None
+    return child.poll() or 0
+
+
+class _Listener(threading.Thread):
+    """Reads a pipe to its end and keeps a bounded part of it.
+
+    Args:
+        pipe: What to read.
+        enough: Set when more came than is wanted.
+        first: Keep this much from the beginning; more of it is too much.
+        last: Keep this much of the end.
+    """
+
+    def __init__(
+        self, pipe: IO[bytes], enough: threading.Event, *, first: int = 0, last: int = 0
+    ) -> None:
+        super().__init__(daemon=True)
+        self.data = bytearray()
+        self._pipe = pipe
+        self._enough = enough
+        self._first = first
+        self._last = last
+        self.start()
+
+    def run(self) -> None:
+        """Read until the other side is closed."""
+        with self._pipe as pipe:
+            while chunk := os.read(pipe.fileno(), 1 << 16):
+                if self._last or len(self.data) <= self._first:
+                    self.data += chunk
+                if self._last:
+                    del self.data[: -self._last]
+                elif len(self.data) > self._first:
+                    self._enough.set()
+
+
+def _end(child: subprocess.Popen[bytes], grace: float) -> None:
+    """End the whole group, with force if need be; what is gone already is fine."""
+    if os.name == "nt":
+        subprocess.run(["taskkill", "/F", "/T", "/PID", str(child.pid)], check=False)
+    else:
+        _signal_group(child, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(grace)
+        _signal_group(child, signal.SIGKILL)
+    child.wait()
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    # macOS answers with a missing permission when the group holds only ended processes.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+def _last_lines(data: bytes) -> str:
+    lines = [line.rstrip() for line in data.decode("utf-8", "replace").splitlines()]
+    kept = [line for line in lines if line][-_LAST_LINES:]
+    return "".join(f"\n  {line}" for line in kept)

@@ -1,0 +1,136 @@
+"""The files behind an ``entry``: the script or module it names, and what that imports.
+
+Everything here reads text; nothing is imported or executed.
+"""
+
+# The paths of a Level are strings.
+# ruff: noqa: PTH113, PTH118, PTH119, PTH120, PTH123
+from __future__ import annotations
+
+import ast
+import os
+import shlex
+from itertools import pairwise
+
+from fdl.dispatch.walk import Level
+
+_PYTHONS = ("python", "pypy")
+_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
+_OTHERS = frozenset(("node", "ruby", "perl", "julia", "Rscript", "deno", "bun"))
+
+# Enough for a project's own modules; a schema that depends on more is asked for once too often.
+_MOST_FILES = 100
+_MOST_BYTES = 16 << 20
+
+
+def words(level: Level) -> list[str]:
+    """The words of the entry; none when it does not split into words."""
+    if level.entry is None:
+        return []
+    try:
+        return shlex.split(str(level.entry.value))
+    except ValueError:
+        return []
+
+
+def script(level: Level) -> str | None:
+    """The file that the entry runs, when it can be told without running anything.
+
+    ``python main.py``, ``python -m package.module``, ``bash run.sh`` and ``./program``; a module
+    is looked for below the command's folder and the project, there and in ``src/``.
+    """
+    tokens = words(level)
+    if not tokens:
+        return None
+    if not _is_interpreter(tokens[0]):
+        # A bare word is looked up on the PATH, where no program of the project's is.
+        return _file(level, tokens[0]) if os.path.dirname(tokens[0]) else None
+    for place, token in enumerate(tokens[1:], 1):
+        if token == "-m" and _is_python(tokens[0]):
+            return _module(level, tokens[place + 1]) if place + 1 < len(tokens) else None
+        if token == "-c":
+            return None
+        if not token.startswith("-") and (file := _file(level, token)):
+            return file
+    return None
+
+
+def named_files(level: Level) -> list[str]:
+    """Every file the entry's words name, launchers in front or not: ``uv run main.py``."""
+    tokens = words(level)
+    files = [_file(level, token) for token in tokens]
+    modules = [_module(level, name) for flag, name in pairwise(tokens) if flag == "-m"]
+    return list(dict.fromkeys(file for file in (*files, *modules) if file))
+
+
+def sources(level: Level) -> list[str]:
+    """The files that decide what the program answers: those named, and project modules of theirs.
+
+    Arguments are often declared in a module beside the script, so an edit there counts.
+    """
+    found = named_files(level)
+    for file in found:
+        if not file.endswith(".py"):
+            continue
+        for name in _imports(file):
+            imported = _module(level, name, os.path.dirname(file))
+            if imported and imported not in found:
+                found.append(imported)
+            if len(found) >= _MOST_FILES:
+                return found
+    return found
+
+
+def content(file: str) -> bytes:
+    """The beginning of a file, empty where it cannot be read."""
+    try:
+        with open(file, "rb") as stream:
+            return stream.read(_MOST_BYTES)
+    except OSError:
+        return b""
+
+
+def _is_python(token: str) -> bool:
+    return os.path.basename(token).startswith(_PYTHONS)
+
+
+def _is_interpreter(token: str) -> bool:
+    return _is_python(token) or os.path.basename(token) in _SHELLS | _OTHERS
+
+
+def _file(level: Level, token: str) -> str | None:
+    path = os.path.normpath(os.path.join(level.manifest.directory, token))
+    return path if os.path.isfile(path) else None
+
+
+def _module(level: Level, name: str, beside: str = "") -> str | None:
+    """The file of a module, or of what runs when its package is started."""
+    parts = name.split(".")
+    roots = [level.manifest.directory, level.root]
+    folders = [beside] if beside else []
+    folders += [folder for root in roots for folder in (root, os.path.join(root, "src"))]
+    for folder in folders:
+        base = os.path.join(folder, *parts)
+        ends = ("__init__.py",) if beside else ("__main__.py",)
+        for candidate in (f"{base}.py", *(os.path.join(base, end) for end in ends)):
+            if os.path.isfile(candidate):
+                return os.path.normpath(candidate)
+    return None
+
+
+def _imports(file: str) -> list[str]:
+    """The modules a Python file imports, relative ones by their bare names."""
+    try:
+        tree = ast.parse(content(file))
+    # The parser's own limits count as well: such a file has no imports that matter here.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names += [module] if module else []
+            names += [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
+    return [name for name in names if all(part.isidentifier() for part in name.split("."))]

@@ -1,0 +1,191 @@
+"""Checking arguments against a schema before the program is started.
+
+Only what was typed and the preset that was named are checked, and only what the program itself
+would refuse: allowed values always, undeclared flags when the schema is strict.
+Imported on the warm path, when there is a schema.
+"""
+
+from __future__ import annotations
+
+from fdl.args.parameter import is_number
+from fdl.errors import ManifestError, UsageError
+from fdl.manifest import origin
+from fdl.secrets import REDACTED, is_secret
+from fdl.suggest import nearest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.args.parameter import Parameter
+    from fdl.dispatch.walk import Level
+    from fdl.manifest import Node
+    from fdl.schema.contract import Schema
+
+_ALWAYS_KNOWN = ("--help", "--version", "--fdl-schema", "--refresh-schema")
+_ALWAYS_KNOWN_SHORT = "hV"
+
+
+def check_tail(schema: Schema, tail: Sequence[str], command: str) -> None:
+    """Check what the user typed behind a command, up to the first ``--``.
+
+    Args:
+        schema: What the program declares.
+        tail: The tokens.
+        command: The command as typed, for messages.
+
+    Raises:
+        UsageError: A value that is not allowed, or a flag that does not exist.
+    """
+    _Tail(schema, command).read(list(tail[: tail.index("--")] if "--" in tail else tail))
+
+
+class _Tail:
+    """One reading of a tail, token by token."""
+
+    def __init__(self, schema: Schema, command: str) -> None:
+        self._schema = schema
+        self._command = command
+        self._options = schema.options
+        self._shorts = {one.short: one for one in self._options.values() if one.short}
+        self._arguments = schema.arguments
+
+    def read(self, tokens: list[str]) -> None:
+        while tokens:
+            token = tokens.pop(0)
+            if len(token) < 2 or token[0] != "-" or is_number(token):
+                self._positional(token)
+            elif token.startswith("--"):
+                self._long(token, tokens)
+            else:
+                self._cluster(token, tokens)
+
+    def _positional(self, token: str) -> None:
+        if not self._arguments:
+            return
+        one = self._arguments[0]
+        if not one.variadic:
+            self._arguments = self._arguments[1:]
+        self._allow(one, token)
+
+    def _long(self, token: str, rest: list[str]) -> None:
+        name, equals, value = token.partition("=")
+        one = self._options.get(name[2:])
+        if one:
+            self._value(one, value if equals else None, rest)
+        elif name not in _ALWAYS_KNOWN:
+            self._unknown(name, equals=bool(equals))
+
+    def _cluster(self, token: str, rest: list[str]) -> None:
+        """``-x``, ``-x VALUE``, ``-x=VALUE`` and ``-abx``: the last letter takes the value."""
+        letters, equals, value = token[1:].partition("=")
+        for place, letter in enumerate(letters, 1):
+            one = self._shorts.get(letter)
+            if one and place == len(letters):
+                self._value(one, value if equals else None, rest)
+            elif one and one.shape != "flag":
+                # The rest of the token is its value for some parsers, and a mistake for others.
+                return
+            elif one is None and letter not in _ALWAYS_KNOWN_SHORT:
+                # Of `-O3`, nobody but the program knows whether `3` is a flag or a value.
+                self._unknown(f"-{letter}" if place == 1 else f"-{letters}", equals=bool(equals))
+                return
+
+    def _value(self, one: Parameter, attached: str | None, rest: list[str]) -> None:
+        """Check the value of an option; a missing one is the program's to complain about."""
+        if one.shape == "flag":
+            return
+        if attached is None:
+            if not rest or not _may_be_value(one, rest[0]):
+                return
+            attached = rest.pop(0)
+        self._allow(one, attached)
+
+    def _allow(self, one: Parameter, text: str) -> None:
+        if problem := _refusal(one, text):
+            raise UsageError(
+                f"`{self._command}`: {problem}", hint=_guess(one, text) or "choose one of them"
+            )
+
+    def _unknown(self, flag: str, *, equals: bool) -> None:
+        if not self._schema.strict:
+            if not equals:
+                # The next word may be this flag's value: which argument it fills is open.
+                self._arguments = []
+            return
+        close = nearest(flag, [one.display for one in self._options.values()])
+        raise UsageError(
+            f"`{self._command}`: unknown flag `{flag}`",
+            hint=f"did you mean `{close}`?"
+            if close
+            else f"`{self._command} --help` lists the flags; what follows `--` is not checked",
+        )
+
+
+def check_preset(schema: Schema, level: Level, name: str) -> None:
+    """Check the options of the preset that is about to run; its siblings do not matter.
+
+    Raises:
+        ManifestError: A value that is not allowed, or an option that does not exist.
+    """
+    options = level.commands[name].get("options")
+    declared = {key.replace("_", "-"): one for key, one in schema.options.items()}
+    for key, node in (options.mapping if options else {}).items():
+        if node.value is None:
+            continue
+        one = declared.get(key.replace("_", "-"))
+        if one is None and schema.strict:
+            close = nearest(key, [*(known.field for known in declared.values()), *declared])
+            raise ManifestError(
+                f"{origin(node, level.root)}: preset `{level.typed(name)}`: the program has no "
+                f"option `{key}`",
+                hint=f"did you mean `{close}`?"
+                if close
+                else f"`{level.typed()} --help` lists its options",
+            )
+        for item in _items(node) if one and one.shape != "flag" else ():
+            if one and (problem := _refusal(one, _spelled(item.value))):
+                raise ManifestError(
+                    f"{origin(item, level.root)}: preset `{level.typed(name)}`: {problem}",
+                    hint=_guess(one, _spelled(item.value)) or "choose one of them",
+                )
+
+
+def _items(node: Node) -> list[Node]:
+    """The values an option gets; a bare flag (true) or none at all (false) has none to check."""
+    if isinstance(node.value, list):
+        return node.value
+    return [] if isinstance(node.value, bool) else [node]
+
+
+def _spelled(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _refusal(one: Parameter, text: str) -> str:
+    """Why a value is not allowed; empty when it is."""
+    if not one.choices:
+        return ""
+    parts = [part.strip() for part in text.split(",")] if one.commas else [text]
+    for part in parts:
+        if part and not any(_same(choice, part) for choice in one.choice_texts()):
+            shown = REDACTED if is_secret(one.name, part) else part
+            allowed = ", ".join(one.choice_texts())
+            return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
+    return ""
+
+
+def _guess(one: Parameter, text: str) -> str:
+    close = None if is_secret(one.name, text) else nearest(text, one.choice_texts())
+    return f"did you mean `{close}`?" if close else ""
+
+
+def _same(choice: str, text: str) -> bool:
+    """Whether two spellings mean one value: ``8`` and ``8.0`` do."""
+    if choice == text:
+        return True
+    return is_number(choice) and is_number(text) and float(choice) == float(text)
+
+
+def _may_be_value(one: Parameter, token: str) -> bool:
+    return len(token) < 2 or token[0] != "-" or (one.numeric and is_number(token))
