@@ -1,59 +1,80 @@
-"""``fdl config``: what the manifest says and where each value was written."""
+"""``fdl config``: what the manifest says and where each value was written, and changing one."""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from fdl import output
 from fdl.commands import BUILTINS, HIDDEN
-from fdl.errors import ManifestError
-from fdl.manifest import find, load, settle
-from fdl.manifest.show import records
-from fdl.manifest.show import show as shown
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fdl.app import Call
     from fdl.manifest import Manifest
 
-app = typer.Typer()
 
-
-@app.callback()
-def config() -> None:
-    """Show the manifest's values and where each was written."""
-
-
-@app.command()
-def show(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON list of values with their origins.")
-    ] = False,
-) -> None:
-    """Print the manifest as YAML with the file and line of every value.
+def show(call: Call) -> int:
+    """Print the merged manifest, or what one command runs with.
 
     Raises:
-        ManifestError: There is no manifest, or it is broken.
+        FdlError: There is no manifest, it is broken, or the command does not exist.
     """
-    start = os.getcwd()  # noqa: PTH109 -- the manifest's paths are strings
-    found = find(start)
-    if found is None:
-        raise ManifestError(
-            f"no fdl.yml found in {start} or any directory above it",
-            hint="create one here, or type `fdl init NAME` for a new project",
-        )
-    manifest = load(settle(found, executes=False), write_cache=False)
-    for warning in (*manifest.warnings, *_unreachable(manifest)):
-        output.warning(warning)
-    if as_json:
-        leaves = records(manifest.node, manifest.directory)
-        text = json.dumps(leaves, indent=2, ensure_ascii=False) + "\n"
+    project = call.project(call.args.env)
+    if call.args.command is not None:
+        return _show_command(call)
+    from fdl.inspect.document import listing, records
+    from fdl.inspect.manifest import Report
+
+    manifest = project.root
+    report = Report(manifest)
+    _warn([*manifest.warnings, *_unreachable(manifest)])
+    if call.args.json:
+        _print_json(records(report.fields))
     else:
-        text = shown(manifest.node, manifest.directory)
-    output.write(sys.stdout, text)
+        output.write(sys.stdout, listing(report.tree, report.fields, manifest.directory))
+    return 0
+
+
+def _show_command(call: Call) -> int:
+    from fdl.inspect.command import look_at
+    from fdl.inspect.document import records
+
+    command = look_at(call, call.args.command, call.args.env)
+    _warn(command.warnings)
+    if call.args.json:
+        _print_json({**command.as_dict(), "fields": records(command.fields)})
+    else:
+        output.write(sys.stdout, command.listing())
+    return 0
+
+
+def set_(call: Call) -> int:
+    """Change one value of the manifest where it takes effect.
+
+    Raises:
+        FdlError: The change would not take effect, would break the manifest, or cannot be made
+            without touching anything else; nothing is written then.
+    """
+    from fdl.inspect.edit import prepare
+
+    change = prepare(call, call.args.path, call.args.value, call.args.where)
+    if call.dry_run:
+        output.write(sys.stdout, change.diff())
+    else:
+        change.write()
+        output.write(sys.stdout, change.report())
+    return 0
+
+
+def _warn(texts: list[str]) -> None:
+    for text in texts:
+        output.warning(text)
+
+
+def _print_json(document: object) -> None:
+    import json
+
+    output.write(sys.stdout, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def _unreachable(manifest: Manifest) -> list[str]:

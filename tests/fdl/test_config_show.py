@@ -128,3 +128,225 @@ def test_a_terminal_that_cannot_say_a_character_gets_an_escape(project: Project,
     session = fdl("config", "show", env={"PYTHONIOENCODING": "ascii"})
     assert (session.exit, session.err) == (0, "")
     assert "\\xe9" in session.out
+
+
+LAYERED = {
+    "fdl.yml": """
+        description: digits
+        training:
+          lr: 0.1
+          epochs: 5
+          seed: 42
+        commands:
+          t:
+            run: echo base
+            append: -- --slow
+          quick:
+            run: "true"
+        """,
+    "fdl.cloud.yml": "training: {lr: 0.2}\n",
+    "fdl.ci.yml": """
+        inherit-from: fdl.cloud.yml
+        # the pace of CI
+        training:
+          lr: 0.3
+          epochs: null
+        commands:
+          t: {append: ~}
+        """,
+}
+
+
+@pytest.mark.case("cli", 41)
+def test_overridden_leaves_name_what_they_override_and_the_output_reads_back(
+    project: Project, fdl: Fdl
+) -> None:
+    project(LAYERED)
+    session = fdl("config", "show", "ci")
+    assert (session.exit, session.err) == (0, "")
+    assert session.out == (
+        "description: digits  # fdl.yml:1\n"
+        "training:\n"
+        "  lr: 0.3            # fdl.ci.yml:4 (overrides fdl.cloud.yml:1, fdl.yml:3)\n"
+        "  seed: 42           # fdl.yml:5\n"
+        "commands:\n"
+        "  t:\n"
+        "    run: echo base   # fdl.yml:8\n"
+        "  quick:\n"
+        '    run: "true"      # fdl.yml:11\n'
+        "# removed: training.epochs (fdl.yml:4) by fdl.ci.yml:5\n"
+        "# removed: commands.t.append (fdl.yml:9) by fdl.ci.yml:7\n"
+    )
+    assert yaml.safe_load(session.out) == {
+        "description": "digits",
+        "training": {"lr": 0.3, "seed": 42},
+        "commands": {"t": {"run": "echo base"}, "quick": {"run": "true"}},
+    }
+    lines = [line for line in session.out.splitlines() if "  # " in line]
+    assert len({line.index("  # ") for line in lines}) == 1
+
+
+@pytest.mark.case("cli", 42)
+def test_text_that_looks_like_a_boolean_stays_quoted_and_removed_keys_stand_at_the_end(
+    project: Project, fdl: Fdl
+) -> None:
+    project(LAYERED)
+    lines = fdl("config", "show", "ci").out.splitlines()
+    assert '    run: "true"      # fdl.yml:11' in lines
+    removed = [line for line in lines if "epochs" in line]
+    assert removed == ["# removed: training.epochs (fdl.yml:4) by fdl.ci.yml:5"]
+    assert all(line.startswith("# removed: ") for line in lines[-2:])
+    unknown = fdl("config", "show", "nope")
+    assert (unknown.exit, unknown.out) == (1, "")
+    assert "there is no fdl.nope.yml" in unknown.err
+
+
+def test_the_named_environment_beats_the_active_one(project: Project, fdl: Fdl) -> None:
+    project(LAYERED)
+    shown = yaml.safe_load(fdl("--env", "ci", "config", "show", "cloud").out)
+    assert shown["training"] == {"lr": 0.2, "epochs": 5, "seed": 42}
+
+
+def test_merged_lists_say_what_they_are_merged_from(project: Project, fdl: Fdl) -> None:
+    project(
+        {
+            "fdl.yml": "commands: {p: {options: {tags: [a], more: [x]}}}\n",
+            "fdl.mid.yml": "commands: {p: {options: {tags: !append [b]}}}\n",
+            "fdl.ci.yml": (
+                "inherit-from: fdl.mid.yml\n"
+                "commands: {p: {options: {tags: !prepend [c], more: [z]}}}\n"
+            ),
+        }
+    )
+    out = fdl("config", "show", "ci").out
+    assert "tags: [c, a, b]  # fdl.ci.yml:2 (prepend to fdl.mid.yml:1; append to fdl.yml:1)" in out
+    assert "more: [z]        # fdl.ci.yml:2 (overrides fdl.yml:1)" in out
+
+
+def test_json_tells_what_was_overridden_and_what_was_removed(project: Project, fdl: Fdl) -> None:
+    project(LAYERED)
+    found = {one["path"]: one for one in json.loads(fdl("config", "show", "ci", "--json").out)}
+    assert found["training.lr"] == {
+        "path": "training.lr",
+        "value": 0.3,
+        "file": "fdl.ci.yml",
+        "line": 4,
+        "column": 7,
+        "overrides": [
+            {"file": "fdl.cloud.yml", "line": 1, "column": 16, "value": 0.2, "role": "overridden"},
+            {"file": "fdl.yml", "line": 3, "column": 7, "value": 0.1, "role": "overridden"},
+        ],
+    }
+    assert found["training.epochs"] == {
+        "path": "training.epochs",
+        "value": None,
+        "removed": True,
+        "file": "fdl.ci.yml",
+        "line": 5,
+        "column": 11,
+        "overrides": [
+            {"file": "fdl.yml", "line": 4, "column": 11, "value": 5, "role": "overridden"}
+        ],
+    }
+
+
+def test_secrets_are_blanked_out_and_nothing_else_changes(project: Project, fdl: Fdl) -> None:
+    project(
+        {
+            "fdl.yml": """
+            env: {HF_TOKEN: hf_abcdefgh, MODE: !secret mode-of-old, PLAIN: yes}
+            commands:
+              t: {run: "curl --api-key abc123xyz -s"}
+              u: {run: echo hf_abcdefgh}
+            """,
+            "fdl.ci.yml": "env: {MODE: mode-of-ci}\n",
+        }
+    )
+    session = fdl("config", "show", "ci")
+    assert yaml.safe_load(session.out) == {
+        "env": {"HF_TOKEN": "<secret>", "MODE": "<secret>", "PLAIN": "yes"},
+        "commands": {"t": {"run": "curl --api-key <secret> -s"}, "u": {"run": "echo <secret>"}},
+    }
+    both = session.out + fdl("config", "show", "ci", "--json").out
+    for secret in ("hf_abcdefgh", "mode-of-old", "mode-of-ci", "abc123xyz"):
+        assert secret not in both
+
+
+CHILD = {
+    "fdl.yml": "env: {HF_HOME: /data}\ncommands: {train: }\n",
+    "train/fdl.yml": """
+        entry: python main.py
+        training: {lr: 0.1, epochs: 5}
+        schema:
+          options:
+            lr: {type: float, default: 0.01}
+            workers: {type: int, default: 4, env: WORKERS}
+        commands:
+          quick:
+            training: {epochs: 1}
+            options: {model: linear}
+        """,
+}
+
+
+def test_a_command_shows_its_sections_its_argv_and_where_they_come_from(
+    project: Project, fdl: Fdl
+) -> None:
+    root = project(CHILD)
+    line = "train quick --lr 0.5"
+    session = fdl("config", "show", "--command", line, env={"WORKERS": "8"})
+    assert (session.exit, session.err) == (0, "")
+    shown = yaml.safe_load(session.out)
+    argv = "python main.py --epochs 1 --lr 0.1 --model linear --lr 0.5"
+    assert shown == {
+        "entry": "python main.py",
+        "env": {"HF_HOME": "/data", "FDL_PROJECT_ROOT": str(root)},
+        "training": {"epochs": 1, "lr": 0.5},
+        "options": {"model": "linear", "workers": 8},
+        "argv": argv.split(),
+    }
+    comments = {
+        body.split(":")[0].strip(): comment
+        for body, _, comment in (row.partition("  # ") for row in session.out.splitlines())
+        if comment
+    }
+    assert comments == {
+        "entry": "train/fdl.yml:1",
+        "HF_HOME": "fdl.yml:1",
+        "FDL_PROJECT_ROOT": "fdl",
+        "epochs": "train/fdl.yml:9, preset quick (overrides train/fdl.yml:2)",
+        "lr": "command line (overrides train/fdl.yml:2, schema default)",
+        "model": "train/fdl.yml:10, preset quick",
+        "workers": "environment variable WORKERS (overrides schema default)",
+        "argv": "what is started",
+    }
+
+
+def test_a_command_as_json(project: Project, fdl: Fdl) -> None:
+    project(CHILD)
+    document = json.loads(fdl("config", "show", "--command", "train quick", "--json").out)
+    assert document["schema_version"] == 1
+    assert (document["command"], document["preset"]) == (["train", "quick"], "quick")
+    assert document["argv"][:2] == ["python", "main.py"]
+    fields = {one["path"]: one for one in document["fields"]}
+    assert fields["training.epochs"]["source"] == "preset quick"
+    assert fields["training.epochs"]["overrides"][0]["value"] == 5
+    assert fields["options.workers"]["source"] == "schema default"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("nope", "unknown command: nope"),
+        ("", "runs nothing"),
+        ("train --help", "runs nothing"),
+        ("'train", "does not split into words"),
+    ],
+)
+def test_a_command_that_runs_nothing_is_refused(
+    project: Project, fdl: Fdl, line: str, message: str
+) -> None:
+    project(CHILD)
+    session = fdl("config", "show", "--command", line)
+    assert (session.exit, session.out) == (1, "")
+    assert message in session.err

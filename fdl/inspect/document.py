@@ -1,0 +1,171 @@
+"""Fields as the text and the JSON of ``fdl config show`` and ``fdl why``."""
+
+from __future__ import annotations
+
+from fdl.inspect.field import PART
+from fdl.manifest.node import Node, relative
+from fdl.manifest.show import flow, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from fdl.inspect.field import Field, Statement
+    from fdl.output import Palette
+
+SCHEMA_VERSION = 1
+
+_OWN = ("manifest", "inherited", "overlay")
+_INFINITY = float("inf")
+
+
+def listing(tree: Node, fields: Sequence[Field], directory: str) -> str:
+    """YAML that reads back to the tree, each leaf with its place and what it overrides.
+
+    Args:
+        tree: The leaves to show.
+        fields: What is known about each of them, and the keys that were removed.
+        directory: The project root.
+    """
+    known = {one.path: one for one in fields if not one.removed}
+
+    def comment(path: tuple[str, ...], leaf: Node) -> str:
+        field = known.get(path)
+        if field is None:
+            return f"{relative(leaf.file, directory)}:{leaf.line}"
+        return _printable(_origin(field))
+
+    text = show(tree, comment)
+    for field in fields:
+        if field.removed:
+            by, *gone = field.stack
+            places = ", ".join(one.line_place for one in gone)
+            text += f"# {_printable(f'removed: {field.name} ({places}) by {_place(by)}')}\n"
+    return text
+
+
+def records(fields: Sequence[Field]) -> list[dict[str, object]]:
+    """Fields as JSON data: value, place, and what each overrides.
+
+    What is not plain from the file has a ``source``: ``preset quick``, ``command line``, …
+    A removed key has a null value, the place of what removed it, and ``"removed": true``.
+    """
+    return [
+        {
+            "path": field.name,
+            "value": json_value(field.value),
+            **({"removed": True} if field.removed else {}),
+            **_position(field.top),
+            "overrides": [
+                {**_position(one), "value": json_value(one.value), "role": one.role}
+                for one in field.stack[1:]
+            ],
+        }
+        for field in fields
+    ]
+
+
+def explanation(fields: Sequence[Field], palette: Palette) -> str:
+    """The stacks of some values: one line per statement, strongest first."""
+    blocks = []
+    for field in fields:
+        ending = "is removed" if field.removed else f"= {_inline(field.value)}"
+        rows = [(one.role, _inline(one.value), one.place, one.source) for one in field.stack]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"{palette.bold(_printable(field.name))} {ending}"]
+        for place, row in enumerate(rows):
+            role, value, where, source = (
+                text.ljust(width) for text, width in zip(row, widths, strict=True)
+            )
+            tail = f"{where}  {source}" if widths[2] else source
+            line = f"  {role}  {value}  {palette.dim(_printable(tail.rstrip()))}"
+            lines.append(line if place else palette.cyan(f"  {role}") + line[len(role) + 2 :])
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def explanation_json(fields: Sequence[Field]) -> dict[str, object]:
+    """The stacks of some values as JSON data."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "fields": [
+            {
+                "path": field.name,
+                "value": json_value(field.value),
+                "removed": field.removed,
+                "stack": [
+                    {
+                        "role": one.role,
+                        "value": json_value(one.value),
+                        **_position(one),
+                        "source": one.source,
+                    }
+                    for one in field.stack
+                ],
+            }
+            for field in fields
+        ],
+    }
+
+
+def node_of(value: Any) -> Node:
+    """JSON data as nodes without a place, to be shown as YAML."""
+    if isinstance(value, dict):
+        value = {str(key): node_of(item) for key, item in value.items()}
+    elif isinstance(value, list | tuple):
+        value = [node_of(item) for item in value]
+    return Node(value, "", 0, 0)
+
+
+def json_value(value: Any) -> Any:
+    """JSON has no infinities: they appear as the text YAML writes for them."""
+    if isinstance(value, float) and not -_INFINITY < value < _INFINITY:
+        return _inline(value)
+    if isinstance(value, list):
+        return [json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key: json_value(item) for key, item in value.items()}
+    return value
+
+
+def _inline(value: object) -> str:
+    return flow(node_of(value))
+
+
+def _position(statement: Statement) -> dict[str, object]:
+    source = {} if statement.source in _OWN else {"source": statement.source}
+    return {
+        "file": statement.file,
+        "line": statement.line,
+        "column": statement.column,
+        **source,
+    }
+
+
+def _origin(field: Field) -> str:
+    """``fdl.ci.yml:4 (append to fdl.gpu.yml:2; overrides fdl.yml:8)``."""
+    joined, replaced = [], []
+    for above, one in zip(field.stack, field.stack[1:], strict=False):
+        if one.role == PART:
+            word = (above.merge or "joined").replace(":", " ")
+            joined.append(f"{word} to {_place(one)}")
+        else:
+            replaced.append(_place(one))
+    notes = [*joined, *([f"overrides {', '.join(replaced)}"] if replaced else [])]
+    return _place(field.top) + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _place(statement: Statement) -> str:
+    """``fdl.yml:4``; with what kind of place it is where that is not plain from the file."""
+    if not statement.file:
+        return statement.source
+    where = statement.line_place
+    return where if statement.source in _OWN else f"{where}, {statement.source}"
+
+
+def _printable(text: str) -> str:
+    """A comment stays on its line, whatever a key or a file is called."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

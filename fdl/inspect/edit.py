@@ -1,0 +1,274 @@
+"""``fdl config set``: one value changed in the layer where it takes effect, and nothing else.
+
+Which layer: the one whose value wins now; for a new key, the strongest active layer that has the
+mapping it belongs to. The new text is read back, merged and checked before it is written.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdl.errors import FdlError, ManifestError, UsageError
+from fdl.inspect.document import explanation
+from fdl.inspect.field import OVERRIDDEN, WINS
+from fdl.inspect.layer import Layers, lookup, settled
+from fdl.inspect.manifest import Report
+from fdl.inspect.path import parse
+from fdl.inspect.secrecy import printable
+from fdl.inspect.spans import Layout, json_layout, yaml_layout
+from fdl.inspect.splice import NewValue, candidates
+from fdl.manifest import settle
+from fdl.manifest.node import Node, dotted
+from fdl.manifest.source import shown
+from fdl.output import Palette
+from fdl.secrets import is_secret_name
+
+if TYPE_CHECKING:
+    from fdl.app import Call
+
+_INHERIT = "inherit-from"
+
+
+class Change:
+    """One new text for one file, proven to change one value.
+
+    Attributes:
+        file: The file.
+        path: The keys that lead to the value.
+        before: The layers as they are.
+        after: The layers as they would be.
+        text: The file's text as it is.
+        new_text: The file's text as it would be.
+    """
+
+    __slots__ = ("after", "before", "file", "new_text", "path", "text")
+
+    def __init__(self, before: Layers, file: str, path: tuple[str, ...], text: str) -> None:
+        self.file = file
+        self.path = path
+        self.before = before
+        self.text = before.texts[file]
+        self.new_text = text
+        self.after = before.replaced(file, text)
+
+    def diff(self) -> str:
+        """A unified diff without secrets; empty when the value stands there already."""
+        import difflib
+
+        name = shown(self.file)
+        old, new = self._printable(self.before), self._printable(self.after, changed=self.path)
+        if self.text == self.new_text:
+            return ""
+        lines = difflib.unified_diff(
+            old.splitlines(keepends=True), new.splitlines(keepends=True), name, f"{name} (new)"
+        )
+        ended = (line if line.endswith("\n") else f"{line}\n\\ no newline\n" for line in lines)
+        return "".join(ended)
+
+    def report(self) -> str:
+        """What holds now, as ``fdl why`` tells it."""
+        fields = Report(self.after.manifest).explain(self.path)
+        if not fields:
+            return f"{dotted(self.path)} is not set any more ({shown(self.file)})\n"
+        return explanation(fields, Palette(on=False))
+
+    def write(self) -> None:
+        """Replace the file; links stay links, permissions stay as they are.
+
+        An example that stands in for the manifest is copied first, as for a command that runs.
+
+        Raises:
+            FdlError: It cannot be written, or has changed meanwhile.
+        """
+        found = self.before.manifest.found
+        file = settle(found, executes=True).path if self.file == found.path else self.file
+        if self.text != self.new_text:
+            _replace(file, self.before.raw(self.file), self.new_text)
+
+    def _printable(self, layers: Layers, changed: tuple[str, ...] = ()) -> str:
+        node = layers.nodes[self.file]
+        text = layers.texts[self.file]
+        layout = _layout(self.file, text)
+        hidden = Report(self.before.manifest).hidden + Report(self.after.manifest).hidden
+        return printable(text, node, layout, hidden, changed)
+
+
+def prepare(call: Call, path: str, value: str, where: str | None) -> Change:
+    """Find the file to change and the text that changes it.
+
+    Args:
+        call: The built-in that asks.
+        path: A dotted path of the project's manifest.
+        value: The new value as YAML; ``null`` deletes what weaker layers say.
+        where: ``base``, an environment, or a file; None lets the present winner decide.
+
+    Raises:
+        FdlError: The change is impossible, would have no effect, or would break the manifest.
+    """
+    keys = _keys(path)
+    new = _new_value(value, keys)
+    before, asked = settled(call, where)
+    file = asked or _home(before, keys)
+    found = _spliced(before, file, keys, new)
+    change = Change(before, file, keys, found)
+    change.after.check(file)
+    _require_effect(change, new.node)
+    _require_no_other_effect(change)
+    return change
+
+
+def _keys(path: str) -> tuple[str, ...]:
+    keys: list[str] = []
+    for step in parse(path):
+        if isinstance(step, int):
+            raise UsageError(
+                f"`{path}` is one item of a list", hint="set the whole list: `[first, second]`"
+            )
+        keys.append(step)
+    if keys[0] == _INHERIT:
+        raise UsageError(
+            f"`{_INHERIT}` decides which layers there are, so it is no value of the manifest",
+            hint="change it in the file by hand",
+        )
+    return tuple(keys)
+
+
+def _new_value(text: str, path: tuple[str, ...]) -> NewValue:
+    from fdl.manifest.read_yaml import read_yaml
+
+    if not text.strip():
+        raise UsageError("the new value is empty", hint="write '\"\"' for empty text, or null")
+    try:
+        return NewValue(read_yaml(text, "VALUE"), text)
+    except ManifestError as problem:
+        # The message may repeat parts of the value.
+        if any(is_secret_name(key) for key in path):
+            raise UsageError(f"the new value of `{dotted(path)}` is not valid YAML") from None
+        hint = problem.hint or "put text that is no YAML between quotes"
+        raise UsageError(f"the new value: {problem.message}", hint=hint) from None
+
+
+def _home(layers: Layers, path: tuple[str, ...]) -> str:
+    """The file that holds the present winner, or that a new key belongs in."""
+    merged = lookup(layers.manifest.node, path)
+    if merged is not None and not (isinstance(merged.value, dict) and merged.value):
+        if merged.merge and merged.losers:
+            files = [shown(one.file) for one in (merged, *merged.losers)]
+            raise UsageError(
+                f"`{dotted(path)}` is put together from {', '.join(dict.fromkeys(files))}",
+                hint=f"say whose part to change: --where {shown(merged.file)}",
+            )
+        if lookup(layers.nodes[merged.file], path) is not None:
+            return merged.file
+    for removed in layers.manifest.removed:
+        null = lookup(layers.nodes[removed.by.file], removed.path)
+        if removed.path == path[: len(removed.path)] and null is not None:
+            return removed.by.file
+    for depth in range(len(path), -1, -1):
+        for file in reversed(layers.manifest.layers):
+            holder = lookup(layers.nodes[file], path[:depth])
+            if holder is not None and isinstance(holder.value, dict):
+                return file
+    return layers.manifest.found.path
+
+
+def _spliced(layers: Layers, file: str, path: tuple[str, ...], new: NewValue) -> str:
+    """The best text that differs in this value alone."""
+    from fdl.inspect.layer import is_only_change
+
+    text, node = layers.texts[file], layers.nodes[file]
+    layout = _layout(file, text)
+    for candidate in candidates(text, layout, path, new, is_json=_is_json(file)):
+        try:
+            made = layers.read(file, candidate)
+            comments = _layout(file, candidate).comments
+        except ManifestError:
+            continue
+        if comments == layout.comments and is_only_change(node, made, path, new):
+            return candidate
+    place = lookup(node, path)
+    where = f"{shown(file)}:{place.line}" if place else shown(file)
+    raise FdlError(
+        f"{where}: `{dotted(path)}` cannot be changed without touching what is around it, "
+        "such as a comment inside of the value",
+        hint="change it in the file by hand",
+    )
+
+
+def _require_effect(change: Change, value: Node) -> None:
+    """Refuse what a stronger layer would hide."""
+    fields = Report(change.after.manifest).explain(change.path)
+    wanted = os.path.realpath(change.file)
+    if value.value is None and not any(one.value is not None for one in fields):
+        return
+    if not fields:
+        raise UsageError(
+            f"the change in {shown(change.file)} would have no effect: a stronger layer replaces "
+            "or removes the mapping around it",
+            hint=f"`fdl why {dotted(change.path[:-1])}` names the layer",
+        )
+    directory = Path(change.before.manifest.directory)
+    for field in fields:
+        parts = [one for one in field.stack if one.role != OVERRIDDEN and one.file]
+        files = [os.path.realpath(directory / str(one.file)) for one in parts]
+        own = lookup(value, tuple(str(key) for key in field.path[len(change.path) :]))
+        if (own is not None and wanted not in files) or (value.value is None and parts):
+            top = field.top
+            weaker = top.role == WINS and value.value is None
+            raise UsageError(
+                f"the change in {shown(change.file)} would have no effect: "
+                f"{top.place} {'still sets' if weaker else 'wins for'} `{field.name}`",
+                hint=f"change it there: --where {shown(str(top.file))}",
+            )
+
+
+def _require_no_other_effect(change: Change) -> None:
+    """Refuse what would bring back values that a null on the way has removed."""
+    path = change.path
+    before = {at: repr(leaf.plain()) for at, leaf in change.before.manifest.node.leaves()}
+    for at, leaf in change.after.manifest.node.leaves():
+        # `ddp.mode` makes room for `ddp.policy`, and the other way round.
+        is_rival = len(at) > 1 and at[-2] == "ddp" and at[:-1] == path[:-1]
+        is_own = at[: len(path)] == path or path[: len(at)] == at
+        if not is_own and not is_rival and before.get(at) != repr(leaf.plain()):
+            raise UsageError(
+                f"the change would also set `{dotted(at)}`, which {shown(change.file)} removes "
+                "together with its mapping",
+                hint="change the file by hand",
+            )
+
+
+def _is_json(file: str) -> bool:
+    return file.removesuffix(".example").removesuffix(".dist").endswith(".json")
+
+
+def _layout(file: str, text: str) -> Layout:
+    return json_layout(text) if _is_json(file) else yaml_layout(text)
+
+
+def _replace(file: str, old: bytes, new: str) -> None:
+    target = Path(os.path.realpath(file))
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    mark = b"\xef\xbb\xbf" if old.startswith(b"\xef\xbb\xbf") else b""
+    try:
+        mode = target.stat().st_mode & 0o7777
+        if target.read_bytes() != old:
+            raise FdlError(
+                f"{shown(file)} has changed meanwhile; nothing was written", hint="try again"
+            )
+        with temporary.open("xb") as stream:
+            temporary.chmod(0o600)
+            stream.write(mark + new.encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(mode)
+        temporary.replace(target)
+    except OSError as problem:
+        raise FdlError(
+            f"{shown(file)} cannot be written: {problem.strerror}; it is as it was",
+            hint=f"check the permissions of {target.parent}",
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)

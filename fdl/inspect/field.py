@@ -1,0 +1,177 @@
+"""One final value with everything that has a say in it."""
+
+from __future__ import annotations
+
+from fdl.manifest.node import Node, dotted, relative
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.manifest import Manifest
+
+    Path = tuple[str | int, ...]
+
+WINS = "wins"
+OVERRIDDEN = "overridden"
+PART = "part of it"
+REMOVED = "removed"
+
+
+class Statement:
+    """What one place says about a value.
+
+    Attributes:
+        role: ``wins``, ``overridden``, ``part of it`` (its items are among those of the value) or
+            ``removed`` (it deletes the value).
+        source: What kind of place it is: ``manifest``, ``overlay``, ``preset quick``, …
+        value: What it says, as JSON data, fit for print; of a list that joins another one, the
+            items it brings itself.
+        file: The file, relative to the project; None for what stands in none.
+        line: Line from 1, or None.
+        column: Column from 1, or None.
+        merge: How a list joins the next weaker one: ``append``, …; None for replacing it.
+    """
+
+    __slots__ = ("column", "file", "line", "merge", "role", "source", "value")
+
+    def __init__(
+        self,
+        role: str,
+        source: str,
+        value: object,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        merge: str | None = None,
+    ) -> None:
+        self.role = role
+        self.source = source
+        self.value = value
+        self.file = file
+        self.line = line
+        self.column = column
+        self.merge = merge
+
+    @property
+    def place(self) -> str:
+        """``train/fdl.yml:4:7``; empty for what stands in no file."""
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part)
+
+    @property
+    def line_place(self) -> str:
+        """``train/fdl.yml:4``, or the source of what stands in no file."""
+        return f"{self.file}:{self.line}" if self.file else self.source
+
+
+class Field:
+    """One value and its statements.
+
+    Attributes:
+        path: The keys that lead to it.
+        value: The final value, as JSON data, fit for print; None for one that was removed.
+        stack: Its statements, strongest first; never empty.
+        flag: The flag that hands it to a program, or None.
+    """
+
+    __slots__ = ("flag", "path", "stack", "value")
+
+    def __init__(
+        self, path: Path, value: object, stack: Sequence[Statement], flag: str | None = None
+    ) -> None:
+        self.path = path
+        self.value = value
+        self.stack = tuple(stack)
+        self.flag = flag
+
+    @property
+    def name(self) -> str:
+        """The path as people write it."""
+        return dotted(self.path)
+
+    @property
+    def top(self) -> Statement:
+        """The strongest statement."""
+        return self.stack[0]
+
+    @property
+    def removed(self) -> bool:
+        """Whether a layer has deleted it."""
+        return self.top.role == REMOVED
+
+
+class Origins:
+    """Turns nodes into statements about one manifest.
+
+    Args:
+        root: Directory of the project, to which files are relative.
+        manifest: The manifest whose nodes these are.
+        source: What to call places that are the manifest's own.
+    """
+
+    __slots__ = ("_cut", "_layers", "_root", "_source")
+
+    def __init__(self, root: str, manifest: Manifest, source: str = "manifest") -> None:
+        self._root = root
+        self._layers = manifest.layers
+        base = manifest.found.path
+        self._cut = self._layers.index(base) if base in self._layers else 0
+        self._source = source
+
+    def field(self, path: Path, nodes: Sequence[Node], *, removed: bool = False) -> Field:
+        """The field that several nodes make; see :meth:`statements`."""
+        value = None if removed else nodes[0].plain()
+        return Field(path, value, self.statements(nodes, removed=removed))
+
+    def statements(self, nodes: Sequence[Node], *, removed: bool = False) -> list[Statement]:
+        """What several nodes say about one value, strongest first.
+
+        Args:
+            nodes: The winner and what it has replaced.
+            removed: Whether the first one deletes the others.
+        """
+        made: list[Statement] = []
+        joined = False
+        for place, node in enumerate(nodes):
+            role = PART if joined and node.value is not None else OVERRIDDEN
+            if place == 0:
+                role = REMOVED if removed else WINS
+            made.append(self.statement(role, node))
+            if node.merge and node.losers:
+                made[-1].value = _own_items(node, node.losers[0])
+            # A list that found nothing below it to join has replaced what is further down.
+            joined = node.merge is not None and bool(node.losers) and (place == 0 or joined)
+        return made
+
+    def statement(self, role: str, node: Node, source: str = "") -> Statement:
+        """What one node says."""
+        # The place of a mapping in blocks is its first key's; the name above it says more.
+        at_key = isinstance(node.value, dict) and bool(node.value)
+        return Statement(
+            role,
+            source or self._source_of(node.file),
+            node.plain(),
+            relative(node.file, self._root),
+            node.key_line if at_key else node.line,
+            node.key_column if at_key else node.column,
+            node.merge,
+        )
+
+    def _source_of(self, file: str) -> str:
+        if file not in self._layers:
+            return self._source
+        layer = self._layers.index(file)
+        if layer == self._cut:
+            return self._source
+        return "inherited" if layer < self._cut else "overlay"
+
+
+def _own_items(node: Node, below: Node) -> object:
+    """What a joined list brings itself; one joined by a key has changed items of the other."""
+    items = node.value if isinstance(node.value, list) else []
+    others = len(below.value) if isinstance(below.value, list) else 0
+    if node.merge == "append":
+        items = items[others:]
+    elif node.merge == "prepend":
+        items = items[: len(items) - others]
+    return [item.plain() for item in items]

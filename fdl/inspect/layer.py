@@ -1,0 +1,179 @@
+"""The layers of a manifest with their texts, and what they would be with another text."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdl.errors import UsageError
+from fdl.manifest import Found, Manifest
+from fdl.manifest.check import check
+from fdl.manifest.layers import environments, overlay_file, stack
+from fdl.manifest.node import Node
+from fdl.manifest.overlay import combine
+from fdl.manifest.read import read
+from fdl.manifest.source import read_text, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from fdl.app import Call
+    from fdl.inspect.splice import NewValue
+
+_BASE = "base"
+
+
+class Layers:
+    """The files of one manifest, read and merged.
+
+    Args:
+        found: The base file.
+        env: The environment, or None.
+        instead: Texts that stand for those of files.
+
+    Attributes:
+        manifest: The merge.
+        nodes: File -> its own tree.
+        texts: File -> its text.
+    """
+
+    def __init__(
+        self, found: Found, env: str | None, instead: Mapping[str, str] | None = None
+    ) -> None:
+        self._found = found
+        self._env = env
+        self.texts: dict[str, str] = {}
+        self.nodes: dict[str, Node] = {}
+        self._instead = instead or {}
+        overlay = overlay_file(found.directory, env) if env else None
+        layers = stack(found.path, overlay, self._read)
+        node, removed = combine(layers)
+        files = tuple(one.file for one in layers)
+        self.manifest = Manifest(node, found, env, files, removed)
+
+    def replaced(self, file: str, text: str) -> Layers:
+        """The layers with another text for one file.
+
+        Raises:
+            ManifestError: They cannot be merged any more.
+        """
+        return Layers(self._found, self._env, {file: text})
+
+    def read(self, file: str, text: str) -> Node:
+        """The tree of a text that would stand in ``file``.
+
+        Raises:
+            ManifestError: It cannot be read.
+        """
+        return _parsed(file, text)
+
+    def raw(self, file: str) -> bytes:
+        """The bytes of a file, for finding out whether it has changed since."""
+        data = Path(file).read_bytes()
+        if data.removeprefix(b"\xef\xbb\xbf").decode() == self.texts[file]:
+            return data
+        return self.texts[file].encode()
+
+    def check(self, file: str) -> None:
+        """Refuse what no manifest may hold.
+
+        Raises:
+            ManifestError: Every mistake with its place.
+        """
+        check(self.nodes[file], whole=False)
+        check(self.manifest.node, whole=True)
+
+    def _read(self, file: str) -> Node:
+        text = self._instead.get(file)
+        self.texts[file] = read_text(file) if text is None else text
+        self.nodes[file] = read(file) if text is None else _parsed(file, text)
+        return self.nodes[file]
+
+
+def settled(call: Call, where: str | None) -> tuple[Layers, str | None]:
+    """The layers that are active, and the file that ``where`` names among them.
+
+    An environment that is not active is judged as if it were.
+
+    Raises:
+        FdlError: The manifest is broken, or ``where`` names none of its layers.
+    """
+    project = call.project()
+    found, env = project.found, project.env
+    if where is None or where == _BASE:
+        return Layers(found, env), found.path if where else None
+    known = environments(found.directory)
+    overlays = {overlay_file(found.directory, name): name for name in known}
+    if where in known:
+        file = overlay_file(found.directory, where)
+        layers = Layers(found, env)
+        return (layers if file in layers.nodes else Layers(found, where)), file
+    wanted = {os.path.realpath(where), os.path.realpath(Path(found.directory) / where)}
+    for layers in (Layers(found, env), *(Layers(found, name) for name in overlays.values())):
+        for file in layers.manifest.layers:
+            if os.path.realpath(file) in wanted:
+                return layers, file
+    names = [_BASE, *known, *(shown(file) for file in Layers(found, env).manifest.layers)]
+    raise UsageError(
+        f"`--where {where}` names no layer of this manifest",
+        hint=f"one of {', '.join(dict.fromkeys(names))}",
+    )
+
+
+def lookup(root: Node, path: tuple[str, ...]) -> Node | None:
+    """The node at a path, a null included; None where the path leads nowhere."""
+    node = root
+    for key in path:
+        if not isinstance(node.value, dict) or key not in node.value:
+            return None
+        node = node.value[key]
+    return node
+
+
+def is_only_change(old: Node, new: Node, path: tuple[str, ...], value: NewValue) -> bool:
+    """Whether one tree is the other with one value replaced, types and tags included."""
+    known, made = dict(_flat(old, ())), dict(_flat(new, ()))
+    there = lookup(new, path)
+    if there is None or repr(there.plain()) != repr(value.node.plain()):
+        return False
+    before = lookup(old, path)
+    if value.tagged:
+        marks = (value.node.merge, value.node.secret)
+    elif before is not None:
+        marks = (before.merge if isinstance(there.value, list) else None, before.secret)
+    else:
+        marks = (None, False)
+    if (there.merge, there.secret) != marks:
+        return False
+    for step in range(len(path) + 1):
+        # A mapping on the way may be new; what it held before is compared leaf by leaf.
+        known.pop(path[:step], None)
+        made.pop(path[:step], None)
+    return _without(known, path) == _without(made, path)
+
+
+def _without(flat: dict[tuple[str, ...], str], path: tuple[str, ...]) -> list[object]:
+    return [item for item in flat.items() if item[0][: len(path)] != path]
+
+
+def _flat(node: Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every node with its path and what it says, in file order."""
+    if isinstance(node.value, dict):
+        yield path, f"mapping {node.secret}"
+        for key, child in node.value.items():
+            yield from _flat(child, (*path, key))
+    else:
+        yield path, repr((node.plain(), node.merge, node.secret))
+
+
+def _parsed(file: str, text: str) -> Node:
+    if file.removesuffix(".example").removesuffix(".dist").endswith(".json"):
+        from fdl.manifest.read_json import read_json
+
+        node = read_json(text, file)
+    else:
+        from fdl.manifest.read_yaml import read_yaml
+
+        node = read_yaml(text, file)
+    return node.at({}) if node.value is None else node

@@ -1,0 +1,271 @@
+"""Every value a command's program gets, strongest statement first.
+
+Typed flags beat the program's own variables, those beat a preset, that beats the manifest, and
+that beats what the program declares. Variables: ``env:`` < ``env_file`` < shell < typed.
+"""
+
+from __future__ import annotations
+
+from fdl.dispatch.classify import RUN
+from fdl.dispatch.generate import FIELDS, settings
+from fdl.inspect.field import OVERRIDDEN, PART, REMOVED, WINS, Field, Origins, Statement
+from fdl.inspect.typed import typed, typed_values
+from fdl.manifest.node import Node
+from fdl.plan import PLAN_VARIABLE
+from fdl.secrets import REDACTED, is_secret, redact_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fdl.args.parameter import Parameter
+    from fdl.inspect.command import Target
+    from fdl.plan import Variable
+
+_FLAGS = {(section, field): flag for section, field, flag in FIELDS}
+_EXCLUSIVE = {"mode": ("policy", "backend"), "policy": ("mode",), "backend": ("mode",)}
+
+
+def fields(target: Target) -> list[Field]:
+    """The fields of a command, in the order of a manifest."""
+    found = [*_run(target)] if target.kind == RUN else [*_entry(target)]
+    found += [*_env_files(target), *_variables(target), *_unset_variables(target)]
+    return found if target.kind == RUN else [*found, *_Settings(target).fields()]
+
+
+def _run(target: Target) -> Iterator[Field]:
+    path = ("commands", target.name)
+    spec = target.shown.tree(target.level.commands[target.name], path)
+    origins = Origins(target.plan.root, target.level.manifest)
+    for key in ("run", "append", "docker"):
+        if node := spec.get(key):
+            yield origins.field((key,), [node, *node.losers])
+
+
+def _entry(target: Target) -> Iterator[Field]:
+    level = target.level
+    origins = Origins(target.plan.root, level.manifest)
+    parent = level.scopes[-1] if level.names else None
+    own = target.shown.tree(level.manifest.node)
+    nodes: list[Node] = []
+    for scope in (target.shown.tree(parent) if parent else None, own):
+        if entry := scope.get("entry") if scope else None:
+            nodes += [entry, *entry.losers]
+    if nodes:
+        yield origins.field(("entry",), nodes)
+    if docker := own.get("docker"):
+        yield origins.field(("docker",), [docker, *docker.losers])
+
+
+def _scopes(target: Target) -> list[Node]:
+    """The mappings whose ``env_file`` holds, strongest first."""
+    named = target.level.commands.get(target.name)
+    return [*([named] if named else []), *reversed(target.level.scopes)]
+
+
+def _env_files(target: Target) -> Iterator[Field]:
+    origins = Origins(target.plan.root, target.level.manifest)
+    given = [node for scope in _scopes(target) if (node := scope.get("env_file"))]
+    if not given:
+        return
+    value = [item for node in reversed(given) for item in _items(node.plain())]
+    stacks = [origins.statements([node, *node.losers]) for node in given]
+    for stack in stacks:
+        stack[0].role, stack[0].merge = PART, "append"
+    stacks[0][0].role = WINS
+    # Every scope adds its files; what layers of one scope have replaced comes last.
+    own, replaced = [stack[0] for stack in stacks], [one for stack in stacks for one in stack[1:]]
+    yield Field(("env_file",), value, [*own, *replaced])
+
+
+def _variables(target: Target) -> Iterator[Field]:
+    for one in target.plan.variables:
+        if one.name == PLAN_VARIABLE:
+            continue
+        said = [(one.value, one.origin), *one.losers]
+        stack = [
+            _variable(target, one, value, origin, OVERRIDDEN if place else WINS)
+            for place, (value, origin) in enumerate(said)
+        ]
+        yield Field(("env", one.name), stack[0].value, stack)
+
+
+def _unset_variables(target: Target) -> Iterator[Field]:
+    """Variables that a null keeps from the program."""
+    origins = Origins(target.plan.root, target.level.manifest)
+    known = {one.name for one in target.plan.variables}
+    scopes = [env for scope in _scopes(target) if (env := target.shown.tree(scope).get("env"))]
+    for name in dict.fromkeys(name for env in scopes for name in env.mapping):
+        said = [env.mapping[name] for env in scopes if name in env.mapping]
+        if name not in known and len(said) > 1:
+            nodes = [node for one in said for node in (one, *one.losers)]
+            yield origins.field(("env", name), nodes, removed=True)
+
+
+def _variable(target: Target, one: Variable, value: str, origin: str, role: str) -> Statement:
+    shown = REDACTED if one.secret else redact_text(value, target.shown.hidden)
+    file, *numbers = _split(origin)
+    if not numbers:
+        return Statement(role, {"shell": "environment"}.get(origin, origin), shown)
+    line, column = int(numbers[0]), int(numbers[1]) if len(numbers) == 2 else None
+    return Statement(role, "manifest" if column else "env file", shown, file, line, column)
+
+
+def _split(origin: str) -> list[str]:
+    """File, line and perhaps column of a place; just itself for another origin."""
+    parts = origin.rsplit(":", 2)
+    if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
+        return parts
+    parts = origin.rsplit(":", 1)
+    return parts if len(parts) == 2 and parts[1].isdecimal() else [origin]
+
+
+class _Settings:
+    """The settings of a program that become flags, and those it declares itself."""
+
+    def __init__(self, target: Target) -> None:
+        node = target.shown.tree(target.level.manifest.node)
+        commands = node.get("commands")
+        self.target = target
+        self.origins = Origins(target.plan.root, target.level.manifest)
+        self.base = node
+        self.preset = commands.get(target.preset) if commands and target.preset else None
+        self.merged = settings(node, self.preset)
+        self.options: dict[str, Parameter] = target.schema.options if target.schema else {}
+        self.paths = self._paths()
+        switches = [flag for flag, path in self.paths.items() if self._value(path) is True]
+        self.typed = typed_values(target.plan.typed, self.options, switches)
+
+    def fields(self) -> Iterator[Field]:
+        """One per flag that anybody says something about, in the order they are generated."""
+        done: set[str] = set()
+        for flag, path in self.paths.items():
+            done.add(flag)
+            yield self._field(path, flag)
+        yield from self._dropped()
+        for flag in [*(one.display for one in self.options.values()), *self.typed]:
+            if flag not in done:
+                done.add(flag)
+                named = [one for one, name in _FLAGS.items() if name == flag]
+                field = self._field(named[0] if named else ("options", flag.lstrip("-")), flag)
+                if field.stack:
+                    yield field
+
+    def _paths(self) -> dict[str, tuple[str, str]]:
+        """Flag -> the field it is generated from; of several the last, which the program obeys."""
+        found: dict[str, tuple[str, str]] = {}
+        for path, flag in _FLAGS.items():
+            if path[1] in self.merged[path[0]]:
+                # The exception is `timeline`: generated once, from whatever says true.
+                if flag in found and self._value(found[flag]) is True:
+                    continue
+                found[flag] = path
+        for key in sorted(self.merged["options"]):
+            found["--" + key.replace("_", "-")] = ("options", key)
+        return found
+
+    def _value(self, path: tuple[str, str]) -> object:
+        node = self.merged[path[0]].get(path[1])
+        return node.value if node else None
+
+    def _field(self, path: tuple[str, str], flag: str) -> Field:
+        one = self.options.get(flag[2:])
+        many = one is not None and one.shape == "list"
+        said = self._typed(flag, many=many)
+        said += self._program_variable(one)
+        merged = self.merged[path[0]].get(path[1])
+        value = said[0].value if said else merged.plain() if merged else None
+        generated = self._generated(path, flag)
+        for statement in generated if said else ():
+            statement.role = OVERRIDDEN
+        said += generated
+        said += self._declared(one)
+        if said:
+            said[0].role = WINS
+            value = said[0].value if len(said) == 1 else value
+        return Field(path, value, said, flag)
+
+    def _typed(self, flag: str, *, many: bool) -> list[Statement]:
+        values = self.typed.get(flag, [])
+        if many and values:
+            values = [[item for value in values for item in _items(value)]]
+        return [
+            Statement(OVERRIDDEN, "command line", self._shown(flag, value))
+            for value in reversed(values)
+        ]
+
+    def _program_variable(self, one: Parameter | None) -> list[Statement]:
+        """The variable that the program itself reads the option from."""
+        if one is None or not one.env:
+            return []
+        plan = self.target.plan
+        inside = {known.name: known.value for known in plan.variables}
+        outside = {} if plan.service else self.target.surroundings.variables
+        text = {**outside, **inside}.get(one.env)
+        if not text:
+            return []
+        secret = any(known.secret and known.name == one.env for known in plan.variables)
+        value = REDACTED if secret or is_secret(one.env, text) else typed(text, one)
+        source = f"environment variable {one.env}"
+        return [Statement(OVERRIDDEN, source, self._shown(one.display, value))]
+
+    def _generated(self, path: tuple[str, str], flag: str) -> list[Statement]:
+        """What the manifest and the preset say, of every field that becomes this flag."""
+        paths = [path, *(one for one, name in _FLAGS.items() if name == flag and one != path)]
+        made: list[Statement] = []
+        for section, field in paths:
+            node = self.merged.get(section, {}).get(field)
+            if node is None:
+                continue
+            parts = [loser for part in node.mapping.values() for loser in part.losers]
+            statements = self.origins.statements([node, *node.losers, *parts])
+            own = self._own(section, field)
+            for place, one in enumerate(statements):
+                if place < own:
+                    one.source = f"preset {self.target.preset}"
+                if made:
+                    one.role = OVERRIDDEN
+            made += statements
+        return made
+
+    def _own(self, section: str, field: str) -> int:
+        """How many of a field's statements are the preset's."""
+        mapping = self.preset.get(section) if self.preset else None
+        node = mapping.get(field) if mapping else None
+        return 1 + len(node.losers) if node else 0
+
+    def _declared(self, one: Parameter | None) -> list[Statement]:
+        from fdl.args.parameter import UNSET, choice_text
+
+        if one is None or one.default is UNSET:
+            return []
+        value = one.default
+        if not isinstance(value, bool | int | float | list):
+            value = choice_text(value)
+        return [Statement(OVERRIDDEN, "schema default", self._shown(one.display, value))]
+
+    def _dropped(self) -> Iterator[Field]:
+        """Fields of the manifest that the preset says in the other of two ways."""
+        base = self.base.get("ddp")
+        for name, node in (base.mapping if base else {}).items():
+            merged = self.merged["ddp"]
+            rival = next((merged[one] for one in _EXCLUSIVE.get(name, ()) if one in merged), None)
+            if node.value is None or name in merged or rival is None:
+                continue
+            by = self.origins.statement(REMOVED, rival, f"preset {self.target.preset}")
+            by.value = None
+            said = self.origins.statements([node, *node.losers])
+            said[0].role = OVERRIDDEN
+            yield Field(("ddp", name), None, [by, *said])
+
+    def _shown(self, flag: str, value: object) -> object:
+        if is_secret(flag, value):
+            return REDACTED
+        hidden = self.target.shown.hidden
+        if isinstance(value, list):
+            return [redact_text(one, hidden) if isinstance(one, str) else one for one in value]
+        return redact_text(value, hidden) if isinstance(value, str) else value
+
+
+def _items(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,68 @@
+"""What the words behind a command say about a program's options."""
+
+from __future__ import annotations
+
+from fdl.args.parameter import Parameter, is_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+
+def typed_values(
+    tokens: Sequence[str], options: Mapping[str, Parameter], switches: Collection[str]
+) -> dict[str, list[object]]:
+    """Flag -> the values given to it, in order; a bare flag counts as true.
+
+    A flag that nobody has declared takes the next word for its value, as most flags do.
+
+    Args:
+        tokens: What was typed; nothing behind ``--`` is looked at.
+        options: Long name -> declared option.
+        switches: Further flags that take no value.
+    """
+    found: dict[str, list[object]] = {}
+    shorts = {one.short: one for one in options.values() if one.short}
+    words = list(tokens[: tokens.index("--")] if "--" in tokens else tokens)
+    while words:
+        token = words.pop(0)
+        if len(token) < 2 or token[0] != "-" or is_number(token):
+            continue
+        flag, equals, text = token.partition("=")
+        if token.startswith("--"):
+            one = options.get(flag[2:])
+        else:
+            one = shorts.get(flag[-1])
+            flag = one.display if one else flag
+        value: object = text
+        if not equals:
+            bare = flag in switches or (one is not None and one.shape == "flag")
+            follows = bool(words) and (words[0][:1] != "-" or is_number(words[0]))
+            value = words.pop(0) if follows and not bare else True
+        found.setdefault(flag, []).append(value if value is True else typed(str(value), one))
+    return found
+
+
+def typed(text: str, option: Parameter | None) -> object:
+    """A word as the value it means: of the declared type, else a number where it is one."""
+    if option is None:
+        return _number(text)
+    parts = text.split(",") if option.shape == "list" else [text]
+    try:
+        values = [_plain(option.convert(part.strip())) for part in parts]
+    except ValueError:
+        return text
+    return values if option.shape == "list" else values[0]
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float) else str(value)
+
+
+def _number(text: str) -> object:
+    if not is_number(text):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)

@@ -1,0 +1,294 @@
+"""``fdl config set`` as typed in a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import Fdl, Project
+
+BASE = """\
+# A classifier.
+description: digits   # shown by fdl --help
+training:
+  lr: 0.1      # found by hand
+  epochs: 5
+
+  seed: 42
+env:
+  HF_TOKEN: !secret abcdef123   # of the team
+  PLAIN: 'quoted'
+commands:
+  # the tests
+  t:
+    run: |
+      echo a
+      echo b
+    append: -- -x
+  p:
+    options:
+      tags:
+        - a
+        - b
+"""
+
+CI = """\
+training: {lr: 0.5}   # slower
+commands:
+  p: {options: {tags: !append [c]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "old", "new"),
+    [
+        ("training.lr", "1e-3", "lr: 0.1      # found", "lr: 1e-3      # found"),
+        ("description", "null", "description: digits ", "description: null "),
+        ("env.PLAIN", "it is", "'quoted'", "'it is'"),
+        ("env.PLAIN", "no", "'quoted'", "'no'"),
+        ("env.HF_TOKEN", "new-secret", "!secret abcdef123 ", "!secret new-secret "),
+        ("commands.t.run", "make", "|\n      echo a\n      echo b\n", "make\n"),
+        ("commands.t.run", '"a: b"', "|\n      echo a\n      echo b\n", '"a: b"\n'),
+        ("training.batch_size", "8", "  seed: 42\n", "  seed: 42\n  batch_size: 8\n"),
+        ("commands.p.options.tags", "[x]", "- a\n        - b\n", "- x\n"),
+        ("commands.p.options.tags", "all", "\n        - a\n        - b\n", " all\n"),
+        ("commands.new.run", "make", "- b\n", "- b\n  new:\n    run: make\n"),
+        ("output.dir", "runs", "- b\n", "- b\noutput:\n  dir: runs\n"),
+    ],
+)
+def test_only_the_value_changes_in_the_text(
+    project: Project, fdl: Fdl, path: str, value: str, old: str, new: str
+) -> None:
+    root = project({"fdl.yml": BASE})
+    session = fdl("config", "set", path, value)
+    assert (session.exit, session.err) == (0, "")
+    assert BASE.count(old) == 1
+    assert (root / "fdl.yml").read_text() == BASE.replace(old, new)
+
+
+def test_the_answer_is_what_why_says(project: Project, fdl: Fdl) -> None:
+    project({"fdl.yml": BASE})
+    out = fdl("config", "set", "training.lr", "0.2").out
+    assert out == "training.lr = 0.2\n  wins  0.2  fdl.yml:4:7  manifest\n"
+    assert fdl("why", "training.lr").out == out
+
+
+def test_the_layer_that_wins_is_the_one_that_changes(project: Project, fdl: Fdl) -> None:
+    root = project({"fdl.yml": BASE, "fdl.ci.yml": CI})
+    assert fdl("--env", "ci", "config", "set", "training.lr", "0.7").exit == 0
+    assert (root / "fdl.yml").read_text() == BASE
+    assert (root / "fdl.ci.yml").read_text() == CI.replace("0.5", "0.7")
+
+
+def test_a_new_key_goes_to_the_strongest_layer_with_its_mapping(project: Project, fdl: Fdl) -> None:
+    root = project({"fdl.yml": BASE, "fdl.ci.yml": CI})
+    assert fdl("--env", "ci", "config", "set", "training.batch_size", "8").exit == 0
+    assert (root / "fdl.ci.yml").read_text() == CI.replace("0.5}", "0.5, batch_size: 8}")
+    assert fdl("--env", "ci", "config", "set", "env.MODE", "fast").exit == 0
+    assert (root / "fdl.yml").read_text() == BASE.replace("'quoted'\n", "'quoted'\n  MODE: fast\n")
+
+
+def test_null_in_an_overlay_removes_and_a_value_brings_back(project: Project, fdl: Fdl) -> None:
+    root = project({"fdl.yml": BASE, "fdl.ci.yml": CI})
+    session = fdl("config", "set", "training.epochs", "null", "--where", "ci")
+    assert session.exit == 0
+    assert session.out.startswith("training.epochs is removed\n")
+    assert "{lr: 0.5, epochs: null}" in (root / "fdl.ci.yml").read_text()
+    assert fdl("--env", "ci", "config", "set", "training.epochs", "9").exit == 0
+    assert "{lr: 0.5, epochs: 9}" in (root / "fdl.ci.yml").read_text()
+    assert (root / "fdl.yml").read_text() == BASE
+
+
+def test_a_change_without_effect_is_refused_with_the_layer_that_wins(
+    project: Project, fdl: Fdl
+) -> None:
+    root = project({"fdl.yml": BASE, "fdl.ci.yml": CI})
+    for where in ("base", "fdl.yml"):
+        session = fdl("--env", "ci", "config", "set", "training.lr", "0.9", "--where", where)
+        assert (session.exit, session.out) == (1, "")
+        assert "fdl.ci.yml:1:16 wins for `training.lr`" in session.err
+        assert "--where fdl.ci.yml" in session.err
+    assert (root / "fdl.yml").read_text() == BASE
+    unknown = fdl("config", "set", "training.lr", "0.9", "--where", "nope")
+    assert unknown.exit == 1
+    assert "one of base, ci, fdl.yml" in unknown.err
+
+
+def test_the_layer_named_by_a_refusal_is_one_that_where_takes(project: Project, fdl: Fdl) -> None:
+    root = project(
+        {
+            "p/fdl.yml": "training: {lr: 1}",
+            "p/fdl.ci.yml": "inherit-from: ../shared/ci.yml",
+            "shared/ci.yml": "training: {lr: 2}",
+        }
+    )
+    change = ("--env", "ci", "config", "set", "training.lr", "3", "--where")
+    refused = fdl(*change, "base", cwd="p")
+    assert refused.exit == 1
+    named = refused.err.rpartition("--where ")[2].strip()
+    assert fdl(*change, named, cwd="p").exit == 0
+    assert (root / "shared/ci.yml").read_text() == "training: {lr: 3}"
+
+
+def test_a_merged_list_is_changed_part_by_part(project: Project, fdl: Fdl) -> None:
+    root = project({"fdl.yml": BASE, "fdl.ci.yml": CI})
+    change = ("--env", "ci", "config", "set", "commands.p.options.tags", "[z]")
+    session = fdl(*change)
+    assert session.exit == 1
+    assert "is put together from fdl.ci.yml, fdl.yml" in session.err
+    session = fdl(*change, "--where", "ci")
+    assert session.out.startswith("commands.p.options.tags = [a, b, z]\n")
+    assert (root / "fdl.ci.yml").read_text() == CI.replace("!append [c]", "!append [z]")
+    assert fdl(*change, "--where", "base").out.startswith("commands.p.options.tags = [z, z]\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("training.lr", "abc", 'fdl.yml:4:7: `training.lr` must be a number, not the text "abc"'),
+        ("traning.lr", "1", "unknown key `traning`; did you mean `training`?"),
+        ("training.lr", "[1", "the new value: VALUE:2:1: not valid YAML"),
+        ("training.lr", "", "the new value is empty"),
+        ("training.lr.x", "1", "must be a number, not a mapping"),
+        ("inherit-from", "x.yml", "decides which layers there are"),
+        ("commands.p.options.tags[0]", "x", "is one item of a list"),
+        ("training", "{lr: 1}", "without touching what is around it"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_written(
+    project: Project, fdl: Fdl, path: str, value: str, message: str
+) -> None:
+    root = project({"fdl.yml": BASE})
+    session = fdl("config", "set", path, value)
+    assert (session.exit, session.out) == (1, "")
+    assert message in session.err
+    assert (root / "fdl.yml").read_text() == BASE
+    assert [one.name for one in root.iterdir()] == ["fdl.yml"]
+
+
+def test_a_dry_run_prints_the_difference_without_secrets(project: Project, fdl: Fdl) -> None:
+    root = project({"fdl.yml": BASE})
+    session = fdl("config", "set", "env.HF_TOKEN", "brand-new-one", "-n")
+    assert session.exit == 0
+    assert "-  HF_TOKEN: !secret <secret>   # of the team\n" in session.out
+    assert "+  HF_TOKEN: !secret <new secret>   # of the team\n" in session.out
+    assert "abcdef123" not in session.out
+    assert "brand-new-one" not in session.out
+    before = fdl("--dry-run", "config", "set", "training.lr", "0.2").out
+    assert before.startswith("--- fdl.yml\n+++ fdl.yml (new)\n")
+    assert "-  lr: 0.1      # found by hand\n+  lr: 0.2      # found by hand\n" in before
+    assert (root / "fdl.yml").read_text() == BASE
+
+
+def test_a_secret_is_not_repeated_by_an_error(project: Project, fdl: Fdl) -> None:
+    project({"fdl.yml": BASE})
+    for value in ("*sesame-open", "[sesame-open", "{sesame-open: 1}"):
+        session = fdl("config", "set", "env.HF_TOKEN", value)
+        assert session.exit == 1
+        assert "sesame-open" not in session.err + session.out
+
+
+def test_shared_places_are_refused_and_merge_keys_overridden(project: Project, fdl: Fdl) -> None:
+    text = """\
+        training: &t
+          lr: 0.1
+        commands:
+          a: {training: *t}
+          b: {training: {<<: *t, seed: 1}}
+        entry: python x.py
+        """
+    root = project({"fdl.yml": text})
+    before = (root / "fdl.yml").read_text()
+    for path in ("training.lr", "commands.a.training.lr", "training"):
+        session = fdl("config", "set", path, "{}" if path == "training" else "0.2")
+        assert session.exit == 1
+        assert "is shared through an anchor" in session.err
+        assert (root / "fdl.yml").read_text() == before
+    assert fdl("config", "set", "commands.b.training.lr", "0.2").exit == 0
+    assert (root / "fdl.yml").read_text() == before.replace("seed: 1}", "seed: 1, lr: 0.2}")
+
+
+def test_json_keeps_its_layout(project: Project, fdl: Fdl) -> None:
+    text = '{\n\t"training": {"lr": 0.1},\n'
+    text += '\t"commands": {\n\t\t"t": {\n\t\t\t"run": "x"\n\t\t}\n\t}\n}\n'
+    root = project({"fdl.json": "{}"})
+    (root / "fdl.json").write_text(text)
+    assert fdl("config", "set", "training.lr", "1e-3").exit == 0
+    assert fdl("config", "set", "commands.t.append", "--", "-- é").exit == 0
+    assert fdl("config", "set", "description", "yes").exit == 0
+    expected = text.replace("0.1", "0.001").replace(
+        '"run": "x"', '"run": "x",\n\t\t\t"append": "-- é"'
+    )
+    expected = expected.replace("\t}\n}\n", '\t},\n\t"description": "yes"\n}\n')
+    assert (root / "fdl.json").read_text() == expected
+    assert json.loads(expected)["description"] == "yes"
+
+
+def test_line_ends_and_the_byte_order_mark_stay(project: Project, fdl: Fdl) -> None:
+    root = project({"fdl.yml": ""})
+    (root / "fdl.yml").write_bytes(b"\xef\xbb\xbftraining:\r\n  lr: 1\r\nentry: python x.py")
+    assert fdl("config", "set", "training.seed", "2").exit == 0
+    assert fdl("config", "set", "description", "é").exit == 0
+    assert (root / "fdl.yml").read_bytes() == (
+        "\ufefftraining:\r\n  lr: 1\r\n  seed: 2\r\nentry: python x.py\r\ndescription: é"
+    ).encode()
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "# no line end", "---\n"])
+def test_an_empty_manifest_gets_its_first_key(project: Project, fdl: Fdl, text: str) -> None:
+    root = project({"fdl.yml": ""})
+    (root / "fdl.yml").write_text(text)
+    assert fdl("config", "set", "commands.t.run", "make").exit == 0
+    assert (root / "fdl.yml").read_text().startswith(text)
+    assert fdl("why", "commands.t.run").out.startswith("commands.t.run = make\n")
+
+
+def test_links_and_permissions_stay(project: Project, fdl: Fdl) -> None:
+    root = project({"shared/real.yml": BASE})
+    (root / "shared/real.yml").chmod(0o640)
+    (root / "fdl.yml").symlink_to("shared/real.yml")
+    assert fdl("config", "set", "training.lr", "0.2").exit == 0
+    assert (root / "fdl.yml").is_symlink()
+    assert (root / "shared/real.yml").read_text() == BASE.replace("0.1 ", "0.2 ")
+    assert (root / "shared/real.yml").stat().st_mode & 0o777 == 0o640
+    assert [one.name for one in (root / "shared").iterdir()] == ["real.yml"]
+
+
+def test_an_example_is_copied_only_when_something_is_written(project: Project, fdl: Fdl) -> None:
+    root = project({"fdl.yml.example": BASE})
+    assert fdl("config", "set", "training.lr", "0.2", "-n").exit == 0
+    assert fdl("config", "set", "training.lr", "abc").exit == 1
+    assert [one.name for one in root.iterdir()] == ["fdl.yml.example"]
+    session = fdl("config", "set", "training.lr", "0.2")
+    assert session.exit == 0
+    assert "copied fdl.yml.example to fdl.yml" in session.err
+    assert (root / "fdl.yml").read_text() == BASE.replace("0.1 ", "0.2 ")
+    assert (root / "fdl.yml.example").read_text() == BASE
+
+
+def test_setting_what_is_there_already_leaves_the_file_alone(project: Project, fdl: Fdl) -> None:
+    root = project({"fdl.yml": BASE})
+    before = (root / "fdl.yml").stat().st_mtime_ns
+    assert fdl("config", "set", "training.lr", "0.1").exit == 0
+    assert (root / "fdl.yml").stat().st_mtime_ns == before
+    assert fdl("config", "set", "training.lr", "0.1", "-n").out == ""
+
+
+def test_in_a_folder_of_its_own_the_child_is_the_manifest(project: Project, fdl: Fdl) -> None:
+    root = project({"fdl.yml": "commands: {sub: }\n", "sub/fdl.yml": "entry: python a.py\n"})
+    assert fdl("config", "set", "training.lr", "0.2", cwd="sub").exit == 0
+    assert (root / "sub/fdl.yml").read_text() == "entry: python a.py\ntraining:\n  lr: 0.2\n"
+
+
+def test_a_mapping_that_a_layer_removes_is_left_alone(project: Project, fdl: Fdl) -> None:
+    files = {"fdl.yml": "training: {lr: 0.1}\n", "fdl.ci.yml": "training: null\n"}
+    root = project(files)
+    change = ("--env", "ci", "config", "set", "training.seed", "1")
+    hidden = fdl(*change, "--where", "base")
+    assert hidden.exit == 1
+    assert "would have no effect" in hidden.err
+    revived = fdl(*change)
+    assert revived.exit == 1
+    assert "would also set `training.lr`" in revived.err
+    assert {name: (root / name).read_text() for name in files} == files
