@@ -45,11 +45,16 @@ def test_training_leaves_a_whole_trail_and_97_percent(demo):
     assert len(rows) == 10
     assert float(rows[-1]["accuracy"]) >= 0.97
     config = json.loads((run / "config.json").read_text())
-    assert config["epochs"] == {"value": 10, "origin": "train/fdl.yml:7:11"}
+    assert config["epochs"] == {
+        "value": 10,
+        "origin": "train/fdl.yml:8:11",
+        "field": "training.epochs",
+        "overrides": [{"value": 10, "origin": "default"}],
+    }
     assert json.loads((run / "run.json").read_text())["state"] == "complete"
     assert json.loads((run / "environment.json").read_text())["torch"]
     assert "epoch 10/10" in (run / "training.log").read_text()
-    assert "train/fdl.yml:7:11" in (run / "report.html").read_text()
+    assert "train/fdl.yml:8:11" in (run / "report.html").read_text()
 
     model = load_file(run / "model.fdl")
     assert {"linear_8/weight", "linear_8/bias"} <= set(model)
@@ -59,9 +64,33 @@ def test_training_leaves_a_whole_trail_and_97_percent(demo):
 def test_what_is_typed_beats_the_preset_and_is_recorded(demo):
     assert demo("train", "quick", "--epochs", "1").exit == 0
     config = json.loads((only_run(demo.path / "runs/quick") / "config.json").read_text())
-    assert config["epochs"] == {"value": 1, "origin": "command line"}
-    assert config["output"] == {"value": "runs/quick", "origin": "train/fdl.yml:21:12"}
-    assert config["lr"] == {"value": 0.003, "origin": "train/fdl.yml:9:7"}
+    assert {name: (one["value"], one["origin"]) for name, one in config.items()} == {
+        "epochs": (1, "command line"),
+        "batch_size": (32, "train/fdl.yml:9:15"),
+        "lr": (0.003, "train/fdl.yml:10:7"),
+        "seed": (42, "train/fdl.yml:11:9"),
+        "output": ("runs/quick", "train/fdl.yml:22:12"),
+    }
+    *beaten, _ = config["epochs"]["overrides"]
+    assert [one["origin"] for one in beaten] == ["train/fdl.yml:20:15", "train/fdl.yml:8:11"]
+    model = only_run(demo.path / "runs/quick") / "model.fdl"
+    assert json.loads(checkpoint_metadata(model)["config"]) == config
+
+    # The run is over; the folder of all runs, the run and its weights alone still know why.
+    copied = demo.path / "elsewhere.fdl"
+    copied.write_bytes(model.read_bytes())
+    for where in ("runs/quick", model.parent, copied):
+        told = demo("why", f"{where}:training.epochs")
+        assert told.exit == 0, told.err
+        title, *rows = told.out.splitlines()
+        assert title.endswith("= 1")
+        assert [row.split()[:2] for row in rows] == [
+            ["wins", "1"],
+            ["overridden", "3"],
+            ["overridden", "10"],
+            ["overridden", "10"],
+        ]
+        assert rows[1].split()[2] == "train/fdl.yml:20:15"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +114,7 @@ def test_a_bad_batch_size_in_the_manifest_is_refused_with_its_place(demo):
     manifest.write_text(manifest.read_text().replace("batch_size: 32", "batch_size: 0"))
     done = demo("train")
     assert done.exit == 1
-    assert "train/fdl.yml:8:15: `training.batch_size` must be at least 1, not 0" in done.err
+    assert "train/fdl.yml:9:15: `training.batch_size` must be at least 1, not 0" in done.err
     assert not (demo.path / "runs").exists()
 
 

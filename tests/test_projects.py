@@ -31,14 +31,14 @@ def test_a_preset_reaches_the_program_and_every_value_knows_its_place(vision):
     assert done.exit == 0, done.err
     said = json.loads(done.out)
     assert (said["cwd"], said["root"]) == ("train", "vision")
-    assert said["args"] == {
-        "epochs": {"value": 1, "origin": "train/fdl.yml:10:24"},
-        "seed": {"value": 7, "origin": "command line"},
-        "batches": {"value": 100, "origin": "train/fdl.yml:11:39"},
-        "model": {"value": "linear", "origin": "train/fdl.yml:11:22"},
-        "verbose_loss": {"value": True, "origin": "train/fdl.yml:11:58"},
-        "output": {"value": "runs", "origin": "train/fdl.yml:6:8"},
-        "width": {"value": 128, "origin": "env VISION_WIDTH"},
+    assert {name: (one["value"], one["origin"]) for name, one in said["args"].items()} == {
+        "epochs": (1, "train/fdl.yml:10:24"),
+        "seed": (7, "command line"),
+        "batches": (100, "train/fdl.yml:11:39"),
+        "model": ("linear", "train/fdl.yml:11:22"),
+        "verbose_loss": (True, "train/fdl.yml:11:58"),
+        "output": ("runs", "train/fdl.yml:6:8"),
+        "width": (128, "env VISION_WIDTH"),
     }
 
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 FORMAT = "fdl"
 VERSION = 3
-RESERVED = frozenset({"format", "fdl_version", "structural_hash", "label", "flodl", "aliases"})
+RESERVED = frozenset(
+    {"format", "fdl_version", "structural_hash", "label", "flodl", "aliases", "config"}
+)
 
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8

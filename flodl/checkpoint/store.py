@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import torch
 from torch import Tensor
@@ -53,6 +53,7 @@ def save_checkpoint(
     hash: str | None = None,
     *,
     label: str = "",
+    config: Mapping[str, Any] | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a container to a binary stream.
@@ -66,15 +67,20 @@ def save_checkpoint(
         buffers: Likewise for buffers.
         hash: Structural hash of the graph the tensors belong to, checked when loading.
         label: Name of the graph; for people, never checked.
+        config: What the run was configured with, as JSON data; kept as one string under the
+            metadata key ``config``.
         metadata: Further strings to keep, read back by :func:`checkpoint_metadata`.
 
     Raises:
-        ValueError: A name is given twice, a tensor cannot be stored, or the metadata use a
-            reserved key or hold something other than strings.
+        ValueError: A name is given twice, a tensor cannot be stored, the metadata use a reserved
+            key or hold something other than strings, or ``config`` is not JSON data.
     """
     stored, aliases = _untie(_by_name(params, buffers))
     entries = lay_out(stored.items())
-    dest.write(encode_header(entries, _metadata(hash, label, aliases, metadata or {})))
+    strings = _metadata(hash, label, aliases, metadata or {})
+    if config:
+        strings["config"] = _config_text(config)
+    dest.write(encode_header(entries, strings))
     for entry in entries:
         write_tensor(dest, stored[entry.name])
 
@@ -86,6 +92,7 @@ def save_checkpoint_file(
     hash: str | None = None,
     *,
     label: str = "",
+    config: Mapping[str, Any] | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a container to ``path`` atomically; see :func:`save_checkpoint`.
@@ -98,7 +105,7 @@ def save_checkpoint_file(
         ValueError: As for :func:`save_checkpoint`.
     """
     with writing(path) as dest:
-        save_checkpoint(dest, params, buffers, hash, label=label, metadata=metadata)
+        save_checkpoint(dest, params, buffers, hash, label=label, config=config, metadata=metadata)
 
 
 def load_checkpoint(
@@ -215,6 +222,16 @@ def _metadata(
     if aliases:
         strings["aliases"] = json.dumps(aliases, sort_keys=True, separators=(",", ":"))
     return strings
+
+
+def _config_text(config: Mapping[str, Any]) -> str:
+    """A configuration as JSON whose keys have one order, so that equal ones give equal bytes."""
+    try:
+        return json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(
+            f"config cannot be kept as JSON: {problem}; use texts, numbers, lists and mappings"
+        ) from None
 
 
 @functools.cache

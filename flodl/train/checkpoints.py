@@ -78,6 +78,7 @@ class CheckpointKeeper:
             persistent_buffers(model, tied=True),
             str(identify()) if callable(identify) else None,
             label=str(getattr(model, "label", None) or ""),
+            config=self._run.config if self._run else None,
             metadata={"epoch": str(epoch), "step": str(step), "metrics": json.dumps(finite)},
         )
 

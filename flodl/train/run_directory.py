@@ -75,8 +75,8 @@ class RunDirectory:
         Args:
             root: Folder of all runs; made if missing. Under ``fdl`` a relative one counts from the
                 project's root (``FDL_PROJECT_ROOT``), wherever the program stands.
-            config: What the run was configured with; a value may be a mapping
-                ``{"value": …, "origin": "train/fdl.yml:9:13"}``.
+            config: What the run was configured with, also kept in its checkpoints; a value may
+                be a mapping ``{"value": …, "origin": "train/fdl.yml:9:13"}``.
             clock: Local time.
 
         Raises:
@@ -115,6 +115,12 @@ class RunDirectory:
     def path(self) -> Path:
         """The folder."""
         return self._path
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The configuration as recorded: JSON data, values with their origins."""
+        config: Mapping[str, Any] = self._metadata["config"]
+        return config
 
     @property
     def last_checkpoint(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 
 import pytest
@@ -309,9 +310,23 @@ def test_what_cannot_be_stored_is_refused_and_no_file_appears(tmp_path, tensors,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_configuration_is_kept_as_json_and_equal_ones_give_equal_bytes(tmp_path):
+    lr = {"value": 0.1, "origin": "train/fdl.yml:9:7", "overrides": [{"value": 0.2}]}
+    first, second = tmp_path / "a.fdl", tmp_path / "b.fdl"
+    save_checkpoint_file(first, [], [], config={"lr": lr, "note": {"value": "ä"}})
+    save_checkpoint_file(second, [], [], config={"note": {"value": "ä"}, "lr": lr})
+    assert first.read_bytes() == second.read_bytes()
+    assert json.loads(checkpoint_metadata(first)["config"]) == {"lr": lr, "note": {"value": "ä"}}
+    for config in ({"lr": torch.ones(1)}, {"lr": float("nan")}):
+        with pytest.raises(ValueError, match="config cannot be kept as JSON"):
+            save_checkpoint_file(tmp_path / "c.fdl", [], [], config=config)
+    assert not (tmp_path / "c.fdl").exists()
+
+
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
+        ({"config": "{}"}, "'config' is the container's own"),
         ({"label": "x"}, "'label' is the container's own"),
         ({"epoch": 3}, "'epoch' must be a string"),
     ],

@@ -91,6 +91,22 @@ def test_a_complete_training_leaves_its_whole_trail(tmp_path: Path) -> None:
     assert not [p for p in run.path.iterdir() if p.name.startswith(".")]
 
 
+def test_every_checkpoint_carries_the_configuration_of_its_run(tmp_path: Path) -> None:
+    config = {
+        "lr": {"value": 0.1, "origin": "train/fdl.yml:9:13", "field": "training.lr"},
+        "data": {"value": tmp_path, "origin": "command line"},
+    }
+    run = RunDirectory.create(tmp_path / "runs", config=config)
+    training(epochs=1).run_dir(run).run()
+    recorded = json.loads((run.path / "config.json").read_text())
+    assert recorded["data"]["value"] == str(tmp_path)
+    for name in ("last.fdl", "model.fdl"):
+        assert json.loads(checkpoint_metadata(run.path / name)["config"]) == recorded
+    bare = RunDirectory.create(tmp_path / "bare")
+    training(epochs=1).run_dir(bare).run()
+    assert "config" not in checkpoint_metadata(bare.path / "model.fdl")
+
+
 def test_a_monitor_of_ones_own_writes_into_the_run_directory_too(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
