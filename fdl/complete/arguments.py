@@ -1,0 +1,133 @@
+"""What may follow a program's or a built-in's name, told from its parameters."""
+
+from __future__ import annotations
+
+from fdl.args.parameter import UNSET, is_number
+from fdl.complete.offer import ALWAYS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from fdl.args.parameter import Parameter
+    from fdl.complete.offer import Offer
+
+    Look = Callable[[str, tuple[str, ...], str], Iterable[tuple[str, str]]]
+    """A completer, the positionals before the word, the word so far -> values with descriptions."""
+
+
+class Typed:
+    """What the words so far have used up.
+
+    Attributes:
+        given: Names of the options that were given.
+        positionals: The other words.
+        open: The option whose value comes next, or None.
+    """
+
+    __slots__ = ("given", "open", "positionals")
+
+    def __init__(self) -> None:
+        self.given: set[str] = set()
+        self.positionals: list[str] = []
+        self.open: Parameter | None = None
+
+
+class Arguments:
+    """The parameters of one program.
+
+    Args:
+        parameters: What it declares.
+        look: Where the values of a ``completer`` come from.
+        folder: Where its relative file names start; empty for the working directory.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter], look: Look, folder: str = "") -> None:
+        listed = list(parameters)
+        self._options = {one.name: one for one in listed if one.kind == "option"}
+        self._shorts = {one.short: one for one in self._options.values() if one.short}
+        self._positionals = [one for one in listed if one.kind == "arg"]
+        self._look = look
+        self._folder = folder
+
+    def add(self, offer: Offer, tail: Sequence[str], current: str) -> None:
+        """Offer what may stand behind ``tail`` and begins like ``current``."""
+        typed = self._read(tail)
+        name, equals, text = current.partition("=")
+        if typed.open is not None:
+            self._add_values(offer, typed.open, "", current, typed)
+            offer.value_due = not (current.startswith("-") and _may_be_bare(typed.open))
+            if offer.value_due:
+                return
+        if current.startswith("-"):
+            one = self._option(name)
+            if equals and one is not None:
+                self._add_values(offer, one, name + equals, text, typed)
+            elif not equals:
+                self._add_options(offer, current, typed)
+        elif typed.open is None:
+            place = len(typed.positionals)
+            last = self._positionals[-1:]
+            rest = self._positionals[place:] or [one for one in last if one.variadic]
+            if rest:
+                self._add_values(offer, rest[0], "", current, typed)
+
+    def _read(self, tail: Sequence[str]) -> Typed:
+        """Go over the words as the parser does, without minding what is wrong with them."""
+        typed = Typed()
+        for token in tail:
+            opened, typed.open = typed.open, None
+            if opened is not None and _may_be_value(opened, token):
+                continue
+            if not token.startswith("-") or token == "-" or is_number(token):
+                typed.positionals.append(token)
+                continue
+            name, equals, _ = token.partition("=")
+            for part in [name] if name.startswith("--") else [f"-{char}" for char in name[1:]]:
+                one = self._option(part)
+                if one is not None:
+                    typed.given.add(one.name)
+                    typed.open = None if equals or one.shape == "flag" else one
+        return typed
+
+    def _option(self, name: str) -> Parameter | None:
+        """The option of a word: ``--epochs``, or ``-n`` alone."""
+        if name.startswith("--"):
+            return self._options.get(name[2:])
+        return self._shorts.get(name[1:])
+
+    def _add_options(self, offer: Offer, current: str, typed: Typed) -> None:
+        for one in self._options.values():
+            if one.name in typed.given and one.shape != "list":
+                continue
+            offer.add(one.display, one.help)
+            # Short forms save typing, not looking up: one that stands there is only confirmed.
+            if one.short and current == f"-{one.short}":
+                offer.add(current, one.help)
+
+    def _add_values(
+        self, offer: Offer, one: Parameter, prefix: str, text: str, typed: Typed
+    ) -> None:
+        """Offer an argument's values; of an option's list, for the part behind the last comma."""
+        if one.shape == "flag":
+            return
+        taken: list[str] = []
+        if one.shape == "list" and one.kind == "option":
+            done, comma, text = text.rpartition(",")
+            prefix += done + comma
+            taken = done.split(",")
+        if one.choices:
+            values = [(choice, "") for choice in one.choice_texts() if choice not in taken]
+            offer.add_all(values, prefix)
+        elif one.completer:
+            offer.add_all(self._look(one.completer, tuple(typed.positionals), text), prefix)
+        elif one.type == "path":
+            offer.add_files(ALWAYS, self._folder)
+
+
+def _may_be_bare(one: Parameter) -> bool:
+    return one.shape != "list" and one.default is not UNSET
+
+
+def _may_be_value(one: Parameter, token: str) -> bool:
+    return not token.startswith("-") or token == "-" or (one.numeric and is_number(token))

@@ -1,0 +1,73 @@
+"""The commands of one level that could be run, as candidates."""
+
+from __future__ import annotations
+
+from fdl.commands import BUILTINS, HIDDEN
+from fdl.dispatch.classify import PATH, PRESET
+from fdl.errors import FdlError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fdl.dispatch.walk import Level
+    from fdl.project import Project
+
+
+class Listed:
+    """One command.
+
+    Attributes:
+        name: The word.
+        kind: ``run``, ``path`` or ``preset``.
+        text: Its description; of a path command without one, that of the manifest it leads to.
+    """
+
+    __slots__ = ("kind", "name", "text")
+
+    def __init__(self, name: str, kind: str, text: str) -> None:
+        self.name = name
+        self.kind = kind
+        self.text = text
+
+
+def listed(level: Level, project: Project, *, describe: bool = True) -> Iterator[Listed]:
+    """The commands of a level in file order, without those that are broken or out of reach.
+
+    Args:
+        level: The level.
+        project: Reads manifests of path commands.
+        describe: Whether descriptions are wanted.
+    """
+    for name, spec in level.commands.items():
+        if name.startswith("-") or (not level.names and (name in BUILTINS or name in HIDDEN)):
+            continue
+        try:
+            kind = level.kind(name)
+        except FdlError:
+            continue
+        if kind == PRESET and not level.entry:
+            continue
+        text = (spec.text("description") or "") if describe else ""
+        if kind == PATH:
+            below = _below(level.child_directory(name), project, describe=describe and not text)
+            if below is None:
+                continue
+            text = text or below
+        yield Listed(name, kind, text)
+
+
+def _below(directory: str, project: Project, *, describe: bool) -> str | None:
+    """What the manifest of a folder says about itself; None when there is no manifest.
+
+    Only what is known without parsing YAML: every folder that has not been used yet would make
+    the whole list wait.
+    """
+    from fdl.manifest import find_in
+    from fdl.manifest.load import known
+
+    found = find_in(directory)
+    if found is None:
+        return None
+    manifest = known(found, project.env) if describe else None
+    return (manifest.node.text("description") or "") if manifest else ""

@@ -1,0 +1,270 @@
+"""Where on the command line the cursor stands, and what may stand there.
+
+It follows the same way as a call: global flags, environment, built-in or manifest command,
+arguments. Imported on the warm path.
+"""
+
+# pathlib would double the start-up time of a completion.
+# ruff: noqa: PTH109, PTH121
+from __future__ import annotations
+
+import os
+
+from fdl.commands import BUILTINS, HIDDEN
+from fdl.complete.flags import add_global
+from fdl.complete.offer import OTHERWISE, Offer
+from fdl.errors import FdlError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fdl.commands.registry import Builtin
+    from fdl.dispatch.walk import Level
+    from fdl.manifest import Found
+    from fdl.prepass import Invocation
+    from fdl.project import Project
+
+
+def complete(words: Sequence[str], *, describe: bool) -> Offer:
+    """What may stand in the place of the last word.
+
+    Args:
+        words: The words behind ``fdl``, the last one being the one under the cursor.
+        describe: Whether descriptions are wanted.
+
+    Returns:
+        Candidates that belong there, whether or not they begin like the word.
+
+    Raises:
+        FdlError: A manifest on the way to the cursor is broken.
+    """
+    *before, current = words or [""]
+    offer = Offer()
+    if "--" in before:
+        _Place(before, offer, describe=describe).behind_dashes()
+    elif before[-1:] == ["--env"]:
+        _Place(before[:-1], offer, describe=describe).add_environments("")
+    elif current.startswith("--env="):
+        _Place(before, offer, describe=describe).add_environments("--env=")
+    else:
+        place = _Place(before, offer, describe=describe)
+        place.add(current)
+        if not current and not offer and not offer.value_due:
+            # Options are all that can follow, so they are shown without a dash to ask for them.
+            place.add("-")
+        elif current.startswith("-") and not offer.value_due:
+            place.add_flags()
+    return offer
+
+
+class _Place:
+    """The place behind some words.
+
+    Raises:
+        UsageError: Nothing can follow them: they contradict each other.
+    """
+
+    def __init__(self, before: Sequence[str], offer: Offer, *, describe: bool) -> None:
+        from fdl.prepass import scan
+
+        self._before = before
+        self._offer = offer
+        self._describe = describe
+        self._invocation = scan(before)
+        self._found = _locate()
+        self._env = _environment(self._invocation, self._found)
+        self._tokens = self._invocation.tokens
+
+    def add(self, current: str) -> None:
+        """Offer what is no global flag."""
+        if not self._tokens:
+            if not current.startswith("-"):
+                self._add_first_words()
+        elif self._tokens[0] in BUILTINS:
+            self._add_built_in(current)
+        elif self._tokens[0] not in HIDDEN and self._found is not None:
+            self._add_of_manifest(self._project(self._found), current)
+
+    def add_flags(self) -> None:
+        """Offer the global flags."""
+        free = self._invocation.env is None and self._invocation.first_word_env is None
+        environments = free and self._found is not None
+        add_global(self._offer, self._before, first=not self._tokens, env=environments)
+
+    def add_environments(self, prefix: str) -> None:
+        """Offer the names of environments."""
+        if self._found is not None:
+            from fdl.complete.sources import Asked, environments
+
+            asked = Asked(self._project(self._found), (), "")
+            self._offer.add_all(environments(asked), prefix)
+
+    def behind_dashes(self) -> None:
+        """Offer files: what follows ``--`` belongs to a program that fdl knows nothing about."""
+        if self._tokens[0] == "--" or self._tokens[0] in (*BUILTINS, *HIDDEN):
+            return
+        if self._found is None:
+            return
+        project = self._project(self._found)
+        tokens = self._tokens[: self._tokens.index("--")]
+        level, _ = _descend(project, tokens)
+        self._offer.add_files(OTHERWISE, _unless_here(level.manifest.directory))
+
+    def _project(self, found: Found) -> Project:
+        from fdl.project import Project
+
+        return Project(found, self._env)
+
+    def _add_first_words(self) -> None:
+        self._offer.add_all(BUILTINS.items())
+        if self._found is None:
+            return
+        project = self._project(self._found)
+        try:
+            level = project.level()
+            self._add_commands(project, level)
+            known = level.commands.keys()
+        except FdlError:
+            # A manifest that cannot be read costs its commands only.
+            return
+        chosen = self._invocation.env or self._invocation.first_word_env
+        if not chosen and not os.environ.get("FDL_ENV"):
+            taken = {*BUILTINS, *HIDDEN, *known}
+            names = [name for name in project.environments() if name not in taken]
+            self._offer.add_all((name, f"Environment of fdl.{name}") for name in names)
+
+    def _add_commands(self, project: Project, level: Level) -> None:
+        from fdl.complete.commands import listed
+
+        for one in listed(level, project, describe=self._describe):
+            self._offer.add(one.name, one.text)
+
+    def _add_built_in(self, current: str) -> None:
+        from fdl.commands.registry import REGISTRY
+        from fdl.complete.arguments import Arguments
+
+        builtin: Builtin = REGISTRY[self._tokens[0]]
+        tail = self._tokens[1:]
+        while tail and tail[0] in builtin.children:
+            builtin = builtin.children[tail.pop(0)]
+        if builtin.children:
+            if not tail and not current.startswith("-"):
+                children = builtin.children.values()
+                self._offer.add_all((child.name, child.help) for child in children)
+            return
+        Arguments(builtin.parameters, self._look).add(self._offer, tail, current)
+
+    def _look(
+        self, completer: str, before: tuple[str, ...], text: str
+    ) -> Iterable[tuple[str, str]]:
+        """The values of a built-in's argument."""
+        if self._found is None:
+            return []
+        from fdl.complete.sources import Asked, look_up
+
+        return look_up(completer, Asked(self._project(self._found), before, text))
+
+    def _add_of_manifest(self, project: Project, current: str) -> None:
+        from fdl.dispatch.classify import RUN
+
+        level, rest = _descend(project, self._tokens)
+        if rest and rest[0] in level.commands:
+            if level.kind(rest[0]) == RUN:
+                if len(rest) == 1:
+                    self._offer.add("--", "Arguments of the command follow")
+                return
+            self._add_arguments(level, rest[1:], current)
+            return
+        if not rest and not current.startswith("-"):
+            self._add_commands(project, level)
+        if level.names:
+            self._add_arguments(level, rest, current)
+
+    def _add_arguments(self, level: Level, tail: list[str], current: str) -> None:
+        """Offer the arguments of a level's entry; of one fdl knows nothing about, files."""
+        if not level.entry:
+            return
+        from fdl.schema import known
+
+        folder = _unless_here(level.manifest.directory)
+        asks_for_flags = current.startswith("-") and "=" not in current
+        schema = known(level)
+        if schema is None:
+            if not asks_for_flags:
+                self._offer.add_files(OTHERWISE, folder)
+        else:
+            from fdl.complete.arguments import Arguments
+
+            def look(
+                completer: str, _before: tuple[str, ...], _text: str
+            ) -> Iterable[tuple[str, str]]:
+                from fdl.complete.snippet import values
+
+                return values(completer, level.manifest.directory, level.root)
+
+            Arguments(schema.parameters, look, folder).add(self._offer, tail, current)
+        if asks_for_flags and not self._offer.value_due:
+            self._offer.add("--refresh-schema", "Ask the program again which arguments it takes")
+
+
+def _locate() -> Found | None:
+    from fdl.project import locate
+
+    try:
+        return locate()
+    except FdlError:
+        return None
+
+
+def _environment(invocation: Invocation, found: Found | None) -> str | None:
+    """The environment whose overlay counts; the first word is taken out when it names one.
+
+    One that the project does not have, perhaps left over from another project, is passed over.
+    """
+    from fdl.manifest.layers import overlay_file
+    from fdl.manifest.select import explicit, is_first_word
+
+    if found is None:
+        return None
+    asked = explicit(invocation.env, os.environ)
+    if asked is not None:
+        return asked[0] if overlay_file(found.directory, asked[0]) else None
+    if not invocation.tokens:
+        return None
+
+    def commands() -> list[str]:
+        from fdl.project import Project
+
+        return list(Project(found).level().commands)
+
+    try:
+        if is_first_word(invocation.tokens[0], found, (*BUILTINS, *HIDDEN), commands):
+            invocation.first_word_env = invocation.tokens.pop(0)
+    except FdlError:
+        # A word that names a command as well is refused when it runs; until then, the command.
+        return None
+    return invocation.first_word_env
+
+
+def _descend(project: Project, tokens: list[str]) -> tuple[Level, list[str]]:
+    """The deepest level that the words enter, and the words behind.
+
+    Raises:
+        ManifestError: A manifest on the way is broken or missing.
+    """
+    from fdl.dispatch.classify import PATH
+    from fdl.dispatch.walk import enter
+
+    level, rest = project.level(), list(tokens)
+    while rest and rest[0] in level.commands and level.kind(rest[0]) == PATH:
+        level = enter(level, rest.pop(0), project.child)
+    return level, rest
+
+
+def _unless_here(directory: str) -> str:
+    """A folder, or nothing when it is the working directory."""
+    try:
+        return "" if os.path.samefile(directory, os.getcwd()) else directory
+    except OSError:
+        return ""

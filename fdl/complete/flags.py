@@ -1,0 +1,69 @@
+"""The flags of fdl itself, as candidates."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from fdl.complete.offer import Offer
+
+
+class Flag:
+    """One global flag.
+
+    Attributes:
+        name: The long form.
+        text: What it does.
+        same: Words on the line after which it adds nothing: its short form, or its opposite.
+    """
+
+    __slots__ = ("name", "same", "text")
+
+    def __init__(self, name: str, text: str, *same: str) -> None:
+        self.name = name
+        self.text = text
+        self.same = same
+
+
+ANYWHERE = (
+    Flag("--help", "Show help for the command named so far", "-h"),
+    Flag("--env", "Lay an environment's overlay over the manifests"),
+    Flag("-v", "Tell more; -vv and -vvv tell still more", "-vv", "-vvv"),
+    Flag("--quiet", "Tell less", "-q"),
+    Flag("--ansi", "Force colour", "--no-ansi"),
+    Flag("--no-ansi", "Forbid colour", "--ansi"),
+    Flag("--no-append", "Leave out the `append` arguments of a run command"),
+)
+"""Flags that count wherever they stand before ``--``."""
+
+BEFORE = (
+    Flag("--dry-run", "Show what would run, and run nothing", "-n"),
+    Flag("--yes", "Answer every question with yes", "-y"),
+)
+"""Flags that count before the command only."""
+
+VERSION = Flag("--version", "Show the version", "-V")
+JSON = Flag("--json", "Print the dry run as one JSON document")
+
+
+def add_global(offer: Offer, words: Collection[str], *, first: bool, env: bool = True) -> None:
+    """Offer the flags that would still have an effect.
+
+    Args:
+        offer: What to add to.
+        words: The words of the line so far.
+        first: Whether the command is still to come.
+        env: Whether an environment can still be selected.
+    """
+    flags = list(ANYWHERE)
+    if first:
+        flags += BEFORE
+        if "-n" in words or "--dry-run" in words:
+            flags.append(JSON)
+        if not words:
+            flags.append(VERSION)
+    for flag in flags:
+        given = flag.name in words or any(other in words for other in flag.same)
+        if not given and (env or flag.name != "--env"):
+            offer.add(flag.name, flag.text)

@@ -1,0 +1,133 @@
+"""The block that turns completion on in the start-up file of a shell.
+
+The block itself starts nothing: the completion script is asked for at the first TAB behind
+``fdl``, so a new shell opens as fast as before, and always completes for the ``fdl`` installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from fdl.commands.registry import SHELLS
+from fdl.errors import FdlError
+
+BEGIN = "# fdl shell completions"
+END = "# fdl shell completions end"
+
+_SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def script(shell: str) -> str:
+    """The completion script of one of ``SHELLS``."""
+    return (_SCRIPTS / f"fdl.{shell}").read_text(encoding="utf-8")
+
+
+def block(shell: str) -> str:
+    """The lines for the start-up file of one of ``SHELLS``, between their two marks."""
+    lines = (_SCRIPTS / f"lazy.{shell}").read_text(encoding="utf-8")
+    return f"{BEGIN}\n{lines}{END}\n"
+
+
+def shell_of(variables: Mapping[str, str]) -> str:
+    """The user's shell: what ``$SHELL`` names when it can complete here, else bash."""
+    name = variables.get("SHELL", "").rpartition("/")[2]
+    return name if name in SHELLS else "bash"
+
+
+def start_file(shell: str, variables: Mapping[str, str]) -> Path:
+    """The file that a shell reads whenever a user opens one.
+
+    Raises:
+        FdlError: There is no home folder.
+    """
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise FdlError("there is no home folder to install into", hint="set HOME") from None
+    if shell == "zsh":
+        return Path(variables.get("ZDOTDIR") or home) / ".zshrc"
+    if shell == "fish":
+        configured = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
+        folder = configured if configured.is_absolute() else home / ".config"
+        return folder / "fish" / "config.fish"
+    return home / ".bashrc"
+
+
+def with_block(content: bytes, block: str, file: Path) -> bytes:
+    """The content of a start-up file with the block in it, once; all else stays as it is.
+
+    Args:
+        content: The file as it is.
+        block: The block with its marks.
+        file: Where the content comes from, for the message.
+
+    Raises:
+        FdlError: A block begins and never ends, so nobody can tell what belongs to it.
+    """
+    kept: list[bytes] = []
+    place: int | None = None
+    opened = 0
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
+        mark = line.strip()
+        if opened:
+            opened = 0 if mark == END.encode() else opened
+        elif mark == BEGIN.encode():
+            opened = number
+            place = len(kept) if place is None else place
+        else:
+            kept.append(line)
+    if opened:
+        raise FdlError(
+            f"{file}:{opened}: `{BEGIN}` begins a block without `{END}`; nothing was written",
+            hint="remove that line and what belongs to it, then run `fdl autocomplete` again",
+        )
+    if place is None:
+        place = len(kept)
+        if kept and not kept[-1].endswith(b"\n"):
+            kept[-1] += b"\n"
+    kept.insert(place, block.encode())
+    return b"".join(kept)
+
+
+def read(file: Path) -> bytes:
+    """The content of a start-up file; empty when there is none.
+
+    Raises:
+        FdlError: It cannot be read.
+    """
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as problem:
+        raise FdlError(f"{file} cannot be read: {problem.strerror}") from None
+
+
+def replace(file: Path, content: bytes) -> None:
+    """Give a start-up file new content as a whole; a link stays one, and its target is written.
+
+    Raises:
+        FdlError: That is not possible; the file is as it was.
+    """
+    target = Path(os.path.realpath(file))
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists() and not os.access(target, os.W_OK):
+            raise PermissionError(13, "it is read-only")
+        temporary.write_bytes(content)
+        if target.exists():
+            status = target.stat()
+            temporary.chmod(status.st_mode & 0o7777)
+            with suppress(OSError):
+                os.chown(temporary, status.st_uid, status.st_gid)
+        temporary.replace(target)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise FdlError(
+            f"{file} cannot be written: {problem.strerror}",
+            hint="`fdl autocomplete -n` shows what to add to it",
+        ) from None
