@@ -1,0 +1,133 @@
+"""Which of our packages are installed where, and what upgrades them there.
+
+Read off the file names of ``site-packages``: ``importlib.metadata`` would cost every command its
+start-up time.
+"""
+
+# pathlib as well.
+# ruff: noqa: PTH100, PTH113, PTH118, PTH120, PTH123, PTH208
+from __future__ import annotations
+
+import os
+import sys
+
+from fdl import __version__
+from fdl.dispatch.compose import join
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+OWN_NAME = "flodl"
+"""The distribution that brings ``fdl``."""
+
+_SUFFIX = ".dist-info"
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+class Package:
+    """One installed distribution.
+
+    Attributes:
+        name: Normalised name: ``flodl-hf``.
+        version: Installed version.
+        prefix: Folder of the environment that holds it.
+        is_own: Whether it is the one that this process runs from.
+    """
+
+    __slots__ = ("is_own", "name", "prefix", "version")
+
+    def __init__(self, name: str, version: str, prefix: str, *, is_own: bool = False) -> None:
+        self.name = name
+        self.version = version
+        self.prefix = prefix
+        self.is_own = is_own
+
+
+def packages(directory: str, variables: Mapping[str, str]) -> list[Package]:
+    """Our own distribution, then what the project's environment holds of the family.
+
+    Args:
+        directory: Where the command ran; the project's environment is looked for from here up.
+        variables: The environment variables.
+    """
+    own = Package(OWN_NAME, __version__, sys.prefix, is_own=True)
+    prefix = _project_prefix(directory, variables)
+    same_place = os.path.realpath(prefix) == os.path.realpath(sys.prefix)
+    others = [
+        Package(name, version, prefix)
+        for name, version in _distributions(prefix)
+        if not (same_place and name == OWN_NAME)
+    ]
+    return [own, *others]
+
+
+def upgrade_command(prefix: str, names: list[str], *, is_own: bool) -> str:
+    """What to type to upgrade packages of one environment, by the tool that made it."""
+    if is_own and os.path.isfile(os.path.join(prefix, "uv-receipt.toml")):
+        return join(["uv", "tool", "upgrade", *names])
+    if is_own and os.path.isfile(os.path.join(prefix, "pipx_metadata.json")):
+        return join(["pipx", "upgrade", *names])
+    if _made_by_uv(prefix):
+        return join(["uv", "pip", "install", "--python", prefix, "--upgrade", *names])
+    return join([_python(prefix), "-m", "pip", "install", "--upgrade", *names])
+
+
+def _project_prefix(directory: str, variables: Mapping[str, str]) -> str:
+    """The nearest ``.venv`` above, as for commands; else the activated one, else our own."""
+    folder = os.path.abspath(directory)
+    while True:
+        candidate = os.path.join(folder, ".venv")
+        if os.path.isfile(os.path.join(candidate, "pyvenv.cfg")):
+            return candidate
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return variables.get("VIRTUAL_ENV") or sys.prefix
+        folder = parent
+
+
+def _distributions(prefix: str) -> Iterator[tuple[str, str]]:
+    """Name and version of the installed packages whose name is ours or begins with it."""
+    for folder in _site_packages(prefix):
+        for entry in _listed(folder):
+            if not entry.endswith(_SUFFIX):
+                continue
+            stem, _, version = entry.removesuffix(_SUFFIX).partition("-")
+            name = stem.lower().replace("_", "-").replace(".", "-")
+            ours = name == OWN_NAME or name.startswith(f"{OWN_NAME}-")
+            if ours and _LETTERS.issuperset(name) and version[:1].isdigit():
+                yield name, version
+
+
+def _site_packages(prefix: str) -> list[str]:
+    if os.name == "nt":
+        return [os.path.join(prefix, "Lib", "site-packages")]
+    lib = os.path.join(prefix, "lib")
+    return [
+        os.path.join(lib, name, "site-packages")
+        for name in _listed(lib)
+        if name.startswith("python3")
+    ]
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _made_by_uv(prefix: str) -> bool:
+    """Environments of uv say so in their configuration, and hold no pip."""
+    try:
+        with open(os.path.join(prefix, "pyvenv.cfg"), encoding="utf-8") as stream:
+            return any(line.partition("=")[0].strip() == "uv" for line in stream)
+    except (OSError, ValueError):
+        return False
+
+
+def _python(prefix: str) -> str:
+    if prefix == sys.prefix:
+        return sys.executable
+    names = ("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")
+    return os.path.join(prefix, *names)

@@ -1,0 +1,133 @@
+"""Every page and message as it stands on a terminal, against the pictures in ``screens/``.
+
+Look at a change with your own eyes before you accept it:
+
+    UPDATE_SCREENS=1 pytest tests/fdl/test_screens.py && git diff tests/fdl/screens
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fdl import __version__
+from fdl.commands.registry import REGISTRY
+from fdl.help.layout import cells
+from tests.fdl import screen
+
+SCREENS = Path(__file__).parent / "screens"
+UPDATE = os.environ.get("UPDATE_SCREENS") == "1"
+WIDTHS = (80, 120)
+WIDEST = 100
+
+# Without these the screen would depend on who runs the tests.
+QUIET = {
+    "CI": "1", "NO_COLOR": "", "FORCE_COLOR": "", "FLODL_COLOR": "", "FLODL_VERBOSITY": "",
+    "FDL_ENV": "", "COLUMNS": "", "HF_TOKEN": "",
+}  # fmt: skip
+
+PAGES = {
+    "project": "--help",
+    "project-env": "--env ci --help",
+    "path": "train --help",
+    "path-without-entry": "tools --help",
+    "preset": "train quick --help",
+    "preset-long-line": "train long --help",
+    "run": "test --help",
+    "run-many-lines": "lint --help",
+    "run-nested": "tools convert --help",
+    "list": "list",
+}
+ERRORS = {
+    "error-unknown-command": "tets",
+    "error-unknown-child": "tools repotr",
+    "error-unknown-built-in": "config shwo",
+    "error-missing-argument": "init",
+    "error-unknown-option": "config show --jsno",
+    "error-arguments-before-separator": "test -k slow",
+    "error-broken-command": "broken",
+    "error-preset-without-entry": "stray",
+    "error-contradicting-flags": "--ansi --no-ansi test",
+}
+# A quoted word of a command line stays whole, so that the line can be copied.
+COPIED = ("preset-long-line",)
+ALONE = {"no-project": "--help", "error-no-project": "test"}
+
+
+def built_ins():
+    """A page for every built-in command, and for those below it."""
+
+    def below(builtin, names):
+        yield "-".join(("built-in", *names)), " ".join((*names, "--help"))
+        for child in builtin.children.values():
+            yield from below(child, (*names, child.name))
+
+    for builtin in REGISTRY.values():
+        yield from below(builtin, (builtin.name,))
+
+
+EVERYTHING = {**PAGES, **ERRORS, **ALONE, **dict(built_ins())}
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory):
+    """A project that has one of everything, and a folder without any."""
+    import shutil
+
+    folder = tmp_path_factory.mktemp("screens")
+    shutil.copytree(Path(__file__).parents[1] / "projects" / "gallery", folder / "gallery")
+    (folder / "empty").mkdir()
+    return folder
+
+
+def place(gallery, name):
+    return gallery / ("empty" if name in ALONE else "gallery")
+
+
+def normal(text):
+    """The text without what changes with every release."""
+    return text.replace(__version__, "VERSION")
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_the_screen_shows_what_the_picture_does(gallery, name):
+    for columns in WIDTHS:
+        code, raw = screen.typed(
+            *EVERYTHING[name].split(), cwd=place(gallery, name), columns=columns, env=QUIET
+        )
+        assert (code != 0) is name.startswith("error")
+        shown = screen.lines(raw, columns)
+        if not name.startswith("error") and name not in COPIED:
+            # Nothing was wrapped by the terminal: what fdl wrote is what stands there.
+            assert screen.plain(raw).splitlines() == shown
+            assert max(map(cells, shown)) <= (columns if name == "list" else min(columns, WIDEST))
+        picture = f"$ fdl {EVERYTHING[name]}\n{normal(screen.picture(raw, columns))}"
+        file = SCREENS / f"{name}.{columns}.txt"
+        if UPDATE:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(picture, encoding="utf-8")
+        assert picture == file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted(EVERYTHING.keys() - {"list"}))
+def test_a_pipe_gets_the_same_words_without_colour(gallery, fdl, name):
+    done = fdl(*EVERYTHING[name].split(), cwd=place(gallery, name), env=QUIET)
+    _, raw = screen.typed(
+        *EVERYTHING[name].split(),
+        cwd=place(gallery, name),
+        columns=80,
+        env={**QUIET, "NO_COLOR": "1"},
+    )
+    assert "\x1b" not in done.out + done.err + raw
+    assert not (done.out and done.err), "one stream for the page, none for half of it"
+    assert (done.out or done.err).splitlines() == raw.splitlines()
+
+
+def test_no_secret_is_on_any_picture():
+    for file in SCREENS.glob("*.txt"):
+        assert "not-to-be-shown" not in file.read_text(encoding="utf-8")
+
+
+def test_there_is_no_picture_of_what_does_not_exist():
+    expected = {f"{name}.{columns}.txt" for name in EVERYTHING for columns in WIDTHS}
+    assert {file.name for file in SCREENS.iterdir()} == expected
