@@ -52,6 +52,8 @@ def test_the_wheel_carries_templates_types_and_data(wheel):
     assert "flodl/data/uci_digits/images.idx3-ubyte.gz" in names
     assert "flodl/data/uci_digits/ATTRIBUTION.md" in names
     assert {"fdl/py.typed", "flodl/py.typed"} <= set(names)
+    shells = ("bash", "zsh", "fish")
+    assert {f"fdl/complete/scripts/fdl.{shell}" for shell in shells} <= set(names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"fdl", "flodl"}
     (license_file,) = [name for name in names if name.endswith("/LICENSE")]
     assert "MIT License" in zipfile.ZipFile(wheel).read(license_file).decode()
