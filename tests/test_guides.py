@@ -1,0 +1,97 @@
+"""The guides of docs/guide, typed from top to bottom: every file written, every command run.
+
+A fenced block whose info string has a second word is a file of that name. A ``console`` block is a
+terminal: lines that begin with ``$ `` are typed, the lines below are what appears. A line of
+``...`` stands for any lines, at the end of a line for its rest. ``console no-run`` is for what a
+test cannot type.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+GUIDES = sorted((Path(__file__).parent.parent / "docs/guide").glob("*.md"))
+BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+
+
+def typed(line: str, folder: Path) -> str:
+    """What appears in a terminal: both streams in the order of writing."""
+    path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
+    foreign = ("FDL_", "FLODL_", "NO_COLOR", "FORCE_COLOR")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    done = subprocess.run(
+        ["bash", "-c", line],
+        cwd=folder,
+        env={**env, "PATH": path, "CI": "1", "COLUMNS": "100"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout.replace(str(folder), "/home/me/project")
+
+
+def fits(promised: list[str], seen: list[str]) -> bool:
+    """Whether the lines are the promised ones; ``...`` swallows any number of them."""
+    if not promised:
+        return not seen
+    if promised[0].strip() == "...":
+        return any(fits(promised[1:], seen[skip:]) for skip in range(len(seen) + 1))
+    return bool(seen) and _alike(promised[0].rstrip(), seen[0]) and fits(promised[1:], seen[1:])
+
+
+def _alike(promised: str, seen: str) -> bool:
+    if promised.endswith(" ..."):
+        return seen.startswith(promised.removesuffix("..."))
+    return promised == seen.rstrip()
+
+
+def sessions(block: str) -> list[tuple[str, list[str]]]:
+    """Commands of a console block, each with the lines that follow it."""
+    found: list[tuple[str, list[str]]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        elif found and found[-1][0].endswith("\\") and not found[-1][1]:
+            found[-1] = (f"{found[-1][0]}\n{line.removeprefix('> ')}", [])
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_a_guide_shows_what_happens(guide: Path, tmp_path: Path) -> None:
+    commands = 0
+    for language, name, text in BLOCK.findall(guide.read_text(encoding="utf-8")):
+        if language == "console":
+            for line, promised in sessions(text) if name != "no-run" else []:
+                # Manifests written this very moment are read again: see the cache's tick.
+                seen = typed(line.split("  #")[0], tmp_path).splitlines()
+                while promised and not promised[-1].strip():
+                    promised.pop()
+                assert fits(promised, seen), f"{line}\n" + "\n".join(seen)
+                commands += 1
+        elif name:
+            target = tmp_path / shlex.split(name)[0]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+            if text.startswith("#!"):
+                target.chmod(0o755)
+            time.sleep(0.02)
+    assert commands > 0
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_every_link_of_a_guide_leads_somewhere(guide: Path) -> None:
+    for target in LINK.findall(guide.read_text(encoding="utf-8")):
+        assert (guide.parent / target).exists(), target
