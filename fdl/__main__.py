@@ -151,7 +151,7 @@ def _from_manifest(
 
     outcome, project = _resolve(found, env, invocation, surroundings)
     if isinstance(outcome, Plan):
-        return _carry_out(outcome, invocation)
+        return _carry_out(outcome, project, invocation)
     return _explain(outcome, project, invocation, surroundings)
 
 
@@ -186,17 +186,21 @@ def _resolve(
     return outcome, project
 
 
-def _carry_out(plan: Plan, invocation: Invocation) -> int:
+def _carry_out(plan: Plan, project: Project, invocation: Invocation) -> int:
     if not invocation.dry_run:
         from fdl.run import execute
 
+        if plan.preset:
+            # Its arguments are announced on the terminal.
+            plan.secrets += project.secrets()
         return execute(plan)
     from fdl import dry_run, output
 
     if invocation.json:
-        output.write(sys.stdout, dry_run.as_json(plan))
+        text = dry_run.as_json(plan)
     else:
-        output.write(sys.stdout, dry_run.as_text(plan, output.palette(sys.stdout)))
+        text = dry_run.as_text(plan, output.palette(sys.stdout))
+    output.write(sys.stdout, project.without_secrets(text))
     return 0
 
 
@@ -292,7 +296,7 @@ def _print_page(
 
     width = terminal_width(stream)
     text = render(page, project, output.palette(stream), width, ask or known)
-    output.write(stream, text)
+    output.write(stream, project.without_secrets(text) if project else text)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,22 @@ class Project:
 
         return Level(self.root, (), self.directory, None)
 
+    def secrets(self) -> list[str]:
+        """The secret texts of the manifests read so far.
+
+        Whoever prints a value hides it by its own marks; these catch the copy of a secret that
+        somebody has written where nothing marks it.
+        """
+        from fdl.inspect.secrecy import Manifests
+
+        return Manifests(self._read.values()).hidden
+
+    def without_secrets(self, text: str) -> str:
+        """A text to print, without any secret of the manifests read so far."""
+        from fdl.secrets import redact_text
+
+        return redact_text(text, self.secrets())
+
     def environments(self) -> list[str]:
         """Names of the project's environments, sorted."""
         from fdl.manifest.layers import environments

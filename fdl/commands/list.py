@@ -43,7 +43,7 @@ def list_(call: Call) -> int:
     else:
         width = columns(sys.stdout) if sys.stdout.isatty() else None
         text = _as_text(entries, project.directory, output.palette(sys.stdout), width)
-    output.write(sys.stdout, text)
+    output.write(sys.stdout, project.without_secrets(text))
     return 0
 
 

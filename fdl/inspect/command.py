@@ -154,6 +154,7 @@ def look_at(call: Call, line: str, env: str | None = None) -> Command:
         raise _unknown(plan)
     if not isinstance(plan, Plan) or not isinstance(page, Help):
         raise UsageError(f"`fdl {_shown(line)}` runs nothing", hint=_choices(page, project))
+    plan.secrets += project.secrets()
     target = Target(page, plan, surroundings)
     return Command(target, fields(target), project.warnings)
 

@@ -10,7 +10,9 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.fdl.inspect.in_process import fdl, folder
+from tests.conftest import Fdl, Project
+from tests.fdl.inspect.in_process import fdl as in_process
+from tests.fdl.inspect.in_process import folder
 
 FILES = ("fdl.yml", "fdl.mid.yml", "fdl.ci.yml")
 SCALARS = ("a", "b")
@@ -51,14 +53,14 @@ def stacks(draw: st.DrawFn) -> dict[str, str]:
 
 
 def merged() -> Any:
-    leaves = json.loads(fdl("--env", "ci", "config", "show", "--json").out)
+    leaves = json.loads(in_process("--env", "ci", "config", "show", "--json").out)
     return {leaf["path"]: leaf["value"] for leaf in leaves if "removed" not in leaf}
 
 
 def explained() -> list[dict[str, Any]]:
     found = []
     for path in ("commands.p.options", "training"):
-        session = fdl("--env", "ci", "why", path, "--json")
+        session = in_process("--env", "ci", "why", path, "--json")
         if session.exit == 0:
             found += json.loads(session.out)["fields"]
     # In the place of a mapping, the edits below would be mistakes.
@@ -103,7 +105,7 @@ def test_editing_a_winner_changes_the_value_and_editing_a_loser_never_does(
 @given(stacks())
 def test_config_show_reads_back_to_the_merge(files: dict[str, str]) -> None:
     with folder(files):
-        shown = yaml.safe_load(fdl("--env", "ci", "config", "show").out)
+        shown = yaml.safe_load(in_process("--env", "ci", "config", "show").out)
         flat: dict[str, Any] = {}
 
         def flatten(node: Any, path: str) -> None:
@@ -139,7 +141,7 @@ def test_setting_a_value_sets_that_value_and_nothing_else(
 ) -> None:
     with folder(files) as root:
         before = merged()
-        session = fdl("--env", "ci", "config", "set", *where, "--", path, value)
+        session = in_process("--env", "ci", "config", "set", *where, "--", path, value)
         texts = {name: (root / name).read_text() for name in FILES}
         if session.exit != 0:
             assert session.exit == 1
@@ -157,7 +159,7 @@ def test_setting_a_value_sets_that_value_and_nothing_else(
         for mapping in ("commands.p", "commands.p.options"):
             others.pop(mapping, None)
         assert kept == others
-        field = json.loads(fdl("--env", "ci", "why", path, "--json").out)["fields"][0]
+        field = json.loads(in_process("--env", "ci", "why", path, "--json").out)["fields"][0]
         said = [one for one in field["stack"] if one["role"] != "overridden"]
         assert any(one["value"] == plain(value) for one in said)
 
@@ -238,7 +240,7 @@ def test_a_planted_secret_never_appears(places: set[str], in_ci: bool) -> None:
     environment = ("--env", "ci") if in_ci else ()
     with folder(planted(places)):
         for call in every_command():
-            session = fdl(*environment, *call)
+            session = in_process(*environment, *call)
             assert session.exit in (0, 1, 2)
             seen = session.out + session.err
             for secret in (*map(secret_of, PLACES), TYPED):
@@ -260,7 +262,7 @@ def test_an_error_about_a_secret_does_not_repeat_it(text: str) -> None:
     secret = "s3cr3t-0123456789"
     with folder({"fdl.yml": text.replace("SECRET", secret)}):
         for call in (("config", "show"), ("p",), ("why", "training"), ("list",), ("--help",)):
-            session = fdl(*call)
+            session = in_process(*call)
             assert secret not in session.out + session.err
 
 
@@ -272,3 +274,47 @@ def test_paths_read_back_as_they_are_written(first: str, second: str) -> None:
 
     assume("\0" not in first + second)
     assert parse(dotted((first, 3, second))) == (first, 3, second)
+
+
+COPIED = """
+    entry: echo
+    commands:
+      a: {run: echo, env: {API_KEY: hunter2hunter2}, description: hunter2hunter2 again}
+      b: {run: "curl -H hunter2hunter2 host", append: -- hunter2hunter2}
+      p: {description: a preset, options: {header: hunter2hunter2}}
+    """
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["a", "--help"],
+        ["b", "--help"],
+        ["p", "--help"],
+        ["-n", "b"],
+        ["-n", "--json", "b"],
+        ["-n", "p"],
+        ["list"],
+        ["list", "--json"],
+        ["config", "show"],
+        ["config", "show", "--command", "b"],
+        ["why", "commands.b.run"],
+        ["nope"],
+    ],
+    ids=" ".join,
+)
+def test_a_copy_of_a_secret_that_nothing_marks_is_not_printed(
+    project: Project, fdl: Fdl, words: list[str]
+) -> None:
+    project({"fdl.yml": COPIED})
+    done = fdl(*words)
+    assert done.out + done.err
+    assert "hunter2" not in done.out + done.err
+
+
+def test_what_is_announced_holds_no_copy_of_a_secret(project: Project, fdl: Fdl) -> None:
+    project({"fdl.yml": COPIED})
+    done = fdl("p")
+    assert done.out == "--header hunter2hunter2\n", "the program itself gets it"
+    assert done.err == "fdl: echo --header '<secret>'\n"
