@@ -8,6 +8,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _OFF = ("", "0", "false")
 
 _yes = False
@@ -19,11 +23,11 @@ def answer_yes() -> None:
     _yes = True
 
 
-def is_set(variable: str) -> bool:
+def is_set(variables: Mapping[str, str], name: str) -> bool:
     """Whether a switch such as ``CI`` is on; empty, ``0`` and ``false`` are off."""
-    return os.environ.get(variable, "").lower() not in _OFF
+    return variables.get(name, "").strip().lower() not in _OFF
 
 
 def may_ask() -> bool:
     """Whether a question makes sense: a person at a terminal who has not said yes to everything."""
-    return not _yes and not is_set("CI") and sys.stderr.isatty()
+    return not _yes and not is_set(os.environ, "CI") and sys.stderr.isatty()

@@ -21,6 +21,7 @@ from fdl.inspect.spans import Layout, json_layout, yaml_layout
 from fdl.inspect.splice import NewValue, candidates
 from fdl.manifest import settle
 from fdl.manifest.node import Node, dotted
+from fdl.manifest.read import parse as parse_manifest
 from fdl.manifest.source import shown
 from fdl.output import Palette
 from fdl.secrets import is_secret_name
@@ -182,7 +183,7 @@ def _spliced(layers: Layers, file: str, path: tuple[str, ...], new: NewValue) ->
     layout = _layout(file, text)
     for candidate in candidates(text, layout, path, new, is_json=_is_json(file)):
         try:
-            made = layers.read(file, candidate)
+            made = parse_manifest(candidate, file)
             comments = _layout(file, candidate).comments
         except ManifestError:
             continue

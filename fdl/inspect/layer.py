@@ -12,7 +12,7 @@ from fdl.manifest.check import check
 from fdl.manifest.layers import environments, overlay_file, stack
 from fdl.manifest.node import Node
 from fdl.manifest.overlay import combine
-from fdl.manifest.read import read
+from fdl.manifest.read import parse
 from fdl.manifest.source import read_text, shown
 
 if TYPE_CHECKING:
@@ -60,14 +60,6 @@ class Layers:
         """
         return Layers(self._found, self._env, {file: text})
 
-    def read(self, file: str, text: str) -> Node:
-        """The tree of a text that would stand in ``file``.
-
-        Raises:
-            ManifestError: It cannot be read.
-        """
-        return _parsed(file, text)
-
     def raw(self, file: str) -> bytes:
         """The bytes of a file, for finding out whether it has changed since."""
         data = Path(file).read_bytes()
@@ -87,7 +79,7 @@ class Layers:
     def _read(self, file: str) -> Node:
         text = self._instead.get(file)
         self.texts[file] = read_text(file) if text is None else text
-        self.nodes[file] = read(file) if text is None else _parsed(file, text)
+        self.nodes[file] = parse(self.texts[file], file)
         return self.nodes[file]
 
 
@@ -165,15 +157,3 @@ def _flat(node: Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
             yield from _flat(child, (*path, key))
     else:
         yield path, repr((node.plain(), node.merge, node.secret))
-
-
-def _parsed(file: str, text: str) -> Node:
-    if file.removesuffix(".example").removesuffix(".dist").endswith(".json"):
-        from fdl.manifest.read_json import read_json
-
-        node = read_json(text, file)
-    else:
-        from fdl.manifest.read_yaml import read_yaml
-
-        node = read_yaml(text, file)
-    return node.at({}) if node.value is None else node

@@ -9,15 +9,23 @@ _KINDS = {list: "a list", str: "text", bool: "a boolean", int: "a number", float
 
 
 def read(file: str) -> Node:
-    """Read ``file``: JSON when its name says so (before ``.example`` or ``.dist``), else YAML.
-
-    The root is always a mapping; an empty document, and one that is only ``null``, is an empty
-    mapping.
+    """Read ``file`` into a tree whose root is always a mapping.
 
     Raises:
         ManifestError: The file cannot be read, is broken, or is no mapping.
     """
-    text = read_text(file)
+    return parse(read_text(file), file)
+
+
+def parse(text: str, file: str) -> Node:
+    """The tree of a text that stands, or would stand, in ``file``.
+
+    It is JSON when the name says so (before ``.example`` or ``.dist``), else YAML. An empty
+    document, and one that is only ``null``, is an empty mapping.
+
+    Raises:
+        ManifestError: The text is broken, or is no mapping.
+    """
     if file.removesuffix(".example").removesuffix(".dist").endswith(".json"):
         from fdl.manifest.read_json import read_json
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
+from fdl.terminal import is_set
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,11 +46,6 @@ def at_exit(
     from fdl.update.notices import show
 
     show(seconds)
-
-
-def is_set(variables: Mapping[str, str], name: str) -> bool:
-    """Whether a switch is on: empty, ``0`` and ``false`` count as absent."""
-    return variables.get(name, "").strip().lower() not in ("", "0", "false")
 
 
 def _anyone_is_looking(invocation: Invocation, variables: Mapping[str, str]) -> bool:
