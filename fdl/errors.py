@@ -36,3 +36,15 @@ class ScaffoldError(FdlError):
 
 class SchemaError(FdlError):
     """A program that cannot be asked for its arguments, or whose answer makes no sense."""
+
+
+class LibtorchError(FdlError):
+    """A libtorch variant that cannot be found, installed or used; the store is as it was."""
+
+
+class FetchError(FdlError):
+    """A download or an archive that cannot be used; nothing was unpacked into its target."""
+
+
+class BuildError(FdlError):
+    """A build from source that cannot start or has failed; what was built so far is kept."""

@@ -28,6 +28,11 @@ def configure(color: bool | None, quiet: bool) -> None:
     _quiet = quiet
 
 
+def is_quiet() -> bool:
+    """Whether ``-q`` mutes what is only informational."""
+    return _quiet
+
+
 def color_on(stream: TextIO) -> bool:
     """Whether ``stream`` gets colour: flag, FLODL_COLOR, NO_COLOR, FORCE_COLOR, terminal."""
     if _color is not None:

@@ -3,6 +3,8 @@
 Imported on the warm path: only ``os`` and ``sys`` at module top.
 """
 
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH123
 from __future__ import annotations
 
 import os
@@ -11,6 +13,8 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_TERMINAL = "CONIN$" if os.name == "nt" else "/dev/tty"
 
 _OFF = ("", "0", "false")
 
@@ -31,3 +35,26 @@ def is_set(variables: Mapping[str, str], name: str) -> bool:
 def may_ask() -> bool:
     """Whether a question makes sense: a person at a terminal who has not said yes to everything."""
     return not _yes and not is_set(os.environ, "CI") and sys.stderr.isatty()
+
+
+def ask(prompt: str) -> str | None:
+    """Ask on the controlling terminal, so that a piped standard input stays the child's.
+
+    Returns:
+        What was typed, without blanks around it; None where nobody can answer, or no longer.
+    """
+    if not may_ask():
+        return None
+    try:
+        with open(_TERMINAL, encoding="utf-8", errors="replace") as terminal:
+            sys.stdout.flush()
+            sys.stderr.write(prompt)
+            sys.stderr.flush()
+            line = terminal.readline()
+    except OSError:
+        return None
+    if not line:
+        # At the end of input nobody pressed Enter: what follows gets its own line.
+        sys.stderr.write("\n")
+        return None
+    return line.strip()

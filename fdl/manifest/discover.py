@@ -1,6 +1,6 @@
 """Where the manifest is: the climb from a directory upwards, and the example files.
 
-Imported on the warm path: only ``os`` and ``sys`` at module top.
+Imported on the warm path: only ``os`` at module top.
 """
 
 # pathlib would double the start-up time of a warm command.
@@ -8,18 +8,11 @@ Imported on the warm path: only ``os`` and ``sys`` at module top.
 from __future__ import annotations
 
 import os
-import sys
 
-from fdl.terminal import may_ask
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TextIO
+from fdl.terminal import ask
 
 NAMES = ("fdl.yml", "fdl.yaml", "fdl.json")
 EXAMPLES = tuple(f"{name}{suffix}" for name in NAMES for suffix in (".example", ".dist"))
-
-_TERMINAL = "CONIN$" if os.name == "nt" else "/dev/tty"
 
 # Example path -> what it was settled to, so that one process asks about it once.
 _settled: dict[str, Found] = {}
@@ -99,30 +92,14 @@ def settle(found: Found, *, executes: bool) -> Found:
 
 
 def _agreed(found: Found) -> bool:
-    """Ask on the controlling terminal, so that a piped standard input stays the child's."""
-    if not may_ask():
-        return True
-    try:
-        with open(_TERMINAL, encoding="utf-8", errors="replace") as terminal:
-            return _answered_yes(found, terminal)
-    except OSError:
-        return True
-
-
-def _answered_yes(found: Found, terminal: TextIO) -> bool:
+    """Ask whether to copy; Enter alone, and nobody to ask, mean yes."""
     example, real = os.path.basename(found.path), os.path.basename(found.real_path)
     while True:
-        sys.stderr.write(f"{found.directory} has only {example}. Copy it to {real}? [Y/n] ")
-        sys.stderr.flush()
-        line = terminal.readline()
-        answer = line.strip().lower()
-        if answer in ("n", "no"):
-            return False
-        if answer in ("", "y", "yes"):
-            if not line:
-                # At the end of input nobody pressed Enter: the next message gets its own line.
-                sys.stderr.write("\n")
+        answer = ask(f"{found.directory} has only {example}. Copy it to {real}? [Y/n] ")
+        if answer is None or answer.lower() in ("", "y", "yes"):
             return True
+        if answer.lower() in ("n", "no"):
+            return False
 
 
 def _copied(found: Found) -> Found:
