@@ -1,0 +1,83 @@
+"""Asking a program one question, in bounded time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a program said.
+
+    Attributes:
+        code: Its exit code; None when it was ended for taking too long.
+        text: What it had written to stdout.
+    """
+
+    code: int | None
+    text: str
+
+
+def ask(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    patience: float,
+    folders: Sequence[str] = (),
+) -> Answer | None:
+    """Run a program and return what it says.
+
+    Args:
+        argv: The program's name and its arguments.
+        environ: Its environment, in whose PATH it is looked for.
+        patience: Seconds it has for its answer.
+        folders: Where else to look for the program.
+
+    Returns:
+        The answer; None when there is no such program, or it cannot be run.
+    """
+    path = os.pathsep.join([environ.get("PATH", os.defpath), *folders])
+    program = shutil.which(argv[0], path=path)
+    if program is None:
+        return None
+    # A file, because a pipe stays open as long as any grandchild lives.
+    with tempfile.TemporaryFile() as out:
+        try:
+            process = subprocess.Popen(
+                [program, *argv[1:]],
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            return None
+        code: int | None
+        try:
+            code = process.wait(patience)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end(process)
+        out.seek(0)
+        return Answer(code, out.read().decode(errors="replace"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what still runs of a program and of its children."""
+    if process.poll() is not None:
+        return
+    if os.name == "posix":
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1)

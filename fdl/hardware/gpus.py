@@ -1,0 +1,32 @@
+"""The cards of this machine: NVML is asked first, then ``nvidia-smi``, then the kernel's files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fdl.hardware import kernel, nvidia_smi, nvml
+from fdl.hardware.facts import Nvidia
+from fdl.hardware.visibility import VARIABLE, restrict
+
+
+def survey(environ: Mapping[str, str], root: Path) -> Nvidia:
+    """Ask until somebody answers; :func:`fdl.hardware.nvidia` tells the rest."""
+    answer = nvml.read(root)
+    if not answer.source:
+        second = nvidia_smi.read(environ, root)
+        if second.source or not answer.troubles:
+            answer = second
+    troubles = answer.troubles
+    if not answer.gpus and not troubles:
+        troubles = kernel.troubles(root, driver_answers=bool(answer.source))
+    restriction = environ.get(VARIABLE)
+    gpus, ignored = restrict(answer.gpus, restriction)
+    return Nvidia(
+        gpus=gpus,
+        driver=answer.driver,
+        cuda=answer.cuda,
+        source=answer.source,
+        troubles=troubles + ignored,
+        restriction=restriction,
+    )

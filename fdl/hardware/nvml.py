@@ -1,0 +1,162 @@
+"""The cards as the driver's own library tells: NVML, through nvidia-ml-py."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fdl.hardware.container import in_container
+from fdl.hardware.facts import Gpu, Nvidia, Trouble
+from fdl.hardware.refusals import LIBRARY_NOT_FOUND, of_card, of_driver, slices_missing
+
+_LIBRARY = "libnvidia-ml.so.1"
+
+_FOLDERS = (
+    "usr/lib/wsl/lib",
+    "run/opengl-driver/lib",
+    "usr/local/nvidia/lib64",
+    "usr/lib64-nvidia",
+)
+"""Where WSL2, NixOS and container hosts keep the library without telling the dynamic loader."""
+
+T = TypeVar("T")
+
+
+def read(root: Path) -> Nvidia:
+    """What NVML tells; without a ``source`` when it could not be asked.
+
+    Args:
+        root: Where the file system of the machine begins.
+    """
+    import pynvml
+
+    try:
+        _start(pynvml, root)
+    except pynvml.NVMLError as error:
+        if error.value == LIBRARY_NOT_FOUND:
+            return Nvidia()
+        return Nvidia(troubles=(of_driver(error.value, str(error), in_container(root)),))
+    try:
+        return _ask(pynvml)
+    except pynvml.NVMLError as error:
+        return Nvidia(troubles=(of_driver(error.value, str(error), in_container(root)),))
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _start(nvml: Any, root: Path) -> None:
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if error.value != LIBRARY_NOT_FOUND or not _preloaded(root):
+            raise
+        nvml.nvmlInit()
+
+
+def _preloaded(root: Path) -> bool:
+    """Load the library by its path; asked for by its name after that, the loader has it."""
+    for folder in _FOLDERS:
+        file = root / folder / _LIBRARY
+        if file.exists():
+            with suppress(OSError):
+                ctypes.CDLL(str(file))
+                return True
+    return False
+
+
+def _ask(nvml: Any) -> Nvidia:
+    devices: list[tuple[int, list[Gpu]]] = []
+    troubles: list[Trouble] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            gpus = _device(nvml, index)
+        except nvml.NVMLError as error:
+            troubles.append(of_card(index, error.value, str(error)))
+            continue
+        devices.append((index, gpus))
+        if not gpus[0].visible:
+            troubles.append(slices_missing(index))
+    return Nvidia(
+        gpus=_in_pci_order(devices),
+        driver=_or_else("", nvml, nvml.nvmlSystemGetDriverVersion),
+        cuda=_cuda(_or_else(0, nvml, nvml.nvmlSystemGetCudaDriverVersion)),
+        source="nvml",
+        troubles=tuple(troubles),
+    )
+
+
+def _device(nvml: Any, index: int) -> list[Gpu]:
+    """A card, or its slices where its MIG mode is on: then programs cannot use it as a whole."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    card = Gpu(
+        index=index,
+        name=_or_else("NVIDIA card", nvml, nvml.nvmlDeviceGetName, handle),
+        capability=nvml.nvmlDeviceGetCudaComputeCapability(handle),
+        memory=_memory(nvml, handle),
+        uuid=_or_else("", nvml, nvml.nvmlDeviceGetUUID, handle),
+        pci=_or_else("", nvml, _pci, nvml, handle),
+    )
+    current, _ = _or_else([0, 0], nvml, nvml.nvmlDeviceGetMigMode, handle)
+    if not current:
+        return [card]
+    slices = [
+        Gpu(
+            index=index,
+            name=_or_else(f"{card.name} MIG", nvml, nvml.nvmlDeviceGetName, part),
+            capability=card.capability,
+            memory=_memory(nvml, part),
+            uuid=_or_else("", nvml, nvml.nvmlDeviceGetUUID, part),
+            pci=card.pci,
+            mig=True,
+        )
+        for part in _slices(nvml, handle)
+    ]
+    return slices or [replace(card, visible=False)]
+
+
+def _slices(nvml: Any, handle: Any) -> list[Any]:
+    """The handles of a card's slices; most of the places for them are usually empty."""
+    found = []
+    for place in range(_or_else(0, nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
+        with suppress(nvml.NVMLError):
+            found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+    return found
+
+
+def _in_pci_order(devices: list[tuple[int, list[Gpu]]]) -> tuple[Gpu, ...]:
+    """Number the cards along the bus; the number of one that does not answer stays free."""
+    numbers = [index for index, _ in devices]
+    along = sorted((gpus for _, gpus in devices), key=lambda gpus: gpus[0].pci)
+    return tuple(
+        replace(gpu, index=number)
+        for number, gpus in zip(numbers, along, strict=True)
+        for gpu in gpus
+    )
+
+
+def _memory(nvml: Any, handle: Any) -> int:
+    info = _or_else(None, nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    return 0 if info is None else int(info.total)
+
+
+def _pci(nvml: Any, handle: Any) -> str:
+    address = nvml.nvmlDeviceGetPciInfo(handle).busId
+    return address.decode("ascii", "replace") if isinstance(address, bytes) else str(address)
+
+
+def _cuda(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}" if version else ""
+
+
+def _or_else(default: T, nvml: Any, question: Callable[..., Any], *subject: Any) -> T:
+    """The answer to a question that a driver may refuse without the rest being in doubt."""
+    try:
+        found: T = question(*subject)
+    except (nvml.NVMLError, UnicodeDecodeError):
+        return default
+    return found

@@ -1,0 +1,82 @@
+"""Which cards ``CUDA_VISIBLE_DEVICES`` leaves to programs.
+
+The rules are CUDA's (CUDA C++ Programming Guide, "CUDA Environment Variables"): a list of
+indices, or of UUIDs that may be cut short as long as they stay unambiguous; what follows the
+first entry that names nothing is ignored; a card named twice makes the whole list void.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fdl.hardware.facts import Gpu, Trouble
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+ORDER = "CUDA_DEVICE_ORDER"
+"""Variable that says what indices count; only ``PCI_BUS_ID`` is an order one can rely on."""
+
+# As strtoul reads it: CUDA takes `1st` for 1.
+_INDEX = re.compile(r"\+?(\d+)")
+
+
+def restrict(gpus: Sequence[Gpu], value: str | None) -> tuple[tuple[Gpu, ...], tuple[Trouble, ...]]:
+    """Mark the cards that stay visible.
+
+    Indices are taken in PCI order.
+
+    Args:
+        gpus: The cards of the machine.
+        value: What the variable says; None when it is not set, and then nothing changes.
+
+    Returns:
+        The same cards, and a trouble where an entry is not what its author meant.
+    """
+    if value is None:
+        return tuple(gpus), ()
+    shown: list[Gpu] = []
+    trouble: tuple[Trouble, ...] = ()
+    for word in map(str.strip, value.split(",")):
+        named = _named(word, gpus)
+        if any(gpu in shown for gpu in named):
+            shown, trouble = [], (_twice(word, value),)
+            break
+        if not named:
+            trouble = (_ignored(word, value),) if _is_mistake(word, value, gpus) else ()
+            break
+        shown += named
+    return tuple(replace(gpu, visible=gpu.visible and gpu in shown) for gpu in gpus), trouble
+
+
+def _named(word: str, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """The cards an entry means; the slices of a card share its index."""
+    if word.startswith(("GPU-", "MIG-")):
+        found = [gpu for gpu in gpus if gpu.uuid.startswith(word)]
+        return found if len(found) == 1 else []
+    index = _INDEX.match(word)
+    return [gpu for gpu in gpus if gpu.index == int(index[1])] if index else []
+
+
+def _is_mistake(word: str, value: str, gpus: Sequence[Gpu]) -> bool:
+    """Whether an entry that names nothing was meant to: not the usual words for no card at all."""
+    hides_all = not value.strip() or word.startswith("-") or value in ("NoDevFiles", "none", "void")
+    return bool(gpus) and not hides_all
+
+
+def _ignored(word: str, value: str) -> Trouble:
+    return Trouble(
+        "visibility-unknown-card",
+        f"`{word}` in {VARIABLE}={value} names no card of this machine, so CUDA ignores it and "
+        "everything behind it",
+        "nvidia-smi -L",
+    )
+
+
+def _twice(word: str, value: str) -> Trouble:
+    return Trouble(
+        "visibility-repeated-card",
+        f"{VARIABLE}={value} names a card twice, at `{word}`, so CUDA shows none at all",
+        f"unset {VARIABLE}",
+    )
