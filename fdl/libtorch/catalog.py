@@ -1,0 +1,260 @@
+"""The official libtorch archives, and which of them fits a set of cards.
+
+All data stands in ``catalog.toml``; a new torch version is a change of that file.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fdl.errors import LibtorchError, UsageError
+from fdl.hardware import Gpu
+from fdl.libtorch.architectures import Architecture, covers, parse
+
+MIRROR = "FDL_LIBTORCH_MIRROR"
+"""Variable with base addresses to try before the official one, separated by blanks."""
+
+CPU = "cpu"
+
+PLATFORMS = {
+    "linux-x86_64": "Linux x86_64",
+    "macos-arm64": "macOS arm64",
+    "windows-x86_64": "Windows x86_64",
+}
+"""Platforms that have archives, as they are called in messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One archive.
+
+    Attributes:
+        torch: Version of torch: ``2.10.0``.
+        variant: ``cpu``, or ``cu`` and the CUDA version: ``cu128``.
+        platform: A key of :data:`PLATFORMS`.
+        cuda: CUDA version, ``12.8``; None for CPU.
+        archs: What it has code for; none for CPU.
+        path: Where it is below a base address.
+        size: Bytes, or None where the catalog does not know.
+        sha256: Digest of the archive in hexadecimal, or None where the catalog does not know.
+        driver: The oldest driver it works with on its platform; None for CPU.
+    """
+
+    torch: str
+    variant: str
+    platform: str
+    cuda: str | None
+    archs: tuple[Architecture, ...]
+    path: str
+    size: int | None
+    sha256: str | None
+    driver: str | None
+
+    @property
+    def id(self) -> str:
+        """The variant's place in a store: ``precompiled/cu128``."""
+        return f"precompiled/{self.variant}"
+
+    @property
+    def recorded_archs(self) -> str:
+        """What its ``.arch`` file says: architectures separated by blanks, ``cpu`` for CPU."""
+        return " ".join(map(str, self.archs)) or CPU
+
+    def urls(self, environ: Mapping[str, str]) -> list[str]:
+        """Where to fetch it, in the order to try: mirrors, then the official address."""
+        bases = [*environ.get(MIRROR, "").split(), _document()["base"]]
+        return [f"{base.rstrip('/')}/{self.path}" for base in bases]
+
+    def serves(self, gpu: Gpu) -> bool:
+        """Whether it has code for a card."""
+        return covers(self.archs, gpu.capability)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What fits a set of cards.
+
+    Attributes:
+        artifact: The archive to take.
+        uncovered: The cards it has no code for; a build from source serves them.
+        outdated: Whether a newer CUDA would have fitted, were the driver newer.
+    """
+
+    artifact: Artifact
+    uncovered: tuple[Gpu, ...] = ()
+    outdated: bool = False
+
+
+def default_version() -> str:
+    """The torch version that counts when nobody names one."""
+    version: str = _document()["default"]
+    return version
+
+
+def versions() -> list[str]:
+    """All torch versions of the catalog, oldest first."""
+    return [release["version"] for release in _document()["release"]]
+
+
+def artifacts(torch: str, on: str) -> list[Artifact]:
+    """The archives of one torch version for one platform: CPU first, then by CUDA version.
+
+    Args:
+        torch: Version of torch.
+        on: A key of :data:`PLATFORMS`.
+
+    Raises:
+        UsageError: The catalog does not know the version.
+    """
+    for release in _document()["release"]:
+        if release["version"] == torch:
+            found = [
+                _artifact(torch, name, variant, on)
+                for name, variant in release["variant"].items()
+                if on in variant
+            ]
+            return sorted(found, key=lambda one: _numbers(one.cuda or ""))
+    known = ", ".join(versions())
+    raise UsageError(
+        f"the catalog has no libtorch {torch}; it has {known}",
+        hint="take one of these, or unpack another: fdl libtorch install --source ./libtorch.zip",
+    )
+
+
+def find(torch: str, variant: str, on: str) -> Artifact:
+    """One archive.
+
+    Args:
+        torch: Version of torch.
+        variant: ``cpu``, ``cu128`` …
+        on: A key of :data:`PLATFORMS`.
+
+    Raises:
+        UsageError: There is none; the message lists those that there are.
+    """
+    available = artifacts(torch, on)
+    for one in available:
+        if one.variant == variant:
+            return one
+    names = ", ".join(one.variant for one in available)
+    raise UsageError(
+        f"libtorch {torch} for {PLATFORMS[on]} has no variant `{variant}`; it has {names}",
+        hint="fdl libtorch install auto",
+    )
+
+
+def choose(gpus: Sequence[Gpu], available: Sequence[Artifact], driver: str = "") -> Choice:
+    """The newest CUDA variant with code for every card, else the best there is.
+
+    Without cards, or without CUDA variants, it is the CPU variant. When no variant serves all
+    cards, it is the oldest CUDA, whose range reaches back furthest.
+
+    Args:
+        gpus: The cards to serve.
+        available: The archives of one torch version and one platform.
+        driver: Version of the NVIDIA driver; empty when unknown, and then any will do.
+
+    Raises:
+        LibtorchError: None of the CUDA variants works with so old a driver.
+    """
+    cpu = next(one for one in available if one.cuda is None)
+    cuda = sorted((one for one in available if one.cuda), key=lambda one: _numbers(one.cuda or ""))
+    if not gpus or not cuda:
+        return Choice(cpu)
+    fitting = [one for one in cuda if all(one.serves(gpu) for gpu in gpus)]
+    usable = [one for one in cuda if runs_under(driver, one.cuda or "", one.platform)]
+    if not usable:
+        raise LibtorchError(
+            f"the NVIDIA driver {driver} is too old for CUDA {cuda[0].cuda}: "
+            f"it takes {cuda[0].driver} or newer",
+            hint="update the driver, or use the processor alone: fdl libtorch install cpu",
+        )
+    both = [one for one in fitting if one in usable]
+    best = both[-1] if both else usable[0]
+    return Choice(
+        best,
+        uncovered=tuple(gpu for gpu in gpus if not best.serves(gpu)),
+        outdated=bool(fitting) and best is not fitting[-1],
+    )
+
+
+def this_platform(system: str = sys.platform, machine: str | None = None) -> str:
+    """The platform of this machine, as the catalog calls it.
+
+    Args:
+        system: As in ``sys.platform``.
+        machine: As in ``platform.machine()``; asked when omitted.
+
+    Raises:
+        LibtorchError: There are no archives for it.
+    """
+    processor = (platform.machine() if machine is None else machine).lower()
+    os_name = {"linux": "linux", "darwin": "macos", "win32": "windows"}.get(system, system)
+    key = f"{os_name}-{ {'amd64': 'x86_64', 'aarch64': 'arm64'}.get(processor, processor) }"
+    if key in PLATFORMS:
+        return key
+    linux_arm = key == "linux-arm64"
+    raise LibtorchError(
+        f"there is no libtorch archive for {system} on {processor}; "
+        f"there are some for {', '.join(PLATFORMS.values())}",
+        hint="fdl libtorch install --source wheel"
+        if linux_arm
+        else "fdl libtorch build, on a machine with a compiler",
+    )
+
+
+def _artifact(torch: str, name: str, variant: Mapping[str, Any], on: str) -> Artifact:
+    own = variant[on]
+    cuda = variant.get("cuda")
+    archs = str(own.get("archs") or variant.get("archs") or "")
+    return Artifact(
+        torch=torch,
+        variant=name,
+        platform=on,
+        cuda=str(cuda) if cuda else None,
+        archs=parse(archs) if archs else (),
+        path=own["url"],
+        size=own.get("size"),
+        sha256=own.get("sha256"),
+        driver=driver_floor(str(cuda), on) if cuda else None,
+    )
+
+
+def driver_floor(cuda: str, on: str) -> str | None:
+    """The oldest driver for a CUDA version on a platform; None where nobody says.
+
+    Args:
+        cuda: ``12.8``; only the major counts.
+        on: A key of :data:`PLATFORMS`, or of Linux on another processor.
+    """
+    majors: Mapping[str, Mapping[str, str]] = _document()["driver"]
+    return majors.get(cuda.partition(".")[0], {}).get(on.partition("-")[0])
+
+
+def runs_under(driver: str, cuda: str, on: str) -> bool:
+    """Whether a driver is new enough for a CUDA version; one that is not known is.
+
+    Args:
+        driver: Version of the driver; empty when unknown.
+        cuda: ``12.8``; only the major counts.
+        on: As for :func:`driver_floor`.
+    """
+    floor = driver_floor(cuda, on)
+    return not driver or not floor or _numbers(driver) >= _numbers(floor)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("catalog.toml").read_text(encoding="utf-8"))
