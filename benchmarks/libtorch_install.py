@@ -1,0 +1,216 @@
+"""How long an installation of libtorch takes: fdl beside curl and unzip, from the same server.
+
+The archive has the layout of the official ones and is made from the wheel of torch. It is served
+on the loopback device by another process, once with ranges and once without. Everybody gets the
+same bytes in the same rounds: curl downloads and unzip unpacks in sequence, and `fdl libtorch
+download` does all it does, the digest included, from the start of its interpreter to its end.
+
+    python -m benchmarks.libtorch_install [--wheel PATH] [--rounds 7]
+        [--output docs/benchmarks/libtorch_install.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from benchmarks.measure import environment, median_ratio, publish, table
+
+TORCH = "2.13.0"
+
+BASE = "curl, then unzip"
+
+BARS = {"fdl, server with ranges": 0.35, "fdl, server without ranges": 0.6}
+"""The most that each may take, as a share of curl and unzip."""
+
+KEPT = ("torch/lib/", "torch/include/", "torch/share/", "torch/bin/")
+
+
+def wheel(folder: Path) -> Path:
+    """The wheel of torch, from the user's own index."""
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    subprocess.run([*argv, "--dest", str(folder), f"torch=={TORCH}"], check=True)
+    return next(folder.glob("torch-*.whl"))
+
+
+def make_archive(source: Path, archive: Path) -> None:
+    """Pack what a wheel of torch has in common with libtorch, as `zip -r` would."""
+    with (
+        zipfile.ZipFile(source) as packed,
+        zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as made,
+    ):
+        for info in packed.infolist():
+            if info.filename.startswith(KEPT):
+                name = f"libtorch/{info.filename.removeprefix('torch/')}"
+                member = zipfile.ZipInfo(name, (2025, 1, 1, 0, 0, 0))
+                member.external_attr = info.external_attr
+                member.compress_type = zipfile.ZIP_DEFLATED
+                with packed.open(info) as content, made.open(member, "w") as target:
+                    shutil.copyfileobj(content, target, 1 << 20)
+        made.writestr("libtorch/build-version", f"{TORCH}+cpu\n")
+
+
+def _serve(archive: Path, *, ranges: bool, told: Connection) -> None:
+    """Serve one file, out of the page cache and past this process's memory."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            size = archive.stat().st_size
+            begin, end = 0, size
+            match = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+            if match and ranges:
+                first, last = match.groups()
+                begin = int(first) if first else max(0, size - int(last))
+                end = min(size, int(last) + 1) if first and last else size
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
+            else:
+                self.send_response(200)
+            self.send_header("ETag", '"1"')
+            self.send_header("Content-Length", str(end - begin))
+            self.end_headers()
+            with archive.open("rb") as file:
+                while begin < end:
+                    count = min(end - begin, 1 << 20)
+                    begin += os.sendfile(self.connection.fileno(), file.fileno(), begin, count)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    told.send(server.server_port)
+    server.serve_forever()
+
+
+@contextmanager
+def served(archive: Path, *, ranges: bool) -> Iterator[str]:
+    """The address of an archive while it is served by another process."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    arguments = {"archive": archive, "ranges": ranges, "told": there}
+    process = multiprocessing.Process(target=_serve, kwargs=arguments, daemon=True)
+    process.start()
+    try:
+        yield f"http://127.0.0.1:{here.recv()}/libtorch.zip"
+    finally:
+        process.terminate()
+        process.join()
+
+
+def with_curl(url: str, folder: Path) -> None:
+    """Download and unpack in sequence."""
+    archive = folder / "libtorch.zip"
+    subprocess.run(["curl", "-sSf", "-o", str(archive), url], check=True)
+    subprocess.run(["unzip", "-q", str(archive), "-d", str(folder)], check=True)
+
+
+def with_fdl(url: str, folder: Path) -> None:
+    """Let fdl do both."""
+    argv = [sys.executable, "-m", "fdl", "-q", "libtorch", "download", "--source", url]
+    env = {**os.environ, "FLODL_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1"}
+    subprocess.run(
+        [*argv, "--path", str(folder / "libtorch")],
+        cwd=folder,
+        env=env,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def measured(
+    subjects: Mapping[str, Callable[[Path], None]], folder: Path, rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of each subject in each round; removing what it has installed is nobody's time.
+
+    Only large files are removed until the end: for minutes ext4 goes around the inodes of files
+    that were deleted, at the cost of whoever creates files next. The first round is thrown away.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in subjects}
+    names = list(subjects)
+    for number in range(rounds + 1):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            room = Path(tempfile.mkdtemp(dir=folder))
+            start = time.perf_counter()
+            subjects[name](room)
+            elapsed = time.perf_counter() - start
+            for file in room.rglob("*"):
+                if file.is_file() and file.stat().st_size > 1 << 20:
+                    file.unlink()
+            if number:
+                seconds[name].append(elapsed)
+    return seconds
+
+
+def page(seconds: Mapping[str, list[float]], archive: Path, rounds: int) -> str:
+    """What is published."""
+    with zipfile.ZipFile(archive) as opened:
+        members = opened.infolist()
+    unpacked = sum(member.file_size for member in members)
+    rows = [
+        [name, f"{statistics.median(times):.2f}", f"{ratio:.2f}×", bar]
+        for name, times in seconds.items()
+        for ratio in [median_ratio(times, seconds[BASE])]
+        for bar in [f"{BARS[name]:.2f}×" if name in BARS else ""]
+    ]
+    return "\n\n".join(
+        [
+            "# Installing libtorch",
+            f"{environment('flodl', 'httpx', 'isal')}; {rounds} interleaved rounds, medians. "
+            f"The archive has the layout of the official ones and is made from the wheel of torch "
+            f"{TORCH}: {len(members)} members, {archive.stat().st_size / 1e6:.0f} MB, unpacked "
+            f"{unpacked / 1e6:.0f} MB, served on the loopback device by another process.",
+            table(["way", "s", "of curl and unzip", "at most"], rows),
+            "`fdl libtorch download` is timed from the start of its interpreter to its end: it "
+            "reads the directory first, checks every member, keeps what it fetches for a later "
+            "call, computes SHA-256 of the archive and CRC-32 of every file, and writes down what "
+            "it has installed. curl and unzip check the CRC-32. A network slower than the "
+            "loopback device hides all of this behind the download; what is left of the difference "
+            "then is the time unzip takes.",
+        ]
+    )
+
+
+def main() -> None:
+    """Measure and publish."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--wheel", type=Path, help="use this wheel instead of asking pip for one")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--folder", type=Path, help="work below this folder")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+
+    with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+        folder = Path(temporary)
+        archive = folder / "libtorch.zip"
+        make_archive(options.wheel or wheel(folder), archive)
+        with served(archive, ranges=True) as ranged, served(archive, ranges=False) as plain:
+            subjects = {
+                BASE: partial(with_curl, ranged),
+                "fdl, server with ranges": partial(with_fdl, ranged),
+                "fdl, server without ranges": partial(with_fdl, plain),
+            }
+            seconds = measured(subjects, folder, options.rounds)
+        publish(page(seconds, archive, options.rounds), options.output)
+
+
+if __name__ == "__main__":
+    main()

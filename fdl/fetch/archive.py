@@ -1,0 +1,149 @@
+"""Unpacking an archive that is whole, and what every way of unpacking ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fdl.errors import FetchError
+from fdl.fetch import directory
+from fdl.fetch.arrival import Arrival
+from fdl.fetch.failures import ArchiveError, require_space
+from fdl.fetch.options import Options
+from fdl.fetch.plan import Member, Select
+from fdl.fetch.together import Job, together
+from fdl.fetch.tree import Tree
+from fdl.fetch.unpack import Unpacking, digest
+from fdl.progress import Progress
+
+_BLOCK = 4096
+"""What a file system gives out at a time, as a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """What was unpacked.
+
+    Attributes:
+        files: How many files and links.
+        bytes: What they hold together.
+        sha256: Digest of the whole archive, in hexadecimal.
+        url: Where the archive came from: an address, or the path of a file.
+    """
+
+    files: int
+    bytes: int
+    sha256: str
+    url: str
+
+
+def unpack_file(
+    archive: Path,
+    target: Path,
+    *,
+    select: Select,
+    sha256: str | None,
+    progress: Progress,
+    options: Options = Options(),  # noqa: B008 - frozen
+) -> Unpacked:
+    """Unpack a zip archive of this machine.
+
+    Folders are made for the files in them; empty ones are left out. Execute bits and symbolic
+    links are restored; links may lead to nowhere outside the target.
+
+    Args:
+        archive: The file.
+        target: An existing empty folder. After a failure what is in it is worthless.
+        select: Name of a file -> its path relative to ``target``, or None to leave it out.
+        sha256: What the digest of the archive has to be; None for whatever it is.
+        progress: Is told how far it is.
+        options: Sizes and limits.
+
+    Raises:
+        FetchError: The archive cannot be read, is damaged, is not safe, is not the one that is
+            expected, or the disk is full.
+    """
+    try:
+        with archive.open("rb") as file:
+            length = file.seek(0, 2)
+        chosen = plan_whole(archive, length, select, options, str(archive))
+        require_space(target, space(chosen), archive, 0)
+        progress.start(sum(member.entry.packed for member in chosen))
+        tree = Tree(target)
+        actual = unpack_whole(archive, length, chosen, tree, options, progress.update)
+    except OSError as error:
+        raise FetchError(f"cannot read {archive}: {error.strerror}") from None
+    tree.finish(chosen, modes=False)
+    return summary(chosen, actual, sha256, str(archive))
+
+
+def plan_whole(
+    archive: Path, length: int, select: Select, options: Options, where: str
+) -> list[Member]:
+    """Read the directory of an archive and choose what to unpack.
+
+    Args:
+        archive: The file; its end and its directory are there.
+        length: Its size.
+        select: Name of a file -> destination, None to leave it out.
+        options: The limits.
+        where: Its address or path, for messages.
+
+    Raises:
+        ArchiveError: It is damaged or not safe.
+        OSError: It cannot be read.
+    """
+    read = partial(_read_at, archive)
+    found = directory.ending(read, length, options, where)
+    return directory.members(read, found, select, options, where)
+
+
+def unpack_whole(
+    archive: Path,
+    length: int,
+    members: Sequence[Member],
+    tree: Tree,
+    options: Options,
+    report: Callable[[int], None] | None = None,
+) -> str:
+    """Unpack members of an archive that is whole, and return its digest.
+
+    Raises:
+        FetchError: It is damaged, or a file cannot be written.
+        OSError: It cannot be read.
+    """
+    arrival = Arrival(length, length)
+    unpacking = Unpacking(archive, arrival, tree, options, report)
+    unpacking.add_all(members)
+    jobs: list[Job] = [partial(digest, archive, arrival), *unpacking.jobs()]
+    actual: str = together(jobs, arrival.stop)[0]
+    return actual
+
+
+def space(members: Sequence[Member]) -> int:
+    """Bytes that members take on a disk."""
+    return sum(-(-member.entry.size // _BLOCK) * _BLOCK for member in members)
+
+
+def summary(members: Sequence[Member], actual: str, expected: str | None, where: str) -> Unpacked:
+    """Check the digest, and say what was unpacked.
+
+    Raises:
+        ArchiveError: The digest is another one than expected.
+    """
+    if expected is not None and actual != expected.lower():
+        raise ArchiveError(
+            f"{where} is not the archive that is expected: its SHA-256 is {actual} "
+            f"and has to be {expected.lower()}",
+            hint="nothing was installed; type the same again, and if the digest stays wrong, "
+            "do not use that source",
+        )
+    return Unpacked(len(members), sum(member.entry.size for member in members), actual, where)
+
+
+def _read_at(archive: Path, offset: int, size: int) -> bytes:
+    with archive.open("rb") as file:
+        file.seek(offset)
+        return file.read(size)

@@ -1,0 +1,171 @@
+"""A file that grows while other threads read it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_WINDOW = 256 << 10
+"""What is read at once where short pieces are asked for."""
+
+
+class StoppedError(Exception):
+    """The job was given up because of a failure elsewhere; never shown to anybody."""
+
+
+class EndOfFileError(Exception):
+    """What was asked for lies beyond the end of the file."""
+
+
+class Arrival:
+    """How much of a file is there, from its beginning and without a gap.
+
+    Args:
+        length: Size of the whole file; None until the end has been seen.
+        prefix: How much of it is there already.
+    """
+
+    def __init__(self, length: int | None = None, prefix: int = 0) -> None:
+        self._changed = threading.Condition()
+        self._length = length
+        self._prefix = prefix
+        self._stopped = threading.Event()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the job was given up."""
+        return self._stopped.is_set()
+
+    def advance(self, prefix: int) -> None:
+        """Say that everything before an offset is there."""
+        with self._changed:
+            if prefix > self._prefix:
+                self._prefix = prefix
+                self._changed.notify_all()
+
+    def end(self, length: int) -> None:
+        """Say that the file is whole."""
+        with self._changed:
+            self._length = self._prefix = length
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Give up: whoever waits, or asks later, gets :class:`StoppedError`."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for some time.
+
+        Raises:
+            StoppedError: The job was given up meanwhile.
+        """
+        if self._stopped.wait(seconds):
+            raise StoppedError
+
+    def wait(self, offset: int) -> int:
+        """Wait until the byte at ``offset``, or the end, is there.
+
+        Returns:
+            How many bytes from the beginning are there: ``offset`` or less at the end.
+
+        Raises:
+            StoppedError: The job was given up.
+        """
+        if not self._stopped.is_set() and self._prefix > offset:
+            return self._prefix
+        with self._changed:
+            while not (self._stopped.is_set() or self._prefix > offset or self._is_whole()):
+                self._changed.wait()
+            if self._stopped.is_set():
+                raise StoppedError
+            return self._prefix
+
+    def _is_whole(self) -> bool:
+        return self._length is not None and self._prefix >= self._length
+
+
+class Reader:
+    """Reads a growing file, waiting for what is not there yet; one for each thread.
+
+    Args:
+        path: The file.
+        arrival: How much of it is there.
+    """
+
+    def __init__(self, path: Path, arrival: Arrival) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._arrival = arrival
+        self._at = 0
+        self._window = b""
+        self._window_begin = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def some(self, offset: int, most: int) -> bytes:
+        """Between one and ``most`` bytes from ``offset``; none at the end.
+
+        Raises:
+            StoppedError: The job was given up.
+        """
+        there = self._arrival.wait(offset)
+        if there <= offset:
+            return b""
+        if self._at != offset:
+            self._file.seek(offset)
+        data = self._file.read(min(most, there - offset)) or b""
+        self._at = offset + len(data)
+        return data
+
+    def exactly(self, offset: int, size: int) -> bytes:
+        """The ``size`` bytes from ``offset``.
+
+        Raises:
+            EndOfFileError: There are fewer.
+            StoppedError: The job was given up.
+        """
+        data = self.at_most(offset, size)
+        if len(data) < size:
+            raise EndOfFileError
+        return data
+
+    def short(self, offset: int, size: int) -> bytes:
+        """The same as :meth:`exactly`, for many short pieces one behind the other.
+
+        Raises:
+            EndOfFileError: There are fewer.
+            StoppedError: The job was given up.
+        """
+        begin = offset - self._window_begin
+        if begin < 0 or begin + size > len(self._window):
+            self._window = self.some(offset, _WINDOW)
+            if len(self._window) < size:
+                self._window += self.exactly(offset + len(self._window), size - len(self._window))
+            self._window_begin, begin = offset, 0
+        return self._window[begin : begin + size]
+
+    def at_most(self, offset: int, size: int) -> bytes:
+        """The ``size`` bytes from ``offset``, or fewer at the end of the file.
+
+        Raises:
+            StoppedError: The job was given up.
+        """
+        data = self.some(offset, size)
+        while len(data) < size:
+            more = self.some(offset + len(data), size - len(data))
+            if not more:
+                break
+            data += more
+        return data

@@ -1,0 +1,64 @@
+"""Reading the directory of an archive from the bytes that are there, and planning by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fdl.fetch.failures import ArchiveError
+from fdl.fetch.options import Options
+from fdl.fetch.plan import Member, Select, plan
+from fdl.fetch.zip_format import LARGEST_ENDING, Ending, NotZipError, find_ending, read_entries
+
+Read = Callable[[int, int], bytes]
+"""Offset, size -> the bytes there."""
+
+
+def ending(read: Read, length: int, options: Options, where: str) -> Ending:
+    """Find the directory of an archive.
+
+    Args:
+        read: Reads from the end of the archive.
+        length: Size of the archive.
+        options: The limits.
+        where: Its address or path, for messages.
+
+    Raises:
+        ArchiveError: It is no zip archive, or a damaged one.
+    """
+    size = min(length, LARGEST_ENDING)
+    try:
+        found = find_ending(read(length - size, size), length)
+    except NotZipError as error:
+        raise _no_archive(where, error) from None
+    if found.size > options.largest_directory:
+        raise ArchiveError(f"{where} has a directory of {found.size / 1e6:.0f} MB; it is refused")
+    return found
+
+
+def members(
+    read: Read, found: Ending, select: Select, options: Options, where: str
+) -> list[Member]:
+    """Read the directory, check every member, and choose.
+
+    Args:
+        read: Reads the directory.
+        found: Where it is.
+        select: Name of a file -> destination, None to leave it out.
+        options: The limits.
+        where: The archive's address or path, for messages.
+
+    Raises:
+        ArchiveError: The archive is damaged or not safe.
+    """
+    try:
+        entries = list(read_entries(read(found.offset, found.size), found))
+    except NotZipError as error:
+        raise _no_archive(where, error) from None
+    return plan(entries, found.offset, select, options)
+
+
+def _no_archive(where: str, error: NotZipError) -> ArchiveError:
+    return ArchiveError(
+        f"{where} is no zip archive, or a damaged one: {error}",
+        hint="fetch it once more; if that does not help, take it from somewhere else",
+    )

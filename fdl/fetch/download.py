@@ -1,0 +1,308 @@
+"""Fetching an archive and unpacking it while it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fdl.errors import FetchError
+from fdl.fetch import directory
+from fdl.fetch.archive import Unpacked, plan_whole, space, summary, unpack_whole
+from fdl.fetch.arrival import Arrival
+from fdl.fetch.failures import (
+    ArchiveError,
+    ChangedError,
+    UnreachableError,
+    disk_failure,
+    require_space,
+)
+from fdl.fetch.options import Options
+from fdl.fetch.part import Journal, Part, source, write_all
+from fdl.fetch.plan import Select
+from fdl.fetch.remote import Answer, Remote, TransientError, shown
+from fdl.fetch.together import Job, together
+from fdl.fetch.transfer import Retries, Transfer
+from fdl.fetch.tree import Tree
+from fdl.fetch.unpack import Unpacking, digest
+from fdl.fetch.walk import Found, Walk, agrees
+from fdl.fetch.zip_format import LARGEST_ENDING
+from fdl.output import note
+from fdl.progress import Progress
+
+
+def unpack_url(
+    urls: Sequence[str],
+    target: Path,
+    *,
+    select: Select,
+    part: Path,
+    sha256: str | None,
+    progress: Progress,
+    environ: Mapping[str, str],
+    options: Options = Options(),  # noqa: B008 - frozen
+) -> Unpacked:
+    """Fetch a zip archive and unpack it while it arrives.
+
+    From a server that honours ranges the directory is read first and the rest comes over several
+    connections; one that does not sends everything as one stream. What is in the part file when
+    a call ends, in whatever way, is not fetched again by the next one, as long as the server has
+    the same file still. Two calls must not use the same part file at once.
+
+    Folders are made for the files in them; empty ones are left out. Execute bits and symbolic
+    links are restored; links may lead to nowhere outside the target.
+
+    Args:
+        urls: Addresses of the same archive; one is tried after the other.
+        target: An existing empty folder. After a failure what is in it is worthless.
+        select: Name of a file -> its path relative to ``target``, or None to leave it out.
+        part: Where the archive is kept until it is unpacked; the journal is its neighbour.
+        sha256: What the digest of the archive has to be; None for whatever it is.
+        progress: Is told how much of the archive is there.
+        environ: The environment variables; those of proxies count as this process has them.
+        options: Sizes, times and limits.
+
+    Raises:
+        FetchError: No address gives the archive; it is damaged, not safe, or not the one that is
+            expected; or the disk is full.
+    """
+    kept = Part(part)
+    # An address of which a part is there comes first.
+    ordered = sorted(urls, key=lambda url: kept.load(url) is None)
+    failures: list[FetchError] = []
+    with Remote(environ, options) as remote:
+        for url in ordered:
+            download = Download(remote, url, kept, target, select, sha256, progress, options)
+            try:
+                return download.run()
+            except UnreachableError as error:
+                failures.append(error)
+                if url != ordered[-1]:
+                    note(f"{error.message}; trying the next address")
+                    download.clear()
+    if len(failures) == 1:
+        raise failures[0]
+    listed = "; ".join(error.message for error in failures)
+    raise FetchError(
+        f"none of {len(urls)} addresses gives the archive: {listed}", hint=failures[-1].hint
+    )
+
+
+class Download:
+    """One archive from one address.
+
+    Args:
+        remote: The connections.
+        url: The address.
+        part: Where the archive is kept while it is fetched.
+        target: The empty folder to unpack to.
+        select: Name of a file -> destination, None to leave it out.
+        sha256: What the digest has to be; None for whatever it is.
+        progress: Is told how far it is.
+        options: Sizes and limits.
+    """
+
+    def __init__(
+        self,
+        remote: Remote,
+        url: str,
+        part: Part,
+        target: Path,
+        select: Select,
+        sha256: str | None,
+        progress: Progress,
+        options: Options,
+    ) -> None:
+        self._remote = remote
+        self._url = url
+        self._part = part
+        self._tree = Tree(target)
+        self._select = select
+        self._sha256 = sha256
+        self._progress = progress
+        self._options = options
+
+    def run(self) -> Unpacked:
+        """Fetch and unpack.
+
+        Raises:
+            FetchError: It has failed; the part file is kept unless the archive is at fault.
+        """
+        for _ in range(self._options.restarts):
+            try:
+                return self._run()
+            except ChangedError as change:
+                note(f"fetching {shown(self._url)} from the beginning: {change}")
+                self.clear()
+                self._part.remove()
+        try:
+            return self._run()
+        except ChangedError as change:
+            raise UnreachableError(
+                f"cannot fetch {shown(self._url)}: {change}, again and again",
+                hint="try again later, or take another source",
+            ) from None
+
+    def clear(self) -> None:
+        """Empty the target.
+
+        Raises:
+            FetchError: It cannot be emptied.
+        """
+        self._tree.clear()
+
+    def _run(self) -> Unpacked:
+        try:
+            unpacked = self._continue()
+        except ArchiveError:
+            self._part.remove()
+            raise
+        except OSError as error:
+            raise disk_failure(self._part.path, error) from None
+        self._part.remove()
+        return unpacked
+
+    def _continue(self) -> Unpacked:
+        journal = self._part.load(self._url)
+        if journal is not None and journal.tail < journal.length:
+            return self._in_ranges(journal)
+        retries = Retries(self._url, Arrival(), self._options)
+        size = max(self._options.tail, LARGEST_ENDING)
+        while True:
+            known = journal.version if journal else None
+            try:
+                with self._remote.get(self._url, f"-{size}", known) as answer:
+                    if answer.whole:
+                        return self._as_it_comes(answer)
+                    journal = self._begin(answer, journal)
+                return self._in_ranges(journal)
+            except TransientError as failure:
+                retries.failed(failure)
+
+    def _begin(self, answer: Answer, journal: Journal | None) -> Journal:
+        """Take in the end of the archive, and with it the directory."""
+        version, tail = answer.version, answer.start
+        length = version.length or 0
+        data = _body(answer, length - tail)
+        where = shown(self._url)
+        found = directory.ending(
+            lambda offset, size: data[offset - tail :][:size], length, self._options, where
+        )
+        if found.offset < tail:
+            span = f"{found.offset}-{tail - 1}"
+            with self._remote.get(self._url, span, version) as front:
+                data = _body(front, tail - found.offset) + data
+            tail = found.offset
+        if journal is None:
+            self._part.begin()
+            journal = Journal(source(self._url), version.etag, version.modified, length)
+        with self._part.writer() as file:
+            file.seek(tail)
+            write_all(file, data)
+        journal = replace(journal, prefix=min(journal.prefix, tail), tail=tail)
+        self._part.save(journal)
+        return journal
+
+    def _in_ranges(self, journal: Journal) -> Unpacked:
+        """Fetch what is missing in front of the end, and unpack by the directory meanwhile."""
+        path, options, length = self._part.path, self._options, journal.length
+        members = plan_whole(path, length, self._select, options, shown(self._url))
+        missing = journal.tail - journal.prefix
+        require_space(self._tree.root, space(members), path, missing)
+        self._progress.start(length, length - missing)
+        arrival = Arrival(length, journal.prefix)
+        transfer = self._transfer(journal, arrival)
+        unpacking = Unpacking(path, arrival, self._tree, options)
+        unpacking.add_all(members)
+        jobs: list[Job] = [
+            partial(digest, path, arrival),
+            *[transfer.chunks] * options.connections,
+            *unpacking.jobs(),
+        ]
+        actual = self._together(jobs, arrival, transfer)[0]
+        self._tree.finish(members, modes=False)
+        return summary(members, actual, self._sha256, shown(self._url))
+
+    def _as_it_comes(self, answer: Answer) -> Unpacked:
+        """Fetch everything as one stream, and unpack from its beginning meanwhile."""
+        self._part.begin()
+        path, length = self._part.path, answer.version.length
+        if length is None:
+            length = self._drain(answer)
+            return self._whole(length, None)
+        require_space(self._tree.root, 0, path, length)
+        self._progress.start(length)
+        version = answer.version
+        journal = Journal(source(self._url), version.etag, version.modified, length, tail=length)
+        arrival = Arrival(length)
+        transfer = self._transfer(journal, arrival)
+        unpacking = Unpacking(path, arrival, self._tree, self._options)
+        walk = Walk(path, arrival, self._select, self._tree, unpacking.backlog, self._options)
+        jobs: list[Job] = [
+            partial(digest, path, arrival),
+            walk.run,
+            partial(transfer.stream, answer),
+            *unpacking.jobs(),
+        ]
+        actual, found, *_ = self._together(jobs, arrival, transfer)
+        return self._whole(length, (actual, found))
+
+    def _whole(self, length: int, walked: tuple[str, dict[int, Found] | None] | None) -> Unpacked:
+        """Unpack the archive that is there now, unless that was done while it arrived."""
+        path, where = self._part.path, shown(self._url)
+        members = plan_whole(path, length, self._select, self._options, where)
+        actual, found = walked or ("", None)
+        as_walked = found is not None and agrees(found, members)
+        if not as_walked:
+            self.clear()
+            require_space(self._tree.root, space(members), path, 0)
+            actual = unpack_whole(path, length, members, self._tree, self._options)
+        self._tree.finish(members, modes=as_walked)
+        return summary(members, actual, self._sha256, where)
+
+    def _drain(self, answer: Answer) -> int:
+        """Fetch a stream that does not say how long it is; returns its length."""
+        done = 0
+        self._progress.start(0)
+        with self._part.writer() as file:
+            try:
+                for block in answer.blocks():
+                    write_all(file, block)
+                    done += len(block)
+                    self._progress.update(done)
+            except TransientError as failure:
+                raise ChangedError(failure.reason) from None
+        return done
+
+    def _transfer(self, journal: Journal, arrival: Arrival) -> Transfer:
+        return Transfer(
+            self._remote, self._url, self._part, journal, arrival, self._progress, self._options
+        )
+
+    def _together(self, jobs: Sequence[Job], arrival: Arrival, transfer: Transfer) -> list[Any]:
+        def stop() -> None:
+            arrival.stop()
+            self._remote.hang_up()
+
+        try:
+            return together(jobs, stop)
+        finally:
+            transfer.save()
+
+
+def _body(answer: Answer, size: int) -> bytes:
+    """Read a short answer.
+
+    Raises:
+        TransientError: It has another size.
+    """
+    data = bytearray()
+    for block in answer.blocks():
+        data += block
+        if len(data) > size:
+            break
+    if len(data) != size:
+        raise TransientError("the connection broke off")
+    return bytes(data)

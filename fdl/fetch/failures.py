@@ -1,0 +1,64 @@
+"""The ways in which fetching and unpacking fail, and what each means for what was fetched."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+from fdl.errors import FetchError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class ArchiveError(FetchError):
+    """The archive itself is at fault: what was fetched of it is worthless."""
+
+
+class UnreachableError(FetchError):
+    """An address that gives no archive; another one may."""
+
+
+class ChangedError(Exception):
+    """What is there cannot be continued, and fetching starts from zero; the text says why."""
+
+
+def disk_failure(path: Path | str, error: OSError) -> FetchError:
+    """The error for something that cannot be written; what was fetched is kept."""
+    if error.errno in _FULL:
+        return FetchError(
+            f"the disk is full: cannot write {path}",
+            hint="free some space and type the same again; what was fetched so far is kept",
+        )
+    return FetchError(
+        f"cannot write {path}: {error.strerror}", hint="what was fetched so far is kept"
+    )
+
+
+def require_space(target: Path, unpacked: int, part: Path, fetched: int) -> None:
+    """Check that there is room for what will be written.
+
+    Args:
+        target: The folder to unpack to.
+        unpacked: Bytes that will go there.
+        part: The part file; its folder exists.
+        fetched: Bytes it will grow by.
+
+    Raises:
+        FetchError: There is not.
+    """
+    needs = {target: unpacked, part.parent: fetched}
+    if target.stat().st_dev == part.parent.stat().st_dev:
+        needs = {target: unpacked + fetched}
+    for folder, needed in needs.items():
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise FetchError(
+                f"{folder} needs {_amount(needed)} and has {_amount(free)} left: "
+                f"{_amount(needed - free)} are missing",
+                hint="free some space there and type the same again",
+            )
+
+
+def _amount(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -1,0 +1,235 @@
+"""The records of a zip archive, read from bytes; APPNOTE.TXT of PKWARE, version 6.3.10.
+
+Nothing here trusts what it reads further than its length; what members may be called and where
+they may go is the business of :mod:`fdl.fetch.plan`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+ENCRYPTED = 1 << 0 | 1 << 6 | 1 << 13
+"""Flags of traditional and strong encryption, and of a masked directory."""
+
+PATCH = 1 << 5
+DESCRIPTOR = 1 << 3
+"""Size and checksum stand behind the data."""
+
+_UTF8 = 1 << 11
+
+LOCAL = b"PK\3\4"
+CENTRAL = b"PK\1\2"
+_DESCRIPTOR_SIGNATURE = b"PK\7\x08"
+END = b"PK\5\6"
+_END64 = b"PK\6\6"
+_LOCATOR64 = b"PK\6\7"
+
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_ENDING = struct.Struct("<4s4H2IH")
+_ENDING64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR = struct.Struct("<4sIQI")
+
+LOCAL_SIZE = _LOCAL.size
+LARGEST_ENDING = _ENDING.size + 0xFFFF + _LOCATOR.size + _ENDING64.size
+LARGEST_DESCRIPTOR = 24
+
+_ZIP64 = 1
+_LIMIT32 = 0xFFFFFFFF
+_LIMIT16 = 0xFFFF
+
+
+class NotZipError(Exception):
+    """The bytes are no zip archive, or a damaged one; the text says what is wrong."""
+
+
+class Ending(NamedTuple):
+    """Where the directory of an archive is, and how many entries it has."""
+
+    offset: int
+    size: int
+    entries: int
+
+
+class Entry(NamedTuple):
+    """What the directory says of one member.
+
+    Attributes:
+        name: As it stands there.
+        system: The kind of system that wrote it; 3 is Unix.
+        attributes: On Unix the mode is in the upper half.
+        flags: Encryption, descriptor, encoding.
+        method: How it is packed.
+        crc: CRC-32 of what it unpacks to.
+        packed: Bytes in the archive.
+        size: Bytes it unpacks to.
+        offset: Where its local header begins.
+    """
+
+    name: str
+    system: int
+    attributes: int
+    flags: int
+    method: int
+    crc: int
+    packed: int
+    size: int
+    offset: int
+
+
+class LocalHeader(NamedTuple):
+    """What stands in front of a member; sizes and CRC-32 are 0 where a descriptor follows."""
+
+    name: str
+    flags: int
+    method: int
+    crc: int
+    packed: int
+    size: int
+    length: int
+
+
+def find_ending(tail: bytes, length: int) -> Ending:
+    """Find the end record.
+
+    Args:
+        tail: The end of the archive, :data:`LARGEST_ENDING` bytes or all of it.
+        length: Size of the archive.
+
+    Raises:
+        NotZipError: There is none, or it makes no sense.
+    """
+    at = tail.rfind(END)
+    while at >= 0:
+        if at + _ENDING.size <= len(tail):
+            _, disk, first, here, entries, size, offset, comment = _ENDING.unpack_from(tail, at)
+            if at + _ENDING.size + comment == len(tail):
+                break
+        at = tail.rfind(END, 0, at + 3)
+    else:
+        raise NotZipError("it does not end like a zip archive")
+    begin = at
+    if _LIMIT32 in (size, offset) or _LIMIT16 in (disk, entries):
+        locator = at - _LOCATOR.size
+        if locator >= 0 and tail.startswith(_LOCATOR64, locator):
+            _, _, where, _ = _LOCATOR.unpack_from(tail, locator)
+            begin = where - (length - len(tail))
+            if begin < 0 or begin + _ENDING64.size > locator or tail[begin:][:4] != _END64:
+                raise NotZipError("its zip64 end record is damaged")
+            record = _ENDING64.unpack_from(tail, begin)
+            disk, first, here, entries, size, offset = record[4:]
+    if disk or first or here != entries:
+        raise NotZipError("it is one of several volumes")
+    if offset + size != length - len(tail) + begin:
+        raise NotZipError("its directory is not where its end record says")
+    return Ending(offset, size, entries)
+
+
+def read_entries(directory: bytes, ending: Ending) -> Iterator[Entry]:
+    """Read the directory.
+
+    Raises:
+        NotZipError: It is damaged.
+    """
+    at = 0
+    for _ in range(ending.entries):
+        if at + _CENTRAL.size > len(directory) or directory[at : at + 4] != CENTRAL:
+            raise NotZipError("its directory is damaged")
+        record = _CENTRAL.unpack_from(directory, at)
+        _, made_by, _, flags, method, _, _, crc, packed, size = record[:10]
+        name_length, extra_length, comment_length, _, _, attributes, offset = record[10:]
+        at += _CENTRAL.size
+        raw = directory[at : at + name_length]
+        extra = directory[at + name_length : at + name_length + extra_length]
+        at += name_length + extra_length + comment_length
+        if _LIMIT32 in (size, packed, offset):
+            size, packed, offset = _zip64(extra, [size, packed, offset])
+        name = _decode(raw, flags)
+        yield Entry(name, made_by >> 8, attributes, flags, method, crc, packed, size, offset)
+    if at != len(directory):
+        raise NotZipError("its directory is damaged")
+
+
+def local_length(head: bytes) -> int:
+    """How long the header in front of a member is, from its first :data:`LOCAL_SIZE` bytes."""
+    name_length, extra_length = _LOCAL.unpack(head)[-2:]
+    return LOCAL_SIZE + int(name_length) + int(extra_length)
+
+
+def read_local(data: bytes) -> LocalHeader:
+    """Read the header in front of a member.
+
+    Args:
+        data: The archive from there on, at least the whole header.
+
+    Raises:
+        NotZipError: It is damaged.
+    """
+    if len(data) < LOCAL_SIZE or data[:4] != LOCAL:
+        raise NotZipError("the header of a member is damaged")
+    record = _LOCAL.unpack_from(data)
+    _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = record
+    length = LOCAL_SIZE + name_length + extra_length
+    if len(data) < length:
+        raise NotZipError("the header of a member is damaged")
+    raw = data[LOCAL_SIZE : LOCAL_SIZE + name_length]
+    if _LIMIT32 in (size, packed):
+        size, packed = _zip64(data[LOCAL_SIZE + name_length : length], [size, packed])
+    return LocalHeader(_decode(raw, flags), flags, method, crc, packed, size, length)
+
+
+def descriptor_length(data: bytes, crc: int, packed: int, size: int) -> int:
+    """How long the descriptor behind a member is.
+
+    Signature and 64-bit sizes are both optional and marked nowhere, so what is known already has
+    to tell.
+
+    Args:
+        data: The archive from there on.
+        crc: CRC-32 of what was unpacked.
+        packed: Bytes it took.
+        size: Bytes it unpacked to.
+
+    Raises:
+        NotZipError: It says anything else of the member.
+    """
+    for signature in (_DESCRIPTOR_SIGNATURE, b""):
+        for sizes in ("<I2I", "<I2Q"):
+            try:
+                expected = signature + struct.pack(sizes, crc, packed, size)
+            except struct.error:
+                continue
+            if data.startswith(expected):
+                return len(expected)
+    raise NotZipError("size or checksum of a member is wrong")
+
+
+def _zip64(extra: bytes, fields: list[int]) -> list[int]:
+    """Replace what did not fit in 32 bits by what the zip64 field says, in its fixed order."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, at)
+        at += 4
+        if kind != _ZIP64:
+            at += length
+            continue
+        end = min(at + length, len(extra))
+        for index, value in enumerate(fields):
+            if value == _LIMIT32:
+                if at + 8 > end:
+                    raise NotZipError("a zip64 field is damaged")
+                (fields[index],) = struct.unpack_from("<Q", extra, at)
+                at += 8
+        break
+    return fields
+
+
+def _decode(raw: bytes, flags: int) -> str:
+    if not flags & _UTF8:
+        return raw.decode("cp437")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise NotZipError("the name of a member is no UTF-8") from None

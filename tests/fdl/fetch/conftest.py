@@ -1,0 +1,77 @@
+"""A server that misbehaves, and fetching from it."""
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fdl.fetch import Options, Unpacked, unpack_url
+from fdl.progress import Progress
+from tests.fdl.fetch.archives import QUICK, Tree, inside, tree
+from tests.fdl.fetch.server import Server
+
+
+@dataclass
+class Fetch:
+    """Calls `unpack_url`, each time into a new folder and with the same part file."""
+
+    folder: Path
+    calls: int = 0
+
+    @property
+    def part(self) -> Path:
+        return self.folder / "cache" / "archive.part"
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "cache" / "archive.part.json"
+
+    @property
+    def target(self) -> Path:
+        """The folder of the last call."""
+        return self.folder / f"target{self.calls}"
+
+    @property
+    def tree(self) -> Tree:
+        """What the last call has unpacked."""
+        return tree(self.target)
+
+    def __call__(
+        self,
+        *urls: str,
+        sha256: str | None = None,
+        options: Options = QUICK,
+        select=inside,
+        target: Path | None = None,
+        part: Path | None = None,
+    ) -> Unpacked:
+        self.calls += 1
+        target = target or self.target
+        target.mkdir()
+        with Progress("archive") as progress:
+            return unpack_url(
+                urls,
+                target,
+                select=select,
+                part=part or self.part,
+                sha256=sha256,
+                progress=progress,
+                environ=os.environ,
+                options=options,
+            )
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture
+def fetch(tmp_path: Path) -> Iterator[Fetch]:
+    yield Fetch(tmp_path)
+    surviving = [thread for thread in threading.enumerate() if thread.name.startswith("fetch")]
+    assert surviving == []
