@@ -61,11 +61,12 @@ def active(project: str) -> Variant | None:
     if not is_id(id):
         return None
     path = os.path.join(project, FOLDER, *id.split("/"))
-    return Variant(id, path, _facts(_read(os.path.join(path, ".arch"))))
+    return Variant(id, path, read_facts(path))
 
 
-def _facts(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines())
+def read_facts(folder: str) -> dict[str, str]:
+    """What the ``.arch`` file of a variant says; empty without one."""
+    pairs = (line.partition("=") for line in _read(os.path.join(folder, ".arch")).splitlines())
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
@@ -95,14 +96,18 @@ def host_variables(project: str, known: Mapping[str, str]) -> dict[str, str]:
 def compose_variables(project: str) -> dict[str, tuple[str, str]]:
     """What a compose file may refer to: name -> value and origin; paths relative to the project.
 
-    ``LIBTORCH_CPU_PATH`` always, ``LIBTORCH_HOST_PATH`` for the variant in use, ``CUDA_VERSION``
-    (three components) and ``CUDA_TAG`` (two) for one with CUDA.
+    ``LIBTORCH_CPU_PATH`` always; for the variant in use ``LIBTORCH_HOST_PATH`` and the version
+    of torch, ``TORCH_VERSION``; for one with CUDA ``CUDA_VERSION`` (three components) and
+    ``CUDA_TAG`` (two).
     """
     found = {"LIBTORCH_CPU_PATH": (f"./{FOLDER}/{CPU_ID}", "fdl")}
     variant = active(project)
     if variant is not None:
         folder = f"{FOLDER}/{variant.id}"
         found["LIBTORCH_HOST_PATH"] = f"./{folder}", f"{FOLDER}/.active"
+        torch = variant.facts.get("torch")
+        if torch:
+            found["TORCH_VERSION"] = torch, f"{folder}/.arch"
         if variant.cuda:
             parts = variant.cuda.split(".")
             parts += ["0"] * (3 - len(parts))

@@ -1,0 +1,161 @@
+"""Putting a libtorch where it belongs: into a store, or into any folder.
+
+Nothing appears in its place before it is whole. What was fetched stays in the store's cache
+until then, so that a call after a failure, or after ``kill -9``, continues.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fdl.errors import FdlError, LibtorchError
+from fdl.libtorch import layout
+from fdl.libtorch.active import Variant
+from fdl.libtorch.catalog import find, this_platform
+from fdl.libtorch.layout import Contents
+from fdl.libtorch.sources import Bench, Source
+from fdl.libtorch.store import Store
+from fdl.libtorch.trust import Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What an installation has come to.
+
+    Attributes:
+        variant: What is installed, and where.
+        fresh: Whether it was installed now, and not there already.
+    """
+
+    variant: Variant
+    fresh: bool
+
+
+def install(
+    store: Store, source: Source, *, activate: bool, environ: Mapping[str, str] = os.environ
+) -> Installation:
+    """Install a libtorch into a store, unless it is there; another version is replaced.
+
+    Args:
+        store: The store.
+        source: Where it comes from.
+        activate: Whether to put it into use, also when it was there already.
+        environ: The environment variables.
+
+    Raises:
+        FdlError: It cannot be fetched, is not what was asked for, or cannot be written; the
+            store is as it was.
+    """
+    with store.hold(source.slot, f"installing {source.title}"):
+        known = source.expected()
+        if known is not None and known.is_installed_in(store.path(known.id)):
+            done = Installation(store.get(known.id), fresh=False)
+        else:
+            done = Installation(_install(store, source, environ), fresh=True)
+    if activate:
+        store.activate(done.variant.id)
+    return done
+
+
+def install_into(
+    folder: Path, source: Source, *, trust: Trust, environ: Mapping[str, str] = os.environ
+) -> Installation:
+    """Make any folder a libtorch; no store is involved.
+
+    Args:
+        folder: The folder. It may be missing, empty, or a libtorch, which is replaced.
+        source: Where it comes from.
+        trust: The digests to compare downloads with.
+        environ: The environment variables.
+
+    Raises:
+        FdlError: As for :func:`install`, or the folder holds something else; it is as it was.
+    """
+    refuse_foreign(folder)
+    # A store of its own, beside the folder, gives it staging, parts and locks on its file system.
+    workshop = Store(folder.parent / f".{folder.name}.fdl", "global")
+    with workshop.hold("install", f"installing into {folder}"):
+        known = source.expected()
+        if known is not None and known.is_installed_in(folder):
+            done = Installation(Variant(known.id, str(folder), known.facts), fresh=False)
+        else:
+            try:
+                done = Installation(_replace(workshop, folder, source, trust, environ), fresh=True)
+            except FdlError:
+                _discard(workshop, parts=False)
+                raise
+        _discard(workshop, parts=True)
+    return done
+
+
+def _replace(
+    workshop: Store, folder: Path, source: Source, trust: Trust, environ: Mapping[str, str]
+) -> Variant:
+    with workshop.staging() as staging:
+        staged, contents = source.stage(_bench(workshop, staging, source, trust, environ))
+        contents = _with_archs(contents, staged)
+        refuse_foreign(folder)
+        workshop.replace(staged, folder, contents.facts)
+    return Variant(contents.id, str(folder), contents.facts)
+
+
+def _discard(workshop: Store, *, parts: bool) -> None:
+    """Remove a workshop; one with parts of a download only when these may go as well."""
+    if parts or not any(one.is_file() for one in workshop.cache.rglob("*")):
+        shutil.rmtree(workshop.root, ignore_errors=True)
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Check that a folder may become a libtorch.
+
+    Raises:
+        LibtorchError: There is something in it that is no libtorch, or it is a file.
+    """
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise LibtorchError(f"{folder} is no folder", hint="name a folder that is new or empty")
+    if any(folder.iterdir()) and not (folder / layout.BUILD_VERSION).is_file():
+        raise LibtorchError(
+            f"{folder} is not empty and holds no libtorch, so it is left alone",
+            hint="name a folder that is new or empty",
+        )
+
+
+def _install(store: Store, source: Source, environ: Mapping[str, str]) -> Variant:
+    with store.staging() as staging:
+        bench = _bench(store, staging, source, Trust(store), environ)
+        staged, contents = source.stage(bench)
+        contents = _with_archs(contents, staged)
+        with store.lock(contents.id):
+            variant = store.commit(staged, contents.id, contents.facts)
+        shutil.rmtree(bench.parts, ignore_errors=True)
+    return variant
+
+
+def _bench(
+    store: Store, staging: Path, source: Source, trust: Trust, environ: Mapping[str, str]
+) -> Bench:
+    return Bench(staging, store.cache / "downloads" / source.slot, trust, environ)
+
+
+def _with_archs(contents: Contents, folder: Path) -> Contents:
+    """Add which GPU architectures a libtorch has code for, where its source does not say."""
+    if contents.archs:
+        return contents
+    from fdl.libtorch.prove import facts_of
+
+    found = " ".join(map(str, facts_of(folder).architectures))
+    return replace(contents, archs=found or _catalogued_archs(contents))
+
+
+def _catalogued_archs(contents: Contents) -> str:
+    """What the archive of the same version and variant has code for; empty without one."""
+    try:
+        return find(contents.torch, contents.variant, this_platform()).recorded_archs
+    except FdlError:
+        return ""

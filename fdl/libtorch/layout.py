@@ -1,0 +1,259 @@
+"""The layout of libtorch: which members of an archive or a wheel belong to it, and what it is.
+
+An official archive holds one folder ``libtorch``. The Python package holds the same libraries,
+headers and CMake files below ``torch``; what it says about itself in ``version.py`` is what
+``build-version`` and ``build-hash`` say in an archive. On Linux it leaves NVIDIA's libraries to
+packages of their own.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fdl.errors import LibtorchError
+from fdl.libtorch.active import is_id, read_facts
+
+CPU = "cpu"
+
+BUILD_VERSION = "build-version"
+"""File with the version, in every libtorch: ``2.10.0+cu128``."""
+
+VERSION_FILE = ".version.py"
+"""Where the package's ``version.py`` lies until it has been read."""
+
+METADATA_FILE = ".metadata"
+"""Where the package's list of requirements lies until it has been read."""
+
+_FOLDERS = ("lib", "include", "share", ".dylibs")
+_FILES = (BUILD_VERSION, "build-hash")
+
+# The other programs of `bin` are PyTorch's own tests.
+_PROGRAMS = ("torch_shm_manager", "protoc")
+
+_CUDA_NAME = re.compile(r"cu(\d{2,3})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a libtorch is.
+
+    Attributes:
+        torch: Version of torch without what stands behind ``+``: ``2.10.0``.
+        variant: ``cpu``, ``cu128`` …
+        cuda: CUDA version; None for CPU and where nobody says.
+        archs: GPU architectures as ``.arch`` records them; empty when unknown.
+    """
+
+    torch: str
+    variant: str
+    cuda: str | None = None
+    archs: str = ""
+
+    @property
+    def id(self) -> str:
+        """Its place in a store."""
+        return f"precompiled/{self.variant}"
+
+    @property
+    def title(self) -> str:
+        """As messages call it."""
+        return f"libtorch {self.torch} {self.variant}"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What its ``.arch`` file says."""
+        cuda = self.cuda or ("none" if self.variant == CPU else "")
+        known = {
+            "cuda": cuda,
+            "torch": self.torch,
+            "archs": self.archs,
+            "source": "precompiled",
+            "variant": self.variant,
+        }
+        return {key: value for key, value in known.items() if value}
+
+    def is_installed_in(self, folder: Path) -> bool:
+        """Whether a folder holds just this."""
+        torch, _, local = installed_version(folder).partition("+")
+        variant = read_facts(str(folder)).get("variant") or local or self.variant
+        return (folder / "lib").is_dir() and (torch, variant) == (self.torch, self.variant)
+
+
+def cuda_variant(cuda: str) -> str:
+    """``cu128`` for ``12.8``."""
+    return f"cu{''.join(cuda.split('.')[:2])}"
+
+
+def cuda_version(variant: str) -> str | None:
+    """``12.8`` for ``cu128``; None for anything else."""
+    match = _CUDA_NAME.match(variant)
+    return f"{match[1][:-1]}.{match[1][-1]}" if match else None
+
+
+def identify(
+    version: str, *, cuda: str | None, has_cuda: bool, wanted: str | None, where: str
+) -> Contents:
+    """What a libtorch is, from what it says about itself.
+
+    Args:
+        version: As in ``build-version``; the part behind ``+`` may be missing.
+        cuda: The CUDA version, where it says so elsewhere.
+        has_cuda: Whether libraries of CUDA are in it.
+        wanted: The variant somebody asked for: it counts where the libtorch does not say.
+        where: What was read, for messages.
+
+    Raises:
+        LibtorchError: It does not say enough.
+    """
+    torch, _, local = version.partition("+")
+    if local == CPU or cuda_version(local) or re.match(r"rocm|xpu", local):
+        variant = local
+    elif cuda:
+        variant = cuda_variant(cuda)
+    elif not has_cuda:
+        variant = CPU
+    elif wanted and cuda_version(wanted):
+        variant = wanted
+    else:
+        raise LibtorchError(
+            f"{where} has code for CUDA but does not say of which version",
+            hint="name the variant: fdl libtorch install cu128 --source …",
+        )
+    if not is_id(f"precompiled/{variant}"):
+        raise LibtorchError(f"{where} calls its variant `{variant}`, which cannot be a folder")
+    # What it was built with is more precise than the name of the variant.
+    exact = cuda or cuda_version(variant)
+    return Contents(torch, variant, exact, CPU if variant == CPU else "")
+
+
+def version_facts(text: str) -> Mapping[str, object]:
+    """The constants of a package's ``version.py``, which is read and never run."""
+    found: dict[str, object] = {}
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return {}
+    for one in statements:
+        if isinstance(one, ast.AnnAssign):
+            targets: list[ast.expr] = [one.target]
+        elif isinstance(one, ast.Assign):
+            targets = one.targets
+        else:
+            continue
+        if isinstance(one.value, ast.Constant):
+            names = (target.id for target in targets if isinstance(target, ast.Name))
+            found.update(dict.fromkeys(names, one.value.value))
+    return found
+
+
+def installed_version(folder: Path) -> str:
+    """What ``build-version`` of a folder says; empty without one."""
+    try:
+        return (folder / BUILD_VERSION).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def place(member: str) -> str | None:
+    """Where a member of an archive or a wheel belongs in a libtorch folder; None for nowhere.
+
+    The archive may hold ``libtorch/…``, what is in that folder, or a Python package.
+    """
+    root, _, inner = member.partition("/")
+    if root == "libtorch":
+        return _kept(inner)
+    if root == "torch":
+        return VERSION_FILE if inner == "version.py" else _kept(inner)
+    if root == "torch.libs":
+        return f"lib/{inner}" if inner else None
+    if root.startswith("torch-") and root.endswith(".dist-info"):
+        return METADATA_FILE if inner == "METADATA" else None
+    return _kept(member)
+
+
+def place_nvidia(member: str) -> str | None:
+    """Where a member of one of NVIDIA's packages belongs: its libraries lie beside torch's."""
+    parts = PurePosixPath(member).parts
+    is_library = len(parts) > 2 and parts[-2] == "lib" and ".so" in parts[-1]
+    return f"lib/{parts[-1]}" if parts[:1] == ("nvidia",) and is_library else None
+
+
+def _kept(inner: str) -> str | None:
+    top, slash, rest = inner.partition("/")
+    if not slash:
+        return inner if inner in _FILES else None
+    if top == "bin":
+        return inner if rest.startswith(_PROGRAMS) else None
+    return inner if top in _FOLDERS and rest else None
+
+
+def settle(folder: Path, wanted: str | None, where: str) -> Contents:
+    """Finish a folder that members were placed in, and say what it is.
+
+    Args:
+        folder: The folder; ``build-version`` is written where only a package's own files tell.
+        wanted: The variant somebody asked for.
+        where: What it was made from, for messages.
+
+    Raises:
+        LibtorchError: It does not say what it is.
+    """
+    package = _take(folder / VERSION_FILE)
+    facts = version_facts(package)
+    version = installed_version(folder) or str(facts.get("__version__") or "")
+    version = version or _cmake_version(folder)
+    if not version:
+        raise LibtorchError(
+            f"{where} does not say which version of torch it is: there is no {BUILD_VERSION}",
+            hint="take an archive from the PyTorch site, or let fdl choose: fdl libtorch install",
+        )
+    cuda = facts.get("cuda")
+    contents = identify(
+        version,
+        cuda=str(cuda) if cuda else None,
+        has_cuda=any((folder / "lib").glob("*torch_cuda*")),
+        wanted=wanted,
+        where=where,
+    )
+    for name, text in ((BUILD_VERSION, version), ("build-hash", facts.get("git_version"))):
+        # A file that is there may be a link to somebody else's.
+        if text and not (folder / name).exists():
+            (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    return contents
+
+
+def nvidia_requirements(folder: Path) -> list[str]:
+    """What a package needs of NVIDIA's packages, as written in its metadata; read once."""
+    return nvidia_only(
+        line.removeprefix("Requires-Dist:").strip()
+        for line in _take(folder / METADATA_FILE).splitlines()
+        if line.startswith("Requires-Dist:")
+    )
+
+
+def nvidia_only(requirements: Iterable[str]) -> list[str]:
+    """Those requirements that bring libraries of CUDA."""
+    return [one for one in requirements if re.match(r"(nvidia-|cuda-toolkit\b)", one)]
+
+
+def _take(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+    file.unlink()
+    return text
+
+
+def _cmake_version(folder: Path) -> str:
+    """What the CMake files say; the oldest archives have no ``build-version``."""
+    file = folder / "share" / "cmake" / "Torch" / "TorchConfigVersion.cmake"
+    try:
+        match = re.search(r'PACKAGE_VERSION "([^"]+)"', file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return match[1] if match else ""

@@ -1,0 +1,197 @@
+"""From what was typed to the source of a libtorch: a decision that needs no card to test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fdl.errors import LibtorchError, UsageError
+from fdl.hardware import Gpu, Nvidia
+from fdl.libtorch.catalog import (
+    Artifact,
+    Choice,
+    artifacts,
+    choose,
+    default_version,
+    find,
+    this_platform,
+)
+from fdl.libtorch.layout import CPU
+from fdl.libtorch.sources import Source, Wanted, address, local_archive, local_folder, official
+from fdl.libtorch.sources import package as python_package
+
+AUTO = "auto"
+ARCHIVE = "archive"
+WHEEL = "wheel"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to install.
+
+    Attributes:
+        variant: ``auto``, ``cpu``, ``cu128`` …
+        torch: Version of torch; None for the usual one, or whatever a file turns out to be.
+        source: ``archive``, ``wheel``, an address, or the path of an archive, wheel or folder.
+    """
+
+    variant: str = AUTO
+    torch: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to install it from, and what to say about it.
+
+    Attributes:
+        source: The source.
+        notes: What was taken into account, in sentences.
+        remedy: The next thing to type when it serves some card badly; empty for none.
+    """
+
+    source: Source
+    notes: tuple[str, ...] = ()
+    remedy: str = ""
+
+
+def decide(
+    request: Request, nvidia: Callable[[], Nvidia], cwd: Path, environ: Mapping[str, str]
+) -> Decision:
+    """Choose the source; the driver is only asked where the answer depends on it.
+
+    Args:
+        request: What was typed.
+        nvidia: Asks for the cards.
+        cwd: What paths are relative to.
+        environ: The environment variables.
+
+    Raises:
+        UsageError: There is no such version, variant or file.
+        LibtorchError: There is nothing for this platform or this driver.
+    """
+    if request.source in (None, ARCHIVE):
+        return _archive(request, nvidia, environ)
+    _check_name(request.variant)
+    if request.source == WHEEL:
+        return _wheel(request, nvidia, environ)
+    wanted = Wanted(request.torch, None if request.variant == AUTO else request.variant)
+    text = str(request.source)
+    if re.match(r"https?://", text):
+        return Decision(address(text, wanted))
+    path = cwd / Path(text).expanduser()
+    if path.is_dir():
+        return Decision(local_folder(path.resolve(), wanted))
+    if path.is_file():
+        return Decision(local_archive(path.resolve(), wanted))
+    raise UsageError(
+        f"--source {text}: there is no such file or folder",
+        hint=f"--source takes `{ARCHIVE}`, `{WHEEL}`, a path, or an address that begins "
+        "with https://",
+    )
+
+
+def considered(nvidia: Nvidia) -> tuple[Gpu, ...]:
+    """The cards a variant is to serve: those that are visible, else all there are."""
+    return nvidia.visible or nvidia.gpus
+
+
+def archs_argument(gpus: Sequence[Gpu]) -> str:
+    """What ``--archs`` of a build takes to serve some cards: ``6.1;12.0``."""
+    found = sorted({gpu.capability for gpu in gpus})
+    return ";".join(f"{major}.{minor}" for major, minor in found)
+
+
+def _archive(
+    request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str, str]
+) -> Decision:
+    platform = this_platform()
+    torch = request.torch or default_version()
+    if request.variant != AUTO:
+        artifact = find(torch, request.variant, platform)
+        return Decision(official(artifact, environ))
+    found = nvidia()
+    gpus = considered(found)
+    choice = choose(gpus, artifacts(torch, platform), found.driver)
+    notes, remedy = _explain(choice, found, gpus)
+    return Decision(official(choice.artifact, environ), notes, remedy)
+
+
+def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str, str]) -> Decision:
+    torch = request.torch or default_version()
+    if request.variant != AUTO:
+        return Decision(python_package(torch, request.variant, exact=True, environ=environ))
+    found = nvidia()
+    gpus = considered(found)
+    if not gpus:
+        source = python_package(torch, CPU, exact=True, environ=environ)
+        return Decision(source, _about_cards(found, gpus))
+    available = _archives(torch)
+    if not available:
+        source = python_package(torch, None, exact=False, environ=environ)
+        return Decision(source, _about_cards(found, gpus))
+    choice = choose(gpus, available, found.driver)
+    notes, remedy = _explain(choice, found, gpus)
+    variant = choice.artifact.variant
+    source = python_package(torch, variant, exact=False, environ=environ)
+    return Decision(source, notes, remedy)
+
+
+def _archives(torch: str) -> list[Artifact]:
+    """The archives to compare with; none for a version, or a machine, that only has packages."""
+    try:
+        return artifacts(torch, this_platform())
+    except (UsageError, LibtorchError):
+        return []
+
+
+def _explain(choice: Choice, found: Nvidia, gpus: Sequence[Gpu]) -> tuple[tuple[str, ...], str]:
+    notes = list(_about_cards(found, gpus))
+    if choice.outdated:
+        notes.append(
+            f"the driver {found.driver} is too old for a newer CUDA that would fit; "
+            "after an update of the driver, type this again"
+        )
+    if not choice.uncovered:
+        return tuple(notes), ""
+    left = ", ".join(_card(gpu) for gpu in choice.uncovered)
+    notes.append(f"no archive has code for all cards; {choice.artifact.variant} leaves out {left}")
+    return tuple(notes), f'fdl libtorch build --archs "{archs_argument(gpus)}"'
+
+
+def _about_cards(found: Nvidia, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    if not gpus:
+        return ("no NVIDIA GPU found, so it is the variant for the processor",)
+    cards = ", ".join(_card(gpu) for gpu in gpus)
+    hidden = len(found.gpus) - len(found.visible)
+    if not hidden:
+        return (f"chosen for {cards}",)
+    why = f"CUDA_VISIBLE_DEVICES={found.restriction or ''}"
+    if not found.visible:
+        return (f"chosen for {cards}, although {why} hides them all",)
+    return (f"chosen for {cards}; {why} hides {hidden} more",)
+
+
+def _card(gpu: Gpu) -> str:
+    return f"[{gpu.index}] {gpu.name} ({gpu.sm})"
+
+
+def _check_name(variant: str) -> None:
+    if variant not in (AUTO, CPU) and not re.fullmatch(r"cu\d{2,3}", variant):
+        raise UsageError(
+            f"`{variant}` is no variant", hint="write auto, cpu, or a CUDA build such as cu128"
+        )
+
+
+def variant_of_cuda(version: str) -> str:
+    """``cu128`` for ``12.8``.
+
+    Raises:
+        UsageError: It is no CUDA version.
+    """
+    match = re.fullmatch(r"(\d{1,2})\.(\d)", version)
+    if match is None:
+        raise UsageError(f"`{version}` is no CUDA version", hint="write it like --cuda 12.8")
+    return f"cu{match[1]}{match[2]}"

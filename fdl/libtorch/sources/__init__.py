@@ -1,0 +1,14 @@
+"""Where a libtorch comes from: an official archive, a wheel, an address, a file, a folder.
+
+A source makes a finished libtorch folder in a staging folder; putting that into place is the
+business of :mod:`fdl.libtorch.install`.
+"""
+
+from fdl.libtorch.sources.base import Bench as Bench
+from fdl.libtorch.sources.base import Source as Source
+from fdl.libtorch.sources.base import Wanted as Wanted
+from fdl.libtorch.sources.local import local_archive as local_archive
+from fdl.libtorch.sources.local import local_folder as local_folder
+from fdl.libtorch.sources.remote import address as address
+from fdl.libtorch.sources.remote import official as official
+from fdl.libtorch.sources.remote import package as package

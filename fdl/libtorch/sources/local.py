@@ -1,0 +1,120 @@
+"""Sources on this machine: an archive, a wheel, a libtorch folder, an installed torch package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from fdl.errors import LibtorchError
+from fdl.libtorch import layout
+from fdl.libtorch.layout import Contents
+from fdl.libtorch.sources.base import Bench, Source, Wanted, finish, nothing_known, slot, unpack
+
+
+def local_archive(file: Path, wanted: Wanted) -> Source:
+    """An archive or a wheel.
+
+    Args:
+        file: Its path.
+        wanted: What it has to be.
+    """
+    return Source(
+        shown=str(file),
+        title=file.name,
+        slot=slot("file", str(file)),
+        wanted=wanted,
+        expected=partial(_peek, file, wanted),
+        stage=partial(_stage_archive, file, wanted),
+    )
+
+
+def _stage_archive(file: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Contents]:
+    folder = bench.room("libtorch")
+    unpack(file, folder, layout.place)
+    return folder, finish(folder, wanted, str(file), bench, links=file.parent)
+
+
+def _peek(file: Path, wanted: Wanted) -> Contents | None:
+    """What an archive says it is, without unpacking it."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = {layout.place(name): name for name in archive.namelist()}
+            build_version, package = (
+                archive.read(members[name]).decode() if name in members else ""
+                for name in (layout.BUILD_VERSION, layout.VERSION_FILE)
+            )
+    except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
+        # Unpacking it says in detail what is wrong with it.
+        return None
+    facts = layout.version_facts(package)
+    version = build_version.strip() or str(facts.get("__version__") or "")
+    if not version:
+        return None
+    found = layout.identify(
+        version,
+        cuda=str(facts["cuda"]) if facts.get("cuda") else None,
+        has_cuda=any(name is not None and "torch_cuda" in name for name in members),
+        wanted=wanted.variant,
+        where=str(file),
+    )
+    return wanted.require(found, str(file))
+
+
+def local_folder(path: Path, wanted: Wanted) -> Source:
+    """A libtorch folder, or the folder of an installed torch package.
+
+    Args:
+        path: The folder. Its files are linked where the file system can do that, else copied.
+        wanted: What it has to be.
+    """
+    return Source(
+        shown=str(path),
+        title=str(path),
+        slot=slot("file", str(path)),
+        wanted=wanted,
+        expected=nothing_known,
+        stage=partial(_stage_folder, path, wanted),
+    )
+
+
+def _stage_folder(path: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Contents]:
+    folder = bench.room("libtorch")
+    is_package = (path / "version.py").is_file()
+    try:
+        _link_all(path, "torch" if is_package else "libtorch", folder, layout.place)
+        if is_package:
+            _link_all(path.parent / "nvidia", "nvidia", folder, layout.place_nvidia)
+    except OSError as error:
+        raise LibtorchError(f"cannot copy {error.filename}: {error.strerror}") from None
+    return folder, wanted.require(layout.settle(folder, wanted.variant, str(path)), str(path))
+
+
+def _link_all(root: Path, prefix: str, target: Path, place: Callable[[str], str | None]) -> None:
+    """Bring along what belongs to a libtorch, as an archive with ``prefix/…`` in it would."""
+    for file, inner in _files(root):
+        name = place(f"{prefix}/{inner}")
+        if name is not None:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            _link(file, target / name)
+
+
+def _files(root: Path) -> Iterator[tuple[Path, str]]:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            file = Path(folder, name)
+            yield file, file.relative_to(root).as_posix()
+
+
+def _link(file: Path, target: Path) -> None:
+    # `libx.so -> libx.so.1` stays a link; what lies elsewhere is brought along itself.
+    if file.is_symlink() and file.resolve().parent == file.parent.resolve():
+        target.symlink_to(file.resolve().name)
+        return
+    try:
+        target.hardlink_to(file.resolve())
+    except OSError:
+        shutil.copy2(file, target)

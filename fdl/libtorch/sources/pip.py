@@ -1,0 +1,186 @@
+"""What pip is asked for: torch's Python package, from the user's own index and settings."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fdl import output
+from fdl.errors import LibtorchError
+from fdl.libtorch.layout import CPU, Contents, identify, nvidia_only
+
+_CUDA_RELEASE = re.compile(
+    r"(?:cuda-toolkit|nvidia-cuda-runtime(?:-cu\d+)?)(?:\[[^]]*\])?\s*==\s*(\d+\.\d+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What pip would install.
+
+    Attributes:
+        version: Version of torch with what stands behind ``+``, if anything.
+        nvidia: What it needs of NVIDIA's packages on this machine.
+    """
+
+    version: str
+    nvidia: tuple[str, ...]
+
+    @property
+    def contents(self) -> Contents | None:
+        """What it is, as far as its name and its requirements tell."""
+        releases = [match[1] for one in self.nvidia if (match := _CUDA_RELEASE.match(one))]
+        if self.nvidia and not releases and "+" not in self.version:
+            return None
+        return identify(
+            self.version,
+            cuda=releases[0] if releases else None,
+            has_cuda=bool(self.nvidia),
+            wanted=None,
+            where=f"torch {self.version}",
+        )
+
+
+def command(environ: Mapping[str, str]) -> list[str]:
+    """How to call pip: that of the running interpreter, else that of a ``python3`` on ``PATH``.
+
+    Raises:
+        LibtorchError: There is none.
+    """
+    if find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    for name in ("python3", "python"):
+        program = shutil.which(name, path=environ.get("PATH"))
+        if program and _run([program, "-m", "pip", "--version"], environ).returncode == 0:
+            return [program, "-m", "pip"]
+    raise LibtorchError(
+        "`--source wheel` needs pip, and neither this Python nor one on PATH has it",
+        hint=f"{sys.executable} -m ensurepip; or take the official archive: fdl libtorch install",
+    )
+
+
+def resolve(torch: str, wanted: str | None, *, exact: bool, environ: Mapping[str, str]) -> Offer:
+    """Ask pip which torch it would install; where the index allows it, nothing is downloaded.
+
+    A version marked ``+cu128`` is asked for first: PyTorch's own index marks every build, and a
+    plain version would bring the one that sorts last.
+
+    Args:
+        torch: Version of torch.
+        wanted: The variant to look for; None for whichever there is.
+        exact: Whether another variant is refused.
+        environ: The environment variables.
+
+    Raises:
+        LibtorchError: There is no such package, or it is of another variant.
+    """
+    program = command(environ)
+    output.note(f"asking pip for torch {torch}")
+    failure = ""
+    for requirement in [f"torch=={torch}+{wanted}"] * bool(wanted) + [f"torch=={torch}"]:
+        arguments = ["install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
+        done = _run([*program, *arguments, "--report", "-", requirement], environ)
+        if done.returncode == 0:
+            offer = _offer(done.stdout)
+            _require(offer, torch, wanted, exact=exact)
+            return offer
+        failure = _last_error(done.stderr)
+    raise LibtorchError(
+        f"pip has no torch {torch} for this Python and this machine: {failure}",
+        hint=f"{' '.join(program)} index versions torch",
+    )
+
+
+def download(
+    requirements: Sequence[str],
+    into: Path,
+    *,
+    environ: Mapping[str, str],
+    dependencies: bool = True,
+    links: Path | None = None,
+) -> list[Path]:
+    """Let pip download wheels, and say which there are then.
+
+    What an earlier call has left there is not downloaded again. pip itself reports on stderr.
+
+    Args:
+        requirements: What to download, as pip reads it.
+        into: An existing folder.
+        environ: The environment variables.
+        dependencies: Whether to bring along what they need in turn.
+        links: A folder of wheels to look at as well as the index.
+
+    Raises:
+        LibtorchError: pip has failed.
+    """
+    arguments = ["download", "--dest", str(into), "--only-binary", ":all:"]
+    arguments += [] if dependencies else ["--no-deps"]
+    arguments += ["--find-links", str(links)] if links else []
+    arguments += ["--quiet"] if output.is_quiet() else []
+    argv = [*command(environ), *arguments, *requirements]
+    sys.stderr.flush()
+    done = subprocess.run(argv, env=dict(environ), stdout=sys.stderr, check=False)
+    if done.returncode:
+        raise LibtorchError(
+            f"pip could not download {', '.join(requirements)}; its own words are above",
+            hint="look at where pip takes packages from: python -m pip config list",
+        )
+    return sorted(into.glob("*.whl"))
+
+
+def _require(offer: Offer, torch: str, wanted: str | None, *, exact: bool) -> None:
+    contents = offer.contents
+    # The libraries of CUDA take gigabytes: nobody who has no card to use them gets them unasked.
+    unwanted = offer.nvidia if wanted == CPU else exact and contents and contents.variant != wanted
+    if wanted and unwanted:
+        found = contents.variant if contents else "a CUDA build"
+        raise LibtorchError(
+            f"pip offers torch {torch} as {found} only, and not as {wanted}",
+            hint="let pip look at the index that has it (PIP_EXTRA_INDEX_URL), or name what "
+            f"there is: fdl libtorch install {contents.variant if contents else 'cu130'} "
+            "--source wheel",
+        )
+
+
+def _offer(report: str) -> Offer:
+    try:
+        metadata: dict[str, Any] = json.loads(report)["install"][0]["metadata"]
+        requires = [str(one) for one in metadata.get("requires_dist") or ()]
+        return Offer(str(metadata["version"]), tuple(filter(_applies, nvidia_only(requires))))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise LibtorchError(
+            "pip's report on what it would install cannot be read",
+            hint="update pip: python -m pip install --upgrade pip",
+        ) from None
+
+
+def _applies(requirement: str) -> bool:
+    """Whether the markers of one of torch's requirements fit this machine.
+
+    torch uses the two of them below; what else may stand there is left to pip.
+    """
+    _, _, markers = requirement.partition(";")
+    facts = {"platform_system": platform.system(), "platform_machine": platform.machine()}
+    return all(
+        (name not in markers) or re.search(rf"{name}\s*==\s*['\"]{re.escape(value)}['\"]", markers)
+        for name, value in facts.items()
+    )
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, env=dict(environ), capture_output=True, text=True, check=False)
+
+
+def _last_error(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return (errors or lines or ["it gave no reason"])[-1]

@@ -1,0 +1,153 @@
+"""Sources that are fetched: the official archives, any address, torch's package through pip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from fdl.libtorch import layout
+from fdl.libtorch.catalog import Artifact
+from fdl.libtorch.layout import Contents
+from fdl.libtorch.sources import pip
+from fdl.libtorch.sources.base import (
+    Bench,
+    Source,
+    Wanted,
+    finish,
+    nothing_known,
+    slot,
+    unpack,
+    without_password,
+)
+from fdl.progress import Progress
+
+if TYPE_CHECKING:
+    from fdl.fetch import Unpacked
+
+
+def official(artifact: Artifact, environ: Mapping[str, str]) -> Source:
+    """An archive of the catalog.
+
+    Args:
+        artifact: Which one.
+        environ: The environment variables, which may name mirrors.
+    """
+    contents = Contents(artifact.torch, artifact.variant, artifact.cuda, artifact.recorded_archs)
+    return Source(
+        shown=without_password(artifact.urls(environ)[0]),
+        title=contents.title,
+        slot=f"archive-{artifact.variant}",
+        wanted=Wanted(artifact.torch, artifact.variant),
+        expected=lambda: contents,
+        stage=partial(_stage_official, artifact, contents),
+    )
+
+
+def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tuple[Path, Contents]:
+    folder = bench.room("libtorch")
+    unpacked = _fetch(contents.title, artifact.urls(bench.environ), folder, bench, artifact.sha256)
+    where = without_password(unpacked.url)
+    if artifact.sha256:
+        bench.trust.record(artifact.path, unpacked.sha256)
+    else:
+        bench.trust.check(artifact.path, unpacked.sha256, where)
+    if layout.installed_version(folder):
+        found = layout.settle(folder, artifact.variant, where)
+        Wanted(artifact.torch, artifact.variant).require(found, where)
+    else:
+        version = f"{artifact.torch}+{artifact.variant}\n"
+        (folder / layout.BUILD_VERSION).write_text(version, encoding="utf-8")
+    return folder, contents
+
+
+def address(url: str, wanted: Wanted) -> Source:
+    """An archive or a wheel at any address.
+
+    Args:
+        url: The address, of http or https.
+        wanted: What it has to be.
+    """
+    shown = without_password(url)
+    parts = urlsplit(shown)
+    # What a query holds is often a signature that is another one next time.
+    name = f"{parts.netloc}{parts.path}"
+
+    def stage(bench: Bench) -> tuple[Path, Contents]:
+        folder = bench.room("libtorch")
+        unpacked = _fetch(source.title, [url], folder, bench, None)
+        bench.trust.check(name, unpacked.sha256, shown)
+        return folder, finish(folder, wanted, shown, bench, links=None)
+
+    source = Source(
+        shown=shown,
+        title=unquote(parts.path).rpartition("/")[2] or shown,
+        slot=slot("url", url),
+        wanted=wanted,
+        expected=nothing_known,
+        stage=stage,
+    )
+    return source
+
+
+def package(torch: str, variant: str | None, *, exact: bool, environ: Mapping[str, str]) -> Source:
+    """The Python package of torch, through pip.
+
+    Args:
+        torch: Version of torch.
+        variant: The variant to look for; None for whichever there is.
+        exact: Whether no other variant will do.
+        environ: The environment variables, which pip sees.
+    """
+    wanted = Wanted(torch, variant if exact else None)
+    # pip takes seconds to answer, and both functions below may want to know.
+    offer = cache(lambda: pip.resolve(torch, variant, exact=exact, environ=environ))
+
+    def expected() -> Contents | None:
+        if exact and variant:
+            return Contents(torch, variant)
+        return offer().contents
+
+    return Source(
+        shown=f"python -m pip download {_requirement(torch, variant if exact else None)}",
+        title=" ".join(filter(None, ("libtorch", torch, variant))),
+        slot=f"wheel-{variant or 'any'}",
+        wanted=wanted,
+        expected=expected,
+        stage=lambda bench: _stage_package(offer, wanted, bench),
+    )
+
+
+def _stage_package(
+    offer: Callable[[], pip.Offer], wanted: Wanted, bench: Bench
+) -> tuple[Path, Contents]:
+    requirement = f"torch=={offer().version}"
+    into = bench.keep(f"torch-{offer().version}")
+    file = pip.download([requirement], into, dependencies=False, environ=bench.environ)[-1]
+    folder = bench.room("libtorch")
+    unpacked = unpack(file, folder, layout.place)
+    bench.trust.check(file.name, unpacked.sha256, file.name)
+    return folder, finish(folder, wanted, file.name, bench, links=None)
+
+
+def _requirement(torch: str, variant: str | None) -> str:
+    return f"torch=={torch}+{variant}" if variant else f"torch=={torch}"
+
+
+def _fetch(
+    title: str, urls: Sequence[str], folder: Path, bench: Bench, sha256: str | None
+) -> Unpacked:
+    from fdl.fetch import unpack_url
+
+    with Progress(title) as progress:
+        return unpack_url(
+            urls,
+            folder,
+            select=layout.place,
+            part=bench.keep("archive") / "archive.part",
+            sha256=sha256,
+            progress=progress,
+            environ=bench.environ,
+        )

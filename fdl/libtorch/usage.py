@@ -1,0 +1,189 @@
+"""How programs outside of fdl use a libtorch: variables, and files of CMake and Cargo."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fdl.libtorch.active import Variant
+
+FORMATS = ("shell", "cmake", "cargo", "json", "direnv")
+
+SCHEMA_VERSION = 1
+
+_LIBRARY_PATHS = {"darwin": "DYLD_LIBRARY_PATH", "win32": "PATH"}
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """What a process needs to build and run with a libtorch.
+
+    Attributes:
+        values: Variables to set.
+        folders: Variables that list folders -> the folder to put in front.
+    """
+
+    values: Mapping[str, str]
+    folders: Mapping[str, str]
+
+    def applied_to(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """A whole environment with them in it."""
+        lists = {
+            name: os.pathsep.join(filter(None, (folder, environ.get(name))))
+            for name, folder in self.folders.items()
+        }
+        return {**environ, **self.values, **lists}
+
+
+def variables(folder: str, system: str = sys.platform) -> Variables:
+    """The variables for the libtorch in a folder.
+
+    ``LIBTORCH`` is what tch-rs reads, ``CMAKE_PREFIX_PATH`` what CMake searches, and the folder
+    of libraries goes where the system's loader looks.
+
+    Args:
+        folder: Absolute path.
+        system: As in ``sys.platform``.
+    """
+    libraries = _LIBRARY_PATHS.get(system, "LD_LIBRARY_PATH")
+    return Variables(
+        values={"LIBTORCH": folder, "LIBTORCH_PATH": folder},
+        folders={libraries: str(Path(folder, "lib")), "CMAKE_PREFIX_PATH": folder},
+    )
+
+
+def render(
+    format: str, variant: Variant, environ: Mapping[str, str], system: str = sys.platform
+) -> str:
+    """The text to print for one of :data:`FORMATS`.
+
+    Args:
+        format: Which one.
+        variant: The libtorch.
+        environ: The environment variables; ``SHELL`` tells whose syntax ``shell`` takes.
+        system: As in ``sys.platform``.
+    """
+    if format == "cmake":
+        return _cmake(variant)
+    if format == "cargo":
+        return _cargo(variant, system)
+    if format == "json":
+        return _json(variant, system)
+    found = variables(variant.path, system)
+    if format == "direnv":
+        return _posix(found)
+    if system == "win32":
+        return _powershell(found)
+    return _fish(found) if Path(environ.get("SHELL", "")).name == "fish" else _posix(found)
+
+
+def exports(folder: str, environ: Mapping[str, str]) -> str:
+    """The lines that put a libtorch into use in a shell of the user."""
+    return render("shell", Variant("", folder, {}), environ)
+
+
+def _posix(found: Variables) -> str:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in found.values.items()]
+    # An empty element would mean the working directory.
+    lines += [
+        f'export {name}={shlex.quote(folder)}"${{{name}:+:${name}}}"'
+        for name, folder in found.folders.items()
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _fish(found: Variables) -> str:
+    lines = [f"set -gx {name} {_fish_quoted(value)}" for name, value in found.values.items()]
+    lines += [
+        f"set -gx {name} {_fish_quoted(folder)} ${name}" for name, folder in found.folders.items()
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _fish_quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _powershell(found: Variables) -> str:
+    def quoted(text: str) -> str:
+        return "'" + text.replace("'", "''") + "'"
+
+    lines = [f"$env:{name} = {quoted(value)}" for name, value in found.values.items()]
+    lines += [
+        f"$env:{name} = {quoted(folder + ';')} + $env:{name}"
+        for name, folder in found.folders.items()
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _cmake(variant: Variant) -> str:
+    """A ``CMakePresets.json``: its preset finds Torch, and programs find its libraries.
+
+    CMake puts the folder of a linked library into the run path while building and takes it out
+    on installation, unless told otherwise.
+    """
+    folder = _escaped(Path(variant.path).as_posix())
+    title = " ".join(filter(None, ("libtorch", variant.facts.get("torch"), variant.id)))
+    preset = {
+        "name": "libtorch",
+        "displayName": title,
+        "binaryDir": "${sourceDir}/build",
+        "cacheVariables": {
+            "CMAKE_PREFIX_PATH": {"type": "PATH", "value": folder},
+            "CMAKE_BUILD_RPATH": {"type": "PATH", "value": f"{folder}/lib"},
+            "CMAKE_INSTALL_RPATH": {"type": "PATH", "value": f"{folder}/lib"},
+        },
+    }
+    document = {
+        "version": 3,
+        "cmakeMinimumRequired": {"major": 3, "minor": 21, "patch": 0},
+        "configurePresets": [preset],
+        "buildPresets": [{"name": "libtorch", "configurePreset": "libtorch"}],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _escaped(path: str) -> str:
+    """A path in a preset: ``$`` begins a macro there, and ``;`` separates the items of a list."""
+    return path.replace("$", "${dollar}").replace(";", "\\;")
+
+
+def _cargo(variant: Variant, system: str) -> str:
+    """A ``.cargo/config.toml``: build scripts see ``LIBTORCH``, programs find its libraries."""
+    # What JSON writes between quotes is a TOML string as well.
+    folder = json.dumps(variant.path, ensure_ascii=False)
+    lines = ["[env]", f"LIBTORCH = {folder}", f"LIBTORCH_PATH = {folder}"]
+    if system != "win32":
+        # `-Wl,-rpath,…` would split a path at its commas.
+        words = ["-Xlinker", "-rpath", "-Xlinker", str(Path(variant.path, "lib"))]
+        lines += ["", "[build]", "rustflags = ["]
+        lines += [
+            f'  "-C", {json.dumps(f"link-arg={word}", ensure_ascii=False)},' for word in words
+        ]
+        lines += ["]"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _json(variant: Variant, system: str) -> str:
+    found = variables(variant.path, system)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "variant": variant.id,
+        "path": variant.path,
+        "torch": variant.facts.get("torch"),
+        "cuda": variant.cuda,
+        "include": [
+            str(Path(variant.path, "include")),
+            str(Path(variant.path, "include", "torch", "csrc", "api", "include")),
+        ],
+        "lib": str(Path(variant.path, "lib")),
+        "variables": dict(found.values),
+        "prepend": dict(found.folders),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

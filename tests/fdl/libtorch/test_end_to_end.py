@@ -1,0 +1,198 @@
+"""The whole way, for real: torch's CPU build, installed, found by CMake and Cargo, training.
+
+From the wheel to a program of CMake that trains is the walk-through of docs/guide/libtorch.md,
+which tests/test_guides.py types.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.fdl.fetch.server import Server
+
+TORCH = "2.13.0"
+
+PROGRAM = r"""
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <iostream>
+
+int main() {
+  torch::manual_seed(1);
+  torch::nn::Linear layer(3, 1);
+  torch::optim::SGD optimizer(layer->parameters(), 0.1);
+  auto x = torch::randn({64, 3});
+  auto y = x.sum(1, true) + 2;
+  for (int step = 0; step < 50; ++step) {
+    auto loss = torch::nn::functional::mse_loss(layer->forward(x), y);
+    if (step == 0) std::cout << loss.item<double>() << "\n";
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+    if (step == 49) std::cout << loss.item<double>() << "\n";
+  }
+}
+"""
+
+CMAKE = """
+cmake_minimum_required(VERSION 3.21)
+project(train CXX)
+find_package(Torch REQUIRED)
+add_executable(train train.cpp)
+target_link_libraries(train "${TORCH_LIBRARIES}")
+set_property(TARGET train PROPERTY CXX_STANDARD 20)
+install(TARGETS train DESTINATION bin)
+"""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the archives of Linux are used")
+
+
+@pytest.fixture(scope="session")
+def torch_wheel(tmp_path_factory):
+    """torch's CPU wheel, from wherever pip takes it."""
+    folder = tmp_path_factory.mktemp("torch-wheel")
+    argv = [sys.executable, "-m", "pip", "download", f"torch=={TORCH}+cpu", "--no-deps"]
+    done = subprocess.run([*argv, "--dest", str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"pip has no torch {TORCH}+cpu here: {done.stderr.strip().splitlines()[-1]}")
+    return next(folder.glob("*.whl"))
+
+
+def as_official(wheel: Path) -> bytes:
+    """An archive in the layout of the official ones, with the wheel's members as they are."""
+    out, directory, count = bytearray(), bytearray(), 0
+    with zipfile.ZipFile(wheel) as archive, wheel.open("rb") as raw:
+        for member in archive.infolist():
+            top, _, name = member.filename.partition("/")
+            if top != "torch" or not name.startswith(("lib/", "include/", "share/", "bin/")):
+                continue
+            raw.seek(member.header_offset + 26)
+            skip = sum(struct.unpack("<HH", raw.read(4)))
+            raw.seek(skip, os.SEEK_CUR)
+            data = raw.read(member.compress_size)
+            sizes = (member.CRC, member.compress_size, member.file_size)
+            count += 1
+            _append(out, directory, f"libtorch/{name}", member, sizes, data)
+    version = f"{TORCH}+cpu\n".encode()
+    info = zipfile.ZipInfo()
+    sizes = (zlib.crc32(version), len(version), len(version))
+    _append(out, directory, "libtorch/build-version", info, sizes, version)
+    end = struct.pack(
+        "<4s4H2LH", b"PK\5\6", 0, 0, count + 1, count + 1, len(directory), len(out), 0
+    )
+    return bytes(out + directory + end)
+
+
+def _append(out, directory, name, member, sizes, data):
+    encoded = name.encode()
+    same = struct.pack("<5H3L2H", 20, 0, member.compress_type, 0, 33, *sizes, len(encoded), 0)
+    directory += b"PK\1\2" + struct.pack("<H", 0x0314) + same
+    directory += struct.pack("<3H2L", 0, 0, 0, member.external_attr, len(out)) + encoded
+    out += b"PK\3\4" + same + encoded + data
+
+
+def environment(home, **more):
+    base = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    return {**base, "FLODL_HOME": str(home), "CI": "1", "NO_PROXY": "127.0.0.1", **more}
+
+
+def run(*argv, cwd, env, timeout=240):
+    done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def fdl(*args, cwd, env):
+    return run(sys.executable, "-m", "fdl", *args, cwd=cwd, env=env)
+
+
+def build_and_train(folder: Path, home: Path) -> None:
+    """Configure with the preset fdl prints, compile, run without any help from variables."""
+    for program in ("cmake", "c++"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    env = environment(home)
+    (folder / "train.cpp").write_text(PROGRAM)
+    (folder / "CMakeLists.txt").write_text(CMAKE)
+    (folder / "CMakePresets.json").write_text(
+        fdl("libtorch", "env", "--format", "cmake", cwd=folder, env=env)
+    )
+    run("cmake", "--preset", "libtorch", "-DCMAKE_CXX_FLAGS=-O0", cwd=folder, env=env)
+    run("cmake", "--build", "--preset", "libtorch", cwd=folder, env=env)
+    run("cmake", "--install", "build", "--prefix", "installed", cwd=folder, env=env)
+    for program in ("build/train", "installed/bin/train"):
+        first, last = map(float, run(f"./{program}", cwd=folder, env=env).split())
+        assert last < first / 10
+
+
+@pytest.fixture(scope="session")
+def from_the_wheel(torch_wheel, tmp_path_factory):
+    """The folder of a user who has installed the wheel."""
+    home = tmp_path_factory.mktemp("home")
+    env = environment(
+        home,
+        PIP_FIND_LINKS=str(torch_wheel.parent),
+        PIP_NO_INDEX="1",
+        PIP_CONFIG_FILE=os.devnull,
+    )
+    fdl("libtorch", "install", "cpu", "--source", "wheel", "--torch", TORCH, cwd=home, env=env)
+    return home
+
+
+def test_from_the_official_archive_to_a_program_that_trains(torch_wheel, tmp_path):
+    home, folder = tmp_path / "home", tmp_path / "train"
+    folder.mkdir()
+    with Server() as server:
+        server.put("/libtorch.zip", as_official(torch_wheel))
+        fdl(
+            "libtorch", "install", "--source", server.url("/libtorch.zip"),
+            cwd=folder, env=environment(home),
+        )  # fmt: skip
+    build_and_train(folder, home)
+
+
+BUILD_RS = """
+fn main() {
+    let libtorch = std::env::var("LIBTORCH").expect("LIBTORCH is not set");
+    println!("cargo:rustc-link-search=native={libtorch}/lib");
+    println!("cargo:rustc-link-lib=dylib=torch_cpu");
+    println!("cargo:rustc-link-lib=dylib=c10");
+}
+"""
+
+MAIN_RS = """
+extern "C" {
+    fn aoti_torch_device_type_cpu() -> i32;
+    fn aoti_torch_dtype_float32() -> i32;
+}
+
+fn main() {
+    unsafe { println!("{} {}", aoti_torch_device_type_cpu(), aoti_torch_dtype_float32()) };
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not installed")
+def test_a_crate_links_and_runs_through_the_cargo_snippet(from_the_wheel, tmp_path):
+    folder = tmp_path / "crate"
+    (folder / "src").mkdir(parents=True)
+    (folder / ".cargo").mkdir()
+    (folder / "Cargo.toml").write_text(
+        '[package]\nname = "uses-torch"\nversion = "0.1.0"\nedition = "2021"\n'
+    )
+    (folder / "build.rs").write_text(BUILD_RS)
+    (folder / "src" / "main.rs").write_text(MAIN_RS)
+    env = environment(from_the_wheel)
+    (folder / ".cargo" / "config.toml").write_text(
+        fdl("libtorch", "env", "--format", "cargo", cwd=folder, env=env)
+    )
+    run("cargo", "build", "--offline", cwd=folder, env=env)
+    assert run("./target/debug/uses-torch", cwd=folder, env=env) == "0 6\n"

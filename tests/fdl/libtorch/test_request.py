@@ -1,0 +1,108 @@
+"""From what was typed to a source, for cards that are not there."""
+
+from pathlib import Path
+
+import pytest
+
+from fdl.errors import LibtorchError, UsageError
+from fdl.hardware import Gpu, Nvidia
+from fdl.libtorch.request import Request, archs_argument, decide, variant_of_cuda
+
+
+def gpu(index, capability, *, visible=True):
+    return Gpu(index, f"Test {index}", capability, visible=visible)
+
+
+def decided(*gpus, driver="", restriction=None, cwd=Path("/"), environ=None, **request):
+    found = Nvidia(tuple(gpus), driver=driver, restriction=restriction)
+    return decide(Request(**request), lambda: found, cwd, environ or {})
+
+
+def nobody_asks():
+    raise AssertionError("the driver was asked")
+
+
+def test_without_a_card_it_is_the_cpu_variant():
+    decision = decided()
+    assert decision.source.wanted.variant == "cpu"
+    assert decision.notes == ("no NVIDIA GPU found, so it is the variant for the processor",)
+    assert decision.remedy == ""
+
+
+def test_cards_that_no_archive_serves_together_lead_to_a_build():
+    decision = decided(gpu(0, (6, 1)), gpu(1, (12, 0)))
+    assert decision.source.wanted.variant == "cu126"
+    assert "cu126 leaves out [1] Test 1 (sm_120)" in decision.notes[-1]
+    assert decision.remedy == 'fdl libtorch build --archs "6.1;12.0"'
+
+
+def test_hidden_cards_do_not_count():
+    decision = decided(gpu(0, (6, 1), visible=False), gpu(1, (12, 0)), restriction="1")
+    assert decision.source.wanted.variant == "cu128"
+    assert decision.notes == (
+        "chosen for [1] Test 1 (sm_120); CUDA_VISIBLE_DEVICES=1 hides 1 more",
+    )
+
+
+def test_with_all_cards_hidden_all_count():
+    decision = decided(gpu(0, (6, 1), visible=False), restriction="")
+    assert decision.source.wanted.variant == "cu126"
+    assert "although CUDA_VISIBLE_DEVICES= hides them all" in decision.notes[0]
+
+
+def test_an_old_driver_gets_the_cuda_it_can_run_and_a_word_about_it():
+    decision = decided(gpu(0, (12, 0)), driver="570.86.10", torch="2.11.0")
+    assert decision.source.wanted.variant == "cu128"
+    assert "after an update of the driver" in decision.notes[-1]
+
+
+def test_the_driver_is_not_asked_when_the_variant_is_named():
+    for request in (Request("cpu"), Request("cu128", source="wheel")):
+        decision = decide(request, nobody_asks, Path("/"), {})
+        assert decision.source.wanted.variant == request.variant
+
+
+def test_mirrors_come_first_and_their_passwords_stay_out_of_sight():
+    environ = {"FDL_LIBTORCH_MIRROR": "https://me:secret@mirror.example/torch/"}
+    shown = decided(variant="cpu", environ=environ).source.shown
+    assert shown.startswith("https://mirror.example/torch/cpu/libtorch-")
+
+
+@pytest.mark.parametrize(("cards", "variant"), [((), "cpu"), ((gpu(0, (7, 5)),), "cu128")])
+def test_a_wheel_is_looked_for_in_the_variant_an_archive_would_have(cards, variant):
+    source = decided(*cards, source="wheel").source
+    assert source.title == f"libtorch 2.10.0 {variant}"
+
+
+def test_a_version_without_archives_leaves_the_variant_of_a_wheel_to_the_index():
+    source = decided(gpu(0, (7, 5)), source="wheel", torch="9.9.9").source
+    assert (source.title, source.wanted.variant) == ("libtorch 9.9.9", None)
+
+
+def test_files_and_folders_are_taken_from_where_one_stands(tmp_path):
+    (tmp_path / "a.zip").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    for name in ("a.zip", "folder"):
+        source = decided(source=f"./{name}", cwd=tmp_path).source
+        assert source.shown == str(tmp_path / name)
+    with pytest.raises(UsageError, match=r"--source b\.zip: there is no such file"):
+        decided(source="b.zip", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("variant", ["cu", "rocm", "12.8", "../x"])
+def test_what_is_no_variant_is_refused_for_every_source(variant):
+    for source in (None, "wheel", "https://example.org/x.zip"):
+        with pytest.raises(UsageError, match=r"variant"):
+            decided(variant=variant, source=source)
+
+
+def test_a_driver_too_old_for_everything_is_said_so():
+    with pytest.raises(LibtorchError, match="too old"):
+        decided(gpu(0, (7, 5)), driver="470.1", source="wheel")
+
+
+def test_what_a_build_is_asked_for():
+    assert archs_argument([gpu(0, (12, 0)), gpu(1, (6, 1)), gpu(2, (6, 1))]) == "6.1;12.0"
+    assert variant_of_cuda("12.8") == "cu128"
+    with pytest.raises(UsageError, match="no CUDA version"):
+        variant_of_cuda("cu128")

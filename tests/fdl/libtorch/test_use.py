@@ -1,0 +1,254 @@
+"""Listing, choosing, removing and using variants."""
+
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fdl.libtorch.active import Variant
+from fdl.libtorch.usage import render
+
+pytestmark = pytest.mark.usefixtures("mirror")
+
+
+def variant(store: Path, id: str, *facts: str) -> Path:
+    folder = store / id
+    (folder / "lib").mkdir(parents=True)
+    (folder / ".arch").write_text("".join(f"{one}\n" for one in facts))
+    return folder
+
+
+@pytest.fixture
+def cpu(store):
+    return variant(store, "precompiled/cpu", "cuda=none", "torch=2.10.0", "archs=cpu")
+
+
+@pytest.fixture
+def cuda(store):
+    folder = variant(
+        store,
+        "precompiled/cu128",
+        "cuda=12.8",
+        "torch=2.10.0",
+        "archs=7.0 7.5",
+        "source=precompiled",
+    )
+    (store / ".active").write_text("precompiled/cu128\n")
+    return folder
+
+
+@pytest.mark.usefixtures("cpu")
+def test_list_shows_what_is_installed_and_active(libtorch, cuda, store):
+    variant(store, "builds/sm61-sm120", "cuda=12.8", "source=compiled")
+    (store / "precompiled" / "half").mkdir()
+    shown = libtorch("list")
+    assert shown.out == "builds/sm61-sm120\nprecompiled/cpu\nprecompiled/cu128 (active)\n"
+    entries = json.loads(libtorch("list", "--json").out)
+    assert [(one["variant"], one["active"]) for one in entries] == [
+        ("builds/sm61-sm120", False),
+        ("precompiled/cpu", False),
+        ("precompiled/cu128", True),
+    ]
+    assert entries[2] == {
+        "variant": "precompiled/cu128",
+        "active": True,
+        "torch": "2.10.0",
+        "cuda": "12.8",
+        "archs": "7.0 7.5",
+        "source": "precompiled",
+        "path": str(cuda),
+    }
+
+
+def test_an_empty_store_lists_nothing(libtorch, store):
+    shown = libtorch("list")
+    assert (shown.exit, shown.out) == (0, "")
+    assert str(store) in shown.err
+    assert json.loads(libtorch("list", "--json").out) == []
+    assert not store.exists()
+
+
+@pytest.mark.usefixtures("cpu")
+def test_info_leaves_out_what_is_not_recorded(libtorch, cuda):
+    rows = libtorch("info").out.splitlines()
+    assert [row.split(maxsplit=1) for row in rows] == [
+        ["Active:", "precompiled/cu128"],
+        ["Version:", "2.10.0"],
+        ["CUDA:", "12.8"],
+        ["Archs:", "7.0 7.5"],
+        ["Source:", "precompiled"],
+        ["Path:", str(cuda)],
+    ]
+    libtorch("activate", "precompiled/cpu")
+    assert "Source" not in libtorch("info").out
+    document = json.loads(libtorch("info", "--json").out)
+    assert document["active"] == "precompiled/cpu"
+    assert (document["cuda"], document["source"]) == (None, None)
+
+
+@pytest.mark.usefixtures("cpu")
+def test_info_fails_when_nothing_is_active(libtorch, store):
+    done = libtorch("info")
+    assert (done.exit, done.out) == (1, "")
+    assert "hint: fdl libtorch activate precompiled/cpu" in done.err
+    (store / ".active").write_text("precompiled/cu126\n")
+    assert "names precompiled/cu126, which is not installed any more" in libtorch("info").err
+
+
+@pytest.mark.case("cli", 56)
+def test_activate_unknown_lists_and_remove_active_blanks_and_remove_dots_is_refused(
+    libtorch, cpu, cuda, store
+):
+    unknown = libtorch("activate", "precompiled/cu999")
+    assert unknown.exit == 1
+    assert "precompiled/cpu, precompiled/cu128" in unknown.err
+    assert (store / ".active").read_text() == "precompiled/cu128\n"
+
+    for climbing in ("..", "precompiled/..", "../elsewhere", "precompiled/../../home"):
+        refused = libtorch("remove", climbing)
+        assert refused.exit == 1
+        assert "is no libtorch variant" in refused.err
+    assert cpu.is_dir()
+    assert cuda.is_dir()
+
+    assert libtorch("remove", "precompiled/cu128").exit == 0
+    assert not cuda.exists()
+    assert (store / ".active").read_text() == ""
+    assert libtorch("list").out == "precompiled/cpu\n"
+
+
+@pytest.mark.parametrize("verb", ["activate", "remove"])
+@pytest.mark.usefixtures("cpu", "cuda")
+def test_without_an_id_the_variants_are_listed_on_stderr(libtorch, verb):
+    done = libtorch(verb)
+    assert (done.exit, done.out) == (1, "")
+    assert f"fdl libtorch {verb} ID" in done.err
+    assert "  precompiled/cpu\n  precompiled/cu128 (active)\n" in done.err
+
+
+@pytest.mark.usefixtures("cpu", "cuda")
+def test_removing_another_variant_leaves_the_active_one(libtorch, store):
+    assert libtorch("remove", "precompiled/cpu").exit == 0
+    assert (store / ".active").read_text() == "precompiled/cu128\n"
+    assert libtorch("remove", "precompiled/cpu").exit == 1
+
+
+@pytest.mark.usefixtures("cuda")
+def test_dry_runs_change_nothing(libtorch, cpu, store):
+    assert str(cpu) in libtorch("remove", "precompiled/cpu", "--dry-run").out
+    assert "precompiled/cpu" in libtorch("activate", "precompiled/cpu", "-n").out
+    assert libtorch("remove", "precompiled/cu126", "--dry-run").exit == 1
+    assert cpu.is_dir()
+    assert (store / ".active").read_text() == "precompiled/cu128\n"
+
+
+@pytest.mark.usefixtures("cpu")
+def test_a_project_has_its_own_store_and_global_names_the_other(libtorch, project):
+    root = project({"app/fdl.yml": "commands: {}\n"}) / "app"
+    variant(root / "libtorch", "precompiled/cu126")
+    assert libtorch("list", cwd="app").out == "precompiled/cu126\n"
+    assert libtorch("list", "--global", cwd="app").out == "precompiled/cpu\n"
+    (root / "deep").mkdir()
+    libtorch("activate", "precompiled/cu126", cwd="app/deep")
+    assert (root / "libtorch" / ".active").read_text() == "precompiled/cu126\n"
+
+
+AWKWARD = 'it\'s a $HOME, "really" `so`;'
+
+
+@pytest.fixture
+def awkward(tmp_path):
+    folder = tmp_path / AWKWARD
+    (folder / "lib").mkdir(parents=True)
+    return Variant("precompiled/cpu", str(folder), {"torch": "2.10.0"})
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "zsh", "fish"])
+@pytest.mark.parametrize("before", [None, "/opt/lib"])
+def test_every_shell_takes_the_lines_literally(awkward, shell, before):
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    lines = render("shell", awkward, {"SHELL": program}, "linux")
+    environ = {"PATH": os.environ["PATH"], "HOME": "/nowhere"}
+    if before:
+        environ["LD_LIBRARY_PATH"] = before
+    done = subprocess.run(
+        [program, "-c", f"{lines}\nenv -0"], env=environ, capture_output=True, text=True
+    )
+    found = dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
+    assert found["LIBTORCH"] == found["LIBTORCH_PATH"] == awkward.path
+    expected = f"{awkward.path}/lib" + (f":{before}" if before else "")
+    assert found["LD_LIBRARY_PATH"] == expected
+    assert found["CMAKE_PREFIX_PATH"] == awkward.path
+
+
+def test_direnv_gets_bash_whatever_the_users_shell_is(awkward):
+    lines = render("direnv", awkward, {"SHELL": "/usr/bin/fish"}, "linux")
+    assert lines == render("shell", awkward, {"SHELL": "/bin/bash"}, "linux")
+
+
+def test_macos_and_windows_have_their_own_variables():
+    one = Variant("precompiled/cpu", "/opt/torch", {})
+    assert "export DYLD_LIBRARY_PATH=/opt/torch/lib" in render("shell", one, {}, "darwin")
+    assert "$env:LIBTORCH = '/opt/torch'\n" in render("shell", one, {}, "win32")
+    assert "$env:PATH = '/opt/torch/lib;' + $env:PATH\n" in render("shell", one, {}, "win32")
+    assert "rustflags" not in render("cargo", one, {}, "win32")
+
+
+def test_cargo_reads_the_snippet_as_toml(awkward):
+    document = tomllib.loads(render("cargo", awkward, {}, "linux"))
+    assert document["env"]["LIBTORCH"] == awkward.path
+    assert document["build"]["rustflags"][-1] == f"link-arg={awkward.path}/lib"
+
+
+def test_json_says_what_to_set_and_what_to_prepend(libtorch, cuda):
+    document = json.loads(libtorch("env", "--format", "json").out)
+    assert document["variables"] == {"LIBTORCH": str(cuda), "LIBTORCH_PATH": str(cuda)}
+    assert document["prepend"]["LD_LIBRARY_PATH"] == f"{cuda}/lib"
+    assert (document["schema_version"], document["variant"]) == (1, "precompiled/cu128")
+
+
+def test_env_of_a_variant_that_is_not_active(libtorch, cpu, cuda):
+    assert f"export LIBTORCH={cpu}\n" in libtorch("env", "precompiled/cpu").out
+    assert f"export LIBTORCH={cuda}\n" in libtorch("env").out
+    assert libtorch("env", "precompiled/cu126").exit == 1
+    assert libtorch("env", "--format", "make").exit == 2
+
+
+def test_exec_sets_the_variables_for_one_program(libtorch, cuda):
+    script = 'echo "$LIBTORCH|$LD_LIBRARY_PATH|$1"; exit 7'
+    env = {"LD_LIBRARY_PATH": "/opt/lib"}
+    done = libtorch("exec", "--", "sh", "-c", script, "sh", "--dry-run", env=env)
+    assert done.out == f"{cuda}|{cuda}/lib:/opt/lib|--dry-run\n"
+    assert done.exit == 7
+
+
+@pytest.mark.usefixtures("cuda")
+def test_exec_becomes_the_program(libtorch):
+    done = libtorch("exec", "--", "sh", "-c", "kill -TERM $$")
+    assert done.exit == -15
+
+
+@pytest.mark.usefixtures("cuda")
+def test_exec_of_what_cannot_run(libtorch, tmp_path):
+    missing = libtorch("exec", "--", "no-such-program")
+    assert missing.exit == 127
+    assert "no such program: `no-such-program`" in missing.err
+    (tmp_path / "elsewhere" / "data.txt").write_text("text")
+    refused = libtorch("exec", "--", "./data.txt")
+    assert refused.exit == 126
+    assert "hint: chmod +x ./data.txt" in refused.err
+    assert libtorch("exec").exit == 1
+    assert libtorch("remove", "precompiled/cu128").exit == 0
+    assert libtorch("exec", "--", "true").exit == 1
+
+
+def test_exec_dry_run_shows_what_it_would_do(libtorch, cuda):
+    shown = libtorch("exec", "--dry-run", "--", "touch", "a file").out
+    assert shown.endswith("touch 'a file'\n")
+    assert f"export LIBTORCH={cuda}\n" in shown
