@@ -1,0 +1,235 @@
+"""One library file: what its headers say about the machine it is made for and what it needs."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from fdl.libtorch.prove.fatbin import Buffer, Container, Section, united, walk
+
+Abi = Literal["cxx11", "pre-cxx11", ""]
+
+_PROCESSORS = {
+    "EM_X86_64": "x86_64",
+    "EM_AARCH64": "arm64",
+    "EM_386": "x86",
+    "EM_ARM": "arm",
+    "EM_PPC64": "ppc64",
+    "EM_RISCV": "riscv",
+}
+_PE_PROCESSORS = {0x8664: "x86_64", 0xAA64: "arm64", 0x14C: "x86"}
+_MACH_PROCESSORS = {0x01000007: "x86_64", 0x0100000C: "arm64"}
+
+# What a damaged file may claim to hold must not decide how long it is read.
+_MOST_SECTIONS = 4096
+_MOST_ENTRIES = 4096
+
+_WEAK = 0x2
+_OLD_STRING = re.compile(rb"\0_ZNK?Ss")
+_OWN_NEW_STRING = re.compile(rb"\0_ZNK?(?:3c10|2at|5torch)[^\0]*__cxx11")
+_OWN_OLD_STRING = re.compile(rb"\0_ZNK?(?:3c10|2at|5torch)[^\0]*(?:E|RK)Ss")
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolVersion:
+    """A version of symbols that a library needs, such as ``GLIBC_2.28`` of ``libc.so.6``."""
+
+    file: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """What a library file says about itself.
+
+    Attributes:
+        path: The file.
+        format: Its format; of everything but ELF only the processor is read.
+        processor: ``x86_64``, ``arm64`` …; of a universal file all, separated by ``+``; empty
+            when unknown.
+        soname: The name it is loaded under; empty without one.
+        needed: Names of the libraries it is linked to.
+        rpath: Folders to look for them in, before the user's; as written, with ``$ORIGIN``.
+        runpath: Folders to look for them in, behind the user's; replaces ``rpath``.
+        needs: Symbol versions that must be there.
+        offers: Symbol versions it defines itself.
+        abi: How C++ strings are laid out in its symbols; empty when none shows.
+        code: GPU code: sets of images and how many translation units have exactly that set.
+        unjudged: Pieces of GPU code that are neither machine code nor PTX.
+        toolkit: Release of the CUDA compiler, where it left its mark; else empty.
+        problem: Why it cannot be read, in whole or in part; empty when all is well.
+    """
+
+    path: Path
+    format: Literal["elf", "pe", "mach-o", "unknown"] = "unknown"
+    processor: str = ""
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    needs: tuple[SymbolVersion, ...] = ()
+    offers: frozenset[str] = frozenset()
+    abi: Abi = ""
+    code: Mapping[Container, int] = field(default_factory=dict)
+    unjudged: int = 0
+    toolkit: str = ""
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.path.name
+
+    @property
+    def os(self) -> str:
+        """The operating system its format belongs to; empty when unknown."""
+        return {"elf": "linux", "pe": "windows", "mach-o": "macos"}.get(self.format, "")
+
+
+def read(path: Path) -> Binary:
+    """Read a library; one that cannot be read says so in ``problem``, nothing is raised."""
+    try:
+        with path.open("rb") as stream:
+            if not stream.seek(0, 2):
+                return Binary(path, problem="it is empty")
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _parse(path, stream, data)
+    except OSError as error:
+        return Binary(path, problem=f"it cannot be read: {error.strerror}")
+
+
+def _parse(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
+    start = data[:4]
+    if start == b"\x7fELF":
+        try:
+            return _elf(path, stream, data)
+        # pyelftools was not written for damaged files: what it meets there comes out as nearly
+        # any exception, and all of them mean the same.
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            return Binary(path, "elf", problem=f"its ELF headers are damaged: {reason}")
+    if start[:2] == b"MZ":
+        return Binary(path, "pe", _pe_processor(data))
+    if start in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"):
+        return Binary(path, "mach-o", _mach_processor(data))
+    return Binary(path, problem="it is neither an ELF, a PE nor a Mach-O file")
+
+
+def _elf(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
+    from elftools.elf.elffile import ELFFile
+
+    elf: Any = ELFFile(stream)
+    machine = str(elf["e_machine"])
+    sections = {one.name: one for one in _sections(elf)}
+    linked = _fat_binaries(sections.get(".nv_fatbin"), data)
+    relocatable = _fat_binaries(sections.get("__nv_relfatbin"), data)
+    tags = _dynamic(sections.get(".dynamic"))
+    damage = (*linked.damage, *relocatable.damage)
+    problem = f"its GPU code is damaged {'; '.join(damage)}" if damage else ""
+    if not sections:
+        problem = "it has no section table, so nothing can be read from it"
+    return Binary(
+        path,
+        "elf",
+        _PROCESSORS.get(machine, machine.removeprefix("EM_").lower()),
+        soname="".join(tags.get("soname", ())[:1]),
+        needed=tuple(tags.get("needed", ())),
+        rpath=_folders(tags.get("rpath", ())),
+        runpath=_folders(tags.get("runpath", ())),
+        needs=tuple(_needs(sections.get(".gnu.version_r"))),
+        offers=frozenset(_offers(sections.get(".gnu.version_d"))),
+        abi=_abi(sections.get(".dynstr"), data),
+        code=united(linked, relocatable),
+        unjudged=linked.unjudged + relocatable.unjudged,
+        toolkit=linked.toolkit,
+        problem=problem,
+    )
+
+
+def _sections(elf: Any) -> Iterator[Any]:
+    for number in range(min(elf.num_sections(), _MOST_SECTIONS)):
+        yield elf.get_section(number)
+
+
+def _fat_binaries(section: Any, data: Buffer) -> Section:
+    if section is None or section["sh_type"] == "SHT_NOBITS":
+        return Section()
+    begin = section["sh_offset"]
+    return walk(data, begin, begin + section["sh_size"])
+
+
+def _dynamic(section: Any) -> dict[str, list[str]]:
+    """The texts of the dynamic section, by kind of tag."""
+    found: dict[str, list[str]] = {}
+    if section is None:
+        return found
+    for tag in islice(section.iter_tags(), _MOST_ENTRIES):
+        for kind in ("needed", "soname", "rpath", "runpath"):
+            if hasattr(tag, kind):
+                found.setdefault(kind, []).append(getattr(tag, kind))
+    return found
+
+
+def _folders(values: list[str] | tuple[()]) -> tuple[str, ...]:
+    return tuple(folder for value in values for folder in value.split(":") if folder)
+
+
+def _needs(section: Any) -> Iterator[SymbolVersion]:
+    if section is None:
+        return
+    libraries = islice(section.iter_versions(), _MOST_ENTRIES)
+    needs = ((library.name, one) for library, versions in libraries for one in versions)
+    for file, one in islice(needs, _MOST_ENTRIES):
+        # The loader lets a weak need pass.
+        if not one["vna_flags"] & _WEAK:
+            yield SymbolVersion(file, one.name)
+
+
+def _offers(section: Any) -> Iterator[str]:
+    if section is None:
+        return
+    for _, names in islice(section.iter_versions(), _MOST_ENTRIES):
+        for one in islice(names, 1):
+            yield one.name
+
+
+def _abi(strings: Any, data: mmap.mmap) -> Abi:
+    """Which ``std::string`` the names of symbols speak of.
+
+    The names are searched as bytes: libtorch_cpu has seventy thousand, and one decides. Where both
+    show, the library has parts of the C++ runtime inside, and torch's own names decide.
+    """
+    if strings is None:
+        return ""
+    span = strings["sh_offset"], strings["sh_offset"] + strings["sh_size"]
+    new = data.find(b"__cxx11", *span) >= 0
+    old = _OLD_STRING.search(data, *span) is not None
+    if new and old:
+        new = _OWN_NEW_STRING.search(data, *span) is not None
+        old = not new and _OWN_OLD_STRING.search(data, *span) is not None
+    if new:
+        return "cxx11"
+    return "pre-cxx11" if old else ""
+
+
+def _pe_processor(data: mmap.mmap) -> str:
+    header = int.from_bytes(data[0x3C:0x40], "little")
+    if data[header : header + 4] != b"PE\0\0":
+        return ""
+    return _PE_PROCESSORS.get(int.from_bytes(data[header + 4 : header + 6], "little"), "")
+
+
+def _mach_processor(data: mmap.mmap) -> str:
+    if data[:4] == b"\xcf\xfa\xed\xfe":
+        return _MACH_PROCESSORS.get(int.from_bytes(data[4:8], "little"), "")
+    count = min(int.from_bytes(data[4:8], "big"), 16)
+    found = [
+        _MACH_PROCESSORS.get(int.from_bytes(data[at : at + 4], "big"), "")
+        for at in range(8, 8 + 20 * count, 20)
+    ]
+    return "+".join(name for name in found if name)

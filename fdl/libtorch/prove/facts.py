@@ -1,0 +1,323 @@
+"""What a folder of libraries is, read from its files alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fdl.errors import LibtorchError
+from fdl.libtorch.active import read_facts
+from fdl.libtorch.architectures import Architecture, recorded
+from fdl.libtorch.catalog import driver_floor
+from fdl.libtorch.prove.binary import Binary, read
+from fdl.libtorch.prove.fatbin import Image
+from fdl.libtorch.prove.ptx import cuda_of
+
+_LIBRARY = re.compile(r".+\.(so(\.\d+)*|dylib|dll)\Z")
+_OWN = ("libtorch", "libc10", "torch", "c10")
+_RUNTIME = re.compile(r"libcudart(?:-[0-9a-f]+)?\.so\.(\d+(?:\.\d+)*)\Z")
+_LOCAL = re.compile(r"\+cu(\d+)(\d)\b")
+_ASSIGNED = r"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]"
+
+# A library has kernels that exist for one architecture alone, on purpose. What a quarter of its
+# translation units have code for is what it was built for. In the torch 2.10.0 build for CUDA
+# 12.8 the two sorts are far apart: all of the 456 units, or at most 60.
+_IN_GENERAL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """The CUDA that libraries want at run time.
+
+    Attributes:
+        version: ``12.8``, or only the major, ``12``, where nothing says more.
+        origin: Where it was read.
+    """
+
+    version: str
+    origin: str
+
+    @property
+    def major(self) -> str:
+        """The major version: what the driver and the runtime library must fit."""
+        return self.version.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How the translation units of one library are served on one card.
+
+    Attributes:
+        native: Units with machine code for the card.
+        jit: Units with PTX for it alone.
+        general: Units that the best served card has code in; what counts is the share of these.
+    """
+
+    native: int
+    jit: int
+    general: int
+
+    @property
+    def served(self) -> bool:
+        """Whether the library was built for the card, and not just a kernel or two of it."""
+        return (self.native + self.jit) * _IN_GENERAL >= self.general > 0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the files of a folder say, without asking anything of this machine.
+
+    Attributes:
+        folder: The folder that was read; its libraries are in it or in its ``lib``.
+        libraries: All libraries, by name.
+        torch: Version of torch with its local part (``2.10.0+cu128``); empty without a trace.
+        declared_cuda: CUDA version that the folder's own papers name, with their file's name;
+            None where they name none.
+        declared_archs: What ``.arch`` says it was built for.
+    """
+
+    folder: Path
+    libraries: tuple[Binary, ...]
+    torch: str = ""
+    declared_cuda: Cuda | None = None
+    declared_archs: tuple[Architecture, ...] = ()
+
+    @property
+    def is_libtorch(self) -> bool:
+        """Whether torch's own libraries are among them."""
+        return any(one.name.startswith(_OWN) for one in self.libraries)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the libraries are of the format whose GPU code is read."""
+        return self.os == "linux"
+
+    @cached_property
+    def carriers(self) -> tuple[Binary, ...]:
+        """The libraries whose GPU code decides: torch's own, else all that have any.
+
+        NVIDIA's libraries choose among code of their own making, and compile what they lack.
+        """
+        carriers = [one for one in self.libraries if one.code]
+        own = [one for one in carriers if one.name.startswith(_OWN)]
+        return tuple(own or carriers)
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """All GPU code of the deciding libraries, also what only some kernels have; sorted."""
+        return tuple(sorted(frozenset().union(*(images(one) for one in self.carriers))))
+
+    @property
+    def architectures(self) -> tuple[Architecture, ...]:
+        """What the folder as a whole was built for; this is what ``archs`` in ``.arch`` is to say.
+
+        Architectures that only a few kernels have are left out, as are those that one of the
+        deciding libraries cannot serve. Where there is PTX, the mark ``+PTX`` is set. Of formats
+        that are not read it is what ``.arch`` says.
+        """
+        if not self.is_read:
+            return self.declared_archs
+        found: dict[tuple[int, int, str], Architecture] = {}
+        for image in sorted(self._general()):
+            one = image.architecture
+            if all(tally(library, one.capability).served for library in self.carriers):
+                key = (*one.capability, one.specific)
+                ptx = image.form == "ptx" or (key in found and found[key].ptx)
+                found[key] = Architecture(*key, ptx=ptx)
+        return tuple(found[key] for key in sorted(found))
+
+    @cached_property
+    def cuda(self) -> Cuda | None:
+        """The CUDA version wanted at run time; None when there is no trace of CUDA."""
+        linked = _linked_cuda(self.libraries)
+        compiled = _compiled_cuda(self.carriers)
+        if linked is None:
+            return compiled or self.declared_cuda
+        # The runtime's name says the major alone; what says more and agrees is better.
+        exact = (one for one in (self.declared_cuda, compiled) if one and one.major == linked.major)
+        return next(exact, linked)
+
+    @property
+    def driver(self) -> str | None:
+        """The oldest NVIDIA driver for :attr:`cuda`; None without CUDA or where nobody says."""
+        return driver_floor(self.cuda.version, self.os or "linux") if self.cuda else None
+
+    @property
+    def os(self) -> str:
+        """``linux``, ``macos`` or ``windows``; empty when the files are of no such format."""
+        return _most_common(one.os for one in self.libraries)
+
+    @property
+    def processor(self) -> str:
+        """``x86_64``, ``arm64`` …; empty when unknown."""
+        return _most_common(one.processor for one in self.libraries)
+
+    @property
+    def abi(self) -> str:
+        """The C++ ABI, ``cxx11`` or ``pre-cxx11``; ``mixed`` where libraries differ, else empty."""
+        own = [one for one in self.libraries if one.name.startswith(_OWN)]
+        found = {one.abi for one in own or self.libraries} - {""}
+        return "mixed" if len(found) > 1 else "".join(found)
+
+    def newest(self, prefix: str) -> str:
+        """The highest version of a set of symbols that any library needs.
+
+        Args:
+            prefix: ``GLIBC``, ``GLIBCXX`` or ``CXXABI``.
+
+        Returns:
+            Such as ``2.28``; empty when nothing needs any.
+        """
+        wanted = re.compile(rf"{prefix}_(\d+(?:\.\d+)*)\Z")
+        needs = (need.version for one in self.libraries for need in one.needs)
+        found = [match[1] for match in map(wanted.match, needs) if match]
+        return max(found, key=_numbers, default="")
+
+    def _general(self) -> Iterator[Image]:
+        for library in self.carriers:
+            counts = Counter[Image]()
+            for container, count in library.code.items():
+                for image in container:
+                    counts[image] += count
+            most = max(counts.values())
+            yield from (image for image, count in counts.items() if count * _IN_GENERAL >= most)
+
+
+def facts_of(folder: Path) -> Facts:
+    """Read what the libraries of a folder are: GPU code, CUDA, C++ ABI, needs.
+
+    Nothing is loaded or run, and neither a GPU nor torch is needed. Of libtorch 2.10.0 for CUDA,
+    1.6 GB, it reads some ten megabytes, which takes less than a second.
+
+    To verify what was built, compare :attr:`Facts.architectures` with what was asked for; to
+    write a variant's ``.arch``, join them by blanks (``cpu`` when there are none) and take
+    :attr:`Facts.cuda`.
+
+    Args:
+        folder: A libtorch, an installed torch package, or any folder with libraries in it or in
+            its ``lib``.
+
+    Returns:
+        The facts. Libraries that cannot be read are among them, with their ``problem``.
+
+    Raises:
+        LibtorchError: The folder does not exist, or has no libraries.
+    """
+    place = folder / "lib" if (folder / "lib").is_dir() else folder
+    try:
+        files = sorted(one for one in place.iterdir() if _is_library(one))
+    except OSError as error:
+        raise LibtorchError(
+            f"cannot read {place}: {error.strerror}",
+            hint="name an installed variant or a folder with lib/: fdl libtorch check DIR",
+        ) from None
+    libraries = tuple(read(file) for file in files)
+    if not libraries:
+        raise LibtorchError(
+            f"{place} has no libraries (.so, .dylib or .dll)",
+            hint="name an installed variant or a folder with lib/: fdl libtorch check DIR",
+        )
+    papers = place.parent if place.name == "lib" else folder
+    torch, declared = _papers(papers)
+    archs = recorded(read_facts(str(papers)).get("archs", ""))
+    return Facts(folder, libraries, torch, declared, archs)
+
+
+def images(library: Binary) -> frozenset[Image]:
+    """All GPU code of a library."""
+    return frozenset().union(*library.code)
+
+
+def tally(library: Binary, capability: tuple[int, int]) -> Tally:
+    """How the translation units of a library are served on a card of a compute capability."""
+    native, jit = _served(library, capability)
+    candidates = {image.architecture.capability for image in images(library)}
+    general = max((sum(_served(library, one)) for one in candidates), default=0)
+    return Tally(native, jit, general)
+
+
+def _served(library: Binary, capability: tuple[int, int]) -> tuple[int, int]:
+    """Units with machine code for a card, and units with PTX alone."""
+    native = jit = 0
+    for container, count in library.code.items():
+        forms = {image.form for image in container if image.runs_on(capability)}
+        if "sass" in forms:
+            native += count
+        elif forms:
+            jit += count
+    return native, jit
+
+
+def _is_library(file: Path) -> bool:
+    """Whether a file is a library and not a second name of one beside it."""
+    if not _LIBRARY.match(file.name) or not file.is_file():
+        return False
+    return not file.is_symlink() or file.resolve().parent != file.parent.resolve()
+
+
+def _papers(folder: Path) -> tuple[str, Cuda | None]:
+    """The torch version and the CUDA version that the folder's own papers name."""
+    for name, torch, cuda in (
+        ("build-version", _text(folder / "build-version").strip(), ""),
+        ("version.py", *_version_module(folder / "version.py")),
+        (".arch", *map(read_facts(str(folder)).get, ("torch", "cuda"), ("", ""))),
+    ):
+        if torch:
+            local = _LOCAL.search(torch)
+            version = f"{local[1]}.{local[2]}" if local else cuda
+            usable = version and version != "none"
+            return torch, Cuda(version, name) if usable else None
+    return "", None
+
+
+def _version_module(file: Path) -> tuple[str, str]:
+    text = _text(file)
+    found = (
+        re.search(_ASSIGNED.format(name=name), text, re.MULTILINE)
+        for name in ("__version__", "cuda")
+    )
+    torch, cuda = (match[1] if match else "" for match in found)
+    return torch, cuda
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _linked_cuda(libraries: Iterable[Binary]) -> Cuda | None:
+    """What the name of the runtime library says that something is linked to."""
+    for one in libraries:
+        for name in one.needed:
+            match = _RUNTIME.match(name)
+            if match:
+                return Cuda(match[1], f"{name}, needed by {one.name}")
+    return None
+
+
+def _compiled_cuda(carriers: Sequence[Binary]) -> Cuda | None:
+    """Of libraries with the runtime inside: the compiler's mark, else the version of the PTX."""
+    marks = [Cuda(one.toolkit, f"the compiler's mark in {one.name}") for one in carriers]
+    for mark in marks:
+        if mark.version:
+            return mark
+    for one in carriers:
+        isa = max((image.isa for image in images(one)), default=(0, 0))
+        if cuda_of(isa):
+            return Cuda(cuda_of(isa), f"PTX {isa[0]}.{isa[1]} in {one.name}")
+    return None
+
+
+def _most_common(values: Iterable[str]) -> str:
+    counts = Counter(value for value in values if value)
+    return counts.most_common(1)[0][0] if counts else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

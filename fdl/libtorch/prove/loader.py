@@ -1,0 +1,244 @@
+"""What libraries need beyond their own folder, and whether this machine has it.
+
+It follows the order in which the dynamic loader of Linux searches (``man 8 ld.so``), without
+loading anything.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fdl.libtorch.prove.binary import Binary, SymbolVersion, read
+
+DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1")
+"""Libraries that come with the NVIDIA driver, never with libtorch."""
+
+_ENTRANCE = "libtorch.so"
+_CACHED = re.compile(r"\s*(\S+) \(([^)]*)\) => (\S+)")
+_CACHE_MARKS = {"x86_64": "x86-64", "arm64": "AArch64"}
+_TRIPLETS = {"x86_64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A library that is needed and not found.
+
+    Attributes:
+        name: What it is called.
+        needed_by: The first library that needs it.
+        essential: Whether loading libtorch needs it, and not just an extra library beside it.
+    """
+
+    name: str
+    needed_by: str
+    essential: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """A version of symbols that the library found on this machine does not have.
+
+    Attributes:
+        need: The version, and the library it is to come from.
+        needed_by: The first library that needs it.
+        provider: What was found under that library's name.
+    """
+
+    need: SymbolVersion
+    needed_by: str
+    provider: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What the loader would find.
+
+    Attributes:
+        missing: Libraries that it would not find, without those of the NVIDIA driver.
+        unmet: Symbol versions that it would not find.
+        driver: Libraries of the NVIDIA driver that are needed and not on this machine.
+    """
+
+    missing: tuple[Missing, ...] = ()
+    unmet: tuple[Unmet, ...] = ()
+    driver: tuple[str, ...] = ()
+
+
+def processor() -> str:
+    """This machine's processor, as :class:`~fdl.libtorch.prove.binary.Binary` calls it."""
+    name = platform.machine().lower()
+    return {"amd64": "x86_64", "aarch64": "arm64"}.get(name, name)
+
+
+def operating_system() -> str:
+    """This machine's operating system: ``linux``, ``macos`` or ``windows``."""
+    return {"darwin": "macos", "win32": "windows"}.get(sys.platform, sys.platform)
+
+
+def links(libraries: Sequence[Binary], environ: Mapping[str, str]) -> Links:
+    """Look for everything that ELF libraries of this machine's kind need.
+
+    Args:
+        libraries: The libraries of one folder.
+        environ: The environment variables; ``LD_LIBRARY_PATH`` has a say.
+    """
+    search = _Search(libraries, environ)
+    for one in libraries:
+        search.visit(one, ())
+    return search.result()
+
+
+class _Search:
+    """One walk through the needs of a folder's libraries and of what those bring along."""
+
+    def __init__(self, libraries: Sequence[Binary], environ: Mapping[str, str]) -> None:
+        self._folder = libraries[0].path.parent
+        self._user = _split(environ.get("LD_LIBRARY_PATH", ""))
+        self._cache = _cache(environ)
+        self._defaults = _defaults()
+        self._known = {one.path.resolve(): one for one in libraries}
+        self._visited: set[Path] = set()
+        self._found: dict[str, Path | None] = {}
+        self._edges: dict[str, tuple[str, ...]] = {}
+        self._first: dict[str, str] = {}
+        self._needs: dict[SymbolVersion, str] = {}
+
+    def visit(self, library: Binary, inherited: tuple[str, ...]) -> None:
+        """Find what a library needs, then what that needs.
+
+        Args:
+            library: The library.
+            inherited: The run paths of those that load it; they count where it has no run path
+                of the newer kind itself.
+        """
+        path = library.path.resolve()
+        if path in self._visited:
+            return
+        self._visited.add(path)
+        self._edges[library.name] = library.needed
+        for need in library.needs:
+            self._needs.setdefault(need, library.name)
+        before = () if library.runpath else (*_expand(library.rpath, path), *inherited)
+        for name in library.needed:
+            self._first.setdefault(name, library.name)
+            if name not in self._found:
+                self._found[name] = self._look(name, (*before, *self._user), library)
+                self._follow(name, before)
+
+    def _look(self, name: str, before: Iterable[str], library: Binary) -> Path | None:
+        if "/" in name:
+            return Path(name) if _is_file(Path(name)) else None
+        behind = _expand(library.runpath, library.path.resolve())
+        for folder in (*before, *behind, str(self._folder)):
+            if _is_file(Path(folder) / name):
+                return Path(folder) / name
+        system = self._cache.get(name)
+        places = [Path(system)] if system else [Path(one) / name for one in self._defaults]
+        return next((place for place in places if _is_file(place)), None)
+
+    def _follow(self, name: str, inherited: tuple[str, ...]) -> None:
+        """Visit what was found, unless it belongs to the system: that one keeps its own house."""
+        found = self._found[name]
+        if found is None or str(found) == self._cache.get(name):
+            return
+        if str(found.parent) in self._defaults:
+            return
+        library = self._read(found)
+        self._edges[name] = library.needed
+        self.visit(library, inherited)
+
+    def _read(self, path: Path) -> Binary:
+        return self._known.get(path.resolve()) or read(path)
+
+    def result(self) -> Links:
+        essential = self._reached()
+        lost = [name for name, path in self._found.items() if path is None]
+        return Links(
+            missing=tuple(
+                Missing(name, self._first[name], self._first[name] in essential or not essential)
+                for name in lost
+                if name not in DRIVER
+            ),
+            unmet=tuple(self._unmet()),
+            driver=tuple(name for name in lost if name in DRIVER),
+        )
+
+    def _reached(self) -> set[str]:
+        """Names of the libraries that loading libtorch loads; empty without a libtorch."""
+        reached: set[str] = set()
+        waiting = [_ENTRANCE] if _ENTRANCE in self._edges else []
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting += [one for one in self._edges.get(name, ()) if one in self._edges]
+        return reached
+
+    def _unmet(self) -> Iterable[Unmet]:
+        offers: dict[Path, frozenset[str]] = {}
+        for need, needed_by in self._needs.items():
+            provider = self._found.get(need.file)
+            if provider is None:
+                continue
+            if provider not in offers:
+                offers[provider] = self._read(provider).offers
+            # A library without any versions is taken by the loader with a warning.
+            if offers[provider] and need.version not in offers[provider]:
+                yield Unmet(need, needed_by, provider)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file is there; a damaged library may need one of an impossible name."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _expand(folders: Iterable[str], library: Path) -> tuple[str, ...]:
+    origin = str(library.parent)
+    return tuple(
+        folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for folder in folders
+    )
+
+
+def _split(paths: str) -> tuple[str, ...]:
+    return tuple(path for path in re.split("[:;]", paths) if path)
+
+
+def _cache(environ: Mapping[str, str]) -> dict[str, str]:
+    """The loader's cache: name -> path, for this machine's kind; empty where it cannot be read."""
+    program = shutil.which("ldconfig", path=f"{environ.get('PATH', '')}:/sbin:/usr/sbin")
+    if program is None:
+        return {}
+    try:
+        text = subprocess.run(
+            [program, "-p"],
+            env={**environ, "LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    mark = _CACHE_MARKS.get(processor(), "")
+    found: dict[str, str] = {}
+    for match in map(_CACHED.match, text.splitlines()):
+        if match and mark in match[2]:
+            found.setdefault(match[1], match[3])
+    return found
+
+
+def _defaults() -> tuple[str, ...]:
+    triplet = _TRIPLETS.get(processor())
+    ours = (f"/lib/{triplet}", f"/usr/lib/{triplet}") if triplet else ()
+    return (*ours, "/lib64", "/usr/lib64", "/lib", "/usr/lib")

@@ -1,0 +1,204 @@
+"""Whether libraries run on a card, why, and what to type when they do not."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fdl.errors import LibtorchError
+from fdl.hardware import Gpu, Nvidia
+from fdl.libtorch import catalog
+from fdl.libtorch.architectures import covers, parse
+from fdl.libtorch.prove.binary import Binary
+from fdl.libtorch.prove.facts import Facts, images, tally
+from fdl.libtorch.prove.fatbin import Image
+from fdl.libtorch.prove.ptx import cuda_of
+
+Outcome = Literal["native", "jit", "impossible"]
+
+_ORDER: tuple[Outcome, ...] = ("native", "jit", "impossible")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether libraries run on one card.
+
+    Attributes:
+        gpu: The card.
+        outcome: ``native`` has machine code for it; ``jit`` has PTX, which the driver compiles;
+            ``impossible`` has neither, or the driver is too old.
+        code: The code that it runs, such as ``sm_80``; empty when impossible.
+        library: The library that decides; empty when none has GPU code, or the driver decides.
+        reason: One sentence without its full stop.
+        cause: Whether the ``code`` in the files or the ``driver`` makes it impossible; else empty.
+    """
+
+    gpu: Gpu
+    outcome: Outcome
+    code: str
+    library: str
+    reason: str
+    cause: Literal["code", "driver", ""] = ""
+
+
+def cards_of(archs: str) -> tuple[Gpu, ...]:
+    """Cards to judge for that need not be in this machine.
+
+    Args:
+        archs: Such as ``6.1;12.0``; suffixes do not matter.
+
+    Raises:
+        UsageError: An item is no architecture.
+    """
+    capabilities = dict.fromkeys(one.capability for one in parse(archs))
+    return tuple(
+        Gpu(index, f"compute capability {one[0]}.{one[1]}", one)
+        for index, one in enumerate(capabilities)
+    )
+
+
+def judge(gpu: Gpu, facts: Facts, nvidia: Nvidia | None = None) -> Verdict:
+    """Whether the libraries of a folder run on a card: as the worst of them does.
+
+    Args:
+        gpu: The card.
+        facts: What the folder holds.
+        nvidia: The driver the card runs with; None when it is not known.
+    """
+    old = _too_old(facts, nvidia)
+    if old:
+        return Verdict(gpu, "impossible", "", "", old, "driver")
+    if not facts.carriers:
+        return _by_record(gpu, facts)
+    each = [_by_library(gpu, one, nvidia) for one in facts.carriers]
+    return max(each, key=lambda one: _ORDER.index(one.outcome))
+
+
+def remedy(verdicts: Sequence[Verdict], facts: Facts, nvidia: Nvidia | None = None) -> str:
+    """The smallest thing to do so that every card is served; empty when all are.
+
+    Another variant of the same torch version is smaller than a build from source. A driver that
+    is too old is to be updated, unless an older CUDA serves every card with it.
+    """
+    failed = [one for one in verdicts if one.outcome == "impossible"]
+    if not failed:
+        return ""
+    other = facts.is_libtorch and _other_variant([one.gpu for one in verdicts], facts, nvidia)
+    if other:
+        return other
+    driver = [one.reason for one in failed if one.cause == "driver"]
+    if driver:
+        return f"update the NVIDIA driver: {driver[0]}"
+    capabilities = sorted({one.gpu.capability for one in verdicts})
+    if not facts.is_libtorch:
+        numbers = [f"{major}{minor}" for major, minor in capabilities]
+        flags = " ".join(f"-gencode arch=compute_{one},code=sm_{one}" for one in numbers)
+        return f"compile it for these cards: nvcc {flags}"
+    archs = ";".join(f"{major}.{minor}" for major, minor in capabilities)
+    return f'fdl libtorch build --archs "{archs}"'
+
+
+def _by_record(gpu: Gpu, facts: Facts) -> Verdict:
+    """The verdict on libraries without readable GPU code."""
+    if facts.is_read:
+        reason = "no library that can be read has GPU code: this is a build for the CPU"
+        return Verdict(gpu, "impossible", "", "", reason, "code")
+    source = "its .arch file, for lack of proof,"
+    fitting = [one for one in facts.architectures if one.runs_on(gpu.capability)]
+    if not fitting:
+        return Verdict(gpu, "impossible", "", "", f"{source} names no code for {gpu.sm}", "code")
+    native = any(one.is_native_on(gpu.capability) for one in fitting)
+    outcome: Outcome = "native" if native else "jit"
+    return Verdict(gpu, outcome, fitting[-1].sm, "", f"{source} names {fitting[-1]}")
+
+
+def _by_library(gpu: Gpu, library: Binary, nvidia: Nvidia | None) -> Verdict:
+    count = tally(library, gpu.capability)
+    if not count.served:
+        return Verdict(gpu, "impossible", "", library.name, _why_not(gpu, library), "code")
+    if count.native >= count.jit:
+        best = _used(gpu, library, "sass")
+        part = _part(count.native + count.jit, count.general)
+        reason = f"{library.name} has machine code for {best.name}{part}"
+        return Verdict(gpu, "native", best.name, library.name, reason)
+    return _compiled(gpu, library, _used(gpu, library, "ptx"), nvidia)
+
+
+def _compiled(gpu: Gpu, library: Binary, ptx: Image, nvidia: Nvidia | None) -> Verdict:
+    language = f"PTX {ptx.isa[0]}.{ptx.isa[1]}"
+    wanted = cuda_of(ptx.isa)
+    if nvidia and nvidia.cuda and wanted and _numbers(nvidia.cuda) < _numbers(wanted):
+        reason = (
+            f"the {language} in {library.name} takes a driver for CUDA {wanted} or newer, and "
+            f"{nvidia.driver or 'the installed one'} is for {nvidia.cuda}"
+        )
+        return Verdict(gpu, "impossible", "", library.name, reason, "driver")
+    asks = f", which takes a driver for CUDA {wanted} or newer" if wanted and not nvidia else ""
+    reason = (
+        f"{library.name} has PTX for {ptx.name} ({language}{asks}); the driver compiles it when "
+        "it is first used, so the first start is slow"
+    )
+    return Verdict(gpu, "jit", ptx.name, library.name, reason)
+
+
+def _why_not(gpu: Gpu, library: Binary) -> str:
+    names = " ".join(image.name for image in sorted(images(library)))
+    count = tally(library, gpu.capability)
+    if count.native + count.jit:
+        found = f"{count.native + count.jit} of {count.general} translation units"
+        return f"{library.name} has code for {gpu.sm} in only {found}; in all it has {names}"
+    return f"{library.name} has neither machine code nor PTX for {gpu.sm}; it has {names}"
+
+
+def _part(served: int, general: int) -> str:
+    return f" in {served} of {general} translation units" if served < general else ""
+
+
+def _too_old(facts: Facts, nvidia: Nvidia | None) -> str:
+    floor = facts.driver
+    if not floor or nvidia is None or not nvidia.driver or facts.cuda is None:
+        return ""
+    if _numbers(nvidia.driver) >= _numbers(floor):
+        return ""
+    return f"CUDA {facts.cuda.version} takes driver {floor} or newer, installed is {nvidia.driver}"
+
+
+def _other_variant(gpus: Sequence[Gpu], facts: Facts, nvidia: Nvidia | None) -> str:
+    """The command that installs a variant for all cards; empty when there is none."""
+    version = facts.torch.partition("+")[0]
+    torch = version if version in catalog.versions() else catalog.default_version()
+    try:
+        available = catalog.artifacts(torch, catalog.this_platform())
+        choice = catalog.choose(gpus, available, nvidia.driver if nvidia else "")
+    except LibtorchError:
+        return ""
+    if choice.uncovered or choice.artifact.cuda is None or _holds(facts, choice.artifact):
+        return ""
+    option = "" if torch == catalog.default_version() else f" --torch {torch}"
+    return f"fdl libtorch install {choice.artifact.variant}{option}"
+
+
+def _holds(facts: Facts, artifact: catalog.Artifact) -> bool:
+    """Whether the folder is as good as an archive, so that installing that one changes nothing."""
+    return (
+        facts.cuda is not None
+        and facts.cuda.version == artifact.cuda
+        and all(covers(facts.architectures, one.capability) for one in artifact.archs)
+    )
+
+
+def _used(gpu: Gpu, library: Binary, form: str) -> Image:
+    """What the driver takes in most translation units: of each, the nearest that fits."""
+    taken = Counter[Image]()
+    for unit, count in library.code.items():
+        fitting = [one for one in unit if one.form == form and one.runs_on(gpu.capability)]
+        if fitting:
+            taken[max(fitting)] += count
+    return taken.most_common(1)[0][0]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
