@@ -1,0 +1,132 @@
+"""``fdl libtorch build``: libtorch from source, for exactly the GPU architectures one has."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdl import output
+from fdl.errors import BuildError, UsageError
+
+if TYPE_CHECKING:
+    from fdl.app import Call
+    from fdl.libtorch.architectures import Architecture
+    from fdl.libtorch.build.plan import BackEnd, BuildPlan, Request
+    from fdl.libtorch.build.tools import Tools
+    from fdl.libtorch.store import Store
+
+
+def build(call: Call) -> int:
+    """Build a variant and put it into use; with ``-n`` print what would be done.
+
+    Raises:
+        FdlError: The arguments make no sense, no back end can be used, or the build failed.
+    """
+    from fdl.libtorch.build.execute import installed
+    from fdl.libtorch.build.plan import plan, render
+    from fdl.libtorch.build.tools import find_tools
+    from fdl.libtorch.store import locate
+    from fdl.libtorch.usage import exports
+
+    wanted = _wanted(call)
+    request = _request(call)
+    store = locate(str(Path.cwd()), os.environ, use_global=getattr(call.args, "global"))
+    found = find_tools(os.environ)
+    if call.dry_run:
+        planned = plan(request, _likely(wanted, found), store, found)
+        sys.stdout.write(render(planned, output.palette(sys.stdout)))
+        return 0
+    built = installed(request, store) is not None
+    if not built:
+        _carry_out(plan(request, _back_end(wanted, found), store, found), store, found)
+    variant = store.activate(request.id)
+    again = f" already (to build it again: fdl libtorch remove {variant.id})" if built else ""
+    output.note(f"{variant.id} is built{again}, and active")
+    if store.scope == "global":
+        output.write(sys.stdout, exports(variant.path, os.environ))
+    else:
+        output.note("what it runs on: fdl libtorch check; how to use it: fdl libtorch env")
+    return 0
+
+
+def _wanted(call: Call) -> BackEnd | None:
+    if call.args.docker and call.args.native:
+        raise UsageError(
+            "--docker and --native exclude each other",
+            hint="leave out one of them, or both: fdl takes what is there",
+        )
+    if call.args.docker:
+        return "docker"
+    return "native" if call.args.native else None
+
+
+def _request(call: Call) -> Request:
+    from fdl.libtorch.architectures import parse
+    from fdl.libtorch.build.plan import REPOSITORY, Request
+    from fdl.libtorch.catalog import default_version
+
+    return Request(
+        archs=parse(call.args.archs) if call.args.archs is not None else _archs_of_cards(),
+        torch=call.args.torch or default_version(),
+        jobs=call.args.jobs,
+        repository=_address(call.args.repository or REPOSITORY),
+    )
+
+
+def _address(repository: str) -> str:
+    """A folder's absolute path, since git will not run where it was typed; else the address."""
+    folder = Path(repository)
+    return str(folder.absolute()) if folder.is_dir() else repository
+
+
+def _archs_of_cards() -> tuple[Architecture, ...]:
+    """The architectures of the cards that programs may use, or of all when none is visible."""
+    from fdl.hardware import nvidia
+    from fdl.libtorch.architectures import Architecture
+
+    cards = nvidia(os.environ)
+    archs = {Architecture(*card.capability) for card in cards.visible or cards.gpus}
+    if not archs:
+        because = f" ({cards.problem})" if cards.problem else ""
+        raise BuildError(
+            f"no NVIDIA card is found here to take the architectures from{because}",
+            hint='name them: fdl libtorch build --archs "6.1;12.0"',
+        )
+    return tuple(sorted(archs))
+
+
+def _back_end(wanted: BackEnd | None, found: Tools) -> BackEnd:
+    from fdl.libtorch.build.back_end import choose, docker_problem, require_linux
+
+    require_linux(sys.platform)
+    return choose(wanted, found, lambda: docker_problem(os.environ), _ask)
+
+
+def _likely(wanted: BackEnd | None, found: Tools) -> BackEnd:
+    """What a dry run shows: nobody is asked, and nothing has to be there."""
+    from fdl.libtorch.build.back_end import docker_problem
+
+    if wanted is not None:
+        return wanted
+    return "docker" if found.missing or not docker_problem(os.environ) else "native"
+
+
+def _ask() -> BackEnd:
+    from fdl.terminal import ask
+
+    answer = ask("Build in Docker, or natively with the tools of this machine? [D/n] ") or ""
+    return "native" if answer.lower() in ("n", "native", "natively") else "docker"
+
+
+def _carry_out(planned: BuildPlan, store: Store, found: Tools) -> None:
+    from fdl.libtorch.build.execute import execute, remarks
+    from fdl.libtorch.build.tools import nvcc_version
+
+    for remark in remarks(planned, store):
+        output.warning(remark)
+    if planned.back_end == "native":
+        execute(planned, store, nvcc_version(found, planned.request.archs))
+    else:
+        execute(planned, store)

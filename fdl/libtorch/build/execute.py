@@ -1,0 +1,218 @@
+"""Carrying out a plan: resume, compile, verify, install."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from fdl.errors import BuildError
+from fdl.libtorch.active import Variant
+from fdl.libtorch.architectures import recorded
+from fdl.libtorch.build.journal import Counter, Journal, interruptible
+from fdl.libtorch.build.plan import CONTAINER_CUDA, RESULTS, BuildPlan, Phase, Request, Step
+from fdl.libtorch.store import Store
+from fdl.output import note
+from fdl.progress import Progress
+
+_BUILD_LOCK = "builds/sources"
+"""What one build holds against all others: they share the sources and the processors."""
+
+_DISK_BYTES = 30_000_000_000
+"""What sources, object files and libraries of a real build take."""
+
+_JOB_BYTES = 2_000_000_000
+"""Memory that one compiler of CUDA code takes."""
+
+
+def installed(request: Request, store: Store) -> Variant | None:
+    """The variant, when an earlier call has built just this."""
+    if not store.is_installed(request.id):
+        return None
+    variant = store.get(request.id)
+    same = variant.facts.get("torch") == request.torch
+    archs = recorded(variant.facts.get("archs", ""))
+    return variant if same and archs == request.archs else None
+
+
+def execute(plan: BuildPlan, store: Store, cuda: str = CONTAINER_CUDA) -> Variant:
+    """Build, verify and install a variant; it is not put into use yet.
+
+    Args:
+        plan: The build.
+        store: The store it was planned for.
+        cuda: Version of the CUDA that compiles it.
+
+    Raises:
+        BuildError: A command failed, or the result lacks what was asked for. What was compiled
+            so far is kept, and the next call continues with it.
+        LibtorchError: The variant cannot be written.
+        KeyboardInterrupt: Somebody has interrupted; the same holds.
+    """
+    with interruptible(), store.lock(_BUILD_LOCK):
+        _prepare(plan, cuda)
+        with Journal(plan.log) as journal:
+            journal.write(
+                f"== {time.strftime('%Y-%m-%d')} {plan.request.id}, torch {plan.request.torch}"
+            )
+            try:
+                for phase in plan.phases:
+                    _enter(phase, plan, journal)
+                variant = _install(plan, store, cuda)
+            except KeyboardInterrupt:
+                note("stopped; what is compiled is kept: run the same command again to continue")
+                raise
+            journal.write(f"installed {variant.path}")
+    if plan.back_end == "docker":
+        shutil.rmtree(plan.result, ignore_errors=True)
+    else:
+        note(f"{plan.tree} may be deleted: it is of use only for building this again")
+    return variant
+
+
+def remarks(plan: BuildPlan, store: Store) -> list[str]:
+    """What may make the build fail for want of room, in words for the user."""
+    found = []
+    folder = store.root
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if plan.back_end == "native" and free < _DISK_BYTES:
+        found.append(
+            f"a build takes about {_DISK_BYTES / 1e9:.0f} GB of disk, and {folder} has "
+            f"{free / 1e9:.0f} GB left"
+        )
+    memory = _memory()
+    if memory and plan.request.jobs * _JOB_BYTES > memory:
+        found.append(
+            f"{plan.request.jobs} compilers at a time take up to "
+            f"{plan.request.jobs * _JOB_BYTES / 1e9:.0f} GB of memory, and this machine has "
+            f"{memory / 1e9:.0f} GB: --jobs {max(1, memory // _JOB_BYTES)} is safer"
+        )
+    return found
+
+
+def _memory() -> int:
+    """Bytes of main memory; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def _prepare(plan: BuildPlan, cuda: str) -> None:
+    """Make the tree, without object files that other settings have left in it."""
+    request = plan.request
+    settings = f"{request.repository} v{request.torch} {request.arch_list} CUDA {cuda}\n"
+    mark = plan.tree / "settings"
+    try:
+        continues = _read(mark) == settings
+        if plan.tree.exists() and not continues:
+            shutil.rmtree(plan.tree)
+        plan.tree.mkdir(parents=True, exist_ok=True)
+        _write(mark, settings)
+        if plan.back_end == "docker":
+            # `docker cp` would add to the libraries of an earlier call.
+            shutil.rmtree(plan.result, ignore_errors=True)
+        else:
+            _drop_locks(plan.sources / ".git")
+    except OSError as problem:
+        raise BuildError(
+            f"cannot write {problem.filename or plan.tree}: {problem.strerror}",
+            hint="choose a store you may write to, such as your own: fdl libtorch build --global",
+        ) from None
+    if continues:
+        note(f"continuing the build of {request.id} that an earlier call has begun")
+
+
+def _drop_locks(folder: Path) -> None:
+    """Delete what a git that was killed has left; nobody else works there while we hold ours."""
+    for lock in list(folder.rglob("*.lock")):
+        lock.unlink()
+
+
+def _enter(phase: Phase, plan: BuildPlan, journal: Journal) -> None:
+    if phase.is_done():
+        return
+    if phase.mark is not None:
+        # From here on it says nothing true until the phase is finished.
+        phase.mark.unlink(missing_ok=True)
+    note(f"{phase.title} (log: {plan.log})")
+    for step in phase.steps:
+        if _applies(step):
+            _run(step, plan, journal)
+    if phase.mark is not None:
+        _write(phase.mark, phase.settings)
+
+
+def _applies(step: Step) -> bool:
+    there = step.if_there is None or step.if_there.exists()
+    return there and not (step.if_missing is not None and step.if_missing.exists())
+
+
+def _run(step: Step, plan: BuildPlan, journal: Journal) -> None:
+    if not step.counts:
+        journal.run(step)
+        return
+    label = f"libtorch {plan.request.torch} {plan.request.name}"
+    with Progress(label, unit="steps") as progress:
+        counter = Counter(progress)
+        journal.run(step, counter)
+        counter.finish()
+
+
+def _install(plan: BuildPlan, store: Store, cuda: str) -> Variant:
+    # Reading libraries loads a parser that nothing else of a build needs.
+    from fdl.libtorch.build.verify import verify
+
+    request = plan.request
+    facts = {
+        "cuda": cuda,
+        "torch": request.torch,
+        "archs": " ".join(map(str, request.archs)),
+        "source": "compiled",
+    }
+    with store.lock(plan.request.id), store.staging() as staging:
+        staged = staging / "libtorch"
+        _collect(plan, staged)
+        verify(staged, request.archs, plan.log)
+        version = f"{request.torch}+cu{cuda.replace('.', '')}\n"
+        (staged / "build-version").write_text(version, encoding="utf-8")
+        return store.commit(staged, plan.request.id, facts)
+
+
+def _collect(plan: BuildPlan, staged: Path) -> None:
+    """Copy what was built; of the native ``lib`` without the sources that stand in it."""
+    lib = plan.result / "lib"
+
+    def leave_out(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if Path(folder) == lib and (lib / name).is_dir()]
+
+    for name in RESULTS:
+        source = plan.result / name
+        if not source.is_dir():
+            raise BuildError(
+                f"the build has left no {source}",
+                hint=f"look for the reason in {plan.log}",
+            )
+        try:
+            shutil.copytree(source, staged / name, symlinks=True, ignore=leave_out)
+        except (OSError, shutil.Error) as problem:
+            raise BuildError(
+                f"cannot copy {source}: {problem}",
+                hint="make room, then run the same command again: nothing is compiled twice",
+            ) from None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _write(file: Path, text: str) -> None:
+    temporary = file.with_name(f"{file.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)

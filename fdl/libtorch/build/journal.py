@@ -1,0 +1,221 @@
+"""Running the commands of a build: all output into one file, ninja's counter onto the screen."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, TextIO
+
+from fdl.dispatch.compose import join
+from fdl.errors import BuildError
+from fdl.libtorch.build.plan import Step
+from fdl.progress import Progress
+
+_SHOWN_LINES = 20
+"""Lines of output in the message about a failure."""
+
+_GRACE_S = ((signal.SIGINT, 15.0), (signal.SIGTERM, 5.0))
+"""What a process group is told before it is killed, and how long each may take: ninja ends its
+compilers and deletes half-written files on the first."""
+
+_LEFTOVER_S = 5.0
+"""How long output may still come after a command has ended; a compiler cache that stays behind
+as a server keeps the pipe open for ever."""
+
+
+class Counter:
+    """Reads ninja's ``[12/3456]``, also behind the prefix that BuildKit gives every line.
+
+    Args:
+        progress: What is told.
+    """
+
+    _SEEN = re.compile(r"(?:#\d+ \d+\.\d+ )?\[(\d+)/(\d+)\] ")
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._largest = 0
+
+    def read(self, line: str) -> None:
+        """Take one line of output."""
+        match = self._SEEN.match(line)
+        if match is None:
+            return
+        done, total = int(match[1]), int(match[2])
+        self._largest = max(self._largest, total)
+        # Submodules run a ninja of their own; the total of the main one shrinks only a little.
+        if total * 2 < self._largest:
+            return
+        if total != self._progress.total:
+            self._progress.start(total, done)
+        self._progress.update(done)
+
+    def finish(self) -> None:
+        """Count the last step, which ninja announces when it begins and not when it has ended."""
+        self._progress.update(self._progress.total)
+
+
+class Journal:
+    """The log of one call, appended to what earlier ones have left; a context manager.
+
+    Args:
+        file: The log; its folder exists.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._log: TextIO | None = None
+        self._tail: deque[str] = deque(maxlen=_SHOWN_LINES)
+
+    def __enter__(self) -> Self:
+        try:
+            self._log = self._file.open("a", encoding="utf-8", buffering=1)
+        except OSError as problem:
+            raise BuildError(
+                f"cannot write {self._file}: {problem.strerror}",
+                hint="choose a store you may write to, such as your own: "
+                "fdl libtorch build --global",
+            ) from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    def write(self, line: str) -> None:
+        """Add a line of our own."""
+        if self._log is not None:
+            self._log.write(f"{line}\n")
+
+    def run(self, step: Step, counter: Counter | None = None) -> None:
+        """Run one command to its end.
+
+        The command gets a session of its own: it cannot read the terminal, and a key pressed
+        there reaches it through :meth:`_stop` alone.
+
+        Args:
+            step: The command.
+            counter: What reads its output, beside the log.
+
+        Raises:
+            BuildError: It cannot be started, or has failed; with the end of its output.
+            KeyboardInterrupt: Somebody has interrupted; the whole process group has ended.
+        """
+        self.write(f"{time.strftime('%H:%M:%S')} $ {join(step.argv)}")
+        self._tail.clear()
+        try:
+            child = subprocess.Popen(
+                step.argv,
+                cwd=step.cwd,
+                env={**os.environ, **step.env},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise BuildError(
+                f"cannot start `{join(step.argv)}` in {step.cwd}: {problem.strerror}",
+                hint="install what is missing, then run the same command again",
+            ) from None
+        code = self._attend(child, counter)
+        if code != 0 and not step.may_fail:
+            raise self._failure(step, code)
+
+    def _attend(self, child: subprocess.Popen[str], counter: Counter | None) -> int:
+        assert child.stdout is not None  # noqa: S101 -- it was asked for
+        reader = threading.Thread(target=self._copy, args=(child.stdout, counter), daemon=True)
+        reader.start()
+        try:
+            code = child.wait()
+            reader.join(_LEFTOVER_S)
+        except KeyboardInterrupt:
+            self._stop(child, reader)
+            raise
+        if not reader.is_alive():
+            child.stdout.close()
+        return code
+
+    def _copy(self, output: IO[str], counter: Counter | None) -> None:
+        for line in output:
+            text = line.rstrip("\n")
+            self._tail.append(text)
+            try:
+                self.write(text)
+            except (OSError, ValueError):
+                # A full disk, or a log that has been closed: the command shall not wait for us.
+                continue
+            if counter is not None:
+                counter.read(text)
+
+    def _stop(self, child: subprocess.Popen[str], reader: threading.Thread) -> None:
+        """End the whole process group; its output ends when its last process has gone."""
+        for number, patience in (*_GRACE_S, (signal.SIGKILL, 1.0)):
+            try:
+                _signal_group(child, number)
+                reader.join(patience)
+            except KeyboardInterrupt:
+                continue
+            if not reader.is_alive():
+                break
+        child.wait()
+        self.write(f"{time.strftime('%H:%M:%S')} interrupted")
+
+    def _failure(self, step: Step, code: int) -> BuildError:
+        ended = f"exit code {code}" if code > 0 else f"signal {-code}"
+        lines = "".join(f"\n  {line}" for line in self._tail)
+        return BuildError(
+            f"`{join(step.argv[:4])}{' …' if len(step.argv) > 4 else ''}` failed with {ended}"
+            f"{'; its last lines:' if lines else ''}{lines}",
+            hint=f"all output is in {self._file}; mend the cause, then run the same command "
+            "again: it continues where it stopped",
+        )
+
+
+def _signal_group(child: subprocess.Popen[str], number: int) -> None:
+    if sys.platform == "win32":
+        child.terminate()
+        return
+    try:
+        os.killpg(child.pid, number)
+    except ProcessLookupError:
+        return
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let a request to end, and a terminal that goes away, do what Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [signal.Signals[name] for name in names]
+    # Ignored is what `nohup` asks for, and only the main thread may set handlers.
+    heeded = [one for one in numbers if signal.getsignal(one) != signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        heeded = []
+    before = {number: signal.signal(number, interrupt) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

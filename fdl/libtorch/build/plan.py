@@ -1,0 +1,354 @@
+"""What a build will do, as a value: its variant, the folders it uses and every command.
+
+The commands are those a person would type. Each can be repeated: after an interruption the same
+plan is executed again, and git, pip, ninja and Docker find what is already there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from fdl.dispatch.compose import join, quote
+from fdl.errors import UsageError
+from fdl.libtorch.architectures import Architecture
+from fdl.libtorch.build.tools import NEEDS, Tools
+from fdl.libtorch.store import Store
+from fdl.output import Palette
+
+BackEnd = Literal["docker", "native"]
+
+REPOSITORY = "https://github.com/pytorch/pytorch"
+"""Where the sources come from when nobody names another repository."""
+
+CONTAINER = Path(__file__).parent / "container"
+"""The folder with the Dockerfile: the context of the image."""
+
+CONTAINER_CUDA = "12.8"
+"""CUDA version inside the container; the tag of the base image belongs to it."""
+
+RESULTS = ("lib", "include", "share")
+"""The folders that make a variant."""
+
+_VERSION = re.compile(r"\d+\.\d+\.\d+(-rc\d+)?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody wants built.
+
+    Attributes:
+        archs: The architectures, sorted, each once.
+        torch: Version of torch; the sources are those of the tag ``v`` and this.
+        jobs: Files to compile at the same time.
+        repository: Git repository of the sources.
+
+    Raises:
+        UsageError: No architectures, fewer than one job, no version of torch, or an address
+            with a password.
+    """
+
+    archs: tuple[Architecture, ...]
+    torch: str
+    jobs: int = 6
+    repository: str = REPOSITORY
+
+    def __post_init__(self) -> None:
+        if not self.archs:
+            raise UsageError("nothing to build for: no GPU architectures", hint=_ARCHS_HINT)
+        if self.jobs < 1:
+            raise UsageError(
+                f"--jobs is {self.jobs}, and at least one file has to be compiled at a time",
+                hint="leave the flag out, or give a number from 1 up",
+            )
+        if not _VERSION.match(self.torch):
+            raise UsageError(
+                f"`{self.torch}` is no version of torch; one is written like 2.10.0",
+                hint="fdl libtorch build --torch 2.10.0",
+            )
+        if _CREDENTIALS.match(self.repository):
+            raise UsageError(
+                "the address of --repository holds a password, and would stand in logs with it",
+                hint="leave it out, and let git ask its credential helper",
+            )
+
+    @property
+    def name(self) -> str:
+        """The variant's name, from its architectures: ``sm61-sm120``."""
+        return "-".join(arch.sm.replace("_", "") for arch in self.archs)
+
+    @property
+    def id(self) -> str:
+        """The variant: ``builds/sm61-sm120``."""
+        return f"builds/{self.name}"
+
+    @property
+    def arch_list(self) -> str:
+        """The architectures as PyTorch's build takes them: ``6.1;12.0+PTX``."""
+        return ";".join(map(str, self.archs))
+
+
+_CREDENTIALS = re.compile(r"https?://[^/]*@")
+_ARCHS_HINT = 'name them: fdl libtorch build --archs "6.1;12.0"'
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command.
+
+    Attributes:
+        argv: Program and arguments.
+        cwd: Where it runs.
+        env: Variables it gets besides the inherited ones.
+        if_there: Run it only when this file exists.
+        if_missing: Run it only when this file does not exist.
+        counts: Whether ninja reports its progress in the output.
+        may_fail: Whether the build goes on without its success.
+    """
+
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    if_there: Path | None = None
+    if_missing: Path | None = None
+    counts: bool = False
+    may_fail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Steps with one purpose.
+
+    Attributes:
+        title: What they do: ``fetch the sources``.
+        steps: The commands, in order.
+        mark: A file that says with which settings the phase was finished; it is then left out.
+            None for a phase that is entered every time.
+        settings: What the mark has to say.
+    """
+
+    title: str
+    steps: tuple[Step, ...]
+    mark: Path | None = None
+    settings: str = ""
+
+    def is_done(self) -> bool:
+        """Whether an earlier call has finished it."""
+        try:
+            return self.mark is not None and self.mark.read_text("utf-8") == self.settings
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """A build, ready to be printed or executed.
+
+    Attributes:
+        request: What is wanted.
+        back_end: Where it is compiled.
+        target: The folder of the variant that will appear.
+        sources: The checkout of a native build.
+        tree: Folder of what is kept between calls and belongs to this variant alone.
+        result: Folder with ``lib``, ``include`` and ``share`` after the last phase.
+        log: File that gets all output.
+        needs: The tools it takes.
+        phases: What is done, in order.
+    """
+
+    request: Request
+    back_end: BackEnd
+    target: Path
+    sources: Path
+    tree: Path
+    result: Path
+    log: Path
+    needs: tuple[str, ...]
+    phases: tuple[Phase, ...]
+
+
+def plan(request: Request, back_end: BackEnd, store: Store, tools: Tools) -> BuildPlan:
+    """What building a request takes.
+
+    Args:
+        request: What is wanted.
+        back_end: Where it is compiled.
+        store: Where the variant will be installed; sources and trees are kept in its cache.
+        tools: What a native build finds on this machine.
+    """
+    cache, name = store.cache, request.name
+    sources, tree = cache / "pytorch", cache / f"build-{name}"
+    if back_end == "docker":
+        phases, result = _docker(request, tree), tree / "libtorch"
+    else:
+        phases, result = _native(request, sources, tree, tools), sources / "torch"
+    return BuildPlan(
+        request=request,
+        back_end=back_end,
+        target=store.path(request.id),
+        sources=sources,
+        tree=tree,
+        result=result,
+        log=cache / f"build-{name}.log",
+        needs=("docker",) if back_end == "docker" else tuple(NEEDS),
+        phases=phases,
+    )
+
+
+def _native(request: Request, sources: Path, tree: Path, tools: Tools) -> tuple[Phase, ...]:
+    environment = sources.parent / "build-python"
+    python = environment / "bin" / "python"
+    variables = {
+        "TORCH_CUDA_ARCH_LIST": request.arch_list,
+        "MAX_JOBS": str(request.jobs),
+        "USE_CUDA": "1",
+        "BUILD_PYTHON": "0",
+        "BUILD_TEST": "0",
+        # Some of PyTorch's submodules ask for policies that CMake 4 has dropped.
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        # What the progress is read from, whatever the user's own setting is.
+        "NINJA_STATUS": "[%f/%t] ",
+        "PATH": os.pathsep.join(filter(None, (str(python.parent), tools.path))),
+        "PYTHONUNBUFFERED": "1",
+    }
+    script = str(sources / "tools" / "build_libtorch.py")
+    installed = [f"torch/{folder}" for folder in ("bin", *RESULTS)]
+    return (
+        Phase(
+            "fetch the sources",
+            tuple(_fetch(request, sources)),
+            mark=sources / ".git" / "flodl-sources",
+            settings=f"{request.repository} v{request.torch}\n",
+        ),
+        Phase(
+            "install the Python packages of the build",
+            tuple(_packages(sources, environment, python, tools)),
+            mark=environment / "flodl-packages",
+            settings=f"v{request.torch} {sys.executable}\n",
+        ),
+        Phase(
+            "compile; this takes hours",
+            (
+                # What an earlier build of other architectures has installed there.
+                Step(("git", "clean", "-ffdxq", "--", *installed), sources),
+                Step((str(python), script), tree, variables, counts=True),
+            ),
+        ),
+    )
+
+
+def _fetch(request: Request, sources: Path) -> Iterator[Step]:
+    """Commands that work alike in an empty folder, after an interruption and after another tag."""
+    tag = f"refs/tags/v{request.torch}"
+    quiet = {"GIT_TERMINAL_PROMPT": "0"}
+    yield Step(("git", "init", "--quiet", str(sources)), sources.parent, quiet)
+    for words in (
+        ("config", "remote.origin.url", request.repository),
+        ("fetch", "--depth", "1", "--force", "origin", f"{tag}:{tag}"),
+        ("checkout", "--quiet", "--force", "--detach", tag),
+        # What another version has generated inside the sources would be taken for this one's.
+        ("clean", "-ffdxq"),
+        ("submodule", "sync", "--quiet", "--recursive"),
+        (
+            *("submodule", "update", "--init", "--recursive", "--force", "--depth", "1"),
+            *("--jobs", str(request.jobs)),
+        ),
+    ):
+        yield Step(("git", *words), sources, quiet)
+
+
+def _packages(sources: Path, environment: Path, python: Path, tools: Tools) -> Iterator[Step]:
+    def pip(*words: str, if_there: Path | None = None, if_missing: Path | None = None) -> Step:
+        argv = (str(python), "-m", "pip", "install", *words)
+        return Step(argv, sources, if_there=if_there, if_missing=if_missing)
+
+    # Versions before 2.8 list what the build takes among all other requirements.
+    listed, older = sources / "requirements-build.txt", sources / "requirements.txt"
+    yield Step((sys.executable, "-m", "venv", "--clear", str(environment)), sources)
+    yield pip("-r", str(listed), if_there=listed)
+    yield pip("-r", str(older), if_there=older, if_missing=listed)
+    if not tools.has_ninja:
+        yield pip("ninja")
+
+
+def _docker(request: Request, tree: Path) -> tuple[Phase, ...]:
+    name = f"flodl-libtorch-{request.name}".replace("+", "-")
+    image = f"{name}:{request.torch}"
+    arguments = {
+        "REPOSITORY": request.repository,
+        "TORCH_VERSION": request.torch,
+        "TORCH_CUDA_ARCH_LIST": request.arch_list,
+        "MAX_JOBS": str(request.jobs),
+    }
+    words = [word for item in arguments.items() for word in ("--build-arg", "=".join(item))]
+    build = ("docker", "build", "--progress=plain", *words, "--tag", image, str(CONTAINER))
+
+    def step(*words: str, may_fail: bool = False) -> Step:
+        return Step(("docker", *words), tree, may_fail=may_fail)
+
+    return (
+        Phase(
+            "compile in a container; this takes hours",
+            # Clients before 23.0 use it only when told to, and the Dockerfile needs its caches.
+            (Step(build, tree, {"DOCKER_BUILDKIT": "1"}, counts=True),),
+        ),
+        Phase(
+            "copy the libraries out of the image",
+            (
+                step("rm", "--force", name, may_fail=True),
+                step("create", "--name", name, image, "none"),
+                step("cp", f"{name}:/usr/local/libtorch", str(tree)),
+                step("rm", name, may_fail=True),
+                step("image", "rm", image, may_fail=True),
+            ),
+        ),
+    )
+
+
+def render(plan: BuildPlan, palette: Palette) -> str:
+    """The plan for people; its commands can be pasted into a shell."""
+    place = f"in a container, CUDA {CONTAINER_CUDA}" if plan.back_end == "docker" else "natively"
+    archs = " ".join(map(str, plan.request.archs))
+    rows = (
+        ("variant", f"{plan.request.id} (libtorch {plan.request.torch} for {archs}, {place})"),
+        ("target", str(plan.target)),
+        ("log", str(plan.log)),
+        ("jobs", str(plan.request.jobs)),
+        ("needs", ", ".join(plan.needs)),
+    )
+    lines = [f"{palette.bold(f'{label:<8}')} {value}" for label, value in rows]
+    for phase in plan.phases:
+        lines += ["", palette.bold(phase.title)]
+        lines += [f"  {text}" for text in _commands(phase.steps)]
+    return "\n".join(lines) + "\n"
+
+
+def _commands(steps: Iterable[Step]) -> Iterator[str]:
+    folder = None
+    for step in steps:
+        if step.cwd != folder:
+            folder = step.cwd
+            place = join([str(folder)])
+            yield f"mkdir -p {place} && cd {place}"
+        assignments = "".join(f"{name}={_value(name, step)} " for name in step.env)
+        yield assignments + join(step.argv) + _condition(step)
+
+
+def _condition(step: Step) -> str:
+    conditions = []
+    if step.if_there is not None:
+        conditions.append(f"if there is a {step.if_there.name}")
+    if step.if_missing is not None:
+        conditions.append(f"if there is no {step.if_missing.name}")
+    return f"    # {' and '.join(conditions)}" if conditions else ""
+
+
+def _value(name: str, step: Step) -> str:
+    if name == "PATH":
+        return f'{quote(step.env[name].partition(os.pathsep)[0])}:"$PATH"'
+    return quote(step.env[name])

@@ -1,0 +1,43 @@
+"""Whether what was built has code for what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fdl.errors import BuildError
+from fdl.libtorch.architectures import Architecture
+from fdl.libtorch.prove import Facts, facts_of
+from fdl.libtorch.prove.facts import tally
+
+
+def verify(folder: Path, archs: Sequence[Architecture], log: Path) -> None:
+    """Check from the libraries themselves that a variant runs on every card it was built for.
+
+    Args:
+        folder: The variant.
+        archs: What was asked for.
+        log: Where the output of the build is.
+
+    Raises:
+        BuildError: Code for some architecture is missing.
+        LibtorchError: There are no libraries at all.
+    """
+    facts = facts_of(folder)
+    missing = [str(arch) for arch in archs if not _is_served(arch, facts)]
+    if missing:
+        found = " ".join(map(str, facts.architectures)) or "the processor alone"
+        raise BuildError(
+            f"what was built has no code for {', '.join(missing)}; it has code for {found}",
+            hint=f"find out in {log} why the build left it out; nothing was installed",
+        )
+
+
+def _is_served(arch: Architecture, facts: Facts) -> bool:
+    """Whether all libraries with GPU code have machine code, and PTX where it was asked for."""
+    if not facts.carriers:
+        return False
+    compiled = all(tally(one, arch.capability).native for one in facts.carriers)
+    served = all(tally(one, arch.capability).served for one in facts.carriers)
+    ptx = {image.architecture.capability for image in facts.images if image.form == "ptx"}
+    return compiled and served and (not arch.ptx or arch.capability in ptx)
