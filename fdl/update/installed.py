@@ -5,7 +5,7 @@ start-up time.
 """
 
 # pathlib as well.
-# ruff: noqa: PTH100, PTH113, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH113, PTH118, PTH123
 from __future__ import annotations
 
 import os
@@ -13,6 +13,7 @@ import sys
 
 from fdl import __version__
 from fdl.dispatch.compose import join
+from fdl.venv import listed, project_prefix, site_packages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def packages(directory: str, variables: Mapping[str, str]) -> list[Package]:
         variables: The environment variables.
     """
     own = Package(OWN_NAME, __version__, sys.prefix, is_own=True)
-    prefix = _project_prefix(directory, variables)
+    prefix = project_prefix(directory, variables)
     same_place = os.path.realpath(prefix) == os.path.realpath(sys.prefix)
     others = [
         Package(name, version, prefix)
@@ -73,23 +74,10 @@ def upgrade_command(prefix: str, names: list[str], *, is_own: bool) -> str:
     return join([_python(prefix), "-m", "pip", "install", "--upgrade", *names])
 
 
-def _project_prefix(directory: str, variables: Mapping[str, str]) -> str:
-    """The nearest ``.venv`` above, as for commands; else the activated one, else our own."""
-    folder = os.path.abspath(directory)
-    while True:
-        candidate = os.path.join(folder, ".venv")
-        if os.path.isfile(os.path.join(candidate, "pyvenv.cfg")):
-            return candidate
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return variables.get("VIRTUAL_ENV") or sys.prefix
-        folder = parent
-
-
 def _distributions(prefix: str) -> Iterator[tuple[str, str]]:
     """Name and version of the installed packages whose name is ours or begins with it."""
-    for folder in _site_packages(prefix):
-        for entry in _listed(folder):
+    for folder in site_packages(prefix):
+        for entry in listed(folder):
             if not entry.endswith(_SUFFIX):
                 continue
             stem, _, version = entry.removesuffix(_SUFFIX).partition("-")
@@ -97,24 +85,6 @@ def _distributions(prefix: str) -> Iterator[tuple[str, str]]:
             ours = name == OWN_NAME or name.startswith(f"{OWN_NAME}-")
             if ours and _LETTERS.issuperset(name) and version[:1].isdigit():
                 yield name, version
-
-
-def _site_packages(prefix: str) -> list[str]:
-    if os.name == "nt":
-        return [os.path.join(prefix, "Lib", "site-packages")]
-    lib = os.path.join(prefix, "lib")
-    return [
-        os.path.join(lib, name, "site-packages")
-        for name in _listed(lib)
-        if name.startswith("python3")
-    ]
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def _made_by_uv(prefix: str) -> bool:

@@ -1,0 +1,199 @@
+"""What is the matter, decided from facts alone."""
+
+# A path object would raise where a folder may not be entered.
+# ruff: noqa: PTH112, PTH118
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from fdl.diagnose.codes import CODES
+from fdl.diagnose.compatibility import (
+    architectures,
+    code_for,
+    counted,
+    driver_floor,
+    remedy,
+    runs_under,
+)
+from fdl.diagnose.report import Finding
+from fdl.diagnose.survey import Facts
+from fdl.hardware.visibility import ORDER, VARIABLE
+from fdl.libtorch.active import Variant
+
+_ORDER_OF_SEVERITY = ("error", "warning", "info")
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """Everything worth saying: errors first, and by number among equals."""
+    found = [
+        *_of_project(facts),
+        *_of_driver(facts),
+        *_of_visibility(facts),
+        *_of_libtorch(facts),
+        *_of_torch(facts),
+        *_of_surroundings(facts),
+    ]
+    return sorted(found, key=lambda one: (_ORDER_OF_SEVERITY.index(one.severity), one.code))
+
+
+def _finding(name: str, message: str, remedy: str = "") -> Finding:
+    code = CODES[name]
+    return Finding(
+        code=code.id, name=name, severity=code.severity, message=message, remedy=remedy or None
+    )
+
+
+def _of_project(facts: Facts) -> Iterator[Finding]:
+    if facts.manifest is not None:
+        yield _finding("manifest-broken", facts.manifest.message, facts.manifest.hint)
+    if facts.stock.obstacle:
+        yield _finding(
+            "store-unreadable",
+            f"the libtorch variants cannot be read: {facts.stock.obstacle}: {facts.stock.reason}",
+            f"ls -ld {facts.stock.obstacle}",
+        )
+    chosen = facts.environ.get("LIBTORCH", "")
+    if not chosen:
+        return
+    if not os.path.isdir(os.path.join(chosen, "lib")):
+        yield _finding(
+            "libtorch-variable-broken",
+            f"LIBTORCH={chosen} names a folder without lib/, and programs look there",
+            "unset LIBTORCH",
+        )
+    elif facts.stock.active and os.path.realpath(chosen) != os.path.realpath(
+        facts.stock.active.path
+    ):
+        yield _finding(
+            "libtorch-overridden",
+            f"programs use LIBTORCH={chosen}, not the active variant {facts.stock.active.id}",
+            "unset LIBTORCH",
+        )
+
+
+def _of_driver(facts: Facts) -> Iterator[Finding]:
+    for trouble in facts.nvidia.troubles:
+        yield _finding(trouble.kind, trouble.message, trouble.remedy)
+
+
+def _of_visibility(facts: Facts) -> Iterator[Finding]:
+    nvidia = facts.nvidia
+    if nvidia.restriction is None or not nvidia.gpus:
+        return
+    hidden = [gpu for gpu in nvidia.gpus if not gpu.visible]
+    setting = f"{VARIABLE}={nvidia.restriction}"
+    if len(hidden) == len(nvidia.gpus):
+        yield _finding("all-cards-hidden", f"{setting} hides every card", f"unset {VARIABLE}")
+    elif hidden:
+        names = ", ".join(f"[{gpu.index}] {gpu.name}" for gpu in hidden)
+        yield _finding("cards-hidden", f"{setting} hides {names}")
+    mixed = len({(gpu.name, gpu.capability) for gpu in nvidia.gpus}) > 1
+    if mixed and re.match(r"\s*\d", nvidia.restriction) and not _counts_along_the_bus(facts):
+        yield _finding(
+            "card-order",
+            f"the indices in {setting} count the fastest card first, while this report and "
+            "nvidia-smi count along the PCI bus",
+            f"export {ORDER}=PCI_BUS_ID",
+        )
+
+
+def _counts_along_the_bus(facts: Facts) -> bool:
+    return facts.environ.get(ORDER) == "PCI_BUS_ID"
+
+
+def _of_libtorch(facts: Facts) -> Iterator[Finding]:
+    variant = facts.stock.active
+    if facts.stock.obstacle:
+        return
+    if variant is None:
+        others = [one.id for one in facts.stock.installed]
+        cure = f"fdl libtorch activate {others[0]}" if others else "fdl libtorch install"
+        if facts.stock.named:
+            place = facts.stock.store.folder / ".active"
+            yield _finding(
+                "active-variant-missing",
+                f"{place} names `{facts.stock.named}`, which is not installed",
+                cure,
+            )
+        else:
+            yield _finding(
+                "no-active-variant",
+                f"no libtorch variant is active in {facts.stock.store.folder}",
+                cure,
+            )
+        return
+    yield from _of_cards(facts, variant)
+    if variant.cuda and counted(facts.nvidia):
+        yield from _of_driver_age(
+            facts, variant.cuda, "driver-too-old", variant.id, remedy(facts.nvidia, variant)
+        )
+
+
+def _of_cards(facts: Facts, variant: Variant) -> Iterator[Finding]:
+    archs = architectures(variant)
+    if archs is None:
+        yield _finding(
+            "architectures-unknown",
+            f"{variant.path}/.arch does not say which cards {variant.id} has code for",
+            "fdl libtorch check",
+        )
+        return
+    made_for = " ".join(map(str, archs)) or "the processor alone"
+    for gpu in counted(facts.nvidia):
+        card = f"card {gpu.index} ({gpu.name}, {gpu.sm})"
+        code = code_for(gpu, archs)
+        if code == "missing":
+            yield _finding(
+                "card-uncovered",
+                f"{variant.id} has no code for {card}; it is made for {made_for}",
+                remedy(facts.nvidia, variant),
+            )
+        elif code == "jit":
+            yield _finding(
+                "card-jit",
+                f"{variant.id} has no machine code for {card}: its PTX is compiled when it is "
+                "loaded, so first starts are slow",
+            )
+
+
+def _of_torch(facts: Facts) -> Iterator[Finding]:
+    torch = facts.environment.torch
+    if torch is None or not counted(facts.nvidia):
+        return
+    if not torch.cuda:
+        yield _finding(
+            "torch-without-cuda",
+            f"torch {torch.version} of {facts.environment.executable} is built without CUDA, "
+            "so it leaves the cards idle",
+            "fdl setup",
+        )
+    else:
+        name = f"torch {torch.version} of {facts.environment.executable}"
+        yield from _of_driver_age(
+            facts, torch.cuda, "torch-driver-too-old", name, "update the NVIDIA driver"
+        )
+
+
+def _of_driver_age(facts: Facts, cuda: str, kind: str, who: str, cure: str) -> Iterator[Finding]:
+    wsl = facts.system.wsl
+    if not runs_under(facts.nvidia, cuda, wsl=wsl):
+        yield _finding(
+            kind,
+            f"{who} needs CUDA {cuda} and with it driver {driver_floor(cuda, wsl=wsl)} or newer; "
+            f"this one is {facts.nvidia.driver}",
+            cure,
+        )
+
+
+def _of_surroundings(facts: Facts) -> Iterator[Finding]:
+    if facts.system.wsl:
+        yield _finding(
+            "wsl", "this is Linux under Windows (WSL2): the NVIDIA driver is that of Windows, and "
+            "none belongs into Linux"
+        )  # fmt: skip
+    if facts.system.container and not facts.nvidia.gpus:
+        yield _finding(
+            "container", "this is a container: it has the cards it was given when it was started"
+        )

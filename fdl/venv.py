@@ -1,0 +1,53 @@
+"""Python environments, found by their files: which one a project uses, and where its packages are.
+
+Imported when a command ends on a terminal: nothing beyond ``os`` and ``sys``.
+"""
+
+# pathlib would cost every command its start-up time.
+# ruff: noqa: PTH100, PTH113, PTH118, PTH120, PTH208
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def project_prefix(directory: str, variables: Mapping[str, str]) -> str:
+    """The nearest ``.venv`` above, as for commands; else the activated one, else our own.
+
+    Args:
+        directory: The folder to look from.
+        variables: The environment variables.
+    """
+    folder = os.path.abspath(directory)
+    while True:
+        candidate = os.path.join(folder, ".venv")
+        if os.path.isfile(os.path.join(candidate, "pyvenv.cfg")):
+            return candidate
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return variables.get("VIRTUAL_ENV") or sys.prefix
+        folder = parent
+
+
+def site_packages(prefix: str) -> list[str]:
+    """The folders of installed packages of an environment; they need not exist."""
+    if os.name == "nt":
+        return [os.path.join(prefix, "Lib", "site-packages")]
+    lib = os.path.join(prefix, "lib")
+    return [
+        os.path.join(lib, name, "site-packages")
+        for name in listed(lib)
+        if name.startswith("python3")
+    ]
+
+
+def listed(folder: str) -> list[str]:
+    """Names in a folder, sorted; none when it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
