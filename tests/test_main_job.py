@@ -110,11 +110,11 @@ def test_bad_arguments_are_refused_before_anything_is_written(demo, words, exit_
 
 
 def test_a_bad_batch_size_in_the_manifest_is_refused_with_its_place(demo):
-    manifest = demo.path / "train/fdl.yml"
+    manifest = demo.path / "train/fdl.yml.example"
     manifest.write_text(manifest.read_text().replace("batch_size: 32", "batch_size: 0"))
     done = demo("train")
     assert done.exit == 1
-    assert "train/fdl.yml:9:15: `training.batch_size` must be at least 1, not 0" in done.err
+    assert "train/fdl.yml.example:9:15: `training.batch_size` must be at least 1, not 0" in done.err
     assert not (demo.path / "runs").exists()
 
 

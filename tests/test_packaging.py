@@ -47,8 +47,10 @@ def run(bare, *words, cwd):
 
 def test_the_wheel_carries_templates_types_and_data(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert "fdl/scaffold/templates/native/train/main.py" in names
-    assert "fdl/scaffold/templates/native/dot-gitignore" in names
+    assert "fdl/scaffold/templates/project/train/main.py" in names
+    assert "fdl/scaffold/templates/project/dot-gitignore.j2" in names
+    assert "fdl/scaffold/templates/containers/{{ cpu_dockerfile }}.j2" in names
+    assert "fdl/scaffold/templates/parts/image.j2" in names
     assert "flodl/data/uci_digits/images.idx3-ubyte.gz" in names
     assert "flodl/data/uci_digits/ATTRIBUTION.md" in names
     assert {"fdl/py.typed", "flodl/py.typed"} <= set(names)
@@ -63,7 +65,7 @@ def test_the_source_archive_can_run_the_tests(wheel):
     (archive,) = wheel.parent.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
-    assert {"constraints.txt", "tests/conftest.py", "templates/native/train/fdl.yml"} <= names
+    assert {"constraints.txt", "tests/conftest.py", "templates/project/fdl"} <= names
 
 
 def test_without_torch_fdl_does_everything_that_needs_no_torch(bare, tmp_path):

@@ -1,4 +1,4 @@
-"""``fdl init NAME --native``: a new project that trains."""
+"""``fdl init NAME``: a new project that trains, in containers or without."""
 
 from __future__ import annotations
 
@@ -6,49 +6,61 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdl import __version__, output
-from fdl.errors import UsageError
-from fdl.scaffold import check_name, list_files, render
+from fdl import __version__, output, scaffold
+from fdl.scaffold import Mode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fdl.app import Call
+
+_HOW = {
+    Mode.MOUNTED: "Docker, libtorch mounted from this machine",
+    Mode.DOCKER: "Docker, libtorch in the image",
+    Mode.NATIVE: "no containers",
+}
+
+_FIRST = {
+    Mode.MOUNTED: ("fdl setup", "libtorch for this machine, and the images"),
+    Mode.DOCKER: ("docker compose build dev", "the image; else the first command makes it"),
+    Mode.NATIVE: ("fdl setup", "torch for this machine, where there is none yet"),
+}
+
+_THEN = (
+    ("fdl train quick", "a few epochs"),
+    ("fdl train", "the whole training; then change train/main.py"),
+    ("fdl --help", "the project's other commands"),
+)
 
 
 def init(call: Call) -> int:
-    """Scaffold a project: a model to edit, a manifest, a test.
+    """Scaffold a project: a model to edit, manifests, a test, what runs it.
 
     Raises:
-        FdlError: The name cannot be a folder's, the folder exists, or no mode was chosen.
+        FdlError: The name cannot be a folder's, the folder exists, or the flags contradict.
     """
     name: str = call.args.name
-    check_name(name)
-    if not call.args.native:
-        raise UsageError(
-            "choose how the project runs; this version knows native projects",
-            hint=f"fdl init {name} --native",
-        )
+    scaffold.check_name(name)
+    mode = scaffold.from_flags(docker=call.args.docker, native=call.args.native)
     target = Path.cwd() / name
-    requirement, remark = _requirement()
+    scaffold.refuse_existing(target)
+    if mode is None:
+        mode = Mode.MOUNTED if call.dry_run else scaffold.ask()
+    told = scaffold.values(name, mode, __version__)
     if call.dry_run:
-        files = list_files("native", target)
-        sys.stdout.write(f"Would create {name}/ with {len(files)} files:\n")
-        sys.stdout.writelines(f"  {name}/{file}\n" for file in files)
+        _print("Would create", name, mode, scaffold.list_files(mode.layers, told))
         return 0
-    written = render("native", target, {"name": name, "requirement": requirement})
-    if remark:
-        output.note(remark)
-    sys.stdout.write(f"Created {name}/ with {len(written)} files:\n")
-    sys.stdout.writelines(f"  {name}/{file}\n" for file in written)
-    sys.stdout.write(
-        f"\nNext:\n  cd {name}\n  fdl train quick    # a few epochs\n"
-        "  fdl train          # the whole training; then change train/main.py\n"
-        "  fdl --help         # the project's other commands\n"
-    )
+    written = scaffold.render(mode.layers, target, told)
+    if not scaffold.is_released(__version__):
+        output.note(f"flodl {__version__} is a development version, so nothing is pinned")
+    _print("Created", name, mode, written)
+    steps = (_FIRST[mode], *_THEN)
+    width = max(len(command) for command, _ in steps)
+    sys.stdout.write(f"\nNext:\n  cd {name}\n")
+    sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in steps)
     return 0
 
 
-def _requirement() -> tuple[str, str]:
-    """The project's requirement on flodl, and a remark when it is not pinned."""
-    if "dev" in __version__ or "+" in __version__:
-        return "flodl[train]", f"flodl {__version__} is a development version, so nothing is pinned"
-    return f"flodl[train]=={__version__}", ""
+def _print(verb: str, name: str, mode: Mode, files: Sequence[str]) -> None:
+    sys.stdout.write(f"{verb} {name}/ ({_HOW[mode]}) with {len(files)} files:\n")
+    sys.stdout.writelines(f"  {name}/{file}\n" for file in files)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fdl.dispatch.compose import quote
@@ -75,16 +75,26 @@ def _inside_project(plan: Plan) -> str:
 
 
 def _give_compose_its_inputs(plan: Plan, shell: Mapping[str, str]) -> None:
-    """Add what compose files refer to as ``${NAME}`` and nobody has set."""
-    inputs = compose_variables(plan.root)
+    for name, (value, source) in compose_inputs(plan.root, {*shell, *plan.env}).items():
+        plan.set(Variable(name, value, source))
+
+
+def compose_inputs(project: str, taken: Collection[str]) -> dict[str, tuple[str, str]]:
+    """What compose files refer to as ``${NAME}`` and nobody has set: name -> value and origin.
+
+    Args:
+        project: Folder of the project.
+        taken: Names that have a value already; those of the project's ``.env`` are added.
+    """
+    inputs = compose_variables(project)
     # Shells know the user's id, but do not export it; files in the mount shall belong to the user.
     if os.name != "nt":
         inputs["UID"] = str(os.getuid()), "fdl"
         inputs["GID"] = str(os.getgid()), "fdl"
-    taken = {*shell, *plan.env, *_compose_settings(plan.root)}
-    for name, (value, source) in inputs.items():
-        if name not in taken:
-            plan.set(Variable(name, value, source))
+    settings = _compose_settings(project)
+    return {
+        name: value for name, value in inputs.items() if name not in taken and name not in settings
+    }
 
 
 def _compose_settings(project: str) -> set[str]:
@@ -139,16 +149,24 @@ def _compose_document(project: str) -> object:
         return node.value
 
     Loader.add_constructor(None, untagged)
+    try:
+        return yaml.load(compose_text(project), Loader)  # noqa: S506 -- a SafeLoader
+    # Docker itself reports a broken file a moment later, and better than fdl could.
+    except (ValueError, yaml.YAMLError):
+        return None
+
+
+def compose_text(project: str) -> str:
+    """What the compose file says; empty when it is missing or unreadable."""
     for name in COMPOSE_FILES:
         try:
             with open(os.path.join(project, name), encoding="utf-8") as file:
-                return yaml.load(file, Loader)  # noqa: S506 -- a SafeLoader
+                return file.read()
         except FileNotFoundError:
             continue
-        # Docker itself reports a broken file a moment later, and better than fdl could.
-        except (OSError, ValueError, yaml.YAMLError):
-            return None
-    return None
+        except (OSError, ValueError):
+            return ""
+    return ""
 
 
 def _source_and_target(mount: object) -> tuple[object, str]:

@@ -23,6 +23,10 @@ def execute(plan: Plan) -> int:
         FdlError: The program cannot be started.
     """
     _say_first(plan)
+    if plan.service:
+        from fdl.run.docker import make_mounted_folders
+
+        make_mounted_folders(plan)
     began = time.time()
     if os.name == "nt":
         from fdl.run.windows import run

@@ -1,4 +1,4 @@
-"""What to do when ``docker compose run`` fails for a reason of Docker's own.
+"""What ``docker compose run`` leaves to others: folders to mount, and the causes of its failures.
 
 The child's stderr belongs to the child: a pipe in between would take its terminal and its order
 away. So Docker's message goes to the user untouched, and afterwards Docker is asked, read-only,
@@ -6,14 +6,17 @@ what is wrong. A hint is given only when the container never started: then the e
 the command's. Nothing is asked after a success or a code that Docker does not use.
 """
 
+# The paths of a Plan are strings.
+# ruff: noqa: PTH103, PTH118
 from __future__ import annotations
 
 import json
 import os
 import subprocess
 import time
+from contextlib import suppress
 
-from fdl.dispatch.container import services
+from fdl.dispatch.container import compose_text, services
 from fdl.plan import Plan
 from fdl.suggest import nearest
 
@@ -34,6 +37,19 @@ _NVIDIA = (
 )
 
 _Answer = subprocess.CompletedProcess[str]
+
+
+def make_mounted_folders(plan: Plan) -> None:
+    """Make the folders of libtorch that the compose file mounts, where they are not there yet.
+
+    Docker would make them as well, and they would belong to root.
+    """
+    settings = compose_text(plan.root)
+    for one in plan.variables:
+        if one.name in ("LIBTORCH_CPU_PATH", "LIBTORCH_HOST_PATH") and one.name in settings:
+            # Where it cannot be made, Docker has the better message.
+            with suppress(OSError):
+                os.makedirs(os.path.join(plan.root, one.value), exist_ok=True)
 
 
 def advice(plan: Plan, code: int, began: float) -> str:

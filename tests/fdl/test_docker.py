@@ -254,6 +254,34 @@ def test_compose_learns_no_cuda_version_of_a_cpu_variant(contained, engine, arch
     }
 
 
+def test_compose_learns_the_torch_version_of_the_active_variant(contained, engine):
+    variant(contained, "torch=2.13.0\ncuda=13.2\n", "precompiled/cu132")
+    inputs(contained, engine)
+    assert engine.runs()[-1]["env"]["TORCH_VERSION"] == "2.13.0"
+
+
+def test_folders_that_compose_mounts_are_made_by_fdl_so_that_they_are_the_users(project, engine):
+    folder = project(
+        {
+            "fdl.yml": "commands: {t: {run: 'true', docker: dev}}",
+            "compose.yml": """
+                services:
+                  dev: {volumes: ['.:/workspace', '${LIBTORCH_CPU_PATH}:/usr/local/libtorch:ro']}
+                """,
+        }
+    )
+    assert outside(folder, engine, "--dry-run", "t").returncode == 0
+    assert not (folder / "libtorch").exists()
+    assert outside(folder, engine, "t").returncode == 0
+    assert (folder / "libtorch/precompiled/cpu").is_dir()
+
+
+def test_a_compose_file_without_libtorch_gets_no_such_folder(contained, engine):
+    (contained / "compose.yml").write_text("services: {dev: {volumes: ['.:/workspace']}}")
+    assert outside(contained, engine, "t").returncode == 0
+    assert not (contained / "libtorch").exists()
+
+
 @pytest.mark.parametrize("active", [None, "", "\n", "../../etc", "precompiled/..", "other/cpu"])
 def test_without_an_active_variant_compose_learns_the_cpu_path_alone(contained, engine, active):
     if active is not None:

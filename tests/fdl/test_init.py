@@ -1,21 +1,32 @@
 """``fdl init``: all of a project, or nothing of it."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
 
 import pytest
 
-EXPECTED = [
+from tests.fdl.terminal import Terminal
+
+NATIVE = [
     ".gitignore",
     "README.md",
+    "fdl",
     "fdl.yml.example",
     "pyproject.toml",
     "tests/test_train.py",
-    "train/fdl.yml",
+    "train/fdl.yml.example",
     "train/main.py",
 ]
+CONTAINERS = [".dockerignore", "Dockerfile.cuda", "docker-compose.yml"]
+EXPECTED = {
+    "mounted": sorted([*NATIVE, *CONTAINERS, "Dockerfile"]),
+    "docker": sorted([*NATIVE, *CONTAINERS, "Dockerfile.cpu"]),
+    "native": NATIVE,
+}
+FLAGS = {"mounted": [], "docker": ["--docker"], "native": ["--native"]}
 
 
 def tree(folder):
@@ -24,23 +35,71 @@ def tree(folder):
     )
 
 
-def test_init_writes_a_complete_native_project(fdl, tmp_path):
-    done = fdl("init", "my-model_2", "--native")
-    assert (done.exit, done.out.splitlines()[0]) == (0, "Created my-model_2/ with 7 files:")
-    assert "cd my-model_2" in done.out
-    made = tmp_path / "my-model_2"
-    assert tree(made) == EXPECTED
-    assert 'name = "my-model_2"' in (made / "pyproject.toml").read_text()
-    assert "description: my-model_2" in (made / "fdl.yml.example").read_text()
-    assert "docker" not in "".join((made / name).read_text() for name in EXPECTED).lower()
-    assert len((made / "train/main.py").read_text().splitlines()) < 80
-    assert stat.S_IMODE(made.stat().st_mode) == 0o777 & ~current_umask()
-
-
 def current_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+@pytest.mark.parametrize("mode", EXPECTED)
+def test_init_writes_a_complete_project_in_every_mode(fdl, tmp_path, mode):
+    done = fdl("init", "my-model_2", *FLAGS[mode])
+    assert done.exit == 0, done.err
+    made = tmp_path / "my-model_2"
+    assert tree(made) == EXPECTED[mode]
+    title, *listed = done.out.splitlines()
+    assert title.startswith("Created my-model_2/ (")
+    assert title.endswith(f") with {len(EXPECTED[mode])} files:")
+    assert listed[: len(EXPECTED[mode])] == [f"  my-model_2/{name}" for name in EXPECTED[mode]]
+    assert 'name = "my-model_2"' in (made / "pyproject.toml").read_text()
+    assert "description: my-model_2" in (made / "fdl.yml.example").read_text()
+    assert not [name for name in tree(made) if "{%" in (made / name).read_text()]
+    assert len((made / "train/main.py").read_text().splitlines()) < 80
+    everything = 0o777 & ~current_umask()
+    assert stat.S_IMODE(made.stat().st_mode) == everything
+    assert stat.S_IMODE((made / "fdl").stat().st_mode) == everything
+    assert [path.name for path in tmp_path.iterdir()] == ["my-model_2"]
+
+
+@pytest.mark.case("cli", 59)
+def test_a_native_project_knows_no_docker_and_what_cannot_be_is_refused(fdl, tmp_path):
+    assert fdl("init", "p", "--native").exit == 0
+    made = tree(tmp_path / "p")
+    assert not [name for name in made if "docker" in name.lower()]
+    assert not [name for name in made if "docker" in (tmp_path / "p" / name).read_text().lower()]
+    shutil.rmtree(tmp_path / "p")
+
+    assert fdl("init", "a b").exit == 1
+    both = fdl("init", "p", "--docker", "--native")
+    assert both.exit == 1
+    assert "error: `--docker` and `--native` exclude each other; nothing was written" in both.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", EXPECTED)
+def test_a_dry_run_lists_the_files_and_writes_none(fdl, tmp_path, mode):
+    done = fdl("init", "demo", *FLAGS[mode], "-n")
+    assert done.exit == 0
+    title, *listed = done.out.splitlines()
+    assert title.startswith("Would create demo/ (")
+    assert listed == [f"  demo/{name}" for name in EXPECTED[mode]]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "first"),
+    [
+        ("mounted", "fdl setup "),
+        ("docker", "docker compose build dev "),
+        ("native", "fdl setup "),
+    ],
+)
+def test_the_next_steps_are_those_of_the_mode(fdl, mode, first):
+    *_, change, step, quick, whole, page = fdl("init", "demo", *FLAGS[mode]).out.splitlines()
+    assert change == "  cd demo"
+    assert step.strip().startswith(first)
+    commands = [line.partition("  #")[0].strip() for line in (quick, whole, page)]
+    assert commands == ["fdl train quick", "fdl train", "fdl --help"]
 
 
 def test_a_development_version_pins_nothing_and_says_so(fdl, tmp_path):
@@ -57,11 +116,18 @@ def test_a_name_that_is_no_name_is_refused_and_nothing_written(fdl, tmp_path, na
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("name", "package"), [("_x_", "x"), ("__", "project"), ("A-b", "A-b")])
+def test_a_name_becomes_one_that_packages_may_have(fdl, tmp_path, name, package):
+    assert fdl("init", name, "--native").exit == 0
+    assert f'name = "{package}"' in (tmp_path / name / "pyproject.toml").read_text()
+
+
 def test_an_existing_target_is_refused_and_left_alone(fdl, project, tmp_path):
     project({"demo/keep.txt": "mine\n"})
-    done = fdl("init", "demo", "--native")
-    assert done.exit == 1
-    assert f"error: {tmp_path / 'demo'} exists already; nothing was written" in done.err
+    for words in (["--native"], [], ["-n"]):
+        done = fdl("init", "demo", *words)
+        assert done.exit == 1
+        assert f"error: {tmp_path / 'demo'} exists already; nothing was written" in done.err
     assert tree(tmp_path) == ["demo/keep.txt"]
 
 
@@ -71,11 +137,12 @@ def test_a_dangling_link_is_an_existing_target_too(fdl, tmp_path):
     assert (tmp_path / "demo").readlink() == tmp_path / "nowhere"
 
 
-def test_without_a_mode_init_says_what_to_type(fdl, tmp_path):
-    done = fdl("init", "demo")
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_folder_that_cannot_be_written_is_named(fdl, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    done = fdl("init", "demo", cwd="locked")
     assert done.exit == 1
-    assert "fdl init demo --native" in done.err
-    assert list(tmp_path.iterdir()) == []
+    assert f"error: cannot write {tmp_path / 'locked/demo'}" in done.err
 
 
 def test_missing_and_surplus_arguments_exit_with_2(fdl, tmp_path):
@@ -85,25 +152,151 @@ def test_missing_and_surplus_arguments_exit_with_2(fdl, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_scaffold_lists_its_commands_and_shows_what_training_would_run(fdl):
-    fdl("init", "demo", "--native")
+# Questions ------------------------------------------------------------------------------------
+
+DOCKER, LIBTORCH = "Run in Docker containers? [Y/n] ", "or from the image (baked)? [M/b] "
+
+
+@pytest.mark.parametrize(
+    ("answers", "mode"),
+    [
+        ([(DOCKER, "\n"), (LIBTORCH, "\n")], "mounted"),
+        ([(DOCKER, "y\n"), (LIBTORCH, "mount\n")], "mounted"),
+        ([(DOCKER, "YES\n"), (LIBTORCH, "b\n")], "docker"),
+        ([(DOCKER, "n\n")], "native"),
+        ([(DOCKER, "what?\n"), (DOCKER, " no \n")], "native"),
+        ([(DOCKER, "\x04"), (LIBTORCH, "\x04")], "mounted"),
+    ],
+)
+def test_on_a_terminal_the_mode_is_asked_for(tmp_path, answers, mode):
+    with Terminal("init", "demo", cwd=tmp_path) as terminal:
+        for question, answer in answers:
+            terminal.read_until(question)
+            terminal.text = ""
+            terminal.press(answer)
+        assert terminal.finish() == 0
+    assert tree(tmp_path / "demo") == EXPECTED[mode]
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "mode"),
+    [
+        (["init", "demo", "--docker"], {}, "docker"),
+        (["init", "demo", "--native"], {}, "native"),
+        (["-y", "init", "demo"], {}, "mounted"),
+        (["init", "demo"], {"CI": "true"}, "mounted"),
+    ],
+)
+def test_flags_yes_and_ci_leave_nothing_to_ask(tmp_path, words, variables, mode):
+    with Terminal(*words, cwd=tmp_path, env=variables) as terminal:
+        assert terminal.finish() == 0
+        assert "?" not in terminal.text.partition("Created")[0]
+    assert tree(tmp_path / "demo") == EXPECTED[mode]
+
+
+def test_no_question_is_asked_about_a_folder_that_is_there(tmp_path):
+    (tmp_path / "demo").mkdir()
+    with Terminal("init", "demo", cwd=tmp_path) as terminal:
+        assert terminal.finish() == 1
+        assert "exists already" in terminal.text
+        assert "?" not in terminal.text
+
+
+def test_ctrl_c_at_a_question_writes_nothing(tmp_path):
+    with Terminal("init", "demo", cwd=tmp_path) as terminal:
+        terminal.read_until(DOCKER)
+        terminal.press("\x03")
+        assert terminal.finish() == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+# What was made --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", EXPECTED)
+def test_the_project_lists_its_commands(fdl, mode):
+    fdl("init", "demo", *FLAGS[mode])
     page = fdl("--help", cwd="demo")
-    assert page.exit == 0
-    for name in ("train", "test", "build", "lint", "check"):
-        assert f"\n    {name} " in page.out or f"\n  {name} " in page.out
+    assert (page.exit, page.err) == (0, "")
+    names = {line.split()[0] for line in page.out.splitlines() if line.startswith("  ")}
+    everywhere = {"train", "test", "build", "lint", "check"}
+    assert everywhere | {"cuda-train", "cuda-test", "cuda-build"} <= names
+    assert ({"shell", "cuda-shell"} <= names) == (mode != "native")
+
+
+def test_a_native_project_shows_what_training_would_run(fdl, tmp_path):
+    fdl("init", "demo", "--native")
     plan = fdl("--dry-run", "train", "quick", "--lr", "0.01", cwd="demo")
     assert plan.exit == 0
-    assert "python main.py --epochs" in plan.out
-    assert "train/fdl.yml:" in plan.out
+    assert "python main.py --epochs 3" in plan.out
+    assert "train/fdl.yml.example:" in plan.out
+    assert not (tmp_path / "demo/fdl.yml").exists()
+    plan = fdl("--dry-run", "cuda-train", "--", "--epochs", "2", cwd="demo")
+    assert plan.exit == 0
+    assert "python train/main.py --epochs 2" in plan.out
 
 
-def test_the_scaffolds_own_test_passes(fdl, tmp_path):
+def test_the_first_command_makes_the_manifests_one_owns(fdl, tmp_path):
     fdl("init", "demo", "--native")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=tmp_path / "demo",
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+    done = fdl("train", "quick", "--epochs", "1", cwd="demo")
+    assert done.exit == 0, done.err
+    assert " on held-out digits" in done.out
+    made = tmp_path / "demo"
+    for folder in (made, made / "train"):
+        assert f"copied fdl.yml.example to fdl.yml in {folder}" in done.err
+        assert (folder / "fdl.yml").read_text() == (folder / "fdl.yml.example").read_text()
+    assert [path.name for path in (made / "runs").iterdir()] == ["quick"]
+    assert "copied" not in fdl("lint", cwd="demo").err
+
+
+def test_the_projects_own_checks_pass(fdl, tmp_path):
+    fdl("init", "demo", "--native")
+    # Of the project alone, not of the folders above it.
+    (tmp_path / "demo/ruff.toml").write_text("")
+    done = fdl("check", cwd="demo", env={"PYTHONDONTWRITEBYTECODE": "1"}, timeout=120)
+    assert done.exit == 0, done.out + done.err
+    assert "All checks passed!" in done.out
+    assert " passed" in done.out
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize("mode", EXPECTED)
+def test_git_keeps_what_was_made_and_forgets_what_work_leaves(fdl, tmp_path, mode):
+    fdl("init", "demo", *FLAGS[mode])
+    made = tmp_path / "demo"
+
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=made, capture_output=True, text=True)
+
+    assert git("init", "-q").returncode == 0
+    kept = git("ls-files", "--others", "--exclude-standard").stdout.split()
+    assert sorted(kept) == EXPECTED[mode]
+    left = [
+        *("fdl.yml", "train/fdl.yml", "fdl.yaml", ".fdl/x", ".venv/x", "venv/x", "runs/train/x"),
+        *("last.fdl", "train/last.fdl", "out.log", "libtorch/precompiled/cpu/lib/x"),
+    ]
+    ignored = git("check-ignore", *left).stdout.split()
+    if mode == "docker":
+        left.pop()
+    assert ignored == left
+
+
+def test_calls_at_once_make_one_project(tmp_path):
+    calls = [
+        subprocess.Popen(
+            [sys.executable, "-m", "fdl", "init", "demo", "--native"],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    said = [call.communicate(timeout=60)[1] for call in calls]
+    assert sorted(call.returncode for call in calls) == [0, 1, 1, 1]
+    refusal = f"error: {tmp_path / 'demo'} exists already; nothing was written\n"
+    assert sum(refusal in one for one in said) == 3
+    assert "Traceback" not in "".join(said)
+    assert tree(tmp_path / "demo") == NATIVE
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]

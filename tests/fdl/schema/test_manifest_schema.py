@@ -221,9 +221,9 @@ def test_a_manifest_without_the_header_gets_no_editors_copy(project, fdl):
     assert not (folder / ".fdl/manifest.schema.json").exists()
 
 
-def test_new_projects_name_the_editors_copy_in_every_manifest():
-    template = REPOSITORY / "templates/native"
-    root = (template / "fdl.yml.example.j2").read_text().splitlines()[0]
-    child = (template / "train/fdl.yml").read_text().splitlines()[0]
+def test_new_projects_name_the_editors_copy_in_every_manifest(fdl, tmp_path):
+    assert fdl("init", "demo", "--native").exit == 0
+    root = (tmp_path / "demo/fdl.yml.example").read_text().splitlines()[0]
+    child = (tmp_path / "demo/train/fdl.yml.example").read_text().splitlines()[0]
     assert root == "# yaml-language-server: $schema=.fdl/manifest.schema.json"
     assert child == "# yaml-language-server: $schema=../.fdl/manifest.schema.json"

@@ -1,14 +1,18 @@
 """The model takes images, gives ten logits per image, and learns."""
 
+import pytest
 import torch
 from flodl import Batch, digits
 from main import build_model, train_step
 
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
-def test_a_few_steps_lower_the_loss():
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_few_steps_lower_the_loss(device):
     torch.manual_seed(0)
-    model = build_model()
-    images, labels = digits("train").get_batch(range(64))
+    model = build_model().to(device)
+    images, labels = (column.to(device) for column in digits("train").get_batch(range(64)))
     assert model(images).shape == (64, 10)
 
     batch = Batch((images, labels), ("image", "label"))

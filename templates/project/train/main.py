@@ -4,10 +4,9 @@ import sys
 
 import torch
 from fdl import FdlArgs, option
+from flodl import Batch, FlowBuilder, Graph, RunDirectory, Trainer, digits, entry
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-from flodl import Batch, FlowBuilder, Graph, RunDirectory, Trainer, digits, entry
 
 
 class Args(FdlArgs):

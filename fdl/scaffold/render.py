@@ -1,0 +1,124 @@
+"""Rendering a new project from ``templates/``, all of it or none of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from fdl.errors import ScaffoldError
+
+Values = Mapping[str, str | bool]
+"""What templates may ask for."""
+
+
+def templates_dir() -> Path:
+    """The folder of the project skeletons: the checkout's own, else the one packed in the wheel."""
+    package = Path(__file__).resolve().parent
+    checkout = package.parent.parent
+    if (checkout / "pyproject.toml").is_file() and (checkout / "templates").is_dir():
+        return checkout / "templates"
+    return package / "templates"
+
+
+def refuse_existing(target: Path) -> None:
+    """Check that nothing bears a project's name, not even a dangling link.
+
+    Raises:
+        ScaffoldError: Something does.
+    """
+    if os.path.lexists(target):
+        raise ScaffoldError(
+            f"{target} exists already; nothing was written",
+            hint="choose another name, or remove it first",
+        )
+
+
+def render(layers: Sequence[str], target: Path, values: Values) -> list[str]:
+    """Write the project ``target`` from folders of ``templates/``.
+
+    The files are made in a temporary neighbour which is then renamed, so that an interrupted or
+    failing call leaves nothing behind. ``dot-x`` becomes ``.x``; ``x.j2`` is rendered to ``x``, and
+    names may hold ``{{ values }}``, too. What begins with ``#!`` becomes executable.
+
+    Returns:
+        The written files, relative to ``target``, sorted.
+
+    Raises:
+        ScaffoldError: The target exists, or its parent cannot be written.
+    """
+    refuse_existing(target)
+    staging = None
+    try:
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        written = _fill(layers, staging, values)
+        staging.chmod(0o777 & ~_umask())
+        staging.rename(target)
+    except BaseException as error:
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        # Somebody else may have been faster.
+        refuse_existing(target)
+        raise ScaffoldError(
+            f"cannot write {target}: {error.strerror}",
+            hint="change to a folder you may write to, with room in it",
+        ) from None
+    return written
+
+
+def list_files(layers: Sequence[str], values: Values) -> list[str]:
+    """What :func:`render` would write, relative to its target and sorted."""
+    engine = _engine()
+    return sorted(name for name, _ in _files(engine, layers, values))
+
+
+def _engine() -> Environment:
+    return Environment(  # noqa: S701 - the output is source code, not HTML
+        loader=FileSystemLoader(templates_dir()),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+    )
+
+
+def _files(engine: Environment, layers: Sequence[str], values: Values) -> Iterator[tuple[str, str]]:
+    """The name of every file to write, and that of its template."""
+    for template in sorted(engine.list_templates()):
+        layer, _, path = template.partition("/")
+        if layer in layers and "__pycache__" not in path:
+            parts = engine.from_string(path.removesuffix(".j2")).render(values).split("/")
+            yield "/".join(_plain(part) for part in parts), template
+
+
+def _plain(part: str) -> str:
+    return "." + part.removeprefix("dot-") if part.startswith("dot-") else part
+
+
+def _fill(layers: Sequence[str], staging: Path, values: Values) -> list[str]:
+    engine = _engine()
+    written = []
+    for name, template in _files(engine, layers, values):
+        if template.endswith(".j2"):
+            text = engine.get_template(template).render(values)
+        else:
+            text = (templates_dir() / template).read_text(encoding="utf-8")
+        file = staging / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Shells and containers read these files wherever they were written.
+        file.write_text(text, encoding="utf-8", newline="\n")
+        if text.startswith("#!"):
+            file.chmod(0o777 & ~_umask())
+        written.append(name)
+    return sorted(written)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
