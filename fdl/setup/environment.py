@@ -1,0 +1,81 @@
+"""How a project's own environment is made: images of its compose file, a virtual environment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from fdl.setup.facts import VENV, Facts, ProjectFacts, python_of
+from fdl.setup.steps import Program
+
+TORCH_INDEX = "FLODL_TORCH_INDEX"
+"""Variable with the index to take torch from, instead of PyTorch's own."""
+
+_INDEXES = "https://download.pytorch.org/whl"
+
+
+def images(project: ProjectFacts, *, cuda: bool) -> Iterator[Program]:
+    """The steps that build the images a project runs in.
+
+    Args:
+        project: The project.
+        cuda: Whether there is a card, and a variant to use it with.
+    """
+    wanted = ["dev", "cuda"] if cuda else ["dev"]
+    for service in wanted:
+        if service in project.services:
+            yield Program(
+                ("docker", "compose", "build", service),
+                project.root,
+                images=True,
+                optional=True,
+                consequence=f"commands that run in `{service}` will try to build it first",
+            )
+
+
+def native(
+    facts: Facts, project: ProjectFacts, cuda: str | None, environ: Mapping[str, str]
+) -> Iterator[Program]:
+    """The steps that make a virtual environment with torch and the project in it.
+
+    torch itself comes from the index for the CUDA version, without what it needs in turn: that
+    comes with the project from the user's own index, which holds more versions of it.
+
+    Args:
+        facts: The machine.
+        project: The project.
+        cuda: The CUDA version; None for CPU.
+        environ: The environment variables.
+    """
+    if not project.has_venv:
+        uses_venv = facts.makes_venvs
+        make = (sys.executable, "-m", "venv") if uses_venv else ("uv", "venv", "--seed")
+        yield Program((*make, VENV), project.root)
+    install = _install(facts, project)
+    if not project.venv_has_torch:
+        index = environ.get(TORCH_INDEX) or f"{_INDEXES}/{_tag(cuda)}"
+        yield Program(
+            (*install, "--no-deps", "--index-url", index, "torch"),
+            project.root,
+            optional=True,
+            consequence="torch is taken from your own index instead",
+        )
+    editable = ("--editable", ".") if project.is_package else ()
+    yield Program((*install, *editable, "torch"), project.root)
+
+
+def _install(facts: Facts, project: ProjectFacts) -> tuple[str, ...]:
+    """What installs into the project's environment, without what to install."""
+    python = str(python_of(Path(VENV)))
+    own = (python, "-m", "pip", "install")
+    if not project.has_venv or project.venv_has_pip:
+        return own
+    if facts.own_pip:
+        return (sys.executable, "-m", "pip", "--python", python, "install")
+    return ("uv", "pip", "install", "--python", python) if facts.has_uv else own
+
+
+def _tag(cuda: str | None) -> str:
+    """``cu128`` for ``12.8`` and ``12.8.1``."""
+    return f"cu{''.join(cuda.split('.')[:2])}" if cuda else "cpu"

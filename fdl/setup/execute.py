@@ -1,0 +1,73 @@
+"""Carrying out the steps of a set-up."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+
+from fdl import output
+from fdl.dispatch.compose import join
+from fdl.dispatch.container import compose_inputs
+from fdl.errors import FdlError
+from fdl.hardware import Nvidia
+from fdl.libtorch.install import install
+from fdl.libtorch.request import Request, decide
+from fdl.libtorch.store import Store
+from fdl.setup.plan import Plan
+from fdl.setup.steps import Activate, Install, Program
+
+
+def execute(plan: Plan, store: Store, nvidia: Nvidia, environ: Mapping[str, str]) -> int:
+    """Take every step; a failure ends it, unless the step is an optional one.
+
+    Args:
+        plan: The steps.
+        store: Where variants are installed.
+        nvidia: The cards, where a source of libtorch has to choose for them.
+        environ: The environment variables.
+
+    Returns:
+        How many optional steps have failed.
+
+    Raises:
+        FdlError: A step has failed; what was done before stays.
+    """
+    failed = 0
+    for step in plan.steps:
+        output.note(f"$ {step.typed}")
+        if isinstance(step, Install):
+            _install(step, store, nvidia, environ)
+        elif isinstance(step, Activate):
+            store.activate(step.id)
+        elif not _run(step, environ):
+            failed += 1
+    return failed
+
+
+def _install(step: Install, store: Store, nvidia: Nvidia, environ: Mapping[str, str]) -> None:
+    request = Request(step.variant, source=step.source)
+    decision = decide(request, lambda: nvidia, store.root, environ)
+    done = install(store, decision.source, activate=step.activate, environ=environ)
+    if not done.fresh:
+        output.note(f"{done.variant.id} is installed already")
+
+
+def _run(step: Program, environ: Mapping[str, str]) -> bool:
+    """Run a program with the terminal of this process; False when an optional one fails."""
+    variables = dict(environ)
+    if step.images:
+        inputs = compose_inputs(str(step.cwd), environ)
+        variables |= {name: value for name, (value, _) in inputs.items()}
+    try:
+        code = subprocess.run(step.argv, cwd=step.cwd, env=variables, check=False).returncode
+    except OSError as error:
+        problem = f"`{step.typed}` cannot be started: {error.strerror}"
+    else:
+        if code == 0:
+            return True
+        problem = f"`{step.typed}` failed with exit code {code}"
+    again = f"cd {join([str(step.cwd)])} && {step.typed}"
+    if not step.optional:
+        raise FdlError(problem, hint=f"its own words are above; try again with: {again}")
+    output.warning(f"{problem}; {step.consequence}", again)
+    return False

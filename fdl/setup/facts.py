@@ -1,0 +1,141 @@
+"""What a set-up depends on, gathered once."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fdl.dispatch.container import services
+from fdl.errors import LibtorchError
+from fdl.hardware import Nvidia, System, nvidia, system
+from fdl.libtorch.active import Variant
+from fdl.libtorch.catalog import Artifact, artifacts, default_version, this_platform
+from fdl.libtorch.store import Store
+
+VENV = ".venv"
+"""The virtual environment of a project, which commands of its manifest run in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFacts:
+    """The project to prepare.
+
+    Attributes:
+        root: Its folder.
+        services: The services that its compose file names.
+        is_package: Whether it can be installed: it has a ``pyproject.toml``.
+        has_venv: Whether it has a virtual environment.
+        venv_has_pip: Whether there is a pip in that.
+        venv_has_torch: Whether there is a torch in that.
+    """
+
+    root: Path
+    services: tuple[str, ...] = ()
+    is_package: bool = False
+    has_venv: bool = False
+    venv_has_pip: bool = False
+    venv_has_torch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything the plan is made of.
+
+    Attributes:
+        system: The machine.
+        nvidia: Its cards and their driver.
+        root: The project's folder, or the working directory where there is no project.
+        torch: The torch version that variants are installed of.
+        archives: Its archives for this platform.
+        no_archives: Why there are none; None when there are.
+        installed: The variants of the store.
+        active: The one in use; None for none.
+        makes_venvs: Whether this interpreter can make virtual environments with pip in them.
+        own_pip: Whether this interpreter has a pip.
+        project: The project; None when the user's own store is to be prepared.
+    """
+
+    system: System
+    nvidia: Nvidia
+    root: Path
+    torch: str
+    archives: tuple[Artifact, ...] = ()
+    no_archives: LibtorchError | None = None
+    installed: tuple[Variant, ...] = ()
+    active: Variant | None = None
+    makes_venvs: bool = True
+    own_pip: bool = True
+    project: ProjectFacts | None = None
+
+    @property
+    def has_docker(self) -> bool:
+        """Whether images can be built here; not from inside a container."""
+        return self.system.docker not in ("", "container")
+
+    @property
+    def has_uv(self) -> bool:
+        """Whether uv is there, which needs neither pip nor ensurepip."""
+        return "uv" in self.system.tools
+
+    @property
+    def has_toolchain(self) -> bool:
+        """Whether virtual environments can be made."""
+        return self.makes_venvs or self.has_uv
+
+
+def gather(store: Store, environ: Mapping[str, str]) -> Facts:
+    """Look at the machine, the store and the project it belongs to.
+
+    Args:
+        store: The store.
+        environ: The environment variables.
+    """
+    archives: tuple[Artifact, ...] = ()
+    no_archives = None
+    try:
+        archives = tuple(artifacts(default_version(), this_platform()))
+    except LibtorchError as error:
+        no_archives = error
+    return Facts(
+        system=system(environ),
+        nvidia=nvidia(environ),
+        root=store.root if store.scope == "project" else Path.cwd(),
+        torch=default_version(),
+        archives=archives,
+        no_archives=no_archives,
+        installed=tuple(store.installed()),
+        active=store.active,
+        makes_venvs=_has("venv") and _has("ensurepip"),
+        own_pip=_has("pip"),
+        project=_project(store.root) if store.scope == "project" else None,
+    )
+
+
+def python_of(venv: Path) -> Path:
+    """The interpreter of a virtual environment."""
+    return venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _project(root: Path) -> ProjectFacts:
+    venv = root / VENV
+    has_venv = (venv / "pyvenv.cfg").is_file()
+    packages = [*venv.glob("lib/python3*/site-packages"), venv / "Lib" / "site-packages"]
+
+    def holds(name: str) -> bool:
+        return has_venv and any((folder / name / "__init__.py").is_file() for folder in packages)
+
+    return ProjectFacts(
+        root=root,
+        services=tuple(services(str(root))),
+        is_package=(root / "pyproject.toml").is_file(),
+        has_venv=has_venv,
+        venv_has_pip=holds("pip"),
+        venv_has_torch=holds("torch"),
+    )
+
+
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None

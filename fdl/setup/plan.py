@@ -1,0 +1,100 @@
+"""From facts and answers to a list of steps; nothing is done here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fdl.errors import FdlError
+from fdl.libtorch.request import considered
+from fdl.setup import environment
+from fdl.setup.facts import Facts, ProjectFacts
+from fdl.setup.questions import Questions
+from fdl.setup.steps import Step
+from fdl.setup.variants import Outcome, decide
+
+_DOCKER, _NATIVE, _BOTH = range(3)
+_MODES = (
+    "Docker: build the images of the compose file",
+    "native: a virtual environment in .venv",
+    "both",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a set-up will do.
+
+    Attributes:
+        steps: The steps, in order.
+        notes: What was taken into account, in sentences.
+        hint: A command that would serve the cards better; empty for none.
+        next: What to type afterwards, each with what it does.
+    """
+
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...]
+    hint: str
+    next: tuple[tuple[str, str], ...]
+
+
+def plan(
+    facts: Facts, questions: Questions, environ: Mapping[str, str], *, force: bool = False
+) -> Plan:
+    """Decide what to do.
+
+    Args:
+        facts: The machine, its store and the project.
+        questions: Whom to ask.
+        environ: The environment variables.
+        force: Whether to install libtorch afresh where a CUDA variant is in use.
+
+    Raises:
+        FdlError: There is nothing a project could run in: neither Docker nor virtual environments.
+    """
+    if not facts.has_docker and not facts.has_toolchain:
+        raise FdlError(
+            "there is neither Docker nor a Python that can make virtual environments",
+            hint="on Debian and Ubuntu: sudo apt install python3-venv; elsewhere install Docker "
+            "or a complete Python 3.11, then run `fdl setup` again",
+        )
+    outcome = decide(facts, questions, force=force)
+    steps = list(outcome.steps)
+    notes = list(outcome.notes)
+    if facts.project is not None:
+        mode = _mode(facts, facts.project, questions)
+        if mode in (_DOCKER, _BOTH):
+            has_gpu = bool(considered(facts.nvidia)) and outcome.cuda is not None
+            steps += environment.images(facts.project, cuda=has_gpu)
+        if mode in (_NATIVE, _BOTH):
+            steps += environment.native(facts, facts.project, outcome.cuda, environ)
+        notes += _about_docker(facts, facts.project)
+    return Plan(tuple(steps), tuple(notes), outcome.hint, tuple(_next(facts, outcome)))
+
+
+def _mode(facts: Facts, project: ProjectFacts, questions: Questions) -> int:
+    """How the project shall run; what the machine or the project lacks is not offered."""
+    docker = facts.has_docker and bool(project.services)
+    if docker and facts.has_toolchain:
+        return questions.choose("How shall the project run?", _MODES, default=_DOCKER)
+    return _DOCKER if docker else _NATIVE
+
+
+def _about_docker(facts: Facts, project: ProjectFacts) -> Iterator[str]:
+    if project.services and not facts.has_docker:
+        inside = facts.system.docker == "container"
+        yield (
+            "this is the inside of a container: images are built outside of it"
+            if inside
+            else "the project has a compose file, and Docker is not installed"
+        )
+
+
+def _next(facts: Facts, outcome: Outcome) -> Iterator[tuple[str, str]]:
+    if facts.project is None:
+        yield "fdl libtorch env", "what a shell, CMake or Cargo needs to use libtorch"
+        yield "fdl init NAME", "a new project"
+    else:
+        yield "fdl --help", "the commands of this project"
+    if facts.nvidia.gpus or outcome.cuda:
+        yield "fdl diagnose --check", "whether cards, driver and libtorch fit"

@@ -1,0 +1,173 @@
+"""Which libtorch a machine shall have: a decision that needs neither cards nor a network."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fdl.errors import LibtorchError
+from fdl.hardware import Gpu
+from fdl.libtorch.active import CPU_ID, Variant
+from fdl.libtorch.architectures import covers, recorded
+from fdl.libtorch.catalog import CPU, Artifact, choose
+from fdl.libtorch.request import archs_argument, considered
+from fdl.setup.facts import Facts
+from fdl.setup.questions import Questions
+from fdl.setup.steps import Activate, Install, Program, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What to do about libtorch.
+
+    Attributes:
+        steps: What to do, in order.
+        cuda: CUDA version of the variant in use afterwards; None for CPU.
+        notes: What was taken into account, in sentences.
+        hint: A command that would serve the cards better; empty for none.
+    """
+
+    steps: tuple[Step, ...] = ()
+    cuda: str | None = None
+    notes: tuple[str, ...] = ()
+    hint: str = ""
+
+
+def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
+    """Choose the variants to install and the one to use.
+
+    A CUDA variant in use stays, unless ``force`` or the user says otherwise. Otherwise the CPU
+    variant is installed, which containers without a GPU need, and beside it the one that fits the
+    cards; when none does, a build of the user's own, or what the user chooses.
+
+    Args:
+        facts: The machine and its store.
+        questions: Whom to ask.
+        force: Whether to install afresh over a CUDA variant in use.
+    """
+    active = facts.active
+    if active is not None and _is_cuda(active) and not force:
+        kept = f"{active.id} is in use and stays"
+        again = f"{active.id} is in use. Install libtorch afresh?"
+        if not questions.confirm(again, default=False):
+            return Outcome(cuda=active.cuda, notes=(kept,))
+    if facts.no_archives is not None:
+        return _without_archives(facts)
+    chosen = _for_cards(facts, questions)
+    cpu = _cpu(facts, force=force)
+    if any(map(_activates, chosen.steps)):
+        return replace(chosen, steps=(*cpu, *chosen.steps))
+    if active is not None:
+        cuda = chosen.cuda or active.cuda
+        return replace(chosen, steps=(*cpu, *chosen.steps), cuda=cuda)
+    # Nothing else is, or is certain to be, in use.
+    used = Install(CPU, activate=True) if cpu else Activate(CPU_ID)
+    return replace(chosen, steps=(used, *chosen.steps))
+
+
+def _for_cards(facts: Facts, questions: Questions) -> Outcome:
+    """The steps that serve the cards; none without cards, or when the user wants none."""
+    cards = considered(facts.nvidia)
+    if not cards:
+        return Outcome(notes=("no NVIDIA GPU found: the variant for the processor is enough",))
+    try:
+        choice = choose(cards, facts.archives, facts.nvidia.driver)
+    except LibtorchError as error:
+        return Outcome(notes=(error.message,), hint=error.hint)
+    best = choice.artifact
+    if best.cuda is None:
+        return Outcome(notes=("this platform has no variant for NVIDIA cards",))
+    outdated = (
+        f"a newer CUDA would fit the cards, but not the driver {facts.nvidia.driver}; "
+        "after an update of the driver, run `fdl setup --force`"
+    )
+    notes = (outdated,) if choice.outdated else ()
+    if not choice.uncovered:
+        return Outcome((Install(best.variant, activate=True),), best.cuda, notes)
+    own = _build_for(cards, facts.installed)
+    if own is not None:
+        note = f"{own.id} has code for every card, so it is used"
+        return Outcome((Activate(own.id),), own.cuda, (*notes, note))
+    return _for_mixed_cards(facts, cards, choice.uncovered, best, notes, questions)
+
+
+def _for_mixed_cards(
+    facts: Facts,
+    cards: Sequence[Gpu],
+    uncovered: Sequence[Gpu],
+    best: Artifact,
+    notes: tuple[str, ...],
+    questions: Questions,
+) -> Outcome:
+    """No archive has code for all cards: the user chooses, or it is the best there is."""
+    archs = archs_argument(cards)
+    build = f'fdl libtorch build --archs "{archs}"'
+    left = ", ".join(f"[{gpu.index}] {gpu.name} ({gpu.sm})" for gpu in uncovered)
+    note = f"no archive has code for all cards; {best.variant} leaves out {left}"
+    if not questions.on:
+        step = Install(best.variant, activate=True)
+        return Outcome((step,), best.cuda, (*notes, note), build)
+    offered = sorted(
+        (one for one in facts.archives if one.cuda), key=lambda one: one.variant, reverse=True
+    )
+    options = [
+        f"build libtorch for {archs}: serves every card, takes hours",
+        *(f"install {one.variant}: {_served(one, cards)}" for one in offered),
+        "leave it for now",
+    ]
+    answer = questions.choose(
+        "No archive of libtorch has code for all of your cards.", options, default=len(options) - 1
+    )
+    if answer == len(options) - 1:
+        return Outcome(notes=notes, hint=build)
+    if answer == 0:
+        argv = (sys.executable, "-P", "-m", "fdl", "libtorch", "build", "--archs", archs)
+        job = Program(argv, facts.root, optional=True, consequence="what was in use stays in use")
+        return Outcome((job,), best.cuda, notes)
+    taken = offered[answer - 1]
+    return Outcome((Install(taken.variant, activate=True),), taken.cuda, notes, build)
+
+
+def _served(artifact: Artifact, cards: Sequence[Gpu]) -> str:
+    left = [gpu.name for gpu in cards if not artifact.serves(gpu)]
+    return f"leaves out {', '.join(left)}" if left else "serves every card"
+
+
+def _build_for(cards: Sequence[Gpu], installed: Sequence[Variant]) -> Variant | None:
+    """A build of the user's own with code for every card."""
+    for one in installed:
+        archs = recorded(one.facts.get("archs", ""))
+        if one.id.startswith("builds/") and all(covers(archs, gpu.capability) for gpu in cards):
+            return one
+    return None
+
+
+def _without_archives(facts: Facts) -> Outcome:
+    """On Linux torch's Python package serves other processors; elsewhere there is nothing."""
+    problem = facts.no_archives
+    if facts.active is not None:
+        return Outcome(cuda=facts.active.cuda, notes=(f"{facts.active.id} is in use and stays",))
+    if sys.platform != "linux" or problem is None:
+        return Outcome(
+            notes=(problem.message,) if problem else (), hint=problem.hint if problem else ""
+        )
+    variant = "auto" if considered(facts.nvidia) else CPU
+    note = "there are no archives for this processor, so torch's Python package is taken"
+    return Outcome((Install(variant, activate=True, source="wheel"),), None, (note,))
+
+
+def _cpu(facts: Facts, *, force: bool) -> list[Step]:
+    """The CPU variant, unless it is there already."""
+    there = any(
+        one.id == CPU_ID and one.facts.get("torch") == facts.torch for one in facts.installed
+    )
+    return [] if there and not force else [Install(CPU, activate=False)]
+
+
+def _activates(step: Step) -> bool:
+    return isinstance(step, Activate) or (isinstance(step, Install) and step.activate)
+
+
+def _is_cuda(variant: Variant) -> bool:
+    return variant.cuda is not None or variant.id.startswith("builds/")
