@@ -1,0 +1,143 @@
+"""The coding assistants a skill can be given to, and how each takes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fdl.errors import FdlError, UsageError
+from fdl.skill.content import Skill
+from fdl.suggest import nearest
+
+MARKER = "flodl porting"
+"""The words by which an earlier installation is recognised in a shared file."""
+
+_CURSOR_RULES = ".cursorrules"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One file of an installation.
+
+    Attributes:
+        path: The file.
+        content: What it is to hold; None when it has the skill already.
+    """
+
+    path: Path
+    content: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One assistant.
+
+    Attributes:
+        name: As in ``--tool``.
+        aliases: Other names for it.
+        traces: Files or folders that tell that a project is worked on with it.
+        place: Where it reads a skill from, for lists.
+        files: The files to write for a skill, from the project's folder.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    traces: tuple[str, ...]
+    place: str
+    files: Callable[[Skill, Path], list[Written]]
+
+
+def _claude(skill: Skill, root: Path) -> list[Written]:
+    folder = root / ".claude" / "skills" / skill.name
+    return [Written(folder / name, text) for name, text in skill.texts.items()]
+
+
+def _cursor(skill: Skill, root: Path) -> list[Written]:
+    """One file that belongs to the user as well, so the skill goes below what stands there."""
+    file = root / _CURSOR_RULES
+    before = _read(file)
+    if MARKER in before:
+        return [Written(file, None)]
+    gap = "" if not before else "\n" if before.endswith("\n") else "\n\n"
+    parts = [f"# {MARKER}", skill.texts["instructions.md"], skill.texts["guide.md"]]
+    text = "\n\n".join(part.strip("\n") for part in parts)
+    return [Written(file, f"{before}{gap}{text}\n")]
+
+
+TOOLS = (
+    Tool("claude", ("claude-code",), (".claude",), ".claude/skills/SKILL/", _claude),
+    Tool("cursor", (), (".cursor", _CURSOR_RULES), _CURSOR_RULES, _cursor),
+)
+"""All assistants; the first is taken where none is found."""
+
+
+def detected(root: Path) -> list[Tool]:
+    """The assistants that have left traces in a folder."""
+    return [tool for tool in TOOLS if any((root / trace).exists() for trace in tool.traces)]
+
+
+def choose(name: str) -> Tool:
+    """An assistant by its name.
+
+    Raises:
+        UsageError: Nobody is called that.
+    """
+    for tool in TOOLS:
+        if name in (tool.name, *tool.aliases):
+            return tool
+    names = [known for tool in TOOLS for known in (tool.name, *tool.aliases)]
+    close = nearest(name, names)
+    raise UsageError(
+        f"there is no tool `{name}`; a skill can go to {', '.join(names)}",
+        hint=f"fdl skill install --tool {close or names[0]}",
+    )
+
+
+def install(skill: Skill, tools: list[Tool], root: Path, *, dry_run: bool) -> list[Written]:
+    """Write a skill for some assistants; every file is replaced as a whole.
+
+    Args:
+        skill: What to write.
+        tools: For whom.
+        root: The project's folder.
+        dry_run: Only find out what would be written.
+
+    Raises:
+        FdlError: A file cannot be read or written.
+    """
+    files = [file for tool in tools for file in tool.files(skill, root)]
+    for file in files:
+        if file.content is not None and not dry_run:
+            _write(file.path, file.content)
+    return files
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise FdlError(
+            f"{file} cannot be read: {error}", hint="mend it, then run `fdl skill install` again"
+        ) from None
+
+
+def _write(file: Path, content: str) -> None:
+    # A file that is kept elsewhere, behind a link, stays there.
+    target = Path(os.path.realpath(file))
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(content, encoding="utf-8", newline="")
+        temporary.replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise FdlError(
+            f"{file} cannot be written: {error.strerror}",
+            hint="check the permissions of its folder; `fdl skill install -n` shows all files",
+        ) from None

@@ -1,0 +1,363 @@
+"""``fdl api-ref``: what it says about flodl, and about a small package that holds every case."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fdl.api_ref import scan
+from fdl.api_ref.scan import category
+from fdl.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PACKAGE = {
+    "zoo/__init__.py": '''
+        """Animals."""
+        from .graph.build import Builder as Builder
+        from zoo.keeper import feed
+        from zoo.keeper import _secret
+        __version__ = "3.2.1"
+        ''',
+    "zoo/graph/__init__.py": "from zoo.graph.build import Builder, Kind\n",
+    "zoo/graph/build.py": '''
+        import abc, enum, functools
+        from dataclasses import KW_ONLY, dataclass, field
+        from typing import ClassVar, overload
+
+        def _fluent(method: "Callable[Concatenate[Builder, P], None]") -> (
+            Callable[Concatenate[_B, P], _B]
+        ):
+            return method
+
+        class Kind(enum.Enum):
+            """What it is."""
+            CAT = "cat"
+            DOG = "dog"
+
+        class Builder(abc.ABC, _Private):
+            """Builds one.
+
+            Example:
+                >>> Builder.of("cat").with_tail(2).build()
+                <Cat>
+
+            In a file::
+
+            ```python
+            Builder(1)
+            ```
+            """
+
+            def __init__(self, legs: int, /, *rest: str, tail: "Tail | None" = None, **more):
+                """Begin with legs."""
+
+            @classmethod
+            def of(cls, name: str = "cat") -> "Builder":
+                """Begin with a name."""
+
+            @classmethod
+            def names(cls) -> list[str]: ...
+
+            @staticmethod
+            def count(a, b=2, *, c) -> int: ...
+
+            @_fluent
+            def with_tail(self, length: float) -> None:
+                """Add a tail."""
+
+            @overload
+            def look(self, x: int) -> int: ...
+            @overload
+            def look(self, x: str) -> str: ...
+            def look(self, x): ...
+
+            @property
+            def size(self) -> "int": ...
+            @size.setter
+            def size(self, value: int) -> None: ...
+            @functools.cached_property
+            def plain(self): ...
+
+            async def wait(self) -> None: ...
+            def build(self) -> "Cat": ...
+            def _hidden(self): ...
+            def __len__(self): ...
+
+        @dataclass(frozen=True, kw_only=True)
+        class Food:
+            """What it eats."""
+            name: str
+            amount: float = 1.5
+            tags: list[str] = field(default_factory=list)
+            secret: int = field(init=False)
+            shared: ClassVar[int] = 3
+
+        @dataclass
+        class Bowl:
+            size: int
+            _: KW_ONLY
+            color: str = field(default="red")
+
+        class Empty: ...
+        class _Hidden:
+            """Nobody sees it."""
+        ''',
+    "zoo/keeper.py": '''
+        """Who feeds them."""
+        if TYPE_CHECKING:
+            class Whistle:
+                """Only for types."""
+        try:
+            import fast
+        except ImportError:
+            def slow() -> None:
+                """Without fast."""
+        def feed(animal: str, *, times: int = 1) -> bool:
+            """Feed one.
+
+            >>> feed("cat")
+            True
+
+            Nothing else.
+            """
+        def _secret(): ...
+        ''',
+    "zoo/_private.py": "class Unseen:\n    '''No.'''\n",
+    "zoo/tests/test_it.py": "class Unseen:\n    '''No.'''\n",
+    "zoo/test_keeper.py": "class Unseen:\n    '''No.'''\n",
+    "zoo/_inner/deep.py": "class Unseen:\n    '''No.'''\n",
+}
+
+
+@pytest.fixture
+def zoo(project):
+    """Write the package, with files on top of it, and return what is said about it."""
+
+    def read(**more):
+        return scan(project({**PACKAGE, **more}) / "zoo")
+
+    return read
+
+
+def by_name(reference):
+    return {entry.name: entry for entry in reference.entries}
+
+
+@pytest.mark.case("cli", 63)
+def test_the_reference_is_json_and_torch_is_never_loaded():
+    program = (
+        "import sys; from fdl.__main__ import main; code = main(['api-ref', '--json'])\n"
+        'sys.stderr.write(f\'{code} {sorted({"torch", "flodl"} & set(sys.modules))}\')'
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr == "0 []"
+    document = json.loads(done.stdout)
+    assert document["version"] == "0.1.0.dev0"
+    types = {one["name"]: one for one in document["types"]}
+    assert types["FlowBuilder"]["category"] == "graph"
+    assert types["FlowBuilder"]["file"] == "flodl/graph/builder.py"
+    assert types["FlowBuilder"]["module"] == "flodl"
+    assert types["FlowBuilder"]["builder_methods"] == ["build"]
+    signatures = {one["name"]: one["sig"] for one in types["FlowBuilder"]["methods"]}
+    assert (
+        signatures["through"] == "through(module: ModuleLike, *, name: str | None = None) -> Self"
+    )
+    assert [one["sig"] for one in types["MergeOp"]["constructors"]] == [
+        "MergeOp.ADD",
+        "MergeOp.MEAN",
+    ]
+
+
+def test_every_public_class_that_flodl_exports_is_there():
+    import flodl
+
+    entries = by_name(scan(ROOT / "flodl"))
+    classes = {name for name in flodl.__all__ if isinstance(getattr(flodl, name), type)}
+    assert len(classes) > 30
+    assert classes <= entries.keys()
+    assert {entries[name].module for name in classes} == {"flodl"}
+    functions = {
+        sig.name for one in entries.values() if "functions" in one.name for sig in one.methods
+    }
+    assert {"digits", "entry", "save_checkpoint", "record_scalar"} <= functions
+
+
+def test_entries_are_sorted_by_category_and_name_and_stay_so(zoo):
+    reference = zoo()
+    assert [(one.category, one.name) for one in reference.entries] == [
+        ("graph", "Bowl"),
+        ("graph", "Builder"),
+        ("graph", "Food"),
+        ("graph", "Kind"),
+        ("other", "Whistle"),
+        ("other", "zoo.keeper (functions)"),
+    ]
+    assert reference.version == "3.2.1"
+    assert zoo() == reference
+
+
+def test_a_class_with_everything(zoo):
+    entry = by_name(zoo())["Builder"]
+    assert (entry.module, entry.file, entry.doc) == ("zoo", "zoo/graph/build.py", "Builds one.")
+    lines = PACKAGE["zoo/graph/build.py"].strip("\n").splitlines()
+    assert "class Builder" in lines[entry.line - 1]
+    assert entry.traits == ("abc.ABC",)
+    assert [one.sig for one in entry.constructors] == [
+        "Builder(legs: int, /, *rest: str, tail: Tail | None = None, **more)",
+        "Builder.of(name: str = 'cat') -> Builder",
+    ]
+    assert [one.doc for one in entry.constructors] == ["Begin with legs.", "Begin with a name."]
+    assert [one.sig for one in entry.methods] == [
+        "Builder.names() -> list[str]",
+        "Builder.count(a, b=2, *, c) -> int",
+        "with_tail(length: float) -> Self",
+        "look(x)",
+        "size: int",
+        "plain",
+        "async wait() -> None",
+        "build() -> Cat",
+    ]
+    assert entry.builder_methods == ("with_tail", "build")
+    assert entry.examples == (
+        '>>> Builder.of("cat").with_tail(2).build()\n<Cat>',
+        "Builder(1)",
+    )
+
+
+def test_enums_and_data_classes_have_constructors(zoo):
+    entries = by_name(zoo())
+    made = {
+        name: [one.sig for one in entries[name].constructors] for name in ("Kind", "Food", "Bowl")
+    }
+    assert made == {
+        "Kind": ["Kind.CAT", "Kind.DOG"],
+        "Food": ["Food(*, name: str, amount: float = 1.5, tags: list[str] = list())"],
+        "Bowl": ["Bowl(size: int, *, color: str = 'red')"],
+    }
+
+
+def test_the_functions_of_a_module_are_one_entry(zoo):
+    entry = by_name(zoo())["zoo.keeper (functions)"]
+    assert entry.doc == "Who feeds them."
+    assert [(one.sig, one.doc) for one in entry.methods] == [
+        ("slow() -> None", "Without fast."),
+        ("zoo.feed(animal: str, *, times: int = 1) -> bool", "Feed one."),
+    ]
+    assert entry.examples == ('>>> feed("cat")\nTrue',)
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("flodl/graph/builder.py", "graph"),
+        ("flodl/data/loader.py", "data"),
+        ("flodl/distributed/plan.py", "distributed"),
+        ("flodl/nn/losses.py", "losses"),
+        ("flodl/nn/optim.py", "optimizers"),
+        ("flodl/nn/schedule.py", "schedulers"),
+        ("flodl/nn/clip.py", "modules"),
+        ("flodl/train/rate.py", "schedulers"),
+        ("flodl/train/trainer.py", "other"),
+        ("flodl/autograd.py", "autograd"),
+        ("flodl/tensor/views.py", "tensor"),
+        ("flodl/log.py", "other"),
+    ],
+)
+def test_the_category_comes_from_the_path(file, expected):
+    assert category(file) == expected
+
+
+def test_a_broken_file_costs_its_own_entries_alone(fdl, project):
+    folder = project({**PACKAGE, "zoo/broken.py": "x = 1\nclass Half(:\n"})
+    (folder / "zoo/latin.py").write_bytes(b"class Odd:\n    '''\xff'''\n")
+    done = fdl("api-ref", "--json", "--path", str(folder / "zoo"))
+    assert done.exit == 0
+    assert "warning: zoo/broken.py:2: invalid syntax" in done.err
+    assert "warning: zoo/latin.py:" in done.err
+    assert [one["name"] for one in json.loads(done.out)["types"]][:2] == ["Bowl", "Builder"]
+
+
+def test_text_shows_categories_with_their_entries(fdl, project):
+    folder = project(PACKAGE)
+    done = fdl("api-ref", "--path", str(folder / "zoo"))
+    assert (done.exit, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == f"zoo 3.2.1, read from {folder / 'zoo'}"
+    assert lines.index("graph") < lines.index("other")
+    place = lines.index("  zoo.graph.Kind(enum.Enum)  zoo/graph/build.py:10")
+    assert lines[place + 1 : place + 4] == ["    What it is.", "    Kind.CAT", "    Kind.DOG"]
+    assert "    with_tail(length: float) -> Self" in lines
+    assert "        Add a tail." in lines
+
+
+def test_the_nearest_checkout_is_read_up_to_five_levels_above(fdl, project):
+    own = 'class Own:\n    """Of this checkout."""\n'
+    folder = project(
+        {
+            "pyproject.toml": '[project]\nname = "flodl"\n',
+            "flodl/__init__.py": f'__version__ = "9.9"\n{own}',
+            "a/b/c/d/e/f/here.txt": "",
+        }
+    )
+    assert json.loads(fdl("api-ref", "--json", cwd=folder / "a/b/c/d/e").out)["version"] == "9.9"
+    assert json.loads(fdl("api-ref", "--json", cwd=folder / "a/b/c/d/e/f").out)["version"] != "9.9"
+    (folder / "pyproject.toml").write_text('[project]\nname = "another"\n')
+    assert json.loads(fdl("api-ref", "--json", cwd=folder).out)["version"] != "9.9"
+
+
+def test_the_flodl_of_the_project_is_read_before_our_own(fdl, project):
+    site = ".venv/lib/python3.11/site-packages"
+    project(
+        {
+            ".venv/pyvenv.cfg": "home = /usr/bin\n",
+            f"{site}/flodl-7.0.dist-info/METADATA": "",
+            f"{site}/flodl/__init__.py": '__version__ = "7.0"\n',
+        }
+    )
+    assert json.loads(fdl("api-ref", "--json").out)["version"] == "7.0"
+
+
+@pytest.mark.parametrize("given", ["checkout", "checkout/flodl", "src-layout"])
+def test_path_takes_a_checkout_or_a_package(fdl, project, given):
+    project(
+        {
+            "checkout/flodl/__init__.py": '__version__ = "1.5"\n',
+            "src-layout/src/flodl/__init__.py": '__version__ = "1.5"\n',
+        }
+    )
+    assert json.loads(fdl("api-ref", "--json", "--path", given).out)["version"] == "1.5"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"), [("nowhere", "it is no folder"), ("empty", "it holds no Python package")]
+)
+def test_a_path_without_source_is_an_error(fdl, project, given, reason):
+    project({"empty/readme.txt": ""})
+    done = fdl("api-ref", "--path", given)
+    assert (done.exit, done.out) == (1, "")
+    assert f"{given}: {reason}" in done.err
+    assert "hint: " in done.err
+
+
+def test_an_installation_without_flodl_says_so(monkeypatch, tmp_path):
+    from fdl.api_ref import source
+
+    monkeypatch.setattr(source.fdl, "__file__", str(tmp_path / "site/fdl/__init__.py"))
+    with pytest.raises(Exception, match="neither in a checkout around here nor installed"):
+        source.find(None, tmp_path, {"VIRTUAL_ENV": str(tmp_path)})
+    with pytest.raises(UsageError):
+        source.find(tmp_path, tmp_path, {})
+
+
+def test_what_is_printed_as_a_signature_is_python():
+    entries = scan(ROOT / "flodl").entries
+    calls = [one.sig for entry in entries for one in entry.methods if "(" in one.sig.split(":")[0]]
+    assert len(calls) > 200
+    for sig in calls:
+        text, _, arrow = sig.removeprefix("async ").rpartition(" -> ")
+        name, _, rest = (text or arrow).partition("(")
+        ast.parse(f"def {name.rpartition('.')[2]}({rest} -> {arrow if text else None}: ...")
