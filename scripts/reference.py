@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/reference: the built-in commands, the keys of a manifest, and its JSON Schema.
+"""Write docs/reference: the built-in commands, the keys of a manifest, the JSON Schemas.
 
 ``reference.py`` writes the files, ``reference.py --check`` fails when one is out of date.
 """
@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fdl.commands import BUILTINS
 from fdl.commands.registry import REGISTRY, Builtin
+from fdl.diagnose.report import schema_as_json
 from fdl.dispatch.generate import FIELDS
 from fdl.help import builtin as builtin_page
 from fdl.help import render
@@ -119,6 +120,7 @@ def main() -> int:
         "commands.md": commands_page(),
         "manifest.md": manifest_page(),
         "fdl.schema.json": manifest.as_json(),
+        "diagnose.schema.json": schema_as_json(),
     }
     for name, text in files.items():
         file = FOLDER / name

@@ -28,17 +28,19 @@ def typed(line: str, folder: Path) -> str:
     path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
     foreign = ("FDL_", "FLODL_", "NO_COLOR", "FORCE_COLOR")
     env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    # What a reader installs for themselves goes below their home.
+    home = folder.with_name(f"{folder.name}-home")
     done = subprocess.run(
         ["bash", "-c", line],
         cwd=folder,
-        env={**env, "PATH": path, "CI": "1", "COLUMNS": "100"},
+        env={**env, "HOME": str(home), "PATH": path, "CI": "1", "COLUMNS": "100"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=280,
     )
-    return done.stdout.replace(str(folder), "/home/me/project")
+    return done.stdout.replace(str(home), "/home/me").replace(str(folder), "/home/me/project")
 
 
 def fits(promised: list[str], seen: list[str]) -> bool:

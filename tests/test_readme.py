@@ -42,12 +42,29 @@ def test_the_origin_the_tour_prints_is_the_real_one(manifest_project):
 
 
 def test_every_command_of_the_tour_exists(manifest_project):
-    (console,) = blocks("console")
+    console, _ = blocks("console")
     lines = [shlex.split(line, comments=True) for line in console.splitlines()]
     assert len(lines) == 6
     for _, _, *words in lines:
         done = manifest_project(*words)
         assert done.exit == 0, (words, done.err)
+
+
+def test_every_libtorch_command_of_the_tour_exists(fdl, tmp_path):
+    _, console = blocks("console")
+    lines = [line.partition(" > ")[0] for line in console.splitlines()]
+    install, env, check, build, diagnose = [shlex.split(line, comments=True)[2:] for line in lines]
+    env_home = {"FLODL_HOME": str(tmp_path / "home")}
+    planned = fdl("-n", *install, env=env_home)
+    assert planned.exit == 0
+    assert "libtorch-" in planned.out
+    # The libraries that the tests run on; the official archive is not to be had everywhere.
+    folder = str(Path(torch.__file__).parent)
+    assert fdl(*install, "--source", folder, env=env_home).exit == 0
+    assert "configurePresets" in fdl(*env, env=env_home).out
+    assert "compute capability 12.0 (sm_120)" in fdl(*check, env=env_home).out
+    assert fdl("-n", *build, env=env_home).exit == 0
+    assert "Compatibility" in fdl(*diagnose, env=env_home).out
 
 
 def test_the_graph_of_the_tour_builds_and_runs():

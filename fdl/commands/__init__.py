@@ -5,7 +5,13 @@ Imported on the warm path: names only. What each command takes stands in
 """
 
 BUILTINS = {
+    "setup": "Prepare this machine or project: libtorch, containers, Python",
+    "libtorch": "Install, choose, use and check the C++ library of PyTorch",
     "init": "Start a new project in a new folder",
+    "diagnose": "Report on system, GPUs and libtorch, and whether they fit",
+    "install": "Put fdl on the PATH of this user, or upgrade it",
+    "skill": "Teach a coding assistant to port models to flodl",
+    "api-ref": "Print the reference of flodl's classes and functions",
     "list": "List every command of the project, one per line",
     "why": "Explain one value: every place that sets it, and which one wins",
     "config": "Show the manifest's values with their places, or change one",

@@ -74,6 +74,188 @@ _CMD = _optional(
 )
 _CMD.shape = "list"
 
+_TORCH = Parameter(
+    "torch",
+    shape="optional",
+    completer="torch-versions",
+    help="Version of torch, when it is not to be the usual one",
+)
+_SOURCE = Parameter(
+    "source",
+    shape="optional",
+    completer="libtorch-sources",
+    help="Where it comes from: `archive` (the official one, as usual), `wheel` (torch's Python "
+    "package, through pip), or a local archive, wheel or folder",
+)
+_GLOBAL = _flag("global", "Use the store of this user, not the project's")
+_PATH = Parameter(
+    "path",
+    type="path",
+    shape="optional",
+    help="Unpack into this folder and leave the store alone",
+)
+_VARIANT_ID = _optional("id", "Installed variant, such as precompiled/cu128", completer="variants")
+_ARCHS = Parameter(
+    "archs", shape="optional", help='GPU architectures, such as "6.1;12.0"; without, your cards\''
+)
+
+_LIBTORCH = Builtin(
+    "libtorch",
+    children=(
+        Builtin(
+            "install",
+            "Install what fits this machine, put it into use, show how to use it",
+            parameters=(
+                _optional(
+                    "variant",
+                    "auto, cpu or a CUDA build such as cu128",
+                    default="auto",
+                    completer="libtorch-names",
+                ),
+                _TORCH,
+                _SOURCE,
+                _GLOBAL,
+                _DRY_RUN,
+            ),
+            handler="fdl.commands.libtorch:install",
+        ),
+        Builtin(
+            "download",
+            "The same with the choice spelled out",
+            parameters=(
+                _flag("cpu", "The CPU variant, whatever cards there are"),
+                Parameter(
+                    "cuda",
+                    shape="optional",
+                    completer="cuda-versions",
+                    help="The variant of this CUDA version: 12.6, 12.8 …",
+                ),
+                _TORCH,
+                _SOURCE,
+                _PATH,
+                _flag("no-activate", "Install only; what is in use stays in use"),
+                _GLOBAL,
+                _DRY_RUN,
+            ),
+            handler="fdl.commands.libtorch:download",
+        ),
+        Builtin(
+            "build",
+            "Build from source for exactly your GPU architectures; takes hours, can be resumed",
+            parameters=(
+                _ARCHS,
+                Parameter("jobs", type="int", default=6, help="Files to compile at the same time"),
+                _flag("docker", "Build in a container"),
+                _flag("native", "Build with the tools of this machine"),
+                _TORCH,
+                Parameter(
+                    "repository",
+                    shape="optional",
+                    help="Git repository of the sources, when it is not PyTorch's own",
+                ),
+                _GLOBAL,
+                _DRY_RUN,
+            ),
+            handler="fdl.commands.libtorch_build:build",
+        ),
+        Builtin(
+            "list",
+            "List the installed variants",
+            parameters=(_JSON, _GLOBAL),
+            handler="fdl.commands.libtorch:list_",
+        ),
+        Builtin(
+            "info",
+            "Describe the variant in use",
+            parameters=(_JSON, _GLOBAL),
+            handler="fdl.commands.libtorch:info",
+        ),
+        Builtin(
+            "activate",
+            "Put an installed variant into use",
+            parameters=(_VARIANT_ID, _GLOBAL, _DRY_RUN),
+            handler="fdl.commands.libtorch:activate",
+        ),
+        Builtin(
+            "remove",
+            "Delete an installed variant",
+            parameters=(_VARIANT_ID, _GLOBAL, _DRY_RUN),
+            handler="fdl.commands.libtorch:remove",
+        ),
+        Builtin(
+            "env",
+            "Print what a shell, CMake, Cargo or direnv needs to use a variant",
+            parameters=(
+                _VARIANT_ID,
+                Parameter(
+                    "format",
+                    choices=("shell", "cmake", "cargo", "json", "direnv"),
+                    default="shell",
+                    help="What to print it for",
+                ),
+                _GLOBAL,
+            ),
+            handler="fdl.commands.libtorch:env",
+        ),
+        Builtin(
+            "exec",
+            "Run one program with the variables of the variant in use",
+            parameters=(
+                Parameter(
+                    "command",
+                    kind="arg",
+                    shape="list",
+                    variadic=True,
+                    help="The program and its arguments, behind `--`",
+                ),
+                _GLOBAL,
+                _DRY_RUN,
+            ),
+            handler="fdl.commands.libtorch:exec_",
+        ),
+        Builtin(
+            "check",
+            "Read from the installed libraries which cards and systems they run on",
+            parameters=(
+                _optional(
+                    "target", "Installed variant or a folder with lib/", completer="variants"
+                ),
+                Parameter(
+                    "archs",
+                    shape="optional",
+                    help='Cards to judge for, such as "6.1;12.0"; without, those of this machine',
+                ),
+                _JSON,
+                _GLOBAL,
+            ),
+            handler="fdl.commands.libtorch_check:check",
+        ),
+    ),
+)
+
+_SKILL = Builtin(
+    "skill",
+    children=(
+        Builtin(
+            "list", "List the skills and where they can go", handler="fdl.commands.skill:list_"
+        ),
+        Builtin(
+            "install",
+            "Write a skill where the coding assistant of this folder finds it",
+            parameters=(
+                Parameter(
+                    "tool",
+                    shape="optional",
+                    help="claude or cursor; without, those that are found here",
+                ),
+                Parameter("skill", default="port", help="Which skill"),
+                _DRY_RUN,
+            ),
+            handler="fdl.commands.skill:install",
+        ),
+    ),
+)
+
 _CONFIG = Builtin(
     "config",
     children=(
@@ -148,13 +330,57 @@ REGISTRY = {
     builtin.name: builtin
     for builtin in (
         Builtin(
+            "setup",
+            parameters=(
+                _flag("non-interactive", "Ask nothing: every question takes its default", "y"),
+                _flag("force", "Install libtorch afresh, also where a CUDA variant is in use"),
+                _DRY_RUN,
+            ),
+            handler="fdl.commands.setup:setup",
+        ),
+        _LIBTORCH,
+        Builtin(
             "init",
             parameters=(
                 Parameter("name", kind="arg", help="Folder to create; also the project's name"),
+                _flag("docker", "Containers that bring torch along"),
                 _flag("native", "Python and torch of this machine, no containers"),
                 _DRY_RUN,
             ),
             handler="fdl.commands.init:init",
+            notes="Without --docker and --native, you are asked; where nobody can answer, it is "
+            "containers that use the libtorch of the project.",
+        ),
+        Builtin(
+            "diagnose",
+            parameters=(
+                _flag("check", "Exit with 1 when something needs attention"),
+                _JSON,
+            ),
+            handler="fdl.commands.diagnose:diagnose",
+        ),
+        Builtin(
+            "install",
+            parameters=(
+                _flag("check", "Only compare the installed version with the newest"),
+                _flag("dev", "Link to the fdl that is running, for working on fdl itself"),
+                _DRY_RUN,
+            ),
+            handler="fdl.commands.install:install",
+        ),
+        _SKILL,
+        Builtin(
+            "api-ref",
+            parameters=(
+                Parameter(
+                    "path",
+                    type="path",
+                    shape="optional",
+                    help="A checkout or an installed package to read, instead of the nearest",
+                ),
+                _JSON,
+            ),
+            handler="fdl.commands.api_ref:api_ref",
         ),
         Builtin("list", parameters=(_JSON,), handler="fdl.commands.list:list_"),
         Builtin(

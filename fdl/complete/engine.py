@@ -159,11 +159,10 @@ class _Place:
         self, completer: str, before: tuple[str, ...], text: str
     ) -> Iterable[tuple[str, str]]:
         """The values of a built-in's argument."""
-        if self._found is None:
-            return []
         from fdl.complete.sources import Asked, look_up
 
-        return look_up(completer, Asked(self._project(self._found), before, text))
+        project = None if self._found is None else self._project(self._found)
+        return look_up(completer, Asked(project, before, text))
 
     def _add_of_manifest(self, project: Project, current: str) -> None:
         from fdl.dispatch.classify import RUN

@@ -1,21 +1,22 @@
-"""Where the values of a built-in's arguments come from: the project.
+"""Where the values of a built-in's arguments come from: the project, the store, the catalog.
 
 A parameter of :mod:`fdl.commands.registry` names one of these as its ``completer``.
 """
 
 # pathlib would double the start-up time of a completion.
-# ruff: noqa: PTH119
+# ruff: noqa: PTH109, PTH119
 from __future__ import annotations
 
 import os
 
-from fdl.errors import FdlError
+from fdl.errors import FdlError, ManifestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from fdl.dispatch.walk import Level
+    from fdl.libtorch.catalog import Artifact
     from fdl.project import Project
 
     Values = Iterable[tuple[str, str]]
@@ -26,17 +27,27 @@ class Asked:
     """One question for values.
 
     Attributes:
-        project: The project under the active environment.
         before: The positional words of the command so far.
         text: The word so far.
     """
 
-    __slots__ = ("before", "project", "text")
+    __slots__ = ("_project", "before", "text")
 
-    def __init__(self, project: Project, before: tuple[str, ...], text: str) -> None:
-        self.project = project
+    def __init__(self, project: Project | None, before: tuple[str, ...], text: str) -> None:
+        self._project = project
         self.before = before
         self.text = text
+
+    @property
+    def project(self) -> Project:
+        """The project under the active environment.
+
+        Raises:
+            ManifestError: There is none.
+        """
+        if self._project is None:
+            raise ManifestError("there is no project here to take values from")
+        return self._project
 
 
 def look_up(name: str, asked: Asked) -> Values:
@@ -92,12 +103,52 @@ def command_line(asked: Asked) -> Values:
     return [(prefix + name, text) for name, text in found]
 
 
+def variants(_asked: Asked) -> Values:
+    """The installed variants of libtorch, of the project and of the user."""
+    from fdl.libtorch.store import locate
+
+    here = locate(os.getcwd(), os.environ)
+    stores = (here, locate(os.getcwd(), os.environ, use_global=True))
+    known = {one.id: one.facts.get("torch", "") for store in stores for one in store.installed()}
+    return known.items()
+
+
+def torch_versions(_asked: Asked) -> Values:
+    """The versions of torch that the catalog has archives of."""
+    from fdl.libtorch.catalog import default_version, versions
+
+    usual = default_version()
+    return [(one, "Taken unless another is named" if one == usual else "") for one in versions()]
+
+
+def cuda_versions(_asked: Asked) -> Values:
+    """The CUDA versions there are archives for."""
+    return [(one.cuda, f"GPUs {one.recorded_archs}") for one in _artifacts() if one.cuda]
+
+
+def libtorch_names(_asked: Asked) -> Values:
+    """What ``libtorch install`` can be asked for."""
+    yield "auto", "What fits the GPUs of this machine"
+    for one in _artifacts():
+        yield one.variant, f"CUDA {one.cuda}" if one.cuda else "No GPU"
+
+
+def libtorch_sources(_asked: Asked) -> Values:
+    """Where ``libtorch install`` can take a variant from, files and folders aside."""
+    return [("archive", "The official archive"), ("wheel", "torch's Python package, through pip")]
+
+
 SOURCES: dict[str, Source] = {
     "command-line": command_line,
+    "cuda-versions": cuda_versions,
     "environments": environments,
     "fields": fields,
     "layers": layers,
+    "libtorch-names": libtorch_names,
+    "libtorch-sources": libtorch_sources,
     "programs": programs,
+    "torch-versions": torch_versions,
+    "variants": variants,
 }
 """Name of a registry parameter's completer -> where its values come from."""
 
@@ -114,6 +165,12 @@ def _steps(project: Project, before: tuple[str, ...], *, programs_only: bool) ->
         level = enter(level, name, project.child)
     found = listed(level, project)
     return [(one.name, one.text) for one in found if one.kind == PATH or not programs_only]
+
+
+def _artifacts() -> list[Artifact]:
+    from fdl.libtorch.catalog import artifacts, default_version, this_platform
+
+    return artifacts(default_version(), this_platform())
 
 
 def _overlay(directory: str, env: str) -> str:

@@ -145,7 +145,7 @@ def test_a_built_in_that_writes_shows_what_it_would_write(fdl, tmp_path):
     behind = fdl("init", "x", "--native", "-n")
     assert (before.exit, before.err) == (0, "")
     assert before.out == behind.out
-    assert before.out.startswith("Would create x/ with ")
+    assert before.out.startswith("Would create x/ (no containers) with ")
     assert "  x/train/main.py\n" in before.out
     assert list(tmp_path.iterdir()) == []
 

@@ -53,7 +53,7 @@ def test_the_project_page(project, fdl):
     assert page.out.startswith("fdl - A project of two parts\n\nUsage: fdl ")
     headings = [line for line in page.out.splitlines() if line.endswith(":") and line[0] != " "]
     assert headings == ["Options:", "Built-in commands:", "Commands:"]
-    assert section(page.out, "Built-in commands")[0].startswith("  init ")
+    assert section(page.out, "Built-in commands")[0].startswith("  setup ")
     assert section(page.out, "Commands") == [
         "  hello  Say hello",
         "  plain  make all",

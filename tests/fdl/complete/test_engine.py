@@ -78,8 +78,8 @@ def test_built_ins_are_completed_at_any_depth(complete: Complete) -> None:
 
 
 def test_a_built_in_hides_a_command_of_its_name(complete: Complete, project: Project) -> None:
-    project({"fdl.yml": "commands: {list: {run: 'true'}, link: {run: 'true'}}"})
-    assert complete("li") == ["list", "link"]
+    project({"fdl.yml": "commands: {list: {run: 'true'}, lisp: {run: 'true'}}"})
+    assert complete("lis") == ["list", "lisp"]
     assert complete("li", shell="zsh").count(f"list\t{BUILTINS['list']}") == 1
 
 
@@ -94,10 +94,7 @@ def test_children_and_presets_are_completed_at_any_depth(complete: Complete) -> 
 
 @pytest.mark.case("cli", 52)
 def test_presets_follow_a_path_command_and_choices_an_option_of_a_built_in(
-    complete: Complete,
-    project: Project,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    complete: Complete, project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project(
         {
@@ -112,13 +109,33 @@ def test_presets_follow_a_path_command_and_choices_an_option_of_a_built_in(
     )
     assert complete("ddp-bench", "") == ["quick", "validate"]
 
-    cuda = Parameter("cuda", shape="optional", choices=("12.6", "12.8"))
-    download = Builtin("download", parameters=(cuda,), handler="none:none")
-    monkeypatch.setitem(BUILTINS, "libtorch", "The C++ library")
-    monkeypatch.setitem(REGISTRY, "libtorch", Builtin("libtorch", children=(download,)))
     for words in (["--cuda", ""], ["--cuda", "12"]):
         assert answer(["bash", "--", "libtorch", "download", *words]) == 0
         assert capsys.readouterr().out.split() == ["12.6", "12.8"]
+
+
+def test_installed_variants_follow_activate_and_remove_also_outside_a_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for id in ("precompiled/cu128", "builds/sm61-sm120"):
+        (tmp_path / "own/libtorch" / id / "lib").mkdir(parents=True)
+    (tmp_path / "own/libtorch/precompiled/half-made").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("FLODL_HOME", str(tmp_path / "own"))
+    for command in ("activate", "remove"):
+        assert answer(["bash", "--", "libtorch", command, ""]) == 0
+        assert capsys.readouterr().out.split() == ["builds/sm61-sm120", "precompiled/cu128"]
+
+
+def test_the_catalog_completes_versions_and_variants(capsys: pytest.CaptureFixture[str]) -> None:
+    def offered(*words: str) -> list[str]:
+        assert answer(["bash", "--", "libtorch", *words]) == 0
+        return capsys.readouterr().out.split()
+
+    assert offered("install", "") == ["auto", "cpu", "cu126", "cu128"]
+    assert offered("install", "--torch", "2.1") == ["2.10.0", "2.11.0", "2.13.0"]
+    assert offered("download", "--source", "") == ["archive", "wheel"]
 
 
 def test_a_built_in_may_take_its_values_from_a_function(
