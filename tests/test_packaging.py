@@ -54,6 +54,11 @@ def test_the_wheel_carries_templates_types_and_data(wheel):
     assert "flodl/data/uci_digits/images.idx3-ubyte.gz" in names
     assert "flodl/data/uci_digits/ATTRIBUTION.md" in names
     assert {"fdl/py.typed", "flodl/py.typed"} <= set(names)
+    assert "fdl/libtorch/catalog.toml" in names
+    assert "fdl/libtorch/build/container/Dockerfile" in names
+    assert {f"fdl/skill/data/port/{name}.md" for name in ("SKILL", "guide", "instructions")} <= set(
+        names
+    )
     shells = ("bash", "zsh", "fish")
     assert {f"fdl/complete/scripts/fdl.{shell}" for shell in shells} <= set(names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"fdl", "flodl"}

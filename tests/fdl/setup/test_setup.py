@@ -302,7 +302,7 @@ def test_native_makes_an_environment_with_torch_and_the_project(setup, project, 
     assert steps.split("\n") == ["  .venv/bin/python -m pip install --editable . torch"]
 
 
-@pytest.mark.slow  # the same steps as with the index, which is what CI runs
+@pytest.mark.slow  # makes an environment once more
 def test_without_pytorchs_index_torch_comes_from_ones_own(setup, project, tmp_path):
     root = project({"demo/fdl.yml": "description: Demo\n"}) / "demo"
     installed(root)
@@ -315,7 +315,7 @@ def test_without_pytorchs_index_torch_comes_from_ones_own(setup, project, tmp_pa
     assert said(root, "import torch; print(torch.__version__)") == "2.13.0\n"
 
 
-@pytest.mark.slow  # the test above goes the same way with a project that can be installed
+@pytest.mark.slow  # makes an environment once more
 def test_a_project_that_cannot_be_installed_ends_it(setup, project):
     broken = {**PROJECT, "backend.py": "raise RuntimeError('no such luck')\n"}
     root = project({f"my demo/{name}": text for name, text in broken.items()}) / "my demo"
