@@ -23,6 +23,10 @@ BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
+READER = {"CI": "1", "COLUMNS": "100", "FDL_SCHEMA_SECONDS": "120"}
+"""The terminal of a reader who runs nothing else meanwhile: importing torch may take long here."""
+
+
 def typed(line: str, folder: Path) -> str:
     """What appears in a terminal: both streams in the order of writing."""
     path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
@@ -33,7 +37,7 @@ def typed(line: str, folder: Path) -> str:
     done = subprocess.run(
         ["bash", "-c", line],
         cwd=folder,
-        env={**env, "HOME": str(home), "PATH": path, "CI": "1", "COLUMNS": "100"},
+        env={**env, **READER, "HOME": str(home), "PATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

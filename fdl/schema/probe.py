@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, cast
 
@@ -31,6 +32,7 @@ from fdl.schema.program import sources
 from fdl.secrets import is_secret, redact_text, redact_tokens
 
 LIMIT_SECONDS = 5.0
+LIMIT_VARIABLE = "FDL_SCHEMA_SECONDS"
 # For somebody who asked for just this: a first import of torch may take longer than five seconds.
 PATIENT_LIMIT_SECONDS = 60.0
 CONTAINER_LIMIT_SECONDS = 60.0
@@ -53,13 +55,16 @@ def refresh(
         patient: Whether somebody waits for this answer, and not for a help page.
 
     Raises:
-        SchemaError: The program cannot be started, fails, takes too long, or answers nonsense.
+        SchemaError: The program cannot be started, fails, takes too long, or answers nonsense; or
+            the limit in the environment is none.
         ManifestError: The entry cannot be turned into a plan.
     """
+    around = surroundings or here()
+    limit = _limit(around.variables, patient=patient)
     # Stamped before the program is asked: an edit in between leaves a stale record.
     files = cache.stamps(level, sources(level))
     try:
-        document, schema = _answer(question(level, surroundings), patient=patient)
+        document, schema = _answer(question(level, around), limit)
     except SchemaError as problem:
         # A passing failure must not cost what is known and has not changed since.
         if not _is_known(level):
@@ -123,8 +128,24 @@ def _remember(level: Level, document: object, problem: str, files: list[list[str
         cache.store(level, document, problem, files)
 
 
-def _answer(plan: Plan, *, patient: bool) -> tuple[object, Schema]:
-    limit = PATIENT_LIMIT_SECONDS if patient else LIMIT_SECONDS
+def _limit(variables: Mapping[str, str], *, patient: bool) -> float:
+    """How many seconds a program has outside of containers: some import torch from a cold disk."""
+    least = PATIENT_LIMIT_SECONDS if patient else 0.0
+    text = variables.get(LIMIT_VARIABLE, "")
+    if not text:
+        return max(LIMIT_SECONDS, least)
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit < threading.TIMEOUT_MAX:
+        raise SchemaError(
+            f"{LIMIT_VARIABLE}={text} is no number of seconds", hint=f"{LIMIT_VARIABLE}=30"
+        )
+    return max(limit, least)
+
+
+def _answer(plan: Plan, limit: float) -> tuple[object, Schema]:
     if plan.service:
         limit = CONTAINER_LIMIT_SECONDS
     out, err, code = _run(plan, limit)

@@ -214,13 +214,21 @@ def refused(made: Level) -> str:
     ],
 )
 def test_programs_that_do_not_answer_are_refused_in_words(level, monkeypatch, program, message):
-    monkeypatch.setattr(probe, "LIMIT_SECONDS", 0.5 if "sleep" in program else 20)
+    monkeypatch.setenv("FDL_SCHEMA_SECONDS", "0.5" if "sleep" in program else "20")
     made = level("python main.py", {"main.py": program})
     assert message in refused(made)
     record = cache.fetch(made)
     assert record is not None
     assert record.schema is None
     assert message in record.problem
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
+def test_a_limit_that_is_none_is_refused_and_costs_nothing(level, monkeypatch, text):
+    monkeypatch.setenv("FDL_SCHEMA_SECONDS", text)
+    made = level("python main.py", {"main.py": ANSWER})
+    assert refused(made) == f"FDL_SCHEMA_SECONDS={text} is no number of seconds"
+    assert cache.fetch(made) is None
 
 
 def test_a_program_that_is_not_there_is_refused(level):
@@ -278,7 +286,7 @@ def alive(pid: int) -> bool:
 def test_nothing_the_program_has_started_stays_behind(level, monkeypatch, ending):
     if not Path("/proc/self/stat").exists():
         pytest.skip("looks for processes in /proc")
-    monkeypatch.setattr(probe, "LIMIT_SECONDS", 3.0 if "sleep" in ending else 30.0)
+    monkeypatch.setenv("FDL_SCHEMA_SECONDS", "3" if "sleep" in ending else "30")
     monkeypatch.setattr(probe, "GRACE_SECONDS", 0.2)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     program = f"""
