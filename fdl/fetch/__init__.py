@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.fetch.archive import Unpacked as Unpacked
 from fdl.fetch.archive import unpack_file as unpack_file
+from fdl.fetch.digest import ALGORITHMS as ALGORITHMS
+from fdl.fetch.digest import Algorithm as Algorithm
+from fdl.fetch.digest import Digest as Digest
 from fdl.fetch.options import Options as Options
 
 if TYPE_CHECKING:
     from fdl.fetch.download import unpack_url as unpack_url
 
-__all__ = ["Options", "Unpacked", "unpack_file", "unpack_url"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Digest",
+    "Options",
+    "Unpacked",
+    "unpack_file",
+    "unpack_url",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from fdl.errors import FetchError
 from fdl.fetch import directory
 from fdl.fetch.arrival import Arrival
+from fdl.fetch.digest import Algorithm, Digest
 from fdl.fetch.failures import ArchiveError, require_space
 from fdl.fetch.options import Options
 from fdl.fetch.plan import Member, Select
@@ -29,13 +30,13 @@ class Unpacked:
     Attributes:
         files: How many files and links.
         bytes: What they hold together.
-        sha256: Digest of the whole archive, in hexadecimal.
+        digest: Of the whole archive.
         url: Where the archive came from: an address, or the path of a file.
     """
 
     files: int
     bytes: int
-    sha256: str
+    digest: Digest
     url: str
 
 
@@ -44,7 +45,8 @@ def unpack_file(
     target: Path,
     *,
     select: Select,
-    sha256: str | None,
+    sha256: str | None = None,
+    algorithm: Algorithm = "blake3",
     progress: Progress,
     options: Options = Options(),  # noqa: B008 - frozen
 ) -> Unpacked:
@@ -58,6 +60,7 @@ def unpack_file(
         target: An existing empty folder. After a failure what is in it is worthless.
         select: Name of a file -> its path relative to ``target``, or None to leave it out.
         sha256: What the digest of the archive has to be; None for whatever it is.
+        algorithm: The digest to compute where none is expected.
         progress: Is told how far it is.
         options: Sizes and limits.
 
@@ -72,7 +75,8 @@ def unpack_file(
         require_space(target, space(chosen), archive, 0)
         progress.start(sum(member.entry.packed for member in chosen))
         tree = Tree(target)
-        actual = unpack_whole(archive, length, chosen, tree, options, progress.update)
+        algorithm = "sha256" if sha256 else algorithm
+        actual = unpack_whole(archive, length, chosen, tree, algorithm, options, progress.update)
     except OSError as error:
         raise FetchError(f"cannot read {archive}: {error.strerror}") from None
     tree.finish(chosen, modes=False)
@@ -105,9 +109,10 @@ def unpack_whole(
     length: int,
     members: Sequence[Member],
     tree: Tree,
+    algorithm: Algorithm,
     options: Options,
     report: Callable[[int], None] | None = None,
-) -> str:
+) -> Digest:
     """Unpack members of an archive that is whole, and return its digest.
 
     Raises:
@@ -117,8 +122,8 @@ def unpack_whole(
     arrival = Arrival(length, length)
     unpacking = Unpacking(archive, arrival, tree, options, report)
     unpacking.add_all(members)
-    jobs: list[Job] = [partial(digest, archive, arrival), *unpacking.jobs()]
-    actual: str = together(jobs, arrival.stop)[0]
+    jobs: list[Job] = [partial(digest, archive, arrival, algorithm), *unpacking.jobs()]
+    actual: Digest = together(jobs, arrival.stop)[0]
     return actual
 
 
@@ -127,16 +132,16 @@ def space(members: Sequence[Member]) -> int:
     return sum(-(-member.entry.size // _BLOCK) * _BLOCK for member in members)
 
 
-def summary(members: Sequence[Member], actual: str, expected: str | None, where: str) -> Unpacked:
+def summary(members: Sequence[Member], actual: Digest, sha256: str | None, where: str) -> Unpacked:
     """Check the digest, and say what was unpacked.
 
     Raises:
         ArchiveError: The digest is another one than expected.
     """
-    if expected is not None and actual != expected.lower():
+    if sha256 is not None and actual.value != sha256.lower():
         raise ArchiveError(
-            f"{where} is not the archive that is expected: its SHA-256 is {actual} "
-            f"and has to be {expected.lower()}",
+            f"{where} is not the archive that is expected: its SHA-256 is {actual.value} "
+            f"and has to be {sha256.lower()}",
             hint="nothing was installed; type the same again, and if the digest stays wrong, "
             "do not use that source",
         )

@@ -38,6 +38,11 @@ class Arrival:
         """Whether the job was given up."""
         return self._stopped.is_set()
 
+    @property
+    def prefix(self) -> int:
+        """How many bytes from the beginning are there."""
+        return self._prefix
+
     def advance(self, prefix: int) -> None:
         """Say that everything before an offset is there."""
         with self._changed:
@@ -56,6 +61,15 @@ class Arrival:
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
+
+    def check(self) -> None:
+        """Go on only if the job was not given up.
+
+        Raises:
+            StoppedError: It was.
+        """
+        if self._stopped.is_set():
+            raise StoppedError
 
     def pause(self, seconds: float) -> None:
         """Wait for some time.

@@ -12,6 +12,7 @@ from fdl.errors import FetchError
 from fdl.fetch import directory
 from fdl.fetch.archive import Unpacked, plan_whole, space, summary, unpack_whole
 from fdl.fetch.arrival import Arrival
+from fdl.fetch.digest import Algorithm, Digest
 from fdl.fetch.failures import (
     ArchiveError,
     ChangedError,
@@ -39,7 +40,8 @@ def unpack_url(
     *,
     select: Select,
     part: Path,
-    sha256: str | None,
+    sha256: str | None = None,
+    algorithm: Algorithm = "blake3",
     progress: Progress,
     environ: Mapping[str, str],
     options: Options = Options(),  # noqa: B008 - frozen
@@ -60,6 +62,7 @@ def unpack_url(
         select: Name of a file -> its path relative to ``target``, or None to leave it out.
         part: Where the archive is kept until it is unpacked; the journal is its neighbour.
         sha256: What the digest of the archive has to be; None for whatever it is.
+        algorithm: The digest to compute where none is expected.
         progress: Is told how much of the archive is there.
         environ: The environment variables; those of proxies count as this process has them.
         options: Sizes, times and limits.
@@ -69,12 +72,15 @@ def unpack_url(
             expected; or the disk is full.
     """
     kept = Part(part)
+    algorithm = "sha256" if sha256 else algorithm
     # An address of which a part is there comes first.
     ordered = sorted(urls, key=lambda url: kept.load(url) is None)
     failures: list[FetchError] = []
     with Remote(environ, options) as remote:
         for url in ordered:
-            download = Download(remote, url, kept, target, select, sha256, progress, options)
+            download = Download(
+                remote, url, kept, target, select, sha256, algorithm, progress, options
+            )
             try:
                 return download.run()
             except UnreachableError as error:
@@ -100,6 +106,7 @@ class Download:
         target: The empty folder to unpack to.
         select: Name of a file -> destination, None to leave it out.
         sha256: What the digest has to be; None for whatever it is.
+        algorithm: The digest to compute.
         progress: Is told how far it is.
         options: Sizes and limits.
     """
@@ -112,6 +119,7 @@ class Download:
         target: Path,
         select: Select,
         sha256: str | None,
+        algorithm: Algorithm,
         progress: Progress,
         options: Options,
     ) -> None:
@@ -121,6 +129,7 @@ class Download:
         self._tree = Tree(target)
         self._select = select
         self._sha256 = sha256
+        self._algorithm = algorithm
         self._progress = progress
         self._options = options
 
@@ -217,7 +226,7 @@ class Download:
         unpacking = Unpacking(path, arrival, self._tree, options)
         unpacking.add_all(members)
         jobs: list[Job] = [
-            partial(digest, path, arrival),
+            partial(digest, path, arrival, self._algorithm),
             *[transfer.chunks] * options.connections,
             *unpacking.jobs(),
         ]
@@ -241,7 +250,7 @@ class Download:
         unpacking = Unpacking(path, arrival, self._tree, self._options)
         walk = Walk(path, arrival, self._select, self._tree, unpacking.backlog, self._options)
         jobs: list[Job] = [
-            partial(digest, path, arrival),
+            partial(digest, path, arrival, self._algorithm),
             walk.run,
             partial(transfer.stream, answer),
             *unpacking.jobs(),
@@ -249,16 +258,18 @@ class Download:
         actual, found, *_ = self._together(jobs, arrival, transfer)
         return self._whole(length, (actual, found))
 
-    def _whole(self, length: int, walked: tuple[str, dict[int, Found] | None] | None) -> Unpacked:
+    def _whole(
+        self, length: int, walked: tuple[Digest, dict[int, Found] | None] | None
+    ) -> Unpacked:
         """Unpack the archive that is there now, unless that was done while it arrived."""
         path, where = self._part.path, shown(self._url)
         members = plan_whole(path, length, self._select, self._options, where)
-        actual, found = walked or ("", None)
+        actual, found = walked or (None, None)
         as_walked = found is not None and agrees(found, members)
-        if not as_walked:
+        if actual is None or not as_walked:
             self.clear()
             require_space(self._tree.root, space(members), path, 0)
-            actual = unpack_whole(path, length, members, self._tree, self._options)
+            actual = unpack_whole(path, length, members, self._tree, self._algorithm, self._options)
         self._tree.finish(members, modes=as_walked)
         return summary(members, actual, self._sha256, where)
 

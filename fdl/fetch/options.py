@@ -48,7 +48,7 @@ class Options:
     read: int = 256 << 10
     """What is read from the part at a time."""
 
-    inflate: int = 1 << 20
+    inflate: int = 512 << 10
     """The most that is inflated before it is written; bounds the memory a member takes."""
 
     largest_directory: int = 64 << 20

@@ -30,6 +30,9 @@ _LARGEST_LINK = 4096
 _SMALL = 1 << 20
 """Members up to this size may be as repetitive as they like."""
 
+_ORDINARY = re.compile(r"(?:[\w+-][\w+. -]*/)*[\w+-][\w+. -]*/?", re.ASCII)
+"""Names that need no closer look, as nearly all do."""
+
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 _STEPS = frozenset(("", ".", ".."))
@@ -146,6 +149,8 @@ def check_name(name: str) -> str:
     Raises:
         ArchiveError: It does not.
     """
+    if _ORDINARY.fullmatch(name):
+        return name
     if not name or _CONTROL.search(name):
         raise refused(name, "has no proper name")
     if "\\" in name or (":" in name and (sys.platform == "win32" or name[1] == ":")):

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import random
 import re
-import socket
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
-import httpx
+from urllib3 import BaseHTTPResponse
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    MaxRetryError,
+    NewConnectionError,
+    ProtocolError,
+    ReadTimeoutError,
+    ResponseError,
+)
 
 import fdl
+from fdl.fetch.connection import AddressError, Connections
 from fdl.fetch.failures import ChangedError, UnreachableError
 from fdl.fetch.options import Options
 from fdl.fetch.part import Version
@@ -28,7 +36,17 @@ _PASSING = (408, 425, 429, 500, 502, 503, 504)
 
 _OTHER = "the server has another file now"
 
-_BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_NAME = f"fdl/{fdl.__version__}"
+
+_BLOCK = 256 << 10
+"""The most that is read at a time."""
+
+_REASONS: dict[type[BaseException], str] = {
+    ConnectTimeoutError: "the server does not accept the connection",
+    ReadTimeoutError: "the server has fallen silent",
+    TimeoutError: "the server has fallen silent",
+    ProtocolError: "the connection broke off",
+}
 
 
 class TransientError(Exception):
@@ -54,28 +72,32 @@ class Answer:
         version: The state of the file.
     """
 
-    def __init__(self, response: httpx.Response, start: int, whole: bool, version: Version) -> None:
+    def __init__(
+        self, response: BaseHTTPResponse, start: int, whole: bool, version: Version
+    ) -> None:
         self.start = start
         self.whole = whole
         self.version = version
         self._response = response
 
     def blocks(self) -> Iterator[bytes]:
-        """The body as it arrives.
+        """The body as it arrives; it may end early.
 
         Raises:
             TransientError: It stalls or breaks off.
         """
-        try:
-            yield from self._response.iter_raw()
-        except httpx.TransportError as error:
-            raise TransientError(_reason(error)) from None
+        while True:
+            try:
+                block = self._response.read1(_BLOCK)
+            except HTTPError as error:
+                raise TransientError(_reason(error)) from None
+            if not block:
+                return
+            yield block
 
 
 class Remote:
-    """The connections to one or more servers; use it as a context manager.
-
-    Proxies are those that httpx finds in the environment.
+    """One or more servers of archives; use it as a context manager.
 
     Args:
         environ: Where the variables for certificates are looked up.
@@ -83,15 +105,7 @@ class Remote:
     """
 
     def __init__(self, environ: Mapping[str, str], options: Options) -> None:
-        self._options = options
-        self._sockets: set[socket.socket] = set()
-        self._guard = threading.Lock()
-        self._client = httpx.Client(
-            headers={"User-Agent": f"fdl/{fdl.__version__}", "Accept-Encoding": "identity"},
-            timeout=httpx.Timeout(options.stall_timeout, connect=options.connect_timeout),
-            follow_redirects=True,
-            verify=_certificates(environ),
-        )
+        self._connections = Connections(environ, options)
 
     def __enter__(self) -> Self:
         return self
@@ -102,18 +116,11 @@ class Remote:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._client.close()
+        self._connections.close()
 
     def hang_up(self) -> None:
         """Break all connections off, so that no thread waits for one any longer."""
-        with self._guard:
-            for connection in self._sockets:
-                try:
-                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
-                except OSError:
-                    # It was closed already.
-                    continue
-            self._sockets.clear()
+        self._connections.hang_up()
 
     @contextmanager
     def get(self, url: str, span: str, known: Version | None = None) -> Iterator[Answer]:
@@ -129,30 +136,15 @@ class Remote:
             ChangedError: The server has another state of the file.
             UnreachableError: There is no archive at the address.
         """
-        headers = {"Range": f"bytes={span}"}
+        headers = {"Range": f"bytes={span}", "User-Agent": _NAME, "Accept-Encoding": "identity"}
         if known and known.validator:
             headers["If-Range"] = known.validator
-        try:
-            request = self._client.build_request(
-                "GET", url, headers=headers, extensions={"trace": self._trace}
-            )
-            response = self._client.send(request, stream=True)
-        except httpx.TransportError as error:
-            raise _failure(url, error) from None
-        except (httpx.TooManyRedirects, httpx.InvalidURL) as error:
-            raise UnreachableError(f"cannot fetch {shown(url)}: {error}") from None
-        try:
+        with ExitStack() as stack:
+            try:
+                response = stack.enter_context(self._connections.get(url, headers))
+            except (HTTPError, AddressError) as error:
+                raise _failure(url, error) from None
             yield _read_answer(response, url, known)
-        finally:
-            response.close()
-
-    def _trace(self, event: str, details: Mapping[str, Any]) -> None:
-        if event != "connection.connect_tcp.complete":
-            return
-        connection = details["return_value"].get_extra_info("socket")
-        with self._guard:
-            # What was closed since has no descriptor any more.
-            self._sockets = {one for one in self._sockets if one.fileno() >= 0} | {connection}
 
 
 def shown(url: str) -> str:
@@ -177,8 +169,8 @@ def backoff(failures: int, after: float, options: Options) -> float:
     return float(min(max(pause, after), options.longest_backoff))
 
 
-def _read_answer(response: httpx.Response, url: str, known: Version | None) -> Answer:
-    status, headers = response.status_code, response.headers
+def _read_answer(response: BaseHTTPResponse, url: str, known: Version | None) -> Answer:
+    status, headers = response.status, response.headers
     if status in _PASSING:
         raise TransientError(_status(status), _retry_after(headers.get("Retry-After", "")))
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and known:
@@ -213,28 +205,35 @@ def _same(seen: Version, known: Version | None) -> Version:
     return seen
 
 
-def _failure(url: str, error: httpx.TransportError) -> TransientError | UnreachableError:
-    cause: BaseException | None = error
-    while cause is not None:
+def _failure(url: str, error: HTTPError | AddressError) -> TransientError | UnreachableError:
+    for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return UnreachableError(
                 f"{shown(url)} has a certificate that cannot be verified: {cause.verify_message}",
                 hint="with a certificate authority of your own: SSL_CERT_FILE=/path/to/ca.pem",
             )
-        cause = cause.__cause__ or cause.__context__
-    if isinstance(error, httpx.UnsupportedProtocol):
-        return UnreachableError(f"{shown(url)} is no http:// or https:// address")
+        if isinstance(cause, AddressError | ResponseError):
+            return UnreachableError(f"cannot fetch {shown(url)}: {cause}", hint="check the address")
     return TransientError(_reason(error))
 
 
-def _reason(error: httpx.TransportError) -> str:
-    if isinstance(error, httpx.ConnectTimeout):
-        return "the server does not accept the connection"
-    if isinstance(error, httpx.TimeoutException):
-        return "the server has fallen silent"
-    if isinstance(error, httpx.RemoteProtocolError):
-        return "the connection broke off"
-    return str(error) or type(error).__name__
+def _reason(error: BaseException) -> str:
+    causes = list(_causes(error))
+    if isinstance(causes[-1], OSError) and any(isinstance(c, NewConnectionError) for c in causes):
+        return causes[-1].strerror or str(causes[-1])
+    for kind, reason in _REASONS.items():
+        if any(isinstance(cause, kind) for cause in causes):
+            return reason
+    return str(causes[-1])
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what led to it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        reason = cause.reason if isinstance(cause, MaxRetryError) else None
+        cause = reason or cause.__cause__ or cause.__context__
 
 
 def _status(status: int) -> str:
@@ -254,11 +253,3 @@ def _retry_after(text: str) -> float:
         return 0.0
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     return max(0.0, (when - datetime.now(UTC)).total_seconds())
-
-
-def _certificates(environ: Mapping[str, str]) -> ssl.SSLContext | bool:
-    """The authorities that a user's own variables name, else httpx's."""
-    for name in _BUNDLES:
-        if environ.get(name):
-            return ssl.create_default_context(cafile=environ[name])
-    return True

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from queue import Empty, Queue
 from typing import Any
 
 from fdl.fetch.arrival import StoppedError
 
 _AGAIN = 0.1
 """Seconds between two calls of ``stop``."""
+
+_AHEAD = 8
+"""Blocks that wait between two threads."""
 
 Job = Callable[[], Any]
 
@@ -40,3 +46,45 @@ def together(jobs: Sequence[Job], stop: Callable[[], None]) -> list[Any]:
         if not isinstance(error, StoppedError):
             raise error
     return [future.result() for future in futures]
+
+
+@contextmanager
+def ahead(blocks: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
+    """Blocks that another thread makes while the caller is busy with earlier ones.
+
+    At the end of the context the thread has ended, whatever was taken until then.
+
+    Args:
+        blocks: What to go through; it must end soon when its input does. What it raises comes
+            out behind the blocks before.
+    """
+    ready: Queue[bytes | BaseException | None] = Queue(_AHEAD)
+    given_up = threading.Event()
+
+    def produce() -> None:
+        try:
+            for block in blocks:
+                ready.put(block)
+                if given_up.is_set():
+                    return
+            ready.put(None)
+        except BaseException as error:
+            ready.put(error)
+
+    def taken() -> Iterator[bytes]:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    thread = threading.Thread(target=produce, name="fetch ahead")
+    thread.start()
+    try:
+        yield taken()
+    finally:
+        given_up.set()
+        # What waits for room finds some, and what comes after it does, too.
+        with suppress(Empty):
+            while True:
+                ready.get_nowait()
+        thread.join()

@@ -47,7 +47,7 @@ class Retries:
             StoppedError: The job was given up meanwhile.
         """
         self._failures += 1
-        self._arrival.pause(0)
+        self._arrival.check()
         if self._failures >= self._options.attempts:
             raise UnreachableError(
                 f"cannot fetch {shown(self._url)}: {failure.reason} ({self._failures} attempts)",
@@ -165,7 +165,7 @@ class Transfer:
             raise ChangedError("the server cannot continue where it broke off")
         file.seek(at)
         for block in answer.blocks():
-            self._arrival.pause(0)
+            self._arrival.check()
             wanted = block[: end - at]
             try:
                 # One at a time: the kernel lets two writers of one file spin.

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 from fdl.fetch.arrival import Arrival, EndOfFileError, Reader
+from fdl.fetch.digest import Algorithm, Digest, hasher
 from fdl.fetch.failures import ArchiveError
 from fdl.fetch.inflate import DEFLATED, DamagedError, Inflater, crc32, inflate
 from fdl.fetch.options import Options
 from fdl.fetch.plan import Member
+from fdl.fetch.together import ahead
 from fdl.fetch.tree import Tree
 from fdl.fetch.zip_format import NotZipError, read_local
 
 _LARGE = 4 << 20
 """Members beyond this size get a thread of their own as long as there are any."""
+
+_TOGETHER = 32
+"""Small members that are taken at a time: they are done before another thread is told."""
 
 _WRONG = "its size or its checksum is wrong"
 
@@ -70,19 +75,25 @@ class Content:
 
 
 class Backlog:
-    """Members that wait to be unpacked; large ones apart, because one of them can be most of it."""
+    """Members that wait to be unpacked; large ones apart, because one of them can be most of it.
 
-    def __init__(self) -> None:
+    Args:
+        arrival: How much of the archive is there.
+    """
+
+    def __init__(self, arrival: Arrival) -> None:
+        self._arrival = arrival
         self._changed = threading.Condition()
-        self._large: deque[Member] = deque()
+        self._large: list[Member] = []
         self._small: deque[Member] = deque()
         self._closed = False
 
-    def add(self, member: Member) -> None:
-        """Append a member, in the order of the archive."""
+    def add(self, *members: Member) -> None:
+        """Append members, in the order of the archive."""
         with self._changed:
-            (self._large if member.entry.size > _LARGE else self._small).append(member)
-            self._changed.notify()
+            for member in members:
+                (self._large if member.entry.size > _LARGE else self._small).append(member)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Say that no member follows, or that none is wanted any more."""
@@ -90,18 +101,24 @@ class Backlog:
             self._closed = True
             self._changed.notify_all()
 
-    def take(self, *, large: bool) -> Member | None:
-        """The next member; None when there is none and none follows.
+    def take(self, *, large: bool) -> list[Member]:
+        """A large member or some small ones; nothing when there are none and none follow.
 
         Args:
             large: Whether large ones come first; otherwise small ones do.
         """
-        first, second = (self._large, self._small) if large else (self._small, self._large)
         with self._changed:
-            while not (first or second or self._closed):
+            while not (self._large or self._small or self._closed):
                 self._changed.wait()
-            waiting = first or second
-            return waiting.popleft() if waiting else None
+            if self._large and (large or not self._small):
+                return [self._large.pop(self._longest())]
+            return [self._small.popleft() for _ in range(min(_TOGETHER, len(self._small)))]
+
+    def _longest(self) -> int:
+        """Which large member to begin with: what takes longest is not to be left for the end."""
+        there = self._arrival.prefix
+        sizes = [member.entry.size * (member.entry.offset < there) for member in self._large]
+        return sizes.index(max(sizes))
 
 
 class Unpacking:
@@ -130,12 +147,11 @@ class Unpacking:
         self._guard = threading.Lock()
         self._report = report
         self._done = 0
-        self.backlog = Backlog()
+        self.backlog = Backlog(arrival)
 
     def add_all(self, members: Iterable[Member]) -> None:
         """Take in all members there are."""
-        for member in members:
-            self.backlog.add(member)
+        self.backlog.add(*members)
         self.backlog.close()
 
     def jobs(self) -> list[Callable[[], None]]:
@@ -148,9 +164,10 @@ class Unpacking:
 
     def _work(self, large: bool) -> None:
         with Reader(self._archive, self._arrival) as reader:
-            while (member := self.backlog.take(large=large)) is not None:
-                self._arrival.pause(0)
-                self._unpack(reader, member)
+            while members := self.backlog.take(large=large):
+                for member in members:
+                    self._arrival.check()
+                    self._unpack(reader, member)
 
     def _unpack(self, reader: Reader, member: Member) -> None:
         entry = member.entry
@@ -158,7 +175,8 @@ class Unpacking:
         content = self._short_content if is_short else self._long_content
         try:
             blocks = content(reader, member)
-            self._tree.write(member.destination, blocks, executable=member.is_executable)
+            with ahead(blocks) if entry.size > _LARGE else nullcontext(blocks) as blocks:
+                self._tree.write(member.destination, blocks, executable=member.is_executable)
         except (DamagedError, NotZipError) as error:
             raise damaged(entry.name, str(error)) from None
         except EndOfFileError:
@@ -233,16 +251,16 @@ def damaged(name: str, reason: str) -> ArchiveError:
     )
 
 
-def digest(archive: Path, arrival: Arrival) -> str:
-    """SHA-256 of a file, computed while it arrives.
+def digest(archive: Path, arrival: Arrival, algorithm: Algorithm) -> Digest:
+    """The digest of a file, computed while it arrives.
 
     Raises:
         StoppedError: The job was given up.
     """
-    sha256 = hashlib.sha256()
+    computed = hasher(algorithm)
     at = 0
     with Reader(archive, arrival) as reader:
         while data := reader.some(at, HASHED):
-            sha256.update(data)
+            computed.update(data)
             at += len(data)
-    return sha256.hexdigest()
+    return Digest(algorithm, computed.hexdigest())

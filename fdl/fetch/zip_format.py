@@ -26,8 +26,9 @@ END = b"PK\5\6"
 _END64 = b"PK\6\6"
 _LOCATOR64 = b"PK\6\7"
 
-_LOCAL = struct.Struct("<4s5H3I2H")
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_LOCAL = struct.Struct("<6x2H4x3I2H")
+_CENTRAL = struct.Struct("<4xH2x2H4x3I3H4x2I")
+"""Without signature, versions, times, and what nobody uses."""
 _ENDING = struct.Struct("<4s4H2IH")
 _ENDING64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
@@ -137,15 +138,16 @@ def read_entries(directory: bytes, ending: Ending) -> Iterator[Entry]:
     for _ in range(ending.entries):
         if at + _CENTRAL.size > len(directory) or directory[at : at + 4] != CENTRAL:
             raise NotZipError("its directory is damaged")
-        record = _CENTRAL.unpack_from(directory, at)
-        _, made_by, _, flags, method, _, _, crc, packed, size = record[:10]
-        name_length, extra_length, comment_length, _, _, attributes, offset = record[10:]
+        made_by, flags, method, crc, packed, size, *lengths, attributes, offset = (
+            _CENTRAL.unpack_from(directory, at)
+        )
+        name_length, extra_length, comment_length = lengths
         at += _CENTRAL.size
         raw = directory[at : at + name_length]
-        extra = directory[at + name_length : at + name_length + extra_length]
-        at += name_length + extra_length + comment_length
         if _LIMIT32 in (size, packed, offset):
+            extra = directory[at + name_length : at + name_length + extra_length]
             size, packed, offset = _zip64(extra, [size, packed, offset])
+        at += name_length + extra_length + comment_length
         name = _decode(raw, flags)
         yield Entry(name, made_by >> 8, attributes, flags, method, crc, packed, size, offset)
     if at != len(directory):
@@ -169,8 +171,7 @@ def read_local(data: bytes) -> LocalHeader:
     """
     if len(data) < LOCAL_SIZE or data[:4] != LOCAL:
         raise NotZipError("the header of a member is damaged")
-    record = _LOCAL.unpack_from(data)
-    _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = record
+    flags, method, crc, packed, size, name_length, extra_length = _LOCAL.unpack_from(data)
     length = LOCAL_SIZE + name_length + extra_length
     if len(data) < length:
         raise NotZipError("the header of a member is damaged")
@@ -227,6 +228,8 @@ def _zip64(extra: bytes, fields: list[int]) -> list[int]:
 
 
 def _decode(raw: bytes, flags: int) -> str:
+    if raw.isascii():
+        return raw.decode("ascii")
     if not flags & _UTF8:
         return raw.decode("cp437")
     try:

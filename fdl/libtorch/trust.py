@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdl.errors import LibtorchError
+from fdl.fetch import ALGORITHMS, Algorithm, Digest
 from fdl.libtorch.store import Store
 
 LOCK_FILE = "libtorch.lock"
@@ -31,38 +32,46 @@ class Trust:
     store: Store
     records: bool = True
 
-    def check(self, name: str, sha256: str, url: str) -> None:
+    def check(self, name: str, digest: Digest, url: str) -> None:
         """Compare a download with what it was before; the first time, remember it.
 
         Args:
             name: What names it, wherever it comes from: a path below a base address, a file name.
-            sha256: Its digest, in hexadecimal.
+            digest: Its digest, computed by what :meth:`algorithm` says.
             url: Where it came from, for the message.
 
         Raises:
             LibtorchError: It is not what it was, or the file cannot be read or written.
         """
         known = self.known(name)
-        if known is not None and known != sha256:
+        if known is not None and known != digest:
             raise LibtorchError(
-                f"{url} is not what it was before: it has the SHA-256 digest {sha256}, "
+                f"{url} is not what it was before: its digest is {digest}, "
                 f"and {self.store.root / LOCK_FILE} records {known} for {name}",
                 hint="if its publisher has really replaced it, delete the entry from that file "
                 "and type the command again",
             )
         if known is None:
-            self.record(name, sha256)
+            self.record(name, digest)
 
-    def known(self, name: str) -> str | None:
+    def algorithm(self, name: str) -> Algorithm:
+        """The digest to compute, so that it can be compared with what was recorded.
+
+        Raises:
+            LibtorchError: The file makes no sense.
+        """
+        known = self.known(name)
+        return known.algorithm if known else "blake3"
+
+    def known(self, name: str) -> Digest | None:
         """The digest that was recorded; None for none.
 
         Raises:
             LibtorchError: The file makes no sense.
         """
-        entry = self._read().get(name)
-        return None if entry is None else str(entry["sha256"])
+        return self._read().get(name)
 
-    def record(self, name: str, sha256: str) -> None:
+    def record(self, name: str, digest: Digest) -> None:
         """Write a digest down, in the place of another.
 
         Raises:
@@ -72,7 +81,8 @@ class Trust:
             return
         file = self.store.root / LOCK_FILE
         with self.store.hold("trust", f"writing {file}"), self.store.staging() as folder:
-            files = {**self._read(), name: {"sha256": sha256}}
+            digests = {**self._read(), name: digest}
+            files = {one: {known.algorithm: known.value} for one, known in digests.items()}
             document = {"version": _VERSION, "files": files}
             text = json.dumps(document, indent=2, sort_keys=True) + "\n"
             try:
@@ -81,13 +91,12 @@ class Trust:
             except OSError as error:
                 raise LibtorchError(f"cannot write {file}: {error.strerror}") from None
 
-    def _read(self) -> Mapping[str, Mapping[str, Any]]:
+    def _read(self) -> Mapping[str, Digest]:
         file = self.store.root / LOCK_FILE
         try:
             document = json.loads(file.read_text(encoding="utf-8"))
-            files: Mapping[str, Mapping[str, Any]] = document["files"]
-            if document["version"] == _VERSION and all("sha256" in one for one in files.values()):
-                return files
+            if document["version"] == _VERSION:
+                return {name: _digest(entry) for name, entry in document["files"].items()}
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -98,3 +107,10 @@ class Trust:
             f"{file} makes no sense as a list of digests",
             hint="restore it from version control, or delete it to trust what comes next",
         )
+
+
+def _digest(entry: Mapping[str, Any]) -> Digest:
+    """What stands for one file: ``{"blake3": …}``, or ``{"sha256": …}`` if somebody knows it."""
+    ((named, value),) = entry.items()
+    (algorithm,) = (one for one in ALGORITHMS if one == named)
+    return Digest(algorithm, str(value).lower())

@@ -18,7 +18,7 @@ from fdl.libtorch.trust import Trust
 from fdl.progress import Progress
 
 if TYPE_CHECKING:
-    from fdl.fetch import Unpacked
+    from fdl.fetch import Algorithm, Unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,17 @@ def without_password(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def unpack(file: Path, folder: Path, select: Callable[[str], str | None]) -> Unpacked:
+def unpack(
+    file: Path,
+    folder: Path,
+    select: Callable[[str], str | None],
+    algorithm: Algorithm = "blake3",
+) -> Unpacked:
     """Unpack an archive of this machine, and say how far it is."""
     from fdl.fetch import unpack_file
 
     with Progress(f"unpacking {file.name}") as progress:
-        return unpack_file(file, folder, select=select, sha256=None, progress=progress)
+        return unpack_file(file, folder, select=select, algorithm=algorithm, progress=progress)
 
 
 def finish(folder: Path, wanted: Wanted, where: str, bench: Bench, links: Path | None) -> Contents:
@@ -147,8 +152,8 @@ def finish(folder: Path, wanted: Wanted, where: str, bench: Bench, links: Path |
         wheels = pip.download(needed, into, links=links, environ=bench.environ)
         for index, file in enumerate(wheels):
             room = bench.room(f"nvidia-{index}")
-            unpacked = unpack(file, room, layout.place_nvidia)
-            bench.trust.check(file.name, unpacked.sha256, file.name)
+            unpacked = unpack(file, room, layout.place_nvidia, bench.trust.algorithm(file.name))
+            bench.trust.check(file.name, unpacked.digest, file.name)
             for library in sorted(room.glob("lib/*")):
                 library.rename(folder / "lib" / library.name)
     return contents

@@ -25,7 +25,7 @@ from fdl.libtorch.sources.base import (
 from fdl.progress import Progress
 
 if TYPE_CHECKING:
-    from fdl.fetch import Unpacked
+    from fdl.fetch import Algorithm, Unpacked
 
 
 def official(artifact: Artifact, environ: Mapping[str, str]) -> Source:
@@ -48,12 +48,19 @@ def official(artifact: Artifact, environ: Mapping[str, str]) -> Source:
 
 def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tuple[Path, Contents]:
     folder = bench.room("libtorch")
-    unpacked = _fetch(contents.title, artifact.urls(bench.environ), folder, bench, artifact.sha256)
+    unpacked = _fetch(
+        contents.title,
+        artifact.urls(bench.environ),
+        folder,
+        bench,
+        sha256=artifact.sha256,
+        algorithm=bench.trust.algorithm(artifact.path),
+    )
     where = without_password(unpacked.url)
     if artifact.sha256:
-        bench.trust.record(artifact.path, unpacked.sha256)
+        bench.trust.record(artifact.path, unpacked.digest)
     else:
-        bench.trust.check(artifact.path, unpacked.sha256, where)
+        bench.trust.check(artifact.path, unpacked.digest, where)
     if layout.installed_version(folder):
         found = layout.settle(folder, artifact.variant, where)
         Wanted(artifact.torch, artifact.variant).require(found, where)
@@ -77,8 +84,9 @@ def address(url: str, wanted: Wanted) -> Source:
 
     def stage(bench: Bench) -> tuple[Path, Contents]:
         folder = bench.room("libtorch")
-        unpacked = _fetch(source.title, [url], folder, bench, None)
-        bench.trust.check(name, unpacked.sha256, shown)
+        algorithm = bench.trust.algorithm(name)
+        unpacked = _fetch(source.title, [url], folder, bench, sha256=None, algorithm=algorithm)
+        bench.trust.check(name, unpacked.digest, shown)
         return folder, finish(folder, wanted, shown, bench, links=None)
 
     source = Source(
@@ -127,8 +135,8 @@ def _stage_package(
     into = bench.keep(f"torch-{offer().version}")
     file = pip.download([requirement], into, dependencies=False, environ=bench.environ)[-1]
     folder = bench.room("libtorch")
-    unpacked = unpack(file, folder, layout.place)
-    bench.trust.check(file.name, unpacked.sha256, file.name)
+    unpacked = unpack(file, folder, layout.place, bench.trust.algorithm(file.name))
+    bench.trust.check(file.name, unpacked.digest, file.name)
     return folder, finish(folder, wanted, file.name, bench, links=None)
 
 
@@ -137,7 +145,13 @@ def _requirement(torch: str, variant: str | None) -> str:
 
 
 def _fetch(
-    title: str, urls: Sequence[str], folder: Path, bench: Bench, sha256: str | None
+    title: str,
+    urls: Sequence[str],
+    folder: Path,
+    bench: Bench,
+    *,
+    sha256: str | None,
+    algorithm: Algorithm,
 ) -> Unpacked:
     from fdl.fetch import unpack_url
 
@@ -148,6 +162,7 @@ def _fetch(
             select=layout.place,
             part=bench.keep("archive") / "archive.part",
             sha256=sha256,
+            algorithm=algorithm,
             progress=progress,
             environ=bench.environ,
         )

@@ -9,6 +9,7 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from fdl.fetch import Options
 
@@ -48,8 +49,8 @@ def pack(
     fields for sizes beyond 4 GiB.
     """
     buffer = io.BytesIO()
-    stream = buffer if seekable else _Pipe(buffer)
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[arg-type]
+    stream: Any = buffer if seekable else _Pipe(buffer)
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members:
             info = member(name) if isinstance(name, str) else name
             with archive.open(info, "w", force_zip64=zip64) as file:

@@ -3,24 +3,25 @@
 with Server() as server:
     server.put("/a.zip", data, cuts=[1000])
     fetch(server.url("/a.zip"))
-    assert server.requests[0].range == "bytes=-65536"
+    assert server.requests[0].headers["Range"] == "bytes=-65536"
 """
 
 from __future__ import annotations
 
 import re
 import socket
+import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Self
-
-PATIENCE = 30
-"""Seconds after which an answer that stalls gives up by itself."""
 
 
 @dataclass
@@ -42,6 +43,8 @@ class Resource:
         stall: Offset where the first answer that comes to it stops sending; None for none.
         drip: (bytes, seconds): how much is sent between two pauses; None for all at once.
         location: Where to redirect to; empty for nowhere.
+        hangs_up: Whether the connection is closed behind an answer, unannounced; announced it is
+            where `sized` is False.
         before: Called before each answer with its number, from 0; it may change this resource.
     """
 
@@ -57,6 +60,7 @@ class Resource:
     stall: int | None = None
     drip: tuple[int, float] | None = None
     location: str = ""
+    hangs_up: bool = False
     before: Callable[[int], None] | None = None
     answers: int = 0
 
@@ -67,11 +71,13 @@ class Resource:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked, and how it was answered: `sent` bytes of a body that starts at `start`."""
+    """What was asked, and how it was answered: `sent` bytes of a body that starts at `start`.
+
+    The names of headers may be written in any case.
+    """
 
     path: str
-    range: str | None
-    if_range: str | None
+    headers: Message
     status: int
     start: int
     sent: int
@@ -80,21 +86,32 @@ class Request:
 class Server:
     """Serves :class:`Resource` values on 127.0.0.1; use it as a context manager.
 
+    Args:
+        certificate: A file with a key and a certificate, to speak TLS with; None for plain HTTP.
+
     Attributes:
         resources: Path -> what it answers; tests may change it at any time.
+        connections: How many there were so far.
         requests: Every answer so far, in the order they ended.
         sent: Bytes of all bodies so far, also of answers that have not ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.resources: dict[str, Resource] = {}
         self.requests: list[Request] = []
         self.sent = 0
+        self.connections = 0
         self._under_way = 0
         self.lock = threading.Lock()
         self.closing = threading.Event()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._http.daemon_threads = True
+        self._scheme = "http"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
+            self._scheme = "https"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
 
     def __enter__(self) -> Self:
@@ -117,11 +134,13 @@ class Server:
         """Where it listens."""
         return self._http.server_port
 
-    @property
-    def idle(self) -> bool:
-        """Whether no answer is under way."""
-        with self.lock:
-            return self._under_way == 0
+    def settle(self) -> None:
+        """Wait until no answer is under way."""
+        while True:
+            with self.lock:
+                if self._under_way == 0:
+                    return
+            time.sleep(0.001)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -136,7 +155,7 @@ class Server:
 
     def url(self, path: str) -> str:
         """The address of a path."""
-        return f"http://127.0.0.1:{self.port}{path}"
+        return f"{self._scheme}://127.0.0.1:{self.port}{path}"
 
     def put(self, path: str, content: bytes, **behaviour: object) -> Resource:
         """Serve some bytes; ``behaviour`` are attributes of :class:`Resource`."""
@@ -149,6 +168,11 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
+
+        def setup(self) -> None:
+            super().setup()
+            with server.lock:
+                server.connections += 1
 
         def do_GET(self) -> None:
             with server.answering():
@@ -215,8 +239,10 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
-                if resource and not resource.sized:
+                if resource and resource.hangs_up:
                     self.close_connection = True
+                if resource and not resource.sized:
+                    self.send_header("Connection", "close")
                 else:
                     self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -228,8 +254,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             except OSError:
                 self.close_connection = True
             with server.lock:
-                ranges = self.headers.get("Range"), self.headers.get("If-Range")
-                server.requests.append(Request(self.path, *ranges, status, start, sent))
+                server.requests.append(Request(self.path, self.headers, status, start, sent))
 
         def pieces(self, resource: Resource | None, body: bytes, start: int) -> Iterator[bytes]:
             """The body bit by bit, up to where the resource says it breaks off."""
@@ -253,7 +278,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 if pause:
                     server.closing.wait(pause)
             if stalls:
-                server.closing.wait(PATIENCE)
+                server.closing.wait()
             if stop is not None:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)

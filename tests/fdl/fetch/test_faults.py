@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,12 +15,14 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from fdl.errors import FetchError
 from tests.fdl.fetch.archives import QUICK, expected, library, pack
 
 ARCHIVE = pack(library())
 DIGEST = sha256(ARCHIVE).hexdigest()
+BLAKE3 = ("blake3", blake3(ARCHIVE).hexdigest())
 TREE = expected(ARCHIVE)
 OTHER = pack(library(seed=1))
 
@@ -39,7 +42,7 @@ def test_an_archive_is_fetched_once_and_unpacked(server, fetch):
     server.put("/a.zip", ARCHIVE)
     done = fetch(server.url("/a.zip"), sha256=DIGEST)
     assert fetch.tree == TREE
-    assert (done.sha256, done.url) == (DIGEST, server.url("/a.zip"))
+    assert (done.digest, done.url) == (("sha256", DIGEST), server.url("/a.zip"))
     assert done.files == len(TREE)
     assert done.bytes > 4_000_000
     assert server.sent == len(ARCHIVE)
@@ -49,14 +52,14 @@ def test_an_archive_is_fetched_once_and_unpacked(server, fetch):
 
 def test_a_server_without_ranges_sends_one_stream(server, fetch):
     server.put("/a.zip", ARCHIVE, ranges=False)
-    assert fetch(server.url("/a.zip"), sha256=DIGEST).sha256 == DIGEST
+    assert fetch(server.url("/a.zip"), sha256=DIGEST).digest == ("sha256", DIGEST)
     assert fetch.tree == TREE
     assert [request.status for request in server.requests] == [200]
 
 
 def test_a_stream_of_unknown_length_is_unpacked_when_it_has_ended(server, fetch):
     server.put("/a.zip", ARCHIVE, ranges=False, sized=False)
-    assert fetch(server.url("/a.zip")).sha256 == DIGEST
+    assert fetch(server.url("/a.zip")).digest == BLAKE3
     assert fetch.tree == TREE
 
 
@@ -80,7 +83,7 @@ def test_an_archive_smaller_than_the_first_request(server, fetch, ranges):
 @pytest.mark.parametrize("offset", random.Random(4).sample(range(1, len(ARCHIVE)), 20))
 def test_a_connection_cut_anywhere_is_taken_up_within_the_call(server, fetch, offset):
     server.put("/a.zip", ARCHIVE, cuts=[offset])
-    assert fetch(server.url("/a.zip")).sha256 == DIGEST
+    assert fetch(server.url("/a.zip")).digest == BLAKE3
     assert fetch.tree == TREE
     assert server.sent <= len(ARCHIVE) + (offset if offset > len(ARCHIVE) - 66_000 else 0)
 
@@ -91,9 +94,10 @@ def test_a_call_that_was_cut_off_is_continued_by_the_next(server, fetch, offset)
     with pytest.raises(FetchError, match="the connection broke off") as error:
         fetch(server.url("/a.zip"), options=IMPATIENT)
     assert "what was fetched is kept" in error.value.hint
+    server.settle()
     before, kept = server.sent, held(fetch.journal)
     assert kept >= 66_000
-    assert fetch(server.url("/a.zip"), sha256=DIGEST).sha256 == DIGEST
+    assert fetch(server.url("/a.zip"), sha256=DIGEST).digest == ("sha256", DIGEST)
     assert fetch.tree == TREE
     assert server.sent - before == len(ARCHIVE) - kept
 
@@ -101,12 +105,12 @@ def test_a_call_that_was_cut_off_is_continued_by_the_next(server, fetch, offset)
 def test_many_cuts_are_no_failure_as_long_as_something_arrives(server, fetch):
     cuts = sorted(random.Random(6).sample(range(len(ARCHIVE)), 40))
     server.put("/a.zip", ARCHIVE, cuts=cuts)
-    assert fetch(server.url("/a.zip")).sha256 == DIGEST
+    assert fetch(server.url("/a.zip")).digest == BLAKE3
 
 
 def test_a_stream_that_is_cut_off_begins_anew(server, fetch, capsys):
     server.put("/a.zip", ARCHIVE, ranges=False, cuts=[1_000_000, 2_000_000])
-    assert fetch(server.url("/a.zip")).sha256 == DIGEST
+    assert fetch(server.url("/a.zip")).digest == BLAKE3
     assert fetch.tree == TREE
     assert "from the beginning: the server cannot continue" in capsys.readouterr().err
 
@@ -123,7 +127,7 @@ def test_a_server_that_ignores_ranges_later_makes_the_next_call_begin_anew(serve
         fetch(server.url("/a.zip"), options=IMPATIENT)
     assert held(fetch.journal) > 900_000
     resource.ranges = False
-    assert fetch(server.url("/a.zip")).sha256 == DIGEST
+    assert fetch(server.url("/a.zip")).digest == BLAKE3
     assert fetch.tree == TREE
 
 
@@ -147,7 +151,7 @@ def test_an_archive_that_changed_between_two_calls_is_fetched_anew(
     )
     done = fetch(server.url("/a.zip"))
     content = server.resources["/a.zip"].content
-    assert done.sha256 == sha256(content).hexdigest()
+    assert done.digest.value == blake3(content).hexdigest()
     assert fetch.tree == expected(content)
     assert "from the beginning: the server has another file now" in capsys.readouterr().err
 
@@ -159,7 +163,7 @@ def test_an_archive_that_changes_between_two_chunks_is_fetched_anew(server, fetc
             resource.content, resource.etag = OTHER, server.resources["/a.zip"].etag
 
     resource = server.put("/a.zip", ARCHIVE, before=swap)
-    assert fetch(server.url("/a.zip")).sha256 == sha256(OTHER).hexdigest()
+    assert fetch(server.url("/a.zip")).digest.value == blake3(OTHER).hexdigest()
     assert fetch.tree == expected(OTHER)
 
 
@@ -177,12 +181,12 @@ def test_a_weak_tag_is_compared_but_not_sent(server, fetch):
     with pytest.raises(FetchError):
         fetch(server.url("/a.zip"), options=IMPATIENT)
     fetch(server.url("/a.zip"))
-    assert {request.if_range for request in server.requests} == {None}
+    assert not any("If-Range" in request.headers for request in server.requests)
     resource.cuts = [1_000_000]
     with pytest.raises(FetchError):
         fetch(server.url("/a.zip"), options=IMPATIENT)
     server.put("/a.zip", OTHER, etag='W/"2"')
-    assert fetch(server.url("/a.zip")).sha256 == sha256(OTHER).hexdigest()
+    assert fetch(server.url("/a.zip")).digest.value == blake3(OTHER).hexdigest()
 
 
 @pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "stream"])
@@ -210,6 +214,7 @@ def test_a_wrong_digest_names_both(server, fetch):
 def test_what_is_not_there_is_said_with_its_address(server, fetch):
     with pytest.raises(FetchError, match=r"http://127\.0\.0\.1:\d+/b\.zip answers 404 Not Found"):
         fetch(server.url("/b.zip?token=secret"))
+    server.settle()
     assert len(server.requests) == 1
 
 
@@ -227,7 +232,7 @@ def test_a_web_page_is_no_archive(server, fetch, kind, ranges):
 def test_passing_failures_are_tried_again(server, fetch):
     failures = [(500, {}), (503, {"Retry-After": "0"}), (429, {"Retry-After": "nonsense"})]
     server.put("/a.zip", ARCHIVE, failures=failures)
-    assert fetch(server.url("/a.zip")).sha256 == DIGEST
+    assert fetch(server.url("/a.zip")).digest == BLAKE3
     assert [request.status for request in server.requests[:3]] == [500, 503, 429]
 
 
@@ -235,13 +240,14 @@ def test_a_server_that_never_recovers_is_given_up(server, fetch):
     server.put("/a.zip", ARCHIVE, failures=[(503, {"Retry-After": "3600"})] * 20)
     with pytest.raises(FetchError, match="503 Service Unavailable \\(4 attempts\\)"):
         fetch(server.url("/a.zip"))
+    server.settle()
     assert len(server.requests) == QUICK.attempts
 
 
 @pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "stream"])
 def test_a_connection_that_falls_silent_is_given_up_and_taken_up(server, fetch, ranges):
     server.put("/a.zip", ARCHIVE, ranges=ranges, stall=1_200_000)
-    assert fetch(server.url("/a.zip")).sha256 == DIGEST
+    assert fetch(server.url("/a.zip")).digest == BLAKE3
     assert fetch.tree == TREE
 
 
@@ -279,32 +285,6 @@ def test_an_address_of_another_kind_is_refused(fetch, url):
         fetch(url)
 
 
-def test_a_redirect_is_followed(server, fetch):
-    server.put("/a.zip", ARCHIVE)
-    server.put("/latest.zip", b"", location=server.url("/a.zip"))
-    assert fetch(server.url("/latest.zip")).sha256 == DIGEST
-    server.put("/circle.zip", b"", location=server.url("/circle.zip"))
-    with pytest.raises(FetchError, match="redirects"):
-        fetch(server.url("/circle.zip"))
-
-
-def test_a_proxy_is_used(server, fetch, monkeypatch):
-    monkeypatch.setenv("http_proxy", server.url(""))
-    monkeypatch.setenv("no_proxy", "")
-    server.put("http://example.invalid/a.zip", ARCHIVE)
-    assert fetch("http://example.invalid/a.zip").sha256 == DIGEST
-
-
-def test_a_password_is_neither_shown_nor_written_down(server, fetch):
-    url = server.url("/a.zip").replace("http://", "http://user:hush@")
-    server.put("/a.zip", ARCHIVE, cuts=[1_000_000])
-    with pytest.raises(FetchError) as error:
-        fetch(url, options=IMPATIENT)
-    assert "hush" not in error.value.message
-    assert "hush" not in fetch.journal.read_text()
-    assert "hush" not in fetch(url).url
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -320,7 +300,7 @@ def test_a_journal_that_makes_no_sense_counts_as_none(server, fetch, text):
     with pytest.raises(FetchError):
         fetch(server.url("/a.zip"), options=IMPATIENT)
     fetch.journal.write_text(text)
-    assert fetch(server.url("/a.zip")).sha256 == DIGEST
+    assert fetch(server.url("/a.zip")).digest == BLAKE3
 
 
 def test_a_journal_that_claims_more_than_there_is_counts_as_none(server, fetch):
@@ -329,7 +309,7 @@ def test_a_journal_that_claims_more_than_there_is_counts_as_none(server, fetch):
         fetch(server.url("/a.zip"), options=IMPATIENT)
     with fetch.part.open("r+b") as file:
         file.truncate(500_000)
-    assert fetch(server.url("/a.zip")).sha256 == DIGEST
+    assert fetch(server.url("/a.zip")).digest == BLAKE3
 
 
 CHILD = """
@@ -358,10 +338,9 @@ def test_a_killed_process_is_continued_by_the_next(server, fetch, share):
     kept = held(fetch.journal)
     resource.drip = None
     # What the dead process was still being sent has to end before it is counted.
-    while not server.idle:
-        time.sleep(0.001)
+    server.settle()
     before = server.sent
-    assert fetch(server.url("/a.zip"), sha256=DIGEST).sha256 == DIGEST
+    assert fetch(server.url("/a.zip"), sha256=DIGEST).digest == ("sha256", DIGEST)
     assert fetch.tree == TREE
     assert server.sent - before == len(ARCHIVE) - kept
     assert sorted(path.name for path in fetch.part.parent.iterdir()) == []
@@ -406,11 +385,28 @@ def test_a_disk_that_fills_up_meanwhile_keeps_the_part(server, fetch, small_disk
     assert "is kept" in error.value.hint
     filler.unlink()
     resource.before = None
+    server.settle()
     before, kept = server.sent, held(fetch.journal)
     assert kept > 0
     fetch(server.url("/a.zip"))
     assert fetch.tree == TREE
     assert server.sent - before == len(ARCHIVE) - kept
+
+
+def test_a_disk_that_fills_up_under_a_large_member_leaves_no_thread_behind(
+    server, fetch, small_disk
+):
+    def fill(number: int) -> None:
+        if number == 2:
+            with (small_disk / "filler").open("wb", 0) as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(100_000))
+
+    content = random.Random(0).randbytes(5_500_000)
+    server.put("/a.zip", pack([("large.so", content)]), before=fill)
+    with pytest.raises(FetchError, match=r"the disk is full: cannot write .*large\.so"):
+        fetch(server.url("/a.zip"), target=small_disk / "target", select=lambda name: name)
+    assert not [one for one in threading.enumerate() if one.name.startswith("fetch")]
 
 
 def test_a_disk_that_fills_up_under_the_part_says_so(server, fetch, small_disk):

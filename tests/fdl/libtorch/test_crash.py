@@ -79,7 +79,7 @@ def test_two_installs_of_different_variants_do_not_disturb_each_other(
         assert is_whole(store / "precompiled" / variant, TORCH, variant, size=SIZE)
     assert libtorch("list").out.count(" (active)") == 1
     lock = (store.parent / "libtorch.lock").read_text()
-    assert lock.count("sha256") == 2
+    assert lock.count("blake3") == 2
 
 
 def test_killed_at_any_moment_the_store_is_right_and_the_next_call_continues(

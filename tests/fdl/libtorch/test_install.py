@@ -2,6 +2,7 @@
 
 import json
 import stat
+from hashlib import sha256
 
 import pytest
 
@@ -158,7 +159,7 @@ def test_the_first_digest_is_recorded_and_another_one_refused(libtorch, store, h
     offer(mirror, TORCH, "cpu", content=archive(TORCH, "cpu", seed=1))
     done = libtorch("install", "cpu", "--torch", TORCH)
     assert done.exit == 1
-    assert lock["files"][name]["sha256"] in done.err
+    assert lock["files"][name]["blake3"] in done.err
     assert "delete the entry" in done.err
     assert libtorch("list").out == ""
     assert json.loads((home / "libtorch.lock").read_text()) == lock
@@ -166,6 +167,22 @@ def test_the_first_digest_is_recorded_and_another_one_refused(libtorch, store, h
 
     (home / "libtorch.lock").unlink()
     assert libtorch("install", "cpu", "--torch", TORCH).exit == 0
+
+
+@pytest.mark.usefixtures("mirror")
+def test_a_sha256_that_somebody_wrote_down_counts(libtorch, home):
+    libtorch("install", "cpu", "--torch", TORCH)
+    libtorch("remove", "precompiled/cpu")
+    lock = json.loads((home / "libtorch.lock").read_text())
+    name = listed(TORCH, "cpu").path
+    right = sha256(archive(TORCH, "cpu")).hexdigest()
+    for digest, code in (("0" * 64, 1), (right.upper(), 0)):
+        lock["files"][name] = {"sha256": digest}
+        (home / "libtorch.lock").write_text(json.dumps(lock))
+        done = libtorch("install", "cpu", "--torch", TORCH)
+        assert done.exit == code, done.err
+        assert code == 0 or f"SHA256 {right}" in done.err
+    assert json.loads((home / "libtorch.lock").read_text()) == lock
 
 
 def test_a_digest_of_the_catalog_counts_more_than_one_that_was_seen(libtorch, home, mirror):

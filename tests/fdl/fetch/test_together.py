@@ -1,0 +1,62 @@
+"""Blocks that another thread makes ahead."""
+
+import threading
+from itertools import islice
+
+import pytest
+
+from fdl.fetch.together import ahead
+
+HELPER = "fetch ahead"
+
+
+def helpers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == HELPER]
+
+
+def test_all_blocks_come_in_their_order():
+    blocks = [bytes([number]) * number for number in range(200)]
+    with ahead(iter(blocks)) as taken:
+        assert list(taken) == blocks
+    assert helpers() == []
+
+
+def test_they_are_made_by_another_thread_before_they_are_asked_for():
+    made = threading.Semaphore(0)
+
+    def slowly():
+        for _ in range(3):
+            made.release()
+            yield threading.current_thread().name.encode()
+
+    with ahead(slowly()) as taken:
+        for _ in range(3):
+            assert made.acquire(timeout=10)
+        assert set(taken) == {HELPER.encode()}
+
+
+def test_a_failure_comes_behind_what_was_made_before_it():
+    def breaks():
+        yield b"first"
+        raise KeyError("second")
+
+    with ahead(breaks()) as taken:
+        assert next(taken) == b"first"
+        with pytest.raises(KeyError, match="second"):
+            next(taken)
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 7])
+def test_whoever_gives_up_leaves_no_thread_behind(wanted):
+    made = []
+
+    def endless():
+        while True:
+            made.append(len(made))
+            yield b"x" * 100
+
+    with ahead(endless()) as taken:
+        assert len(list(islice(taken, wanted))) == wanted
+        assert helpers()
+    assert helpers() == []
+    assert len(made) < 50
