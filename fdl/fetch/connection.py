@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
 
@@ -22,10 +22,10 @@ from fdl.fetch.options import Options
 _BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Variables with which people name certificate authorities of their own."""
 
+_MOST_REDIRECTS = 10
+
 # What fails is tried again by those who know what is there already.
-_REDIRECTS = urllib3.Retry(
-    total=None, connect=0, read=0, status=0, other=0, redirect=10, raise_on_status=False
-)
+_ONCE = urllib3.Retry(0, redirect=False, raise_on_status=False)
 
 
 class AddressError(Exception):
@@ -69,30 +69,41 @@ class Connections:
             headers: What to send.
 
         Raises:
-            AddressError: There is no use in asking.
-            urllib3.exceptions.HTTPError: There is no answer, or no end of redirects.
+            AddressError: There is no use in asking, or no end of redirects.
+            urllib3.exceptions.HTTPError: There is no answer.
         """
+        for _ in range(_MOST_REDIRECTS):
+            response = self._ask(url, headers)
+            try:
+                # Each may need another proxy, other authorities and other credentials.
+                location = response.get_redirect_location()
+                if not location:
+                    yield response
+                    return
+                url = urljoin(url, location)
+            finally:
+                if response.length_remaining == 0:
+                    response.drain_conn()
+                response.close()
+        raise AddressError(f"there are more than {_MOST_REDIRECTS} redirects")
+
+    def _ask(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         try:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise AddressError("it is no http:// or https:// address")
             manager = self._manager(parts.scheme, _proxy(parts.scheme, parts.hostname))
-            response = manager.request(
+            return manager.request(
                 "GET",
                 parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
                 headers={**headers, **_credentials(url)},
                 preload_content=False,
                 decode_content=False,
-                retries=_REDIRECTS,
+                redirect=False,
+                retries=_ONCE,
             )
         except (ValueError, LocationValueError) as error:
             raise AddressError(str(error)) from None
-        try:
-            yield response
-        finally:
-            if response.length_remaining == 0:
-                response.drain_conn()
-            response.close()
 
     def _manager(self, scheme: str, proxy: str) -> urllib3.PoolManager:
         with self._guard:

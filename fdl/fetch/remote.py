@@ -22,7 +22,6 @@ from urllib3.exceptions import (
     NewConnectionError,
     ProtocolError,
     ReadTimeoutError,
-    ResponseError,
 )
 
 import fdl
@@ -212,7 +211,7 @@ def _failure(url: str, error: HTTPError | AddressError) -> TransientError | Unre
                 f"{shown(url)} has a certificate that cannot be verified: {cause.verify_message}",
                 hint="with a certificate authority of your own: SSL_CERT_FILE=/path/to/ca.pem",
             )
-        if isinstance(cause, AddressError | ResponseError):
+        if isinstance(cause, AddressError):
             return UnreachableError(f"cannot fetch {shown(url)}: {cause}", hint="check the address")
     return TransientError(_reason(error))
 

@@ -191,3 +191,22 @@ def test_a_secure_connection_goes_through_a_tunnel(secure, fetch, certificate, t
     assert tunnel.asked[0].startswith(f"CONNECT {urlsplit(secure.url('')).netloc} ")
     said = message_from_string(tunnel.asked[0].partition("\r\n")[2])
     assert said["Proxy-Authorization"] == f"Basic {b64encode(b'me:word').decode()}"
+
+
+def test_a_redirect_to_a_secure_server_takes_the_authority_of_ones_own(
+    server, secure, fetch, certificate, monkeypatch
+):
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    server.put("/latest.zip", b"", location=secure.url("/a.zip"))
+    assert fetch(server.url("/latest.zip")).digest == BLAKE3
+
+
+def test_credentials_do_not_follow_a_redirect_to_another_server(
+    server, secure, fetch, certificate, monkeypatch
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    server.put("/latest.zip", b"", location=secure.url("/a.zip"))
+    fetch(server.url("/latest.zip").replace("http://", "http://user:hush@"))
+    assert "Authorization" in server.requests[0].headers
+    assert not any("Authorization" in request.headers for request in secure.requests)
