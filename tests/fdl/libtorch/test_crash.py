@@ -123,12 +123,13 @@ def test_what_a_killed_download_had_is_not_fetched_again(start, libtorch, store,
     resource = offer(mirror, TORCH, "cpu", content=content, drip=(100_000, 0.05))
     process = start("install", "cpu", "--torch", TORCH)
     deadline = time.monotonic() + 30
-    while mirror_bytes(store) < SIZE // 3 and time.monotonic() < deadline:
+    # More than what is fetched between two lines of the journal.
+    while mirror_bytes(store) < SIZE // 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     kept = mirror_bytes(store)
-    assert kept >= SIZE // 3
+    assert kept >= SIZE // 2
     resource.drip = None
     time.sleep(0.2)
     before = mirror.sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -160,7 +161,11 @@ def test_with_a_terminal_the_user_is_asked_once_and_standard_input_is_left_alone
             start_new_session=True,
             timeout=60,
         )
-        screen = os.read(ours, 10_000).decode()
+        shown = b""
+        # A terminal hands its text on by and by.
+        while select.select([ours], [], [], 1)[0]:
+            shown += os.read(ours, 10_000)
+        screen = shown.decode()
     finally:
         os.close(ours)
         os.close(theirs)

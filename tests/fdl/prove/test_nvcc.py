@@ -14,6 +14,11 @@ from tests.fdl.prove.cuda import KERNEL, library, needs_nvcc, nvcc, nvcc_release
 pytestmark = needs_nvcc
 
 
+def sweep(*values):
+    """One more of many alike: nvcc takes seconds for each."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def code_of(folder):
     facts = facts_of(folder)
     assert [one.problem for one in facts.libraries] == [""] * len(facts.libraries)
@@ -28,13 +33,13 @@ def outcomes(folder, archs):
 @pytest.mark.parametrize(
     ("codes", "archs"),
     [
-        (["sm_80"], "8.0"),
+        sweep(["sm_80"], "8.0"),
         (["compute_80"], "8.0+PTX"),
-        (["sm_75", "sm_86", "sm_90", "compute_90"], "7.5 8.6 9.0+PTX"),
-        (["sm_90a"], "9.0a"),
+        sweep(["sm_75", "sm_86", "sm_90", "compute_90"], "7.5 8.6 9.0+PTX"),
+        sweep(["sm_90a"], "9.0a"),
         (["sm_90", "sm_90a", "compute_90"], "9.0+PTX 9.0a"),
         (["sm_103a", "sm_120f", "sm_121"], "10.3a 12.0f 12.1"),
-        (["compute_90a", "compute_100f"], "9.0a+PTX 10.0f+PTX"),
+        sweep(["compute_90a", "compute_100f"], "9.0a+PTX 10.0f+PTX"),
     ],
 )
 def test_every_architecture_asked_for_is_read_and_no_other(tmp_path, codes, archs):
@@ -43,7 +48,7 @@ def test_every_architecture_asked_for_is_read_and_no_other(tmp_path, codes, arch
     assert " ".join(map(str, facts_of(folder).architectures)) == archs
 
 
-@pytest.mark.parametrize("mode", ["none", "speed", "balance", "size"])
+@pytest.mark.parametrize("mode", ["none", sweep("speed"), sweep("balance"), "size"])
 def test_compressed_fat_binaries_are_read_like_plain_ones(tmp_path, mode):
     folder = library(tmp_path, *targets("sm_75", "sm_90a", "compute_90"), f"--compress-mode={mode}")
     assert code_of(folder) == ["compute_90", "sm_75", "sm_90a"]
@@ -61,7 +66,9 @@ def test_the_modes_of_compression_differ_in_size_so_the_test_above_means_somethi
 
 
 @pytest.mark.parametrize(
-    "codes", [["sm_80", "compute_80"], ["sm_80", "sm_90"], ["compute_80"]], ids=" ".join
+    "codes",
+    [["sm_80", "compute_80"], sweep(["sm_80", "sm_90"]), sweep(["compute_80"])],
+    ids=" ".join,
 )
 def test_relocatable_device_code_is_read(tmp_path, codes):
     folder = library(tmp_path, "-rdc=true", *targets(*codes), cudart="static")

@@ -115,6 +115,7 @@ PACKAGED = Path(content.__file__).parent / "data/port"
 TEXTS = {name: (PACKAGED / name).read_text() for name in FILES}
 
 
+@pytest.mark.slow  # trains five times
 def test_the_worked_example_of_the_guide_does_what_it_shows(tmp_path):
     commands = 0
     for language, name, text in BLOCK.findall(TEXTS["guide.md"]):
