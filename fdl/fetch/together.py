@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -16,6 +18,9 @@ _AGAIN = 0.1
 
 _AHEAD = 8
 """Blocks that wait between two threads."""
+
+_LOWER = 5
+"""How far a thread steps back, on the scale of nice(1)."""
 
 Job = Callable[[], Any]
 
@@ -46,6 +51,17 @@ def together(jobs: Sequence[Job], stop: Callable[[], None]) -> list[Any]:
         if not isinstance(error, StoppedError):
             raise error
     return [future.result() for future in futures]
+
+
+def step_back() -> None:
+    """Let other threads run first, where threads have priorities of their own.
+
+    One large library is most of an archive. What inflates it decides when everything is done, and
+    has to have a core for itself also where there are only two.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWER)
 
 
 @contextmanager

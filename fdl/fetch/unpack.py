@@ -15,7 +15,7 @@ from fdl.fetch.failures import ArchiveError
 from fdl.fetch.inflate import DEFLATED, DamagedError, Inflater, crc32, inflate
 from fdl.fetch.options import Options
 from fdl.fetch.plan import Member
-from fdl.fetch.together import ahead
+from fdl.fetch.together import ahead, step_back
 from fdl.fetch.tree import Tree
 from fdl.fetch.zip_format import NotZipError, read_local
 
@@ -163,6 +163,8 @@ class Unpacking:
         return [partial(self._work, index % 2 == 0) for index in range(self._options.workers)]
 
     def _work(self, large: bool) -> None:
+        if not large:
+            step_back()
         with Reader(self._archive, self._arrival) as reader:
             while members := self.backlog.take(large=large):
                 for member in members:
@@ -257,6 +259,7 @@ def digest(archive: Path, arrival: Arrival, algorithm: Algorithm) -> Digest:
     Raises:
         StoppedError: The job was given up.
     """
+    step_back()
     computed = hasher(algorithm)
     at = 0
     with Reader(archive, arrival) as reader:

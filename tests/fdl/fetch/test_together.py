@@ -1,11 +1,13 @@
 """Blocks that another thread makes ahead."""
 
+import os
+import sys
 import threading
 from itertools import islice
 
 import pytest
 
-from fdl.fetch.together import ahead
+from fdl.fetch.together import ahead, step_back, together
 
 HELPER = "fetch ahead"
 
@@ -60,3 +62,24 @@ def test_whoever_gives_up_leaves_no_thread_behind(wanted):
         assert helpers()
     assert helpers() == []
     assert len(made) < 50
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities elsewhere")
+def test_a_thread_that_steps_back_leaves_the_others_where_they_are():
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    both_run = threading.Barrier(2)
+
+    def lower() -> int:
+        step_back()
+        both_run.wait(10)
+        return priority()
+
+    def stay() -> int:
+        both_run.wait(10)
+        return priority()
+
+    before = priority()
+    lowered, other = together([lower, stay], lambda: None)
+    assert (lowered, other, priority()) == (max(before, 5), before, before)
