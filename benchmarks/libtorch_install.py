@@ -164,7 +164,18 @@ def measured(
     return seconds
 
 
-def page(seconds: Mapping[str, list[float]], archive: Path, rounds: int, folder: Path) -> str:
+def ticks() -> tuple[int, int]:
+    """What the host of a virtual machine took of its processors, and all time, since the start."""
+    try:
+        counts = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    except OSError:
+        return 0, 0
+    return int(counts[7]), sum(map(int, counts))
+
+
+def page(
+    seconds: Mapping[str, list[float]], archive: Path, rounds: int, folder: Path, stolen: float
+) -> str:
     """What is published."""
     with zipfile.ZipFile(archive) as opened:
         members = opened.infolist()
@@ -183,7 +194,8 @@ def page(seconds: Mapping[str, list[float]], archive: Path, rounds: int, folder:
             f"The archive has the layout of the official ones and is made from the wheel of torch "
             f"{TORCH}: {len(members)} members, {archive.stat().st_size / 1e6:.0f} MB, unpacked "
             f"{unpacked / 1e6:.0f} MB, served on the loopback device by another process; "
-            f"all files are in {folder}.",
+            f"all files are in {folder}. The host took {stolen:.0%} of the processors meanwhile, "
+            "which costs several threads more than one.",
             table(["way", "s", "of curl and unzip", "at most"], rows),
             "`fdl libtorch download` is timed from the start of its interpreter to its end: it "
             "reads the directory first, checks every member, keeps what it fetches for a later "
@@ -214,8 +226,11 @@ def main() -> None:
                 "fdl, server with ranges": partial(with_fdl, ranged),
                 "fdl, server without ranges": partial(with_fdl, plain),
             }
+            before = ticks()
             seconds = measured(subjects, folder, options.rounds)
-        publish(page(seconds, archive, options.rounds, folder.parent), options.output)
+            taken, passed = (now - then for now, then in zip(ticks(), before, strict=True))
+        stolen = taken / max(passed, 1)
+        publish(page(seconds, archive, options.rounds, folder.parent, stolen), options.output)
 
 
 if __name__ == "__main__":
