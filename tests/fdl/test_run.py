@@ -120,4 +120,4 @@ def test_the_help_page_loads_no_framework(project, fdl):
     assert loaded_by(folder, "t", "--help").isdisjoint(
         {"yaml", "pydantic", "typer", "rich", "json", "re"}
     )
-    assert loaded_by(folder, "--help").isdisjoint({"typer", "rich", "httpx", "torch"})
+    assert loaded_by(folder, "--help").isdisjoint({"typer", "rich", "urllib3", "torch"})

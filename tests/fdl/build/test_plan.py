@@ -173,7 +173,7 @@ def test_planning_loads_nothing_that_a_dry_run_does_not_need(tmp_path: Path) -> 
     program = (
         "import sys\nfrom fdl.__main__ import main\n"
         "code = main(['libtorch', 'build', '--archs', '8.6', '--docker', '-n'])\n"
-        "heavy = {'torch', 'httpx', 'pynvml', 'elftools', 'jinja2', 'filelock', 'pydantic'}\n"
+        "heavy = {'torch', 'urllib3', 'pynvml', 'elftools', 'jinja2', 'filelock', 'pydantic'}\n"
         "sys.exit(code or ' '.join(heavy & set(sys.modules)) or 0)\n"
     )
     done = subprocess.run(
