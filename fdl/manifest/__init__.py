@@ -1,7 +1,8 @@
 """Finding, reading and checking ``fdl.yml``: path -> Node tree -> Manifest.
 
-Importing this package loads neither yaml nor pydantic: they come in when a manifest has changed
-since it was last read.
+Importing this package does not load yaml: it comes in when a manifest has changed since it was
+last read. Nothing here ever loads pydantic, which takes longer than everything else a first command
+does.
 """
 
 from fdl.manifest.discover import Found, find, find_in, settle

@@ -136,7 +136,8 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
         mode = os.stat(key.base).st_mode & 0o666
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with open(handle, "w", encoding="utf-8") as stream:
-            json.dump(document, stream, separators=(",", ":"))
+            # `json.dump` would leave the C encoder aside.
+            stream.write(json.dumps(document, separators=(",", ":")))
         os.replace(temporary, target)
     except OSError:
         from contextlib import suppress

@@ -1,6 +1,6 @@
 """Found -> Manifest: from the cache when nothing changed, else read, checked, merged and cached.
 
-Imported on the warm path: yaml and pydantic come in only when a file has to be read.
+Imported on the warm path: yaml comes in only when a file has to be read.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
         content = _content(found.path, key.overlay, stamps)
         if write_cache:
             cache.store(key, content, stamps)
-            from fdl.schema.manifest import keep_editor_copy
+            from fdl.schema import editor_copy
 
-            keep_editor_copy(found.path)
+            editor_copy.keep(found.path)
     return Manifest(content.node, found, env, content.layers, content.removed)
 
 

@@ -6,8 +6,6 @@ one, so depth and size are bounded before anything grows, and PyYAML's YAML 1.1 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import yaml
 from yaml.events import (
     AliasEvent,
@@ -23,8 +21,10 @@ from fdl.manifest.node import Node
 from fdl.manifest.scalars import resolve
 from fdl.manifest.source import MAX_DEPTH, MAX_VALUES, key_problem, position, refusal
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from yaml.error import Mark
 

@@ -7,8 +7,8 @@ https://yaml.org/spec/1.2.2/#103-core-schema.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fdl.manifest.node import Scalar
 

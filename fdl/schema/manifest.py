@@ -1,25 +1,16 @@
 """The JSON Schema of ``fdl.yml``, by which editors complete, explain and check a manifest."""
 
-# The paths of a manifest are strings.
-# ruff: noqa: PTH105, PTH107, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from fdl.args.parameter import RESERVED_LONG, RESERVED_SHORT, TYPES
-from fdl.manifest.schema import Root
+from fdl.manifest.schema import json_schema
 from fdl.schema.contract import LIST_TYPES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-EDITOR_COPY = ".fdl/manifest.schema.json"
-"""Where a manifest's first line can send the editor, without a network: fdl keeps it up to date."""
-
-_HEADER = f"# yaml-language-server: $schema={EDITOR_COPY}"
 
 _SCALAR = {"type": ["string", "number", "boolean"]}
 
@@ -35,71 +26,11 @@ def document() -> dict[str, Any]:
 
     It refuses nothing that fdl accepts; rules over several keys or files are left to fdl.
     """
-    made: dict[str, Any] = _plain(Root.model_json_schema())
-    definitions = made.pop("$defs")
+    made = json_schema()
     made["properties"]["schema"]["anyOf"] = [_contract(), {"type": "null"}]
-    # A layer may leave to the others what the whole must have.
-    definitions["SpeedHint"].pop("required")
-    definitions["Ddp"]["not"] = {"anyOf": [_both("mode", "policy"), _both("mode", "backend")]}
     # An empty file is an empty manifest.
     made["type"] = ["object", "null"]
-    return {"$schema": DIALECT, "title": "fdl.yml", **made, "$defs": definitions}
-
-
-def keep_editor_copy(manifest: str) -> None:
-    """Write the editor's copy beside a manifest whose first lines name it, unless it is there.
-
-    What cannot be written is left: the manifest works without it.
-
-    Args:
-        manifest: Absolute path of the manifest.
-    """
-    directory = os.path.dirname(manifest)
-    target = os.path.join(directory, *EDITOR_COPY.split("/"))
-    temporary = f"{target}.{os.getpid()}.tmp"
-    try:
-        with open(manifest, encoding="utf-8") as stream:
-            if _HEADER not in (line.strip() for line in stream.readlines(4096)):
-                return
-        if _content(target) == as_json():
-            return
-        from fdl.manifest.cache import make_folder
-
-        make_folder(os.path.dirname(target))
-        with open(temporary, "w", encoding="utf-8") as stream:
-            stream.write(as_json())
-        os.replace(temporary, target)
-    except (OSError, ValueError):
-        with suppress(OSError):
-            os.remove(temporary)
-
-
-def _content(file: str) -> str:
-    try:
-        with open(file, encoding="utf-8") as stream:
-            return stream.read()
-    except (OSError, ValueError):
-        return ""
-
-
-def _plain(schema: Any) -> Any:
-    """A schema without what says nothing: generated titles, and defaults that are null."""
-    if isinstance(schema, list):
-        return [_plain(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: {name: _plain(one) for name, one in value.items()}
-        if key in ("properties", "$defs")
-        else _plain(value)
-        for key, value in schema.items()
-        if key != "title" and not (key == "default" and value is None)
-    }
-
-
-def _both(one: str, other: str) -> dict[str, Any]:
-    given = {"not": {"type": "null"}}
-    return {"required": [one, other], "properties": {one: given, other: given}}
+    return {"$schema": DIALECT, "title": "fdl.yml", **made}
 
 
 def _contract() -> dict[str, Any]:

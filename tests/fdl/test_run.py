@@ -104,6 +104,22 @@ def test_a_warm_run_command_loads_nothing_but_our_own_modules(project, fdl):
     assert foreign <= {"__future__", "_json"}
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        *(["t"], ["--dry-run", "t"], ["t", "--help"], ["--help"], ["list"], ["config", "show"]),
+        ["__complete", "bash", "--", "t"],
+    ],
+    ids=" ".join,
+)
+def test_a_cold_start_on_a_sound_manifest_loads_yaml_and_no_framework(typed, project):
+    manifest = "training: {seed: 1}\ncommands: {t: {run: 'true', env: {A: 1}}, q: {ddp: {}}}"
+    loaded = loaded_by(project({"fdl.yml": manifest}), *typed)
+    assert "yaml" in loaded
+    frameworks = {"pydantic", "pydantic_core", "typer", "click", "rich", "jinja2", "urllib3"}
+    assert loaded.isdisjoint(frameworks | {"typing", "dataclasses", "inspect", "pathlib"})
+
+
 def test_the_version_loads_next_to_nothing(tmp_path):
     assert loaded_by(tmp_path, "--version") == {
         "__future__",

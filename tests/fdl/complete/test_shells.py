@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from tests.conftest import Fdl
+from tests.fdl.complete.conftest import FILES
 from tests.fdl.complete.shells import Shell
 
 SHELLS = ("bash", "zsh", "fish")
@@ -18,11 +22,30 @@ LOAD = {
 }
 
 
-@pytest.fixture(params=SHELLS)
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project after some work in it, so that completion finds its manifests read."""
+    folder = tmp_path_factory.mktemp("project")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(dedent(text))
+    for env in ([], ["--env", "ci"], ["--env", "cloud"]):
+        # Its program is missing, but all three manifests on the way to it have been read.
+        typed = [sys.executable, "-m", "fdl", *env, "train", "tools", "deep"]
+        assert subprocess.run(typed, cwd=folder, capture_output=True).returncode
+    caches = {str(path.relative_to(folder)) for path in folder.rglob(".fdl/*.json")}
+    assert {".fdl/manifest.ci.json", "train/tools/.fdl/manifest.json"} < caches
+    return folder
+
+
+@pytest.fixture(scope="module", params=SHELLS)
 def shell(
     request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shell]:
-    """Each shell in the project, with the printed script loaded and nothing else."""
+    """Each shell in the project, with the printed script loaded and nothing else.
+
+    Nobody runs anything in it, so one serves all tests: every line is emptied after it was shown.
+    """
     home = tmp_path_factory.mktemp("home")
     with Shell(request.param, home, root, LOAD[request.param]) as started:
         yield started
@@ -103,13 +126,17 @@ def test_several_candidates_are_listed(shell: Shell) -> None:
         assert choice in shell.text
 
 
-def test_the_working_directory_decides(shell: Shell) -> None:
-    shell.run("cd train")
-    assert shell.press_tab("fdl qui") == "fdl quick "
-    assert shell.press_tab("fdl --env c") == "fdl --env c"
-    shell.run("cd /")
-    assert shell.press_tab("fdl tr") == "fdl tr"
-    assert shell.press_tab("fdl autoc") == "fdl autocomplete "
+@pytest.mark.parametrize("name", SHELLS)
+def test_the_working_directory_decides(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    with Shell(name, tmp_path_factory.mktemp("home"), root, LOAD[name]) as shell:
+        shell.run("cd train")
+        assert shell.press_tab("fdl qui") == "fdl quick "
+        assert shell.press_tab("fdl --env c") == "fdl --env c"
+        shell.run("cd /")
+        assert shell.press_tab("fdl tr") == "fdl tr"
+        assert shell.press_tab("fdl autoc") == "fdl autocomplete "
 
 
 @pytest.mark.parametrize("name", SHELLS)

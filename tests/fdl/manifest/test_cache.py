@@ -306,8 +306,8 @@ def test_a_file_where_the_cache_directory_belongs_is_left_alone(root: Path) -> N
 
 # Root may write everywhere, so the child becomes nobody once its imports are done.
 READ_ONLY = """
-import json, os, sys
-import fdl.manifest.check, fdl.manifest.read_yaml
+import contextlib, json, os, sys
+import fdl.manifest.check, fdl.manifest.read_yaml, fdl.schema.editor_copy
 from fdl.manifest import find_in, load
 if os.geteuid() == 0:
     os.setuid(65534)
@@ -352,9 +352,10 @@ def modules_of_a_load(root: Path) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_a_warm_load_imports_neither_yaml_nor_pydantic(root: Path) -> None:
+def test_a_cold_load_imports_yaml_and_little_else_and_a_warm_one_nothing(root: Path) -> None:
     cold = modules_of_a_load(root)
-    assert {"yaml", "pydantic", "json"} <= cold
+    assert {"yaml", "json", "fdl.manifest.check"} <= cold
+    assert cold.isdisjoint({"pydantic", "pydantic_core", "typing", "pathlib", "dataclasses"})
     rooms = ("", ".cache", ".discover", ".layers", ".load", ".node")
     ours = {"fdl.light_json", "fdl.terminal", *(f"fdl.manifest{room}" for room in rooms)}
     assert modules_of_a_load(root) <= ours | {"__future__", "_json"}

@@ -11,7 +11,7 @@ from jinja2 import Environment
 from fdl.errors import ManifestError
 from fdl.manifest.check import check
 from fdl.manifest.read import read
-from fdl.manifest.schema import SECTIONS, Command, Root, SpeedHint, keys_of
+from fdl.manifest.schema import COMMAND, ROOT, SECTIONS, SPEED_HINT
 from fdl.schema.contract import ContractError, parse
 from fdl.schema.manifest import DIALECT, document
 from tests.fdl.schema.test_contract import REFUSED as REFUSED_CONTRACTS
@@ -186,12 +186,11 @@ def test_every_key_tells_an_editor_what_it_is_for():
     made = document()
     definitions = made["$defs"]
     shown = {"Root": made, **definitions}
-    models = {"Root": Root, "Command": Command, "SpeedHint": SpeedHint}
-    models |= {model.__name__: model for model in SECTIONS.values()}
-    assert set(shown) == set(models)
-    for name, model in models.items():
+    sections = {one.name: one for one in (ROOT, COMMAND, SPEED_HINT, *SECTIONS.values())}
+    assert set(shown) == set(sections)
+    for name, section in sections.items():
         properties = shown[name]["properties"]
-        assert list(properties) == keys_of(model)
+        assert list(properties) == list(section.keys)
         assert shown[name]["additionalProperties"] is False
         for key, one in properties.items():
             assert len(one.get("description", "")) > 10, f"{name}.{key}"

@@ -1,0 +1,330 @@
+"""The kinds of value a manifest holds: what each accepts, and the same said to an editor.
+
+A kind is strict: nothing is converted, so ``"5"`` is no number and 5 is no text. Null is judged by
+what holds the value: a key that is null says nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from fdl.manifest.mistakes import Missing, Refused, Unknown, Unsuitable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeGuard
+
+    from fdl.manifest.mistakes import Mistake, Path
+    from fdl.manifest.node import Node
+
+    Rule = dict[str, Any]
+
+_INFINITY = float("inf")
+
+
+class Kind(ABC):
+    """What may stand in one place."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Add to ``found`` what is wrong with the value ``node``, which stands at ``path``."""
+
+    @abstractmethod
+    def rules(self) -> list[Rule]:
+        """JSON Schemas, of which a value fits at least one."""
+
+
+class Text(Kind):
+    """Text; a number or a boolean needs quotes to be some."""
+
+    __slots__ = ()
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse everything but text."""
+        if not isinstance(node.value, str):
+            unquoted = isinstance(node.value, bool | int | float)
+            remedy = "; put it between quotes" if unquoted else ""
+            found.append(Unsuitable(node, path, "must be text", remedy))
+
+    def rules(self) -> list[Rule]:
+        """One type."""
+        return [{"type": "string"}]
+
+
+class Switch(Kind):
+    """True or false."""
+
+    __slots__ = ()
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse everything but booleans."""
+        if not isinstance(node.value, bool):
+            found.append(Unsuitable(node, path, "must be true or false"))
+
+    def rules(self) -> list[Rule]:
+        """One type."""
+        return [{"type": "boolean"}]
+
+
+class Whole(Kind):
+    """A whole number, of any length.
+
+    Args:
+        least: The smallest one allowed, or None.
+        most: The largest one allowed, or None.
+    """
+
+    __slots__ = ("least", "most")
+
+    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+        self.least = least
+        self.most = most
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse other types, ``5.0`` among them, and what is out of range."""
+        value = node.value
+        if not is_whole(value):
+            found.append(Unsuitable(node, path, "must be a whole number", _unquote(value)))
+        elif self.most is not None and value > self.most:
+            found.append(Unsuitable(node, path, f"must be at most {self.most}"))
+        elif self.least is not None and value < self.least:
+            found.append(Unsuitable(node, path, f"must be at least {self.least}"))
+
+    def rules(self) -> list[Rule]:
+        """One type, with its range."""
+        rule: Rule = {} if self.most is None else {"maximum": self.most}
+        if self.least is not None:
+            rule["minimum"] = self.least
+        return [{**rule, "type": "integer"}]
+
+
+class Number(Kind):
+    """A finite number that a program can hold as a float.
+
+    Args:
+        above: The number it must exceed, or None.
+    """
+
+    __slots__ = ("above",)
+
+    def __init__(self, above: int | None = None) -> None:
+        self.above = above
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse other types, infinities, what is no number, and what is too small."""
+        value = node.value
+        number = _as_float(value)
+        if number is None:
+            found.append(Unsuitable(node, path, "must be a number", _unquote(value)))
+        elif not -_INFINITY < number < _INFINITY:
+            found.append(Unsuitable(node, path, "must be a finite number"))
+        elif self.above is not None and not number > self.above:
+            found.append(Unsuitable(node, path, f"must be greater than {self.above}"))
+
+    def rules(self) -> list[Rule]:
+        """One type, with its limit."""
+        rule: Rule = {} if self.above is None else {"exclusiveMinimum": self.above}
+        return [{**rule, "type": "number"}]
+
+
+class OneOf(Kind):
+    """One of several words."""
+
+    __slots__ = ("words",)
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse every other value."""
+        if node.value not in self.words:
+            *others, last = (f"`{word}`" for word in self.words)
+            found.append(Unsuitable(node, path, f"must be {', '.join(others)} or {last}"))
+
+    def rules(self) -> list[Rule]:
+        """The words."""
+        return [{"enum": list(self.words), "type": "string"}]
+
+
+class ListOf(Kind):
+    """A list whose items are all of one kind, none of them null."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: Kind) -> None:
+        self.item = item
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse everything but lists, then judge every item."""
+        if not isinstance(node.value, list):
+            found.append(Unsuitable(node, path, "must be a list"))
+            return
+        for index, item in enumerate(node.value):
+            self.item.judge(item, (*path, index), found)
+
+    def rules(self) -> list[Rule]:
+        """An array of what the item is."""
+        (item,) = self.item.rules()
+        return [{"items": item, "type": "array"}]
+
+
+class Table(Kind):
+    """A mapping of names that the user chooses, to values of one kind or null.
+
+    Args:
+        value: The kind of the values; None for any.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Kind | None = None) -> None:
+        self.value = value
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse everything but mappings, then judge every name and value."""
+        if not isinstance(node.value, dict):
+            found.append(Unsuitable(node, path, "must be a mapping"))
+            return
+        for name, child in node.value.items():
+            if problem := self.name_problem(name):
+                found.append(Refused(child, (*path, name), problem))
+            if self.value is not None and child.value is not None:
+                self.value.judge(child, (*path, name), found)
+
+    def name_problem(self, name: str) -> str:  # noqa: ARG002
+        """Why a name cannot be one, as the rest of a sentence; empty where it can."""
+        return ""
+
+    def rules(self) -> list[Rule]:
+        """An object with values of the kind."""
+        if self.value is None:
+            return [{"type": "object"}]
+        return [{"additionalProperties": _or_null(self.value), "type": "object"}]
+
+
+class Key:
+    """One key of a section.
+
+    Attributes:
+        name: As it is written.
+        kind: What stands under it.
+        about: One line for editors and for the reference.
+        required: Whether it must be there, and not null.
+        excluded_by: The key of the same section beside which it must not stand; empty for none.
+    """
+
+    __slots__ = ("about", "excluded_by", "kind", "name", "required")
+
+    def __init__(
+        self, name: str, kind: Kind, about: str, *, required: bool = False, excluded_by: str = ""
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.about = about
+        self.required = required
+        self.excluded_by = excluded_by
+
+    def rule(self) -> Rule:
+        """The JSON Schema of the value, with its description."""
+        (rule,) = self.kind.rules() if self.required else (_or_null(self.kind),)
+        return dict(sorted({**rule, "description": self.about}.items()))
+
+
+class Section(Kind):
+    """A mapping that holds certain keys and no others.
+
+    Args:
+        name: Its name among the definitions of the JSON Schema.
+        about: One line for editors.
+        keys: The keys it may hold, in the order in which they are listed and judged.
+
+    Attributes:
+        keys: Name -> key.
+    """
+
+    __slots__ = ("about", "keys", "name")
+
+    def __init__(self, name: str, about: str, *keys: Key) -> None:
+        self.name = name
+        self.about = about
+        self.keys = {key.name: key for key in keys}
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse everything but mappings, then judge every key."""
+        children = node.value
+        if not isinstance(children, dict):
+            found.append(Unsuitable(node, path, "must be a mapping"))
+            return
+        sound: set[str] = set()
+        for name, key in self.keys.items():
+            child = children.get(name)
+            if child is None:
+                if key.required:
+                    found.append(Missing(node, (*path, name)))
+                continue
+            if child.value is None and not key.required:
+                continue
+            before = len(found)
+            key.kind.judge(child, (*path, name), found)
+            if len(found) > before:
+                continue
+            sound.add(name)
+            if key.excluded_by in sound:
+                problem = f"cannot stand beside `{key.excluded_by}`, which says the same"
+                found.append(Refused(child, (*path, name), f"{problem}; keep one of them"))
+        for name, child in children.items():
+            if name not in self.keys:
+                found.append(Unknown(child, (*path, name), tuple(self.keys)))
+
+    def rules(self) -> list[Rule]:
+        """A reference to the definition."""
+        return [{"$ref": f"#/$defs/{self.name}"}]
+
+    def definition(self) -> Rule:
+        """The JSON Schema itself: without what is required, which another layer may have."""
+        rule: Rule = {
+            "additionalProperties": False,
+            "description": self.about,
+            "properties": {name: key.rule() for name, key in self.keys.items()},
+            "type": "object",
+        }
+        pairs = [_both(key.excluded_by, name) for name, key in self.keys.items() if key.excluded_by]
+        return {**rule, "not": {"anyOf": pairs}} if pairs else rule
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _as_float(value: object) -> float | None:
+    """A number as a float; None for what is no number and for what is beyond every float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _unquote(value: object) -> str:
+    """The remedy for a number between quotes; empty for everything else."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        float(value)
+    except ValueError:
+        return ""
+    return "; remove the quotes"
+
+
+def _or_null(kind: Kind) -> Rule:
+    return {"anyOf": [*kind.rules(), {"type": "null"}]}
+
+
+def _both(one: str, other: str) -> Rule:
+    """The rule that two keys fit which both say something."""
+    given = {"not": {"type": "null"}}
+    return {"required": [one, other], "properties": {one: given, other: given}}

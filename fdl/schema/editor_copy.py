@@ -1,0 +1,61 @@
+"""The JSON Schema of ``fdl.yml`` beside a manifest that wants it, for editors without a network.
+
+Every cold start asks for it: only ``os`` at module top, the schema itself where it is written.
+"""
+
+# pathlib would cost every first command a tenth of its start.
+# ruff: noqa: PTH105, PTH107, PTH118, PTH120, PTH123
+from __future__ import annotations
+
+import os
+
+PLACE = ".fdl/manifest.schema.json"
+"""Where a manifest's first lines can send the editor: fdl keeps it up to date."""
+
+_HEADER = f"# yaml-language-server: $schema={PLACE}"
+
+
+def keep(manifest: str) -> None:
+    """Write the copy beside a manifest whose first lines name it, unless it is there.
+
+    What cannot be written is left: the manifest works without it.
+
+    Args:
+        manifest: Absolute path of the manifest.
+    """
+    try:
+        with open(manifest, encoding="utf-8") as stream:
+            if _HEADER not in (line.strip() for line in stream.readlines(4096)):
+                return
+    except (OSError, ValueError):
+        return
+    from fdl.schema.manifest import as_json
+
+    directory = os.path.dirname(manifest)
+    target = os.path.join(directory, *PLACE.split("/"))
+    if _content(target) != as_json():
+        _replace(target, as_json())
+
+
+def _content(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return stream.read()
+    except (OSError, ValueError):
+        return ""
+
+
+def _replace(target: str, text: str) -> None:
+    from fdl.manifest.cache import make_folder
+
+    temporary = f"{target}.{os.getpid()}.tmp"
+    try:
+        make_folder(os.path.dirname(target))
+        with open(temporary, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.replace(temporary, target)
+    except OSError:
+        from contextlib import suppress
+
+        with suppress(OSError):
+            os.remove(temporary)
