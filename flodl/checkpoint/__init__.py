@@ -1,7 +1,13 @@
 """Checkpoints: safetensors containers, written atomically and checked before anything is loaded."""
 
+from flodl.checkpoint.files import config_sidecar as config_sidecar
+from flodl.checkpoint.migrate import MigrateReport as MigrateReport
+from flodl.checkpoint.migrate import migrate_checkpoint as migrate_checkpoint
+from flodl.checkpoint.migrate import migrate_checkpoint_file as migrate_checkpoint_file
 from flodl.checkpoint.names import persistent_buffers as persistent_buffers
 from flodl.checkpoint.names import qualify as qualify
+from flodl.checkpoint.optimizer import load_optimizer_state as load_optimizer_state
+from flodl.checkpoint.optimizer import save_optimizer_state as save_optimizer_state
 from flodl.checkpoint.store import LoadReport as LoadReport
 from flodl.checkpoint.store import checkpoint_keys as checkpoint_keys
 from flodl.checkpoint.store import checkpoint_metadata as checkpoint_metadata

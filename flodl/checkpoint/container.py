@@ -3,7 +3,8 @@
 Layout: header length (u64, little-endian), JSON header padded with spaces, then the tensors' bytes
 back to back. Wide types come first, so that every tensor starts at a multiple of its item size.
 The safetensors library writes its metadata in random order; equal models would then give unequal
-files, which is why the header is made here.
+files, which is why the header is made here. The metadata string ``body_digest`` is a checksum of
+the tensors' bytes; a file without it is read unchecked.
 
 Format: https://github.com/huggingface/safetensors#format
 """
@@ -13,13 +14,15 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from flodl.checkpoint.digest import BLANK, body_digest
 from flodl.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -27,17 +30,29 @@ if TYPE_CHECKING:
 
 FORMAT = "fdl"
 VERSION = 3
+BODY_DIGEST = "body_digest"
 RESERVED = frozenset(
-    {"format", "fdl_version", "structural_hash", "label", "flodl", "aliases", "config"}
+    {
+        "format",
+        "fdl_version",
+        "structural_hash",
+        "label",
+        "flodl",
+        "aliases",
+        "config",
+        "source_config",
+        BODY_DIGEST,
+    }
 )
+PREFIX_BYTES = 8  # enough to tell the formats apart; in ours, the length of the header
 
 _METADATA = "__metadata__"
-_LENGTH_BYTES = 8
 _ALIGNMENT = 64  # of the first tensor; a mapped file then suits every vector instruction
 _MAX_HEADER = 100_000_000  # the limit of the safetensors library
 _MAX_DIMENSIONS = 64
 _MAX_DIGITS = 9  # of the version number
-_CHUNK = 1 << 22
+_SMALLEST_CHUNK, _LARGEST_CHUNK = 1 << 14, 1 << 22
+_PIECE = 1 << 18  # fits a processor's cache: the checksum's bytes are still there when written
 
 _DTYPES = {
     "F64": torch.float64,
@@ -155,41 +170,109 @@ def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> byte
             "data_offsets": (entry.begin, entry.end),
         }
     text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT)
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    text += b" " * (-(PREFIX_BYTES + len(text)) % _ALIGNMENT)
+    return len(text).to_bytes(PREFIX_BYTES, "little") + text
 
 
-def write_tensor(stream: IO[bytes], tensor: Tensor) -> None:
-    """Write a tensor's elements in row-major order; one CPU copy at most."""
-    if tensor.numel() == 0:
+def write_container(
+    stream: IO[bytes],
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    *,
+    rewindable: bool,
+) -> None:
+    """Write header and tensors; the digest is computed here.
+
+    Args:
+        stream: Where to write, at its beginning when ``rewindable``.
+        tensors: The tensors under the names they are stored by, none of them twice.
+        metadata: The strings of the file, without the digest.
+        rewindable: Whether the header can be corrected once the tensors are written. Otherwise
+            they are gone through twice, which copies them from an accelerator twice.
+
+    Raises:
+        ValueError: As for :func:`lay_out`.
+        CheckpointError: The stream cannot be rewound, and something changed the tensors meanwhile.
+    """
+    entries = lay_out(tensors.items())
+    if rewindable:
+        stream.write(encode_header(entries, {**metadata, BODY_DIGEST: BLANK}))
+        digest = body_digest(_written(stream, tensors, entries))
+        stream.seek(0)
+        stream.write(encode_header(entries, {**metadata, BODY_DIGEST: digest}))
+        stream.seek(0, os.SEEK_END)
         return
-    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    size = dense.numel() * dense.element_size()
-    stream.write(memoryview((ctypes.c_char * size).from_address(dense.data_ptr())).cast("B"))
+    digest = body_digest(_pieces(tensors, entries))
+    stream.write(encode_header(entries, {**metadata, BODY_DIGEST: digest}))
+    if body_digest(_written(stream, tensors, entries)) != digest:
+        raise CheckpointError(
+            "the tensors changed while they were saved; save a snapshot of a model in training"
+        )
 
 
-def read_header(stream: IO[bytes], where: str) -> tuple[Header, int]:
+def _pieces(tensors: Mapping[str, Tensor], entries: Iterable[Entry]) -> Iterator[memoryview]:
+    """The bytes of the body in row-major order; one CPU copy of one tensor at most."""
+    for entry in entries:
+        tensor = tensors[entry.name]
+        if tensor.numel() == 0:
+            continue
+        dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        size = dense.numel() * dense.element_size()
+        data = memoryview((ctypes.c_char * size).from_address(dense.data_ptr())).cast("B")
+        for start in range(0, size, _PIECE):
+            yield data[start : start + _PIECE]
+
+
+def _written(
+    stream: IO[bytes], tensors: Mapping[str, Tensor], entries: Iterable[Entry]
+) -> Iterator[memoryview]:
+    for piece in _pieces(tensors, entries):
+        stream.write(piece)
+        yield piece
+
+
+def check_body(container: Container, where: str) -> None:
+    """Compare the tensors' bytes with the digest, if the file has one.
+
+    Raises:
+        CheckpointError: They differ.
+    """
+    recorded = container.header.metadata.get(BODY_DIGEST)
+    if recorded is None:
+        return
+    end = container.offset + container.header.body_size
+    with memoryview(container.buffer) as data, data[container.offset : end] as body:
+        actual = body_digest([body])
+    if actual != recorded:
+        raise CheckpointError(
+            f"{where} is damaged: the tensors have the checksum {actual} instead of {recorded}; "
+            "restore the file from a copy or save it again. A program that changes tensors of a "
+            f"checkpoint on purpose has to drop the metadata string {BODY_DIGEST}"
+        )
+
+
+def read_header(stream: IO[bytes], prefix: bytes, where: str) -> tuple[Header, int]:
     """Read and check the header.
 
     Args:
-        stream: A binary stream at the first byte of a (decompressed) container.
+        stream: A binary stream behind the first eight bytes of a (decompressed) container.
+        prefix: Those eight bytes, or fewer where the stream has no more.
         where: The file, for messages.
 
     Returns:
-        The header, and the number of bytes read: where the body begins.
+        The header, and the number of bytes up to its end: where the body begins.
 
     Raises:
         CheckpointError: The bytes are not a sound container header.
     """
-    prefix = stream.read(_LENGTH_BYTES)
     if not prefix:
         raise CheckpointError(f"{where} is empty: not a checkpoint")
     length = int.from_bytes(prefix, "little")
-    if len(prefix) < _LENGTH_BYTES or not 2 <= length <= _MAX_HEADER:
+    if len(prefix) < PREFIX_BYTES or not 2 <= length <= _MAX_HEADER:
         raise CheckpointError(f"{where} is not an fdl checkpoint: no safetensors header")
     raw = read_exactly(stream, length, where)
     try:
-        return _parse_header(raw), _LENGTH_BYTES + length
+        return _parse_header(raw), PREFIX_BYTES + length
     except ValueError as error:  # covers broken JSON, broken UTF-8 and our own checks
         raise CheckpointError(f"{where} is not a sound fdl checkpoint: {error}") from None
     except RecursionError:
@@ -197,21 +280,32 @@ def read_header(stream: IO[bytes], where: str) -> tuple[Header, int]:
 
 
 def read_exactly(stream: IO[bytes], size: int, where: str) -> bytearray:
-    """Read ``size`` bytes, growing as they arrive: a lying header reserves no memory.
+    """Read ``size`` bytes.
 
     Raises:
         CheckpointError: The stream ends early.
     """
     data = bytearray()
-    while len(data) < size:
-        chunk = stream.read(min(_CHUNK, size - len(data)))
+    append_exactly(data, stream, size, where)
+    return data
+
+
+def append_exactly(data: bytearray, stream: IO[bytes], size: int, where: str) -> None:
+    """Add ``size`` bytes to ``data``, which grows as they arrive: a lying size reserves no memory.
+
+    Raises:
+        CheckpointError: The stream ends early.
+    """
+    end = len(data) + size
+    while len(data) < end:
+        room = max(_SMALLEST_CHUNK, min(len(data) // 2, _LARGEST_CHUNK))
+        chunk = stream.read(min(room, end - len(data)))
         if not chunk:
             raise CheckpointError(
-                f"{where} is truncated: {size - len(data)} bytes are missing; "
+                f"{where} is truncated: {end - len(data)} bytes are missing; "
                 "restore the file from a copy or save it again"
             )
         data += chunk
-    return data
 
 
 def _parse_header(raw: bytearray) -> Header:
@@ -256,7 +350,8 @@ def _entry(name: str, value: object) -> Entry:
     if dtype is None:
         raise ValueError(f"tensor {name!r} has an unknown dtype {value['dtype']!r}")
     shape, offsets = value["shape"], value["data_offsets"]
-    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+    sizes = _are_sizes(shape) and _are_sizes(offsets)
+    if not (sizes and is_shape(shape) and len(offsets) == 2):
         raise ValueError(f"tensor {name!r} has a malformed shape or byte range")
     begin, end = offsets
     if end - begin != math.prod(shape) * dtype.itemsize:
@@ -265,12 +360,17 @@ def _entry(name: str, value: object) -> Entry:
 
 
 def _are_sizes(value: object) -> bool:
-    # Sizes beyond 63 bits are no tensor's, and torch would overflow on them.
-    return (
-        isinstance(value, list)
-        and len(value) <= _MAX_DIMENSIONS
-        and all(type(item) is int and 0 <= item < 1 << 63 for item in value)
+    return isinstance(value, list) and all(
+        type(item) is int and 0 <= item < 1 << 63 for item in value
     )
+
+
+def is_shape(sizes: Sequence[int]) -> bool:
+    """Whether torch can hold a tensor of these sizes, none of them negative.
+
+    It multiplies them in 63 bits, leaving out those of zero.
+    """
+    return len(sizes) <= _MAX_DIMENSIONS and math.prod(size or 1 for size in sizes) < 1 << 63
 
 
 def _check_ranges(entries: Iterable[Entry]) -> None:

@@ -12,7 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from flodl.checkpoint.container import VERSION, Container, Header, read_exactly, read_header
+from flodl.checkpoint.container import (
+    PREFIX_BYTES,
+    VERSION,
+    Container,
+    Header,
+    check_body,
+    read_exactly,
+    read_header,
+)
+from flodl.checkpoint.legacy import MAGIC, read_legacy
 from flodl.errors import CheckpointError
 from flodl.files import replacing
 
@@ -20,11 +29,25 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_LEVEL = 6
 
 
+def is_compressed(path: str | os.PathLike[str]) -> bool:
+    """Whether a file of this name is written compressed."""
+    return os.fspath(path).endswith(".gz")
+
+
+def config_sidecar(path: str | os.PathLike[str]) -> Path:
+    """The file that keeps a checkpoint's source configuration beside it.
+
+    ``model.fdl`` and ``model.fdl.gz`` both have ``model.config.json``.
+    """
+    plain = Path(os.fspath(path).removesuffix(".gz"))
+    return plain.with_name(f"{plain.stem}.config.json")
+
+
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Replace a container atomically and durably, see :func:`flodl.files.replacing`.
+    """Replace a file atomically and durably, see :func:`flodl.files.replacing`.
 
-    Missing parent folders are created.
+    Missing parent folders are created; a name ending in ``.gz`` gives a compressed file.
 
     Raises:
         CheckpointError: The system refused (permission, space, a folder in the way).
@@ -32,7 +55,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, durable=True) as file:
-            if os.fspath(path).endswith(".gz"):
+            if is_compressed(path):
                 with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
                     yield cast("IO[bytes]", packed)
             else:
@@ -42,51 +65,94 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise CheckpointError(f"cannot write checkpoint {os.fspath(path)}: {reason}") from error
 
 
-def read_stream(source: IO[bytes]) -> Container:
-    """Read a whole container from a binary stream, compressed or plain, up to its end."""
+def read_stream(source: IO[bytes], *, legacy: bool = False) -> Container:
+    """Read a whole container from a binary stream, compressed or plain, up to its end.
+
+    Args:
+        source: The stream, at the first byte of the container; it stays open.
+        legacy: Also read the binary versions 1 and 2.
+
+    Raises:
+        CheckpointError: The stream is truncated, damaged, foreign or of another version.
+    """
     where = f"checkpoint {getattr(source, 'name', 'stream')}"
     # Only a buffered reader can look at the first bytes without consuming them.
     buffered = io.BufferedReader(cast("Any", source))
     try:
         with _decompressed(buffered, where) as stream:
-            return _read_body(stream, where)
+            prefix = _read_prefix(stream, where, legacy=legacy)
+            return _read_whole(stream, prefix, where)
     finally:
         buffered.detach()  # the stream stays its owner's: collecting the reader would close it
 
 
-def read_file(path: str | os.PathLike[str]) -> Container:
-    """Read a container from disk; a plain file is mapped instead of copied."""
+def read_file(path: str | os.PathLike[str], *, legacy: bool = False) -> Container:
+    """Read a container from disk; a plain file is mapped instead of copied.
+
+    Args:
+        path: The file.
+        legacy: Also read the binary versions 1 and 2.
+
+    Raises:
+        CheckpointError: The file cannot be read, or is truncated, damaged, foreign or of another
+            version.
+    """
     where = f"checkpoint {os.fspath(path)}"
     with _opened(path, where) as file, _decompressed(file, where) as stream:
-        if stream is not file:
-            return _read_body(stream, where)
-        header, offset = _read_sized_header(file, where)
+        prefix = _read_prefix(stream, where, legacy=legacy)
+        if stream is not file or prefix.startswith(MAGIC):
+            return _read_whole(stream, prefix, where)
+        header, offset = _read_sized_header(file, prefix, where)
         _check_version(header, where)
         # Writable for torch, private to this process: nothing reaches the file.
-        return Container(header, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), offset)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        container = Container(header, mapped, offset)
+        check_body(container, where)
+        return container
 
 
 def read_file_header(path: str | os.PathLike[str]) -> Header:
-    """Read only the header of a file, of any container version."""
+    """Read only the header of a file, of any version; the tensors' bytes are not checked.
+
+    Raises:
+        CheckpointError: The file cannot be read or has no sound header.
+    """
     where = f"checkpoint {os.fspath(path)}"
     with _opened(path, where) as file, _decompressed(file, where) as stream:
+        prefix = _read_prefix(stream, where, legacy=True)
+        if prefix.startswith(MAGIC):
+            return read_legacy(stream, prefix, where, header_only=True).header
         if stream is file:
-            return _read_sized_header(file, where)[0]
-        return read_header(stream, where)[0]
+            return _read_sized_header(file, prefix, where)[0]
+        return read_header(stream, prefix, where)[0]
 
 
-def _read_body(stream: IO[bytes], where: str) -> Container:
-    header, _ = read_header(stream, where)
+def _read_prefix(stream: IO[bytes], where: str, *, legacy: bool) -> bytes:
+    prefix = stream.read(PREFIX_BYTES)
+    if prefix.startswith(MAGIC) and not legacy:
+        raise CheckpointError(
+            f"{where} is a binary checkpoint of the Rust flodl; turn it into a file of this flodl "
+            "with migrate_checkpoint_file(src, dst, params, buffers) and load that"
+        )
+    return prefix
+
+
+def _read_whole(stream: IO[bytes], prefix: bytes, where: str) -> Container:
+    if prefix.startswith(MAGIC):
+        return read_legacy(stream, prefix, where)
+    header, _ = read_header(stream, prefix, where)
     _check_version(header, where)
     body = read_exactly(stream, header.body_size, where)
     # One more byte, not the rest: a compressed file may unpack to any size.
     if stream.read(1):
         raise CheckpointError(f"{where} goes on after its last tensor: it is damaged")
-    return Container(header, body, 0)
+    container = Container(header, body, 0)
+    check_body(container, where)
+    return container
 
 
-def _read_sized_header(file: io.BufferedReader, where: str) -> tuple[Header, int]:
-    header, offset = read_header(file, where)
+def _read_sized_header(file: io.BufferedReader, prefix: bytes, where: str) -> tuple[Header, int]:
+    header, offset = read_header(file, prefix, where)
     promised, actual = offset + header.body_size, os.fstat(file.fileno()).st_size
     if promised != actual:
         state = "truncated" if actual < promised else "damaged"

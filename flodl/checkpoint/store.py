@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,11 +20,16 @@ from flodl.checkpoint.container import (
     VERSION,
     Container,
     Entry,
-    encode_header,
-    lay_out,
-    write_tensor,
+    write_container,
 )
-from flodl.checkpoint.files import read_file, read_file_header, read_stream, writing
+from flodl.checkpoint.files import (
+    config_sidecar,
+    is_compressed,
+    read_file,
+    read_file_header,
+    read_stream,
+    writing,
+)
 from flodl.checkpoint.names import qualify
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 
@@ -54,9 +60,12 @@ def save_checkpoint(
     *,
     label: str = "",
     config: Mapping[str, Any] | None = None,
+    epoch: int | None = None,
+    metrics: Mapping[str, float] | None = None,
+    source_config: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a container to a binary stream.
+    """Write a container to a binary stream, which needs no more than ``write``.
 
     Equal arguments give equal bytes: no time stamps, no random order. A tensor that occurs under
     several names is stored under the first; the others are recorded as aliases.
@@ -69,20 +78,20 @@ def save_checkpoint(
         label: Name of the graph; for people, never checked.
         config: What the run was configured with, as JSON data; kept as one string under the
             metadata key ``config``.
+        epoch: Epochs completed.
+        metrics: What was measured last, kept as JSON; values that are not finite become null.
+        source_config: The text of the configuration the model was built from, kept as it is.
         metadata: Further strings to keep, read back by :func:`checkpoint_metadata`.
 
     Raises:
-        ValueError: A name is given twice, a tensor cannot be stored, the metadata use a reserved
-            key or hold something other than strings, or ``config`` is not JSON data.
+        ValueError: A name or a metadata key is given twice, a tensor cannot be stored, the
+            metadata use a reserved key or hold something other than strings, or ``config`` is not
+            JSON data.
+        CheckpointError: Something changed the tensors while they were written.
     """
-    stored, aliases = _untie(_by_name(params, buffers))
-    entries = lay_out(stored.items())
-    strings = _metadata(hash, label, aliases, metadata or {})
-    if config:
-        strings["config"] = _config_text(config)
-    dest.write(encode_header(entries, strings))
-    for entry in entries:
-        write_tensor(dest, stored[entry.name])
+    named = tensors_by_name(params, buffers)
+    kept = _optional_metadata(config, epoch, metrics, source_config)
+    write_named(dest, named, _metadata(hash, label, kept, metadata or {}), rewindable=False)
 
 
 def save_checkpoint_file(
@@ -93,19 +102,47 @@ def save_checkpoint_file(
     *,
     label: str = "",
     config: Mapping[str, Any] | None = None,
+    epoch: int | None = None,
+    metrics: Mapping[str, float] | None = None,
+    source_config: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a container to ``path`` atomically; see :func:`save_checkpoint`.
 
     Missing parent folders are created. A path ending in ``.gz`` is compressed. Whatever goes
-    wrong, a file that stood there before survives and no temporary file is left.
+    wrong, a file that stood there before survives and no temporary file is left. A
+    ``source_config`` is also written to ``<stem>.config.json`` beside the checkpoint.
 
     Raises:
-        CheckpointError: The file cannot be written.
+        CheckpointError: The file or its companion cannot be written.
         ValueError: As for :func:`save_checkpoint`.
     """
+    kept = _optional_metadata(config, epoch, metrics, source_config)
+    strings = _metadata(hash, label, kept, metadata or {})
     with writing(path) as dest:
-        save_checkpoint(dest, params, buffers, hash, label=label, config=config, metadata=metadata)
+        named = tensors_by_name(params, buffers)
+        write_named(dest, named, strings, rewindable=not is_compressed(path))
+    if source_config is not None:
+        with writing(config_sidecar(path)) as sidecar:
+            sidecar.write(source_config.encode())
+
+
+def write_named(
+    dest: IO[bytes], named: Mapping[str, Tensor], strings: Mapping[str, str], *, rewindable: bool
+) -> None:
+    """Write a container, storing a tensor that has several names once.
+
+    Args:
+        dest: Where to write.
+        named: Tensors by qualified name.
+        strings: The metadata, without aliases and digest.
+        rewindable: Whether ``dest`` is a plain file that begins with the container.
+    """
+    stored, aliases = _untie(named)
+    if aliases:
+        text = json.dumps(aliases, sort_keys=True, separators=(",", ":"))
+        strings = {**strings, "aliases": text}
+    write_container(dest, stored, strings, rewindable=rewindable)
 
 
 def load_checkpoint(
@@ -136,7 +173,7 @@ def load_checkpoint(
         CheckpointError: The stream is truncated, damaged, foreign or of another version.
         ValueError: A name is given twice, or an argument makes no sense.
     """
-    return _fill(read_stream(src), _by_name(params, buffers), hash, on_shape_mismatch)
+    return _fill(read_stream(src), tensors_by_name(params, buffers), hash, on_shape_mismatch)
 
 
 def load_checkpoint_file(
@@ -148,7 +185,7 @@ def load_checkpoint_file(
     on_shape_mismatch: OnShapeMismatch = "error",
 ) -> LoadReport:
     """Copy the tensors of the file at ``path`` into a model; see :func:`load_checkpoint`."""
-    return _fill(read_file(path), _by_name(params, buffers), hash, on_shape_mismatch)
+    return _fill(read_file(path), tensors_by_name(params, buffers), hash, on_shape_mismatch)
 
 
 def checkpoint_keys(path: str | os.PathLike[str]) -> list[str]:
@@ -166,7 +203,12 @@ def checkpoint_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     return dict(read_file_header(path).metadata)
 
 
-def _by_name(params: NamedTensors, buffers: NamedTensors) -> dict[str, Tensor]:
+def tensors_by_name(params: NamedTensors, buffers: NamedTensors) -> dict[str, Tensor]:
+    """Tensors by qualified name, parameters first.
+
+    Raises:
+        ValueError: A name is given twice.
+    """
     named: dict[str, Tensor] = {}
     for source in (params, buffers):
         for given, tensor in source:
@@ -183,7 +225,7 @@ def _untie(named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, st
     aliases: dict[str, str] = {}
     first_names: dict[object, str] = {}
     for name, tensor in named.items():
-        first = first_names.setdefault(_memory(tensor), name)
+        first = first_names.setdefault(memory_of(tensor), name)
         if first == name:
             stored[name] = tensor
         else:
@@ -191,7 +233,7 @@ def _untie(named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, st
     return stored, aliases
 
 
-def _memory(tensor: Tensor) -> object:
+def memory_of(tensor: Tensor) -> object:
     """What two tensors have in common when they are the same numbers in the same memory.
 
     The identity of the object would miss ``state_dict()``, whose values are detached.
@@ -204,23 +246,45 @@ def _memory(tensor: Tensor) -> object:
 
 
 def _metadata(
-    hash: str | None, label: str, aliases: Mapping[str, str], extra: Mapping[str, str]
+    hash: str | None, label: str, kept: Mapping[str, str], extra: Mapping[str, str]
 ) -> dict[str, str]:
     for key, value in extra.items():
         if key in RESERVED:
             raise ValueError(f"metadata key {key!r} is the container's own; choose another")
+        if key in kept:
+            raise ValueError(f"metadata key {key!r} is also given as {key}=; keep one of them")
         if not isinstance(key, str) or not isinstance(value, str):
             raise ValueError(f"metadata {key!r} must be a string; encode it, for instance as JSON")
-    strings = {
+    return {**own_strings(hash or "", label), **kept, **extra}
+
+
+def own_strings(hash: str, label: str) -> dict[str, str]:
+    """The strings that every container of this version has."""
+    return {
         "format": FORMAT,
         "fdl_version": str(VERSION),
-        "structural_hash": hash or "",
+        "structural_hash": hash,
         "label": label,
         "flodl": _writer_version(),
-        **extra,
     }
-    if aliases:
-        strings["aliases"] = json.dumps(aliases, sort_keys=True, separators=(",", ":"))
+
+
+def _optional_metadata(
+    config: Mapping[str, Any] | None,
+    epoch: int | None,
+    metrics: Mapping[str, float] | None,
+    source_config: str | None,
+) -> dict[str, str]:
+    strings = {}
+    if config:
+        strings["config"] = _config_text(config)
+    if epoch is not None:
+        strings["epoch"] = str(int(epoch))
+    if metrics is not None:
+        finite = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
+        strings["metrics"] = json.dumps(finite, sort_keys=True, separators=(",", ":"))
+    if source_config is not None:
+        strings["source_config"] = source_config
     return strings
 
 

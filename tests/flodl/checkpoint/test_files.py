@@ -6,10 +6,10 @@ import gzip
 import json
 import os
 import pickle
-import random
 import resource
 import signal
 import stat
+import zlib
 from contextlib import contextmanager
 
 import pytest
@@ -17,6 +17,7 @@ import torch
 
 from flodl.checkpoint import (
     checkpoint_keys,
+    checkpoint_metadata,
     checkpoint_version,
     load_checkpoint,
     load_checkpoint_file,
@@ -159,6 +160,8 @@ DAMAGE = {
     "huge header": lambda data: (1 << 62).to_bytes(8, "little") + data[8:],
     "header beyond the file": lambda data: (90_000_000).to_bytes(8, "little") + data[8:],
     "safetensors of others": lambda data: changed(data, __metadata__={"format": "pt"}),
+    "a flipped bit of a value": lambda data: data[:-1] + bytes([data[-1] ^ 0x10]),
+    "unknown digest": lambda data: changed(data, __metadata__=metadata(body_digest="sha1:00")),
     "no metadata": lambda data: changed(data, __metadata__=None),
     "metadata not strings": lambda data: changed(data, __metadata__=metadata(epoch=3)),
     "future version": lambda data: changed(data, __metadata__=metadata(fdl_version="4")),
@@ -180,6 +183,9 @@ DAMAGE = {
     "enormous size": lambda data: changed(
         data, **{"a/weight": entry(shape=(0, 1 << 70), offsets=(16, 16))}
     ),
+    "overflowing size": lambda data: changed(
+        data, **{"a/weight": entry(shape=(0, 1 << 62, 1 << 62), offsets=(16, 16))}
+    ),
     "fractional size": lambda data: changed(data, **{"a/weight": entry(shape=(2.0, 3))}),
     "boolean size": lambda data: changed(data, **{"a/weight": entry(shape=(True, 6))}),
     "too many dimensions": lambda data: changed(
@@ -198,6 +204,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.case("runtime", 40)
 @pytest.mark.parametrize("kind", DAMAGE)
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
 def test_damaged_and_foreign_files_are_refused_and_change_nothing(saved, kind, packed):
@@ -219,6 +226,31 @@ def test_a_damaged_file_says_what_to_do(saved):
         checkpoint_keys(saved)
 
 
+def test_a_flipped_bit_in_a_tensor_is_found_and_the_names_can_still_be_read(saved):
+    sound = saved.read_bytes()
+    for position in (len(sound) - 40, len(sound) - 1):
+        flipped = bytearray(sound)
+        flipped[position] ^= 1
+        saved.write_bytes(flipped)
+        with pytest.raises(
+            CheckpointError, match=r"is damaged: the tensors have the checksum crc32"
+        ):
+            load(saved)
+    assert checkpoint_keys(saved) == ["b/n", "a/weight"]
+
+
+def test_the_digest_is_the_checksum_that_zlib_computes(saved):
+    _, body = header_of(saved.read_bytes())
+    assert checkpoint_metadata(saved)["body_digest"] == f"crc32:{zlib.crc32(body):08x}"
+
+
+def test_a_file_without_a_digest_is_loaded_unchecked(saved):
+    fields, body = header_of(saved.read_bytes())
+    del fields["__metadata__"]["body_digest"]
+    saved.write_bytes(container(fields, body))
+    assert holds_tensors(saved)
+
+
 def test_a_future_version_can_be_named_but_not_loaded(saved):
     saved.write_bytes(changed(saved.read_bytes(), __metadata__=metadata(fdl_version="4")))
     assert checkpoint_version(saved) == 4
@@ -235,7 +267,7 @@ def test_the_order_of_the_header_is_free_as_the_safetensors_library_shuffles_it(
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
 def test_a_compressed_bomb_is_read_only_as_far_as_its_header_promises(saved, packed):
-    bomb = gzip.compress(saved.read_bytes() + bytes(200_000_000))
+    bomb = gzip.compress(saved.read_bytes() + bytes(50_000_000))
     saved.write_bytes(bomb)
     with pytest.raises(CheckpointError, match="goes on after its last tensor"):
         load(saved)
@@ -247,49 +279,3 @@ def test_a_compressed_bomb_is_read_only_as_far_as_its_header_promises(saved, pac
     saved.write_bytes(gzip.compress(lying) if packed else lying)
     with pytest.raises(CheckpointError, match="is truncated"):
         load(saved)
-
-
-def mutate(data, rng):
-    """Damage a container in one of the ways files get damaged."""
-    data = bytearray(data)
-    header_end = min(len(data), 8 + int.from_bytes(data[:8], "little"))
-    match rng.randrange(6):
-        case 0:
-            del data[rng.randrange(len(data)) :]
-        case 1:
-            data[:8] = rng.randbytes(8)
-        case 2:
-            for _ in range(rng.randint(1, 20)):
-                data[rng.randrange(8, header_end)] = rng.randrange(256)
-        case 3:
-            start = rng.randrange(header_end)
-            del data[start : start + rng.randint(1, 40)]
-        case 4:
-            start = rng.randrange(header_end)
-            data[start:start] = rng.randbytes(rng.randint(1, 40))
-        case 5:
-            start = rng.randrange(len(data))
-            data[start : start + 64] = rng.randbytes(64)
-    return bytes(data)
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-def test_four_hundred_mutated_files_raise_nothing_but_checkpoint_errors(saved, packed):
-    rng = random.Random(7)
-    original = saved.read_bytes()
-    packed_original = gzip.compress(original, mtime=0)
-    refused = 0
-    for _ in range(400):
-        damaged = mutate(original, rng)
-        if packed:
-            # Half of the damage to the packed bytes, half to what they unpack to.
-            damaged = rng.choice([mutate(packed_original, rng), gzip.compress(damaged, mtime=0)])
-        saved.write_bytes(damaged)
-        target = model()
-        try:
-            load_checkpoint_file(saved, target.items(), [])
-        except CheckpointError:
-            refused += 1
-            assert all(value.count_nonzero() == 0 for value in target.values())
-    # What is left hit padding, a free string or the values themselves, which carry no checksum.
-    assert refused > 300
