@@ -4,47 +4,37 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Concatenate, ParamSpec, Self, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from torch import nn
 
+from flodl import log
 from flodl.errors import BuildError
+from flodl.graph.codegen import Initial
+from flodl.graph.draft import Draft
 from flodl.graph.graph import Graph
 from flodl.graph.modules import ModuleLike, as_module, modules
-from flodl.graph.topology import (
-    ENTRY,
-    Call,
-    Combine,
-    MergeOp,
-    Node,
-    Operation,
-    Topology,
-    Wire,
-)
+from flodl.graph.topology import ENTRY, Combine, Loop, Map, MergeOp, Wire
 
 _P = ParamSpec("_P")
 _B = TypeVar("_B", bound="FlowBuilder")
-
-# Looking a module up under one of these would find torch's own attribute instead.
-_TORCH_ATTRIBUTES = frozenset(dir(nn.Module()))
 
 
 def _fluent(
     method: Callable[Concatenate[FlowBuilder, _P], None],
 ) -> Callable[Concatenate[_B, _P], _B]:
     """Make a building step fluent: the first misuse is recorded, later steps do nothing."""
+    name = method.__name__.strip("_")
 
     @functools.wraps(method)
     def step(self: _B, *args: _P.args, **kwargs: _P.kwargs) -> _B:
-        self._refuse_if_spent(method.__name__)
+        self._begin_step(name)
         if self._misuse is None:
-            self._here = _caller()
             try:
                 method(self, *args, **kwargs)
             except (BuildError, ValueError) as error:
-                self._misuse = f"{self._here}: {method.__name__}: {error}"
+                self._misuse = f"{self._draft.here}: {name}: {error}"
         return self
 
     return cast("Callable[Concatenate[_B, _P], _B]", step)
@@ -86,20 +76,19 @@ class FlowBuilder:
         return builder
 
     def _begin(self) -> None:
-        self._nodes: list[Node] = []
-        self._modules: dict[int, nn.Module] = {}
+        self._draft = Draft()
         self._streams: list[int] = [ENTRY]
         self._split_at = ""
-        self._names: dict[str, int] = {}
-        self._tags: dict[str, int] = {}
-        self._groups: dict[str, tuple[str, ...]] = {}
-        self._places: dict[str, str] = {}
-        self._label: str | None = None
-        self._here = ""
+        self._targets: list[int] = []
+        self._no_target = "there is no module yet"
+        self._fork: int | None = None
+        self._main_targets: list[int] = []
+        self._unfinished: str | None = None
+        self._verbose = False
         self._misuse: str | None = None
         self._spent = False
 
-    # --- Steps -----------------------------------------------------------------------------
+    # --- Streams ---------------------------------------------------------------------------
 
     @_fluent
     def through(self, module: ModuleLike, *, name: str | None = None) -> None:
@@ -109,36 +98,54 @@ class FlowBuilder:
             module: Takes the stream's tensor and returns the next one.
             name: Fixes the module's prefix in the registry and in checkpoints.
         """
-        self._streams = [self._call(module, self._stream(), name)]
+        self._continue(self._draft.call(module, self._stream(), name))
 
     @_fluent
     def also(self, module: ModuleLike, *, name: str | None = None) -> None:
         """Add a module's output to the stream: ``x + module(x)``, a residual connection.
 
         Args:
-            module: Keeps the shape of the stream, or broadcasts with it.
+            module: Keeps the shape of the stream, or broadcasts with it. A following ``using``
+                reaches it.
             name: Fixes the module's prefix; a following ``tag`` names the sum instead.
         """
         stream = self._stream()
-        branch = self._call(module, stream, name)
-        self._streams = [self._combine("add", MergeOp.ADD, [stream, branch])]
+        branch = self._draft.call(module, stream, name)
+        self._continue(self._combine("add", MergeOp.ADD, [stream, branch]), target=branch)
 
     @_fluent
     def also_with(self, skip: ModuleLike, main: ModuleLike) -> None:
         """Replace the stream by ``skip(x) + main(x)``: a residual connection with a projection."""
         stream = self._stream()
-        branches = [self._call(skip, stream, None), self._call(main, stream, None)]
-        self._streams = [self._combine("add", MergeOp.ADD, branches)]
+        branches = [self._draft.call(module, stream, None) for module in (skip, main)]
+        self._continue(self._combine("add", MergeOp.ADD, branches), target=branches[1])
+
+    @_fluent
+    def fork(self, module: ModuleLike, *, name: str | None = None) -> None:
+        """Run a side branch on the stream, which goes on unchanged.
+
+        ``using`` and ``tag`` that follow at once apply to the branch.
+
+        Args:
+            module: Takes the stream's tensor.
+            name: Fixes the module's prefix in the registry and in checkpoints.
+        """
+        self._fork = self._draft.fork(module, self._stream(), name)
+        self._main_targets, self._targets = self._targets, [self._fork]
 
     @_fluent
     def split(self, branches: Iterable[ModuleLike]) -> None:
-        """Feed the stream to two or more modules; their outputs stay open until ``merge``."""
+        """Feed the stream to two or more modules; their outputs stay open until ``merge``.
+
+        A following ``using`` reaches every one of them.
+        """
         stream = self._stream()
         parallel = modules(*branches)
         if len(parallel) < 2:
             raise BuildError(f"needs at least 2 branches, got {len(parallel)}; use through")
-        self._streams = [self._call(module, stream, None) for module in parallel]
-        self._split_at = self._here
+        self._streams = [self._draft.call(module, stream, None) for module in parallel]
+        self._targets = list(self._streams)
+        self._split_at = self._draft.here
 
     @_fluent
     def merge(self, how: MergeOp | str) -> None:
@@ -151,44 +158,138 @@ class FlowBuilder:
             known = " or ".join(repr(op.value) for op in MergeOp)
             raise BuildError(f"unknown operation {how!r}; use {known}") from None
         self._streams = [self._combine("merge", operation, self._streams)]
+        self._targets = []
+        self._no_target = "a merge takes no references; call using before it"
+
+    # --- Names -----------------------------------------------------------------------------
 
     @_fluent
     def tag(self, name: str) -> None:
-        """Name the stream, so that ``Graph.tagged(name)`` returns its value.
+        """Name the stream, or the branch of a fork, so that ``Graph.tagged`` returns its value.
 
         The first tag of a module also becomes its prefix in the registry and in checkpoints. A
         node may carry several tags.
         """
-        self._claim_tag(name, self._stream())
+        self._draft.claim_tag(name, self._stream() if self._fork is None else self._fork)
 
     @_fluent
     def tag_group(self, name: str) -> None:
         """Name the open streams ``<name>_0``, ``<name>_1``, …, and the group ``<name>``."""
         if len(self._streams) < 2:
             raise BuildError("there is only one stream; use tag")
-        _check_name(name)
-        self._check_free(name)
-        members = tuple(f"{name}_{index}" for index in range(len(self._streams)))
-        for member, stream in zip(members, self._streams, strict=True):
-            self._claim_tag(member, stream)
-        self._groups[name] = members
-        self._places[name] = self._here
+        self._draft.claim_group(name, self._streams)
+
+    @_fluent
+    def using(self, *names: str | Iterable[str], init: Mapping[str, Initial] | None = None) -> None:
+        """Deliver tagged values to the last module, by name.
+
+        A tag that was given before this call is read in the same pass. Any other one makes the
+        graph recurrent: the module reads the value the tag had in the previous call, zeros of the
+        shape of its input in the first. Calls add up.
+
+        Args:
+            names: Tags, one by one or as a list.
+            init: For tags given later: what the first call reads instead of zeros, a tensor or a
+                function of the module's input.
+        """
+        tags = [tag for name in names for tag in _each_name(name)]
+        unknown = sorted(set(init or {}) - set(tags))
+        if unknown:
+            raise BuildError(f"init= names {unknown}, which this call does not deliver")
+        if tags and not self._targets:
+            raise BuildError(self._no_target)
+        for target in self._targets if tags else ():
+            self._draft.refer(target, tags, init or {})
+
+    @_fluent
+    def input(self, *names: str) -> None:
+        """Add auxiliary inputs to the graph, each under a tag of its name.
+
+        Neither the stream nor the target of ``using`` moves.
+        """
+        for name in names:
+            self._draft.port(name)
+
+    @_fluent
+    def internal(self, tag: str) -> None:
+        """Hide a tag from the graphs this one becomes a part of."""
+        self._draft.internal.setdefault(tag, self._draft.here)
 
     @_fluent
     def label(self, text: str) -> None:
         """Name the graph; the name enters neither checkpoint keys nor the structural hash."""
         if not isinstance(text, str) or not text or "." in text:
             raise BuildError(f"a label is a non-empty text without dots, not {text!r}")
-        self._label = text
+        self._draft.label = text
+
+    @_fluent
+    def verbose(self, on: bool = True) -> None:
+        """Log the tree of the graph when it is built, at verbosity ``VERBOSE``."""
+        self._verbose = on
+
+    # --- Blocks ----------------------------------------------------------------------------
+
+    def loop_body(self, body: ModuleLike, *, name: str | None = None) -> LoopBuilder:
+        """Begin a loop: its body's output is its next input. Say how often on what this returns.
+
+        Args:
+            body: Keeps the shape of its input.
+            name: Fixes the loop's prefix in the registry and in checkpoints.
+        """
+        self._begin_block("loop_body")
+        return LoopBuilder(self, body, name)
+
+    @_fluent
+    def gate(
+        self, router: ModuleLike, experts: Iterable[ModuleLike], *, name: str | None = None
+    ) -> None:
+        """Run all experts on the stream and add their outputs, weighted by a router.
+
+        Args:
+            router: From the stream to weights ``[..., N]``; normalising them is its business. A
+                following ``using`` reaches it.
+            experts: N modules with outputs of one shape, two or more.
+            name: Fixes the gate's prefix in the registry and in checkpoints.
+        """
+        chosen = _several("experts", experts)
+        self._continue(self._draft.gate(as_module(router), chosen, self._stream(), name))
+
+    @_fluent
+    def switch(
+        self, router: ModuleLike, branches: Iterable[ModuleLike], *, name: str | None = None
+    ) -> None:
+        """Run one of several branches on the stream, for the whole batch.
+
+        Args:
+            router: From the stream to one element, the index of the branch, truncated toward
+                zero. A following ``using`` reaches it.
+            branches: Two modules or more.
+            name: Fixes the switch's prefix in the registry and in checkpoints.
+        """
+        chosen = _several("branches", branches)
+        self._continue(self._draft.switch(as_module(router), chosen, self._stream(), name))
+
+    def map(self, body: ModuleLike, *, name: str | None = None) -> MapBuilder:
+        """Begin a map: a body that runs on slices. Say on which on what this returns.
+
+        Args:
+            body: Runs on one slice, or on all of them at once.
+            name: Fixes the body's prefix in the registry and in checkpoints.
+        """
+        self._begin_block("map")
+        return MapBuilder(self, body, name)
 
     def build(self) -> Graph:
         """Make the graph.
 
         Raises:
-            BuildError: The first misuse recorded, with its place; open streams; two modules with
-                the same prefix; or the builder has been built before.
+            BuildError: The first misuse recorded, with its place; a loop or map without an end;
+                open streams; references to tags that were never given; nested graphs with the
+                same label; two modules with the same prefix; or the builder has been built before.
         """
         self._refuse_if_spent("build")
+        if self._misuse is None and self._unfinished is not None:
+            self._misuse = self._unfinished
         if self._misuse is not None:
             raise BuildError(self._misuse)
         if len(self._streams) > 1:
@@ -196,18 +297,60 @@ class FlowBuilder:
                 f"{self._split_at}: split: its {len(self._streams)} streams are still open; "
                 "join them with merge"
             )
-        topology = Topology(
-            nodes=self._prefixed(),
-            output=self._streams[0],
-            tags=tuple(self._tags.items()),
-            groups=tuple(self._groups.items()),
-            label=self._label,
-        )
-        graph = Graph(topology, self._modules)
+        self._draft.here = _caller()
+        graph = Graph(*self._draft.finish(self._streams[0]))
         self._spent = True
+        if self._verbose:
+            log.verbose(graph.tree_summary())
         return graph
 
     # --- Bookkeeping -----------------------------------------------------------------------
+
+    def _begin_step(self, step: str) -> None:
+        self._refuse_if_spent(step)
+        if self._misuse is not None:
+            return
+        if self._unfinished is not None:
+            self._misuse = self._unfinished
+            return
+        self._draft.here = _caller()
+        if self._fork is not None and step not in ("using", "tag"):
+            self._fork, self._targets = None, self._main_targets
+
+    def _begin_block(self, step: str) -> None:
+        self._begin_step(step)
+        if self._misuse is None:
+            end = {"loop_body": "for_n, while_cond or until_cond", "map": "each, over or slices"}
+            self._unfinished = f"{self._draft.here}: {step}: is not finished; call {end[step]}"
+
+    @_fluent
+    def _loop(
+        self,
+        body: ModuleLike,
+        cond: ModuleLike | None,
+        kind: str,
+        limit: int,
+        name: str | None,
+    ) -> None:
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            what = "n" if kind == "for" else "max_iter"
+            raise BuildError(f"{what} is at least 1, not {limit!r}")
+        condition = None if cond is None else as_module(cond)
+        operation = Loop(cast("Any", kind), limit)
+        stream = self._stream()
+        self._continue(self._draft.loop(operation, as_module(body), condition, stream, name))
+
+    @_fluent
+    def _map(self, body: ModuleLike, operation: Map, tag: str | None, name: str | None) -> None:
+        stream = self._stream()
+        if tag is not None:
+            if tag not in self._draft.tags:
+                raise BuildError(f"over({tag!r}): there is no such tag up to here")
+            stream = self._draft.tags[tag]
+        pieces = operation.pieces
+        if operation.kind == "slices" and (not isinstance(pieces, int) or pieces < 1):
+            raise BuildError(f"slices needs at least 1 piece, not {pieces!r}")
+        self._continue(self._draft.block("map", operation, as_module(body), stream, name))
 
     def _refuse_if_spent(self, step: str) -> None:
         if self._spent:
@@ -220,63 +363,96 @@ class FlowBuilder:
             )
         return self._streams[0]
 
-    def _call(self, module: ModuleLike, source: int, name: str | None) -> int:
-        called = as_module(module)
-        number = self._append(_kind_of(called), Call(), (Wire(source),))
-        self._modules[number] = called
-        if name is not None:
-            _check_name(name)
-            if name in self._names:
-                raise BuildError(f"name {name!r} is taken, since {self._places[name]}")
-            self._names[name] = number
-            self._places.setdefault(name, self._here)
-        return number
+    def _continue(self, number: int, *, target: int | None = None) -> None:
+        self._streams = [number]
+        self._targets = [number if target is None else target]
 
     def _combine(self, kind: str, how: MergeOp, sources: list[int]) -> int:
-        wires = tuple(Wire(source, f"input_{index}") for index, source in enumerate(sources))
-        return self._append(kind, Combine(how), wires)
-
-    def _append(self, kind: str, operation: Operation, wires: tuple[Wire, ...]) -> int:
-        self._nodes.append(Node(len(self._nodes) + 1, kind, operation, wires))
-        return len(self._nodes)
-
-    def _claim_tag(self, name: str, number: int) -> None:
-        _check_name(name)
-        self._check_free(name)
-        self._tags[name] = number
-        self._places.setdefault(name, self._here)
-
-    def _check_free(self, name: str) -> None:
-        if name in self._tags or name in self._groups:
-            raise BuildError(f"tag {name!r} is taken, since {self._places[name]}")
-
-    def _prefixed(self) -> tuple[Node, ...]:
-        """The nodes with their prefixes: ``name=``, else the first tag, else the id."""
-        chosen = {number: name for name, number in reversed(self._tags.items())}
-        chosen.update((number, name) for name, number in self._names.items())
-        owners: dict[str, Node] = {}
-        for node in self._nodes:
-            if node.number in self._modules:
-                prefix = chosen.get(node.number, node.id)
-                if prefix in owners:
-                    raise BuildError(
-                        f"{self._places.get(prefix, _caller())}: nodes {owners[prefix].id} and "
-                        f"{node.id} would both be registered as {prefix!r}; rename one"
-                    )
-                owners[prefix] = node
-        prefixes = {node.number: prefix for prefix, node in owners.items()}
-        return tuple(replace(node, prefix=prefixes.get(node.number, "")) for node in self._nodes)
+        wires = [Wire(source, f"input_{index}") for index, source in enumerate(sources)]
+        return self._draft.add(kind, Combine(how), wires)
 
 
-def _kind_of(module: nn.Module) -> str:
-    kind = getattr(module, "flodl_name", type(module).__name__.lower())
-    if not isinstance(kind, str) or not kind or "." in kind or "/" in kind:
-        raise BuildError(f"flodl_name must be a text without dots and slashes, not {kind!r}")
-    return kind
+class _BlockBuilder:
+    """A block whose last word is still to be said."""
+
+    def __init__(self, flow: FlowBuilder, body: ModuleLike, name: str | None) -> None:
+        self._flow = flow
+        self._body = body
+        self._name = name
+        self._opened = flow._unfinished
+
+    def _finish(self) -> FlowBuilder:
+        # Only the block that is open can be closed: a second ending would append a second node.
+        if self._flow._misuse is None and self._flow._unfinished is not self._opened:
+            self._flow._misuse = f"{_caller()}: this block is finished already"
+        self._flow._unfinished = None
+        return self._flow
 
 
-def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not name or "." in name or "/" in name:
-        raise BuildError(f"a name is a non-empty text without dots and slashes, not {name!r}")
-    if name in _TORCH_ATTRIBUTES:
-        raise BuildError(f"{name!r} is an attribute of torch.nn.Module; choose another name")
+class LoopBuilder(_BlockBuilder):
+    """A loop that still needs to know when to stop."""
+
+    def for_n(self, n: int) -> FlowBuilder:
+        """Run the body exactly ``n`` times."""
+        return self._finish()._loop(self._body, None, "for", n, self._name)
+
+    def while_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
+        """Test, then run the body, until the condition says halt or ``max_iter`` is reached.
+
+        Args:
+            cond: From the state to a tensor; halt means that all of its elements are above 0.
+            max_iter: The most iterations, and the most tests.
+        """
+        return self._finish()._loop(self._body, cond, "while", max_iter, self._name)
+
+    def until_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
+        """Run the body, then test, until the condition says halt or ``max_iter`` is reached.
+
+        Args:
+            cond: From the state to a tensor; halt means that all of its elements are above 0.
+            max_iter: The most iterations; the last one is not followed by a test.
+        """
+        return self._finish()._loop(self._body, cond, "until", max_iter, self._name)
+
+
+class MapBuilder(_BlockBuilder):
+    """A map that still needs to know its slices."""
+
+    def __init__(self, flow: FlowBuilder, body: ModuleLike, name: str | None) -> None:
+        super().__init__(flow, body, name)
+        self._batched = False
+
+    def batched(self) -> Self:
+        """Give the body all slices in one call; it must treat them independently."""
+        self._batched = True
+        return self
+
+    def each(self) -> FlowBuilder:
+        """Run the body on slices ``[1, ...]`` of the first dimension and join the results."""
+        return self._end(Map("each", batched=self._batched), None)
+
+    def over(self, tag: str) -> FlowBuilder:
+        """As :meth:`each`, on a tagged value; the result becomes the stream."""
+        return self._end(Map("over", batched=self._batched), tag)
+
+    def slices(self, n: int) -> FlowBuilder:
+        """Cut the last dimension into ``n`` pieces: ``[..., D]`` is seen as ``[..., D / n]``."""
+        return self._end(Map("slices", n, self._batched), None)
+
+    def _end(self, operation: Map, tag: str | None) -> FlowBuilder:
+        return self._finish()._map(self._body, operation, tag, self._name)
+
+
+def _each_name(names: str | Iterable[str]) -> list[str]:
+    several = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+    for name in several:
+        if not isinstance(name, str):
+            raise BuildError(f"using takes the names of tags, not {name!r}")
+    return several
+
+
+def _several(what: str, candidates: Iterable[ModuleLike]) -> list[nn.Module]:
+    chosen = modules(*candidates)
+    if len(chosen) < 2:
+        raise BuildError(f"needs at least 2 {what}, got {len(chosen)}")
+    return chosen

@@ -1,9 +1,9 @@
 """The pure core of a graph: one straight-line Python function, generated once.
 
-``core(modules, inputs, state) -> (output, tags, traces, state)`` has no side effects: whatever it
-makes, it returns. Every node is one source line; a value is deleted after its last reader. Nothing
-is interpreted per call, and modules are looked up in the registry, so that replacing one there
-takes effect.
+``core(modules, inputs, state) -> (output, tags, traces, state)`` has no side effects of its own:
+whatever it makes, it returns. Every node is one source line; a value is deleted after its last
+reader. Nothing is interpreted per call, and modules are looked up in the registry, so that
+replacing one there takes effect.
 """
 
 from __future__ import annotations
@@ -15,48 +15,100 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from flodl.graph.topology import Call, Combine, MergeOp, Node, Topology, levels
+from flodl.graph.nodes import LoopTraces, first_tensor, map_each, map_slices, map_whole
+from flodl.graph.topology import (
+    ENTRY,
+    Call,
+    Combine,
+    Gate,
+    Loop,
+    Map,
+    MergeOp,
+    Node,
+    Port,
+    RefStyle,
+    StateRead,
+    Switch,
+    Topology,
+    Wire,
+)
 
-Tensors = tuple[Tensor, ...]
+State = tuple[Tensor | None, ...]
 CoreFunction = Callable[
-    [Mapping[str, nn.Module | None], Sequence[Tensor], Tensors],
-    tuple[Tensor, Tensors, Tensors, Tensors],
+    [Mapping[str, nn.Module | None], Sequence[Tensor], State],
+    tuple[Tensor, tuple[Tensor, ...], tuple[LoopTraces, ...], State],
 ]
+Initial = Tensor | Callable[[Tensor], Tensor]
+"""What a state reader sees before there is a value: a tensor, or a function of the stream."""
+
+Mark = Callable[[int], None]
 
 _serial = itertools.count(1)
 
 
 class Core:
-    """The compiled function of one topology.
+    """The function of one topology.
 
     A copied or unpickled core is generated anew from its topology.
 
-    Attributes:
+    Args:
         topology: What the function computes.
-        source: Its Python source.
+        initials: Initial values of state readers that have one of their own, by node number.
+        tags: Whether tagged values are returned; without, they die after their last reader.
+        mark: Called with 0 when the function starts, and with the number of each node that ran.
+
+    Attributes:
+        source: The Python source.
         run: The function itself.
         arity: Number of graph inputs.
     """
 
-    __slots__ = ("__weakref__", "_lines", "arity", "run", "source", "topology")
+    __slots__ = (
+        "__weakref__", "_lines", "arity", "initials", "mark", "run", "source", "tags", "topology"
+    )  # fmt: skip
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        initials: Mapping[int, Initial] | None = None,
+        *,
+        tags: bool = True,
+        mark: Mark | None = None,
+    ) -> None:
         self.topology = topology
+        self.initials = dict(initials or {})
+        self.tags = tags
+        self.mark = mark
         self.arity = len(topology.inputs)
-        self.source, self._lines = generate(topology)
+        self.source, self._lines = _Writer(topology, tags, mark is not None).write()
         # Tracebacks and debuggers find the lines there. One name per core: torch.compile counts
         # recompilations per code object and reports them under its file.
         name = f"<graph {topology.label or 'core'} {next(_serial)}>"
         linecache.cache[name] = (len(self.source), None, self.source.splitlines(True), name)
         weakref.finalize(self, linecache.cache.pop, name, None).atexit = False
-        scope: dict[str, Any] = {"Tensor": Tensor, "first_tensor": first_tensor}
+        scope: dict[str, Any] = {
+            "Tensor": Tensor,
+            "first_tensor": first_tensor,
+            "zeros_like": torch.zeros_like,
+            "initial": _initial,
+            "initials": self.initials,
+            "map_each": map_each,
+            "map_whole": map_whole,
+            "map_slices": map_slices,
+            "mark": mark,
+        }
         exec(compile(self.source, name, "exec"), scope)  # noqa: S102 - the text is our own
         self.run: CoreFunction = scope["core"]
 
-    def __reduce__(self) -> tuple[type[Core], tuple[Topology]]:
-        return Core, (self.topology,)
+    def __reduce__(self) -> tuple[Callable[..., Core], tuple[Any, ...]]:
+        return _restored, (self.topology, self.initials, self.tags)
+
+    def variant(self, *, tags: bool, mark: Mark | None) -> Core:
+        """The same function with or without returned tags and marks."""
+        return Core(self.topology, self.initials, tags=tags, mark=mark)
 
     def explain(self, error: BaseException) -> None:
         """Note on an exception out of ``run`` which node failed, and on what input shapes."""
@@ -66,83 +118,164 @@ class Core:
         node, frame = located
         tags = "".join(f" #{tag}" for tag, number in self.topology.tags if number == node.number)
         graph = f" of graph {self.topology.label}" if self.topology.label else ""
-        values = [frame.f_locals.get(f"v{wire.source}") for wire in node.wires]
-        shapes = ", ".join(
-            str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
-            for value in values
-        )
+        shapes = ", ".join(_shape(frame.f_locals.get(f"v{w.source}")) for w in node.wires)
         error.add_note(f"in node {node.id}{tags}{graph}, input shapes: {shapes}")
+        stream = frame.f_locals.get(f"v{node.wires[0].source}") if node.wires else None
+        for wire in node.references:
+            carried = frame.f_locals.get(f"v{wire.source}")
+            if self._carries(wire) and _batch(carried) != _batch(stream):
+                error.add_note(
+                    f"{node.id} reads {wire.reference!r} from the previous call, of shape "
+                    f"{_shape(carried)}, beside a stream of shape {_shape(stream)}: after a change "
+                    "of batch size call reset_state() first, or validate inside preserve_state()"
+                )
+
+    def _carries(self, wire: Wire) -> bool:
+        return wire.source != ENTRY and isinstance(
+            self.topology.node(wire.source).operation, StateRead
+        )
 
     def _locate(self, traceback: TracebackType | None) -> tuple[Node, FrameType] | None:
         # The good path pays nothing for this: the failing line of the generated code is the node.
         while traceback is not None:
-            if traceback.tb_frame.f_code is self.run.__code__:
+            frame = traceback.tb_frame
+            if frame.f_code.co_filename.startswith("<graph ") and frame.f_code.co_name == "core":
                 node = self._lines.get(traceback.tb_lineno)
-                return None if node is None else (node, traceback.tb_frame)
+                same = frame.f_globals.get("initials") is self.initials
+                return (node, frame) if same and node is not None else None
             traceback = traceback.tb_next
         return None
 
 
-def first_tensor(value: object, node_id: str) -> Tensor:
-    """Accept what a module returned: a tensor of any subclass, or a tuple or list led by one.
-
-    Raises:
-        TypeError: It is something else; names the node and the type.
-    """
-    if isinstance(value, Tensor):
-        return value
-    if isinstance(value, tuple | list) and value and isinstance(value[0], Tensor):
-        return value[0]
-    raise TypeError(
-        f"node {node_id} returned {type(value).__name__}; a node returns a tensor, or a tuple or "
-        "list whose first element is one: wrap the module in a function that picks it"
-    )
+def _restored(topology: Topology, initials: Mapping[int, Initial], tags: bool) -> Core:
+    return Core(topology, initials, tags=tags)
 
 
-def generate(topology: Topology) -> tuple[str, dict[int, Node]]:
-    """Write the source of the core.
-
-    ``v<k>`` is the value of node ``k``, ``v0`` the graph's input.
-
-    Returns:
-        The source, and the node that stands on each line.
-    """
-    order = [node for level in levels(topology.nodes) for node in level]
-    expiring = _last_readers(order, {topology.output, *(number for _, number in topology.tags)})
-    lines = ["def core(modules, inputs, state):", "    v0, = inputs"]
-    nodes_by_line: dict[int, Node] = {}
-    for node in order:
-        dead = ", ".join(f"v{number}" for number in expiring.get(node.number, ()))
-        lines.append(f"    {_statement(node)}" + (f"; del {dead}" if dead else ""))
-        nodes_by_line[len(lines)] = node
-    captured = "".join(f"v{number}, " for _, number in topology.tags)
-    lines.append(f"    return v{topology.output}, ({captured.rstrip()}), (), state")
-    return "\n".join(lines) + "\n", nodes_by_line
+def _shape(value: object) -> str:
+    return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
 
 
-def _statement(node: Node) -> str:
-    target = f"v{node.number}"
-    values = [f"v{wire.source}" for wire in node.wires]
-    match node.operation:
-        case Call():
-            # The type test costs some 20 ns; a name for the raw result would keep it alive longer.
-            call = f"{target} := modules[{node.prefix!r}]({', '.join(values)})"
-            repair = f"{target} := first_tensor({target}, {node.id!r})"
-            return f"type({call}) is Tensor or ({repair})"
-        case Combine(how):
-            total = " + ".join(values)
-            return f"{target} = {total if how is MergeOp.ADD else f'({total}) / {len(values)}'}"
+def _batch(value: object) -> int | None:
+    return value.shape[0] if isinstance(value, Tensor) and value.dim() else None
 
 
-def _last_readers(order: Sequence[Node], kept: set[int]) -> dict[int, list[int]]:
-    """Which values die at which node: those it is the last to read, except the kept ones."""
-    last: dict[int, int] = {}
-    for node in order:
-        last[node.number] = node.number  # a value nobody reads dies where it was made
-        for wire in node.wires:
-            last[wire.source] = node.number
-    expiring: dict[int, list[int]] = {}
-    for value, reader in last.items():
-        if value not in kept:
-            expiring.setdefault(reader, []).append(value)
-    return expiring
+def _initial(value: Initial, stream: Tensor) -> Tensor:
+    if not isinstance(value, Tensor):
+        return value(stream)
+    return value.to(stream) if value.is_floating_point() else value.to(stream.device)
+
+
+class _Writer:
+    """Writes the source of one core. ``v<k>`` is the value of node ``k``, ``v0`` the entry."""
+
+    def __init__(self, topology: Topology, tags: bool, marked: bool) -> None:
+        self.topology = topology
+        self.marked = marked
+        self.tagged = [number for _, number in topology.tags] if tags else []
+        self.order = [node for level in topology.levels for node in level]
+        self.carried = [topology.tagged_nodes[tag] for tag in topology.state_tags]
+        self.slots = {tag: slot for slot, tag in enumerate(topology.state_tags)}
+
+    def write(self) -> tuple[str, dict[int, Node]]:
+        """Return the source, and the node that stands on each of its lines."""
+        topology = self.topology
+        ports = {n.operation.name: n.number for n in self.order if isinstance(n.operation, Port)}
+        inputs = [ENTRY, *(ports[name] for name in topology.inputs[1:])]
+        lines = ["def core(modules, inputs, state):"]
+        lines.append(f"    {''.join(f'v{number}, ' for number in inputs).rstrip()} = inputs")
+        if self.slots:
+            lines.append(f"    {''.join(f's{s}, ' for s in self.slots.values()).rstrip()} = state")
+        if self.marked:
+            lines.append("    mark(0)")
+        nodes_by_line: dict[int, Node] = {}
+        expiring = self._expiring()
+        for node in self.order:
+            statement = self._statement(node)
+            dead = ", ".join(f"v{number}" for number in expiring.get(node.number, ()))
+            parts = [
+                *self._state_reads(node),
+                *([statement] if statement else []),
+                *([f"mark({node.number})"] if self.marked else []),
+                *([f"del {dead}"] if dead else []),
+            ]
+            if parts:
+                lines.append(f"    {'; '.join(parts)}")
+                nodes_by_line[len(lines)] = node
+        lines.append(
+            f"    return v{topology.output}, {_tuple('v', self.tagged)}, "
+            f"{_tuple('t', [node.number for node in topology.loops])}, {_tuple('v', self.carried)}"
+        )
+        return "\n".join(lines) + "\n", nodes_by_line
+
+    def _statement(self, node: Node) -> str:
+        target, module = f"v{node.number}", f"modules[{node.prefix!r}]"
+        values = [f"v{wire.source}" for wire in node.wires]
+        match node.operation:
+            case Call(style):
+                # The type test costs some 20 ns; a name for the raw result would keep it longer.
+                call = f"{target} := {self._call(node, module, style)}"
+                repair = f"{target} := first_tensor({target}, {node.id!r})"
+                return f"type({call}) is Tensor or ({repair})"
+            case Combine(how):
+                total = " + ".join(values)
+                return f"{target} = {total if how is MergeOp.ADD else f'({total}) / {len(values)}'}"
+            case Loop():
+                return f"{target}, t{node.number} = {self._call(node, module, RefStyle.ARGUMENT)}"
+            case Gate() | Switch():
+                return f"{target} = {self._call(node, module, RefStyle.ARGUMENT)}"
+            case Map(kind="slices", pieces=pieces):
+                return f"{target} = map_slices({module}, {values[0]}, {pieces}, {node.id!r})"
+            case Map(batched=batched):
+                run = "map_whole" if batched else "map_each"
+                return f"{target} = {run}({module}, {values[0]}, {node.id!r})"
+            case Port() | StateRead():
+                return ""
+
+    def _call(self, node: Node, module: str, style: RefStyle | None) -> str:
+        stream, references = f"v{node.wires[0].source}", node.references
+        if not references or style is None:
+            return f"{module}({stream})"
+        if style is RefStyle.PORTS:
+            return f"{module}({', '.join([stream, *(f'v{w.source}' for w in references)])})"
+        named = ", ".join(f"{wire.reference!r}: v{wire.source}" for wire in references)
+        method = ".forward_named" if style is RefStyle.METHOD else ""
+        return f"{module}{method}({stream}, {{{named}}})"
+
+    def _state_reads(self, node: Node) -> list[str]:
+        """Statements that give the state readers of a node their values, just before it runs.
+
+        A reader belongs to one consumer, whose input gives the zeros their shape.
+        """
+        reads = []
+        for wire in node.references:
+            reader = self._reader(wire)
+            if reader is not None:
+                slot, stream = self.slots[reader.operation.tag], f"v{node.wires[0].source}"
+                absent = f"zeros_like({stream})"
+                if reader.operation.custom:
+                    absent = f"initial(initials[{reader.number}], {stream})"
+                reads.append(f"v{reader.number} = {absent} if s{slot} is None else s{slot}")
+        return reads
+
+    def _reader(self, wire: Wire) -> Any:
+        node = self.topology.node(wire.source) if wire.source != ENTRY else None
+        return node if node is not None and isinstance(node.operation, StateRead) else None
+
+    def _expiring(self) -> dict[int, list[int]]:
+        """Which values die at which node: those it is the last to read, except what is returned."""
+        kept = {self.topology.output, *self.tagged, *self.carried}
+        last: dict[int, int] = {}
+        for node in self.order:
+            if not isinstance(node.operation, Port | StateRead):
+                last[node.number] = node.number  # a value nobody reads dies where it was made
+            for wire in node.wires:
+                last[wire.source] = node.number
+        expiring: dict[int, list[int]] = {}
+        for value, reader in last.items():
+            if value not in kept:
+                expiring.setdefault(reader, []).append(value)
+        return expiring
+
+
+def _tuple(letter: str, numbers: Sequence[int]) -> str:
+    return f"({''.join(f'{letter}{number}, ' for number in numbers).rstrip()})"

@@ -2,70 +2,40 @@
 
 from __future__ import annotations
 
-import difflib
-import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from flodl.checkpoint import (
-    LoadReport,
-    load_checkpoint_file,
-    persistent_buffers,
-    qualify,
-    save_checkpoint_file,
-)
-from flodl.checkpoint.store import OnShapeMismatch
-from flodl.errors import CheckpointError, PathError
-from flodl.graph.codegen import Core, Tensors
-from flodl.graph.identity import structural_hash
+from flodl.errors import FlodlError, StateError
+from flodl.graph.attached import Attached
+from flodl.graph.capture import Capturable, obstacles
+from flodl.graph.codegen import Core, Initial, Mark
+from flodl.graph.drawn import Drawn
+from flodl.graph.identity import Identified
 from flodl.graph.observe import Observed
+from flodl.graph.persist import Checkpointed
+from flodl.graph.profile import Profiled
+from flodl.graph.snapshot import Snapshots
+from flodl.graph.spec import Specified
+from flodl.graph.state import Stateful, outermost_stateful
 from flodl.graph.topology import Topology
+from flodl.graph.tree import Tree
 
 
-class Captures:
-    """What the last forward left behind; a copy or a pickle of it is blank.
-
-    A plain object with slots: writing an attribute of a module costs a microsecond.
-
-    Attributes:
-        tags: Value of every tag in declaration order; None before and during a forward.
-        pending_step: Whether a forward ran since the last ``end_step``.
-    """
-
-    __slots__ = ("pending_step", "tags")
-
-    def __init__(self) -> None:
-        self.tags: Tensors | None = None
-        self.pending_step = False
-
-    def __reduce__(self) -> tuple[type[Captures], tuple[()]]:
-        return Captures, ()
-
-    def detach(self) -> None:
-        """Keep the values and drop their autograd graph."""
-        if self.tags is not None:
-            self.tags = tuple(value.detach() for value in self.tags)
-
-
-class Progress:
-    """The counters of attached training, and its optimizer."""
-
-    __slots__ = ("epoch_count", "epoch_step", "optimizer", "step_count", "training_step")
-
-    def __init__(self) -> None:
-        self.optimizer: Optimizer | None = None
-        self.training_step = 0
-        self.step_count = 0
-        self.epoch_step = 0
-        self.epoch_count = 0
-
-
-class Graph(Observed):
+class Graph(
+    Stateful,
+    Observed,
+    Attached,
+    Tree,
+    Identified,
+    Checkpointed,
+    Snapshots,
+    Specified,
+    Profiled,
+    Drawn,
+):
     """A network made by :class:`~flodl.graph.FlowBuilder`; an ordinary ``torch.nn.Module``.
 
     Every node's module is a direct child under its prefix (its ``name=``, else its first tag,
@@ -75,26 +45,35 @@ class Graph(Observed):
     Args:
         topology: Nodes, wires and tags.
         node_modules: The module of every node that runs one, by node number.
+        initials: What state readers see before there is a value, by node number.
     """
 
-    def __init__(self, topology: Topology, node_modules: Mapping[int, nn.Module]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        node_modules: Mapping[int, nn.Module],
+        initials: Mapping[int, Initial] | None = None,
+    ) -> None:
         super().__init__()
-        self._core = Core(topology)
-        self._captures = Captures()
-        self._progress = Progress()
+        self._core = Core(topology, initials)
+        self._compile_options: dict[str, Any] | None = None
+        self._captures = type(self._captures)(len(topology.state_tags))
         # Written directly: add_module refuses names that are methods of Graph, which a tag may be.
         for node in topology.nodes:
             if node.prefix:
                 self._modules[node.prefix] = node_modules[node.number]
-        self._stateful = tuple(dict.fromkeys(_outermost_stateful(self)))
+        self._carries_state = self.has_state()
+        self._adopt_children()
 
     # --- Running ---------------------------------------------------------------------------
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Run every node.
 
         Args:
-            inputs: The entry's tensor, any shape its module takes.
+            inputs: The entry's tensor, any shape its module takes, then the auxiliary inputs in
+                the order they were declared.
+            named: Auxiliary inputs by name.
 
         Returns:
             The value of the last node.
@@ -102,235 +81,213 @@ class Graph(Observed):
         Raises:
             ValueError: Another number of inputs than the graph has.
             TypeError: A module returned neither a tensor nor a tuple or list led by one.
+            StateError: The graph carries state and cannot run at this moment.
         """
-        core, captures = self._core, self._captures
-        if len(inputs) != core.arity:
-            raise ValueError(
-                f"this graph takes {core.arity} input(s) ({', '.join(core.topology.inputs)}), "
-                f"got {len(inputs)}"
-            )
-        captures.tags = None
+        core, captures, metrics = self._core, self._captures, self._metrics
+        if named or len(inputs) != core.arity:
+            inputs = self._ordered(inputs, named)
+        captures.tags = captures.traces = None
+        traced = torch.compiler.is_compiling()
+        if not traced:
+            if metrics.started is None:
+                metrics.start()
+            if self._carries_state:
+                self._prepare_state()
+        elif torch.compiler.is_exporting():
+            return self._exported(inputs)
         captures.pending_step = True
         try:
-            output, captures.tags, _, _ = core.run(self._modules, inputs, ())
+            output, captures.tags, captures.traces, captures.state = core.run(
+                self._modules, inputs, captures.state
+            )
         except Exception as error:
             core.explain(error)
             raise
+        if self._carries_state and not traced:
+            self._watch(output)
         return output
+
+    def _exported(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        # The tensors of an exporter hold no values: none may stay behind in the captures.
+        if self._captures.state:
+            raise StateError(
+                f"{self._named()} carries {', '.join(map(repr, self.topology.state_tags))} from "
+                "call to call, which an exported program cannot: pass the value in as an input() "
+                "and read it as an output instead"
+            )
+        return self._core.run(self._modules, inputs, ())[0]
 
     def forward_multi(self, inputs: Sequence[Tensor]) -> Tensor:
         """Call the graph with its inputs in a list, the entry first."""
         output: Tensor = self(*inputs)
         return output
 
+    def _ordered(self, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> Any:
+        names = self.topology.inputs
+        rest = names[len(inputs) :]
+        unknown = sorted(set(named) - set(rest))
+        if unknown:
+            raise ValueError(
+                f"this graph takes no further input {', '.join(map(repr, unknown))}; its inputs "
+                f"are {', '.join(names)}"
+            )
+        if len(inputs) + len(named) != len(names):
+            raise ValueError(
+                f"this graph takes {len(names)} input(s) ({', '.join(names)}), "
+                f"got {len(inputs) + len(named)}"
+            )
+        return (*inputs, *(named[name] for name in rest))
+
     def source(self) -> str:
         """The Python source of the function that runs the graph, one line per node."""
         return self._core.source
 
-    # --- Tags ------------------------------------------------------------------------------
+    @property
+    def topology(self) -> Topology:
+        """Nodes, wires and tags; a value that can be read but not changed."""
+        return self._core.topology
 
-    def tag_names(self) -> list[str]:
-        """All tags in declaration order."""
-        return [name for name, _ in self._core.topology.tags]
+    @property
+    def capturable(self) -> Capturable:
+        """Whether a compiler can take the graph, shell included, as one piece; else why not."""
+        return Capturable(tuple(obstacles(self)))
 
-    def tag_group(self, name: str) -> list[str] | None:
-        """The tags of a group, or None when there is no such group."""
-        members = dict(self._core.topology.groups).get(name)
-        return None if members is None else list(members)
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile the pure core in place, with the options of ``torch.compile``.
+
+        State, captures and their policy stay outside, so that they work as in eager mode. A copy
+        of the graph is not compiled.
+        """
+        if args:
+            raise TypeError("compile takes the options of torch.compile by name")
+        self._compile_options = options
+        self._core.run = torch.compile(self._core.run, **options)
+
+    def _change_core(self, *, tags: bool, mark: Mark | None) -> None:
+        self._core = self._core.variant(tags=tags, mark=mark)
+        if self._compile_options is not None:
+            self.compile(**self._compile_options)
+
+    def _set_mark(self, mark: Mark | None) -> None:
+        """Have ``mark`` called as nodes run, or nothing; see :class:`~flodl.graph.codegen.Core`."""
+        self._change_core(tags=self._core.tags, mark=mark)
+
+    # --- Tags and traces -------------------------------------------------------------------
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the values of a forward that ended well are there to be read."""
+        return self._captures.tags is not None
+
+    def observe(self, on: bool = True) -> Self:
+        """Keep tagged values after a forward, as by default, or let them die in it.
+
+        Switched off for export and for inference that is short of memory.
+        """
+        self._captures.tags = None
+        self._change_core(tags=on, mark=self._core.mark)
+        return self
 
     def tagged(self, name: str) -> Tensor | None:
         """The value a tag had in the last forward, with its autograd graph.
 
         Returns:
-            The tensor; None before the first forward and after one that failed.
+            The tensor; None before the first forward, after one that failed, and while
+            ``observe(False)`` holds.
 
         Raises:
             KeyError: The graph has no such tag.
         """
-        names = self.tag_names()
-        if name not in names:
-            raise KeyError(self._no_tag(name))
-        captured = self._captures.tags
-        return None if captured is None else captured[names.index(name)]
+        if name not in self.topology.tagged_nodes:
+            raise KeyError(self._no_such("tag", name, self.tag_names()))
+        return self._captured_tags().get(name)
 
-    def parameters_at(self, path: str) -> list[nn.Parameter]:
-        """The parameters of the module that a tag names; none where it names a sum.
+    def _captured_tags(self) -> dict[str, Tensor]:
+        return dict(zip(self.topology.tagged_nodes, self._captures.tags or (), strict=False))
 
-        Raises:
-            PathError: The graph has no such tag.
-        """
-        topology = self._core.topology
-        number = dict(topology.tags).get(path)
-        if number is None:
-            raise PathError(self._no_tag(path))
-        (node,) = (node for node in topology.nodes if node.number == number)
-        module = self._modules[node.prefix] if node.prefix else None
-        return [] if module is None else list(module.parameters())
-
-    def _no_tag(self, name: str) -> str:
-        names = self.tag_names()
-        near = difflib.get_close_matches(name, names)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {names}"
-        return f"the graph has no tag {name!r}; {hint}"
-
-    # --- Names and identity ----------------------------------------------------------------
-
-    @property
-    def label(self) -> str | None:
-        """The name given with ``label()``, or None."""
-        return self._core.topology.label
-
-    def qualified_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """Parameters under their checkpoint names (``encoder/weight``); a shared one once."""
-        return [(qualify(name), parameter) for name, parameter in self.named_parameters()]
-
-    def qualified_buffers(self) -> list[tuple[str, Tensor]]:
-        """Persistent buffers under their checkpoint names; a shared one once."""
-        return [(qualify(name), buffer) for name, buffer in persistent_buffers(self)]
-
-    def trainable_parameters(self) -> list[nn.Parameter]:
-        """The parameters that require a gradient; a shared one once."""
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
-
-    def structural_hash(self) -> str:
-        """SHA-256 of the architecture in hex; computed at the first call and kept.
-
-        It covers nodes, wires, tags and the shapes of parameters and buffers, never weights,
-        label, dtype or device; it is equal across processes and machines.
-        """
-        return self._structural_hash
-
-    def short_hash(self) -> str:
-        """The first eight digits of :meth:`structural_hash`."""
-        return self._structural_hash[:8]
-
-    @cached_property
-    def _structural_hash(self) -> str:
-        return structural_hash(self._core.topology, self._modules)
-
-    # --- Checkpoints -----------------------------------------------------------------------
-
-    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write parameters and persistent buffers to ``path``, atomically.
-
-        The file is a safetensors file that carries label and structural hash; a path ending in
-        ``.gz`` is compressed. A shared tensor is stored once.
-
-        Raises:
-            CheckpointError: The file cannot be written.
-        """
-        save_checkpoint_file(
-            path,
-            self.named_parameters(remove_duplicate=False),
-            persistent_buffers(self, tied=True),
-            self._structural_hash,
-            label=self.label or "",
-        )
-
-    def load_checkpoint(
-        self, path: str | os.PathLike[str], *, on_shape_mismatch: OnShapeMismatch = "error"
-    ) -> LoadReport:
-        """Copy a file's tensors into this graph by name; an error changes nothing.
+    def traces(self, name: str) -> list[Tensor] | None:
+        """What the last forward left under the name of a trace.
 
         Args:
-            path: A file written by ``save_checkpoint``.
-            on_shape_mismatch: ``"skip"`` transfers what fits from another architecture: tensors
-                of another shape are left alone and the structural hash is not compared.
+            name: A name a loop body published; the tag of a loop whose body has a ``trace``
+                method; or ``<node id>/halt`` for the raw outputs of a loop's condition.
+
+        Returns:
+            One tensor per publication, with its autograd graph; None when there is no such trace.
 
         Raises:
-            ArchitectureMismatch: The file was saved from another architecture.
-            ShapeMismatch: Tensors of the same name differ in shape.
-            CheckpointError: The file is unreadable, or nothing in it matched.
+            FlodlError: Two loops left something under one name.
         """
-        report = load_checkpoint_file(
-            path,
-            self.named_parameters(),
-            persistent_buffers(self),
-            None if on_shape_mismatch == "skip" else self._structural_hash,
-            on_shape_mismatch=on_shape_mismatch,
-        )
-        if report.missing and not report.loaded:
-            stored = ", ".join(report.skipped[:3]) or "no tensors"
-            raise CheckpointError(
-                f"nothing in checkpoint {os.fspath(path)} matched this graph: it wants "
-                f"{report.missing[0]} and so on, the file holds {stored}"
-            )
-        return report
+        return self._captured_traces().get(name)
 
-    # --- Attached training -----------------------------------------------------------------
+    def traces_named(self, name: str) -> list[Tensor] | None:
+        """As :meth:`traces`, for published names only."""
+        self._captured_traces()  # two loops with one name are refused here, too
+        published = (traces.published for _, traces in self._loop_traces())
+        return next((traces[name] for traces in published if name in traces), None)
 
-    def set_optimizer(self, factory: Callable[[list[nn.Parameter]], Optimizer]) -> None:
-        """Attach an optimizer for :meth:`step`.
+    def traces_by_node(self, node_id: str) -> list[Tensor] | None:
+        """What the ``trace`` method of a loop's body returned, by the id of the loop's node."""
+        found = (traces.returned for node, traces in self._loop_traces() if node.id == node_id)
+        return next((list(values) for values in found if values), None)
 
-        Args:
-            factory: Called once with all parameters; returns the optimizer. Call ``to`` first.
+    def last_trace(self, name: str) -> Tensor | None:
+        """The last value of a trace, see :meth:`traces`."""
+        values = self.traces(name)
+        return values[-1] if values else None
 
-        Raises:
-            ValueError: The factory returned something else.
-        """
-        optimizer = factory(list(self.parameters()))
-        if not isinstance(optimizer, Optimizer):
-            raise ValueError(
-                f"set_optimizer wants a function that returns a torch optimizer, "
-                f"it returned {type(optimizer).__name__}"
-            )
-        self._progress.optimizer = optimizer
-        self._warn_about_uncovered(optimizer)
+    def _loop_traces(self) -> Any:
+        return zip(self.topology.loops, self._captures.traces or (), strict=False)
 
-    def step(self) -> None:
-        """Finish a training step: update the weights, clear gradients, :meth:`end_step`."""
-        progress = self._progress
-        if progress.optimizer is not None:
-            progress.optimizer.step()
-            progress.optimizer.zero_grad()
-        progress.training_step += 1
-        self.end_step()
-
-    @property
-    def training_step(self) -> int:
-        """How many times :meth:`step` has run."""
-        return self._progress.training_step
-
-    def _warn_about_uncovered(self, optimizer: Optimizer) -> None:
-        covered = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        missed = [
-            name for name, p in self.named_parameters() if p.requires_grad and id(p) not in covered
-        ]
-        if missed:
-            warnings.warn(
-                f"the optimizer does not hold {len(missed)} trainable parameter(s), which will "
-                f"never change: {', '.join(missed[:3])}; build it after moving or thawing them",
-                stacklevel=3,
-            )
+    def _captured_traces(self) -> dict[str, list[Tensor]]:
+        found: dict[str, list[Tensor]] = {}
+        for node, traces in self._loop_traces():
+            named = dict(traces.published)
+            tags = [tag for tag, number in self.topology.tags if number == node.number]
+            for name, values in [
+                *((tag, traces.returned) for tag in tags),
+                (f"{node.id}/halt", traces.halts),
+            ]:
+                if values and name in named:
+                    raise FlodlError(
+                        f"{node.id} publishes a trace {name!r} and also carries a tag of that "
+                        "name for what its trace() returns; rename one"
+                    )
+                if values:
+                    named[name] = values
+            for name, values in named.items():
+                if name in found:
+                    raise FlodlError(
+                        f"two loops leave a trace {name!r}, the second is {node.id}; rename one"
+                    )
+                found[name] = list(values)
+        return found
 
     # --- Cadence ---------------------------------------------------------------------------
 
-    def detach_state(self) -> None:
-        """Cut what the last forward left from its autograd graph; values stay readable.
-
-        Reaches nested graphs and every module that defines ``detach_state``.
-        """
-        self._captures.detach()
-        for module in self._stateful:
-            module.detach_state()
-
     def end_step(self) -> None:
-        """Mark the end of a training step; does nothing when no forward ran since the last one."""
-        if not self._captures.pending_step:
+        """Mark the end of a training step; does nothing when no forward ran since the last one.
+
+        Detaches what the last forward left, here and in nested graphs.
+        """
+        captures = self._captures
+        if not captures.pending_step:
             return
-        self._captures.pending_step = False
-        self._captures.detach()
-        for module in self._stateful:
+        captures.pending_step = False
+        captures.detach()
+        for module in outermost_stateful(self):
             if isinstance(module, Graph):
                 module.end_step()
             else:
                 module.detach_state()
+        self._collect_if_profiling()
         self._progress.step_count += 1
         self._progress.epoch_step += 1
 
     def end_epoch(self) -> None:
         """Mark the end of an epoch: flush the metrics and start counting steps anew."""
         self.flush()
+        self._flush_if_profiling()
         self._progress.epoch_count += 1
         self._progress.epoch_step = 0
 
@@ -349,11 +306,12 @@ class Graph(Observed):
         """Epochs ended since the graph was built."""
         return self._progress.epoch_count
 
+    # --- Devices ---------------------------------------------------------------------------
 
-def _outermost_stateful(module: nn.Module) -> Iterator[Any]:
-    """The modules below that define ``detach_state``, not looking into those that do."""
-    for child in module.children():
-        if callable(getattr(child, "detach_state", None)):
-            yield child
-        else:
-            yield from _outermost_stateful(child)
+    def move_to_device(self, device: torch.device | str) -> Self:
+        """The same as ``to(device)``."""
+        return self.to(device)
+
+    def set_device(self, device: torch.device | str) -> Self:
+        """The same as ``to(device)``."""
+        return self.to(device)

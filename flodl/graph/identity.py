@@ -7,48 +7,118 @@ import json
 from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from flodl.checkpoint import persistent_buffers
-from flodl.graph.topology import Node, Topology
+from flodl.graph.base import GraphBase
+from flodl.graph.topology import StateRead, Topology
+
+Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]
+Contents = tuple[Shapes, Shapes, tuple[tuple[str, str], ...]]
+"""What the module of one node holds: parameters, persistent buffers, hashes of nested graphs."""
+
+_EMPTY: Contents = ((), (), ())
 
 
 def structural_hash(topology: Topology, registry: Mapping[str, nn.Module | None]) -> str:
     """SHA-256, in hex, of the canonical JSON of a graph's structure.
 
     Covered: nodes with their operation's arguments and the shapes of their parameters and
-    persistent buffers, wires, tags, inputs, output, and the hashes of nested graphs. Not covered:
-    label, weights, dtype, device, mode, and hyper-parameters that leave no shape (dropout rate).
+    persistent buffers, wires, carried state, tags, inputs, output, and the hashes of graphs nested
+    anywhere below a node. A tensor known by several names counts under each of them, so that tying
+    changes nothing. Not covered: label, weights, dtype, device, mode, and hyper-parameters that
+    leave no shape (dropout rate).
 
     Args:
         topology: Nodes, wires and tags.
         registry: The module of every prefix.
     """
+    return _digest(topology, _inventory(topology, registry))
+
+
+class Identified(GraphBase):
+    """The part of a graph's interface that tells which architecture it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hashed: tuple[list[Contents], str] | None = None
+
+    def structural_hash(self) -> str:
+        """SHA-256 of the architecture in hex; computed at the first call and kept.
+
+        It covers nodes, wires, tags and the shapes of parameters and buffers, never weights,
+        label, dtype or device; it is equal across processes and machines. A module replaced in
+        place, at any depth, is noticed.
+        """
+        # Anybody may write into a registry and nobody would tell: every call looks again at all
+        # that can change, the names and shapes, and saves only the writing and digesting.
+        contents = _inventory(self.topology, self._modules)
+        if self._hashed is None or self._hashed[0] != contents:
+            self._hashed = contents, _digest(self.topology, contents)
+        return self._hashed[1]
+
+    def short_hash(self) -> str:
+        """The first eight digits of :meth:`structural_hash`."""
+        return self.structural_hash()[:8]
+
+
+def _inventory(topology: Topology, registry: Mapping[str, nn.Module | None]) -> list[Contents]:
+    return [_contents(registry.get(node.prefix)) for node in topology.nodes]
+
+
+def _contents(module: nn.Module | None) -> Contents:
+    """Walk a module once; torch's own iterators would take three walks and several times as long.
+
+    Each list is sorted by name, whatever the order of registration.
+    """
+    if module is None:
+        return _EMPTY
+    parameters: list[tuple[str, Tensor]] = []
+    buffers: list[tuple[str, Tensor]] = []
+    graphs: list[tuple[str, str]] = []
+    pending: list[tuple[str, nn.Module, bool]] = [("", module, False)]
+    while pending:
+        path, owner, inside = pending.pop()
+        if isinstance(owner, GraphBase) and not inside:
+            graphs.append((path, owner.structural_hash()))
+            inside = True
+        parameters += [(path + n, p) for n, p in owner._parameters.items() if p is not None]
+        if owner._buffers:
+            passing = owner._non_persistent_buffers_set
+            buffers += [
+                (path + n, b)
+                for n, b in owner._buffers.items()
+                if b is not None and n not in passing
+            ]
+        pending += [(f"{path}{n}.", c, inside) for n, c in owner._modules.items() if c is not None]
+    return _shapes(parameters), _shapes(buffers), tuple(sorted(graphs))
+
+
+def _shapes(tensors: Iterable[tuple[str, Tensor]]) -> Shapes:
+    # A lazy tensor has no shape before its module has seen an input.
+    return tuple(sorted((n, None if is_lazy(t) else tuple(t.shape)) for n, t in tensors))
+
+
+def _digest(topology: Topology, contents: Iterable[Contents]) -> str:
+    """SHA-256 of what is in ``topology`` and ``contents``, as canonical JSON."""
+    writers = topology.tagged_nodes
     structure = {
-        "nodes": [_describe(node, registry.get(node.prefix)) for node in topology.nodes],
+        "nodes": [
+            [node.id, node.prefix, node.kind, node.operation.arguments(), *held]
+            for node, held in zip(topology.nodes, contents, strict=True)
+        ],
         "edges": [
             [topology.source_id(wire), "output", node.id, wire.port]
             for node in topology.nodes
             for wire in node.wires
         ],
-        "tags": sorted(
-            [name, topology.nodes[number - 1].id, "output"] for name, number in topology.tags
-        ),
+        "state": [
+            [topology.node(writers[node.operation.tag]).id, "output", node.id]
+            for node in topology.nodes
+            if isinstance(node.operation, StateRead)
+        ],
+        "tags": sorted([name, topology.node(n).id, "output"] for name, n in topology.tags),
         "inputs": list(topology.inputs),
-        "output": topology.nodes[topology.output - 1].id,
+        "output": topology.node(topology.output).id,
     }
     text = json.dumps(structure, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _describe(node: Node, module: nn.Module | None) -> list[object]:
-    parameters = _shapes(module.named_parameters()) if module is not None else []
-    buffers = _shapes(persistent_buffers(module)) if module is not None else []
-    # By capability, not by class: the graph module imports this one.
-    nested = getattr(module, "structural_hash", None)
-    child = nested() if callable(nested) else None
-    arguments = node.operation.arguments()
-    return [node.id, node.prefix, node.kind, arguments, parameters, buffers, child]
-
-
-def _shapes(tensors: Iterable[tuple[str, Tensor]]) -> list[list[object]]:
-    return [[name, list(shape)] for name, shape in sorted((n, tuple(t.shape)) for n, t in tensors)]

@@ -1,125 +1,105 @@
-"""Metrics of a graph: values recorded per batch, averaged into one point per flush."""
+"""The metrics half of a graph's interface: collect, flush, look at the trend, write it out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flodl.errors import StateError
+from flodl.graph import plot
+from flodl.graph.base import GraphBase
+from flodl.graph.history import MetricHistory as MetricHistory
+from flodl.graph.history import Point
+from flodl.graph.trend import Trend, TrendGroup
 
 
-class Recorded:
-    """A tensor kept until somebody reads its value: recording never waits for a device."""
+class Reduce(Enum):
+    """How a tensor of several elements becomes one value; ``NORM`` is the Euclidean norm."""
 
-    __slots__ = ("tensor", "version")
+    MEAN = "mean"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    NORM = "norm"
 
-    def __init__(self, tensor: Tensor) -> None:
-        # A fresh result of autograd is nobody else's buffer; anything else (a parameter, a static
-        # input, a slice of either) may hold other numbers by the time of the flush.
-        fresh = tensor.grad_fn is not None and not tensor._is_view()
-        self.tensor = tensor.detach() if fresh else tensor.detach().clone()
-        self.version = None if self.tensor.is_inference() else self.tensor._version
-
-    def __reduce__(self) -> tuple[type[Recorded], tuple[Tensor]]:
-        return Recorded, (self.tensor,)  # a copied tensor counts its versions anew
-
-    def check(self, name: str) -> Tensor:
-        """The tensor, unless an in-place operation has changed it since.
-
-        Raises:
-            StateError: The value is lost.
-        """
-        if self.version is not None and self.tensor._version != self.version:
-            raise StateError(
-                f"a tensor recorded as {name!r} was changed in place afterwards, its value is "
-                "lost: record it after the change, or record tensor.clone()"
-            )
-        return self.tensor
+    @classmethod
+    def _missing_(cls, value: object) -> Reduce:
+        known = ", ".join(repr(member.value) for member in cls)
+        raise ValueError(f"there is no reduction {value!r}; choose one of {known}")
 
 
-class MetricHistory:
-    """A batch buffer per metric, and the history its means are appended to."""
-
-    def __init__(self) -> None:
-        self.flush_count = 0
-        self._pending: dict[str, list[float | Recorded]] = {}
-        self._history: dict[str, list[float]] = {}
-
-    def record(self, name: str, values: Iterable[float | Tensor] | Tensor) -> None:
-        """Buffer values; a tensor of any shape counts as all of its elements."""
-        if isinstance(values, Tensor):
-            self._keep(name, [Recorded(values)] if values.numel() else [])
-        else:
-            self._keep(name, [_as_value(name, value) for value in values])
-
-    def record_scalar(self, name: str, value: float | Tensor) -> None:
-        """Buffer one value."""
-        self._keep(name, [_as_value(name, value)])
-
-    def collected(self, name: str) -> list[float]:
-        """The raw values of one metric since its last flush."""
-        values = self._read([name])[name]
-        if name in self._pending:
-            self._pending[name] = list(values)
-        return values
-
-    def flush(self, names: Iterable[str] = ()) -> None:
-        """Append the mean of every buffer (or of the named ones) to its history and clear it."""
-        chosen = list(dict.fromkeys(names)) or list(self._pending)
-        values = self._read([name for name in chosen if self._pending.get(name)])
-        for name, numbers in values.items():
-            self._history[name].append(sum(numbers) / len(numbers))
-            self._pending[name] = []
-        self.flush_count += bool(values)
-
-    def latest(self) -> list[tuple[str, float]]:
-        """The last point of every metric that has one, in the order they were first seen."""
-        return [(name, points[-1]) for name, points in self._history.items() if points]
-
-    def _keep(self, name: str, values: list[float | Recorded]) -> None:
-        self._history.setdefault(name, [])
-        self._pending.setdefault(name, []).extend(values)
-
-    def _read(self, names: list[str]) -> dict[str, list[float]]:
-        """The buffered values as numbers, with one transfer per device and dtype."""
-        batches: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-        for name in names:
-            for value in self._pending.get(name, ()):
-                if isinstance(value, Recorded):
-                    flat = value.check(name).reshape(-1)
-                    batches.setdefault((flat.device, flat.dtype), []).append(flat)
-        numbers = {key: iter(torch.cat(flats).tolist()) for key, flats in batches.items()}
-        result: dict[str, list[float]] = {}
-        for name in names:
-            result[name] = []
-            for value in self._pending.get(name, ()):
-                if isinstance(value, Recorded):
-                    source = numbers[value.tensor.device, value.tensor.dtype]
-                    result[name] += [float(next(source)) for _ in range(value.tensor.numel())]
-                else:
-                    result[name].append(value)
-        return result
+_REDUCTIONS: dict[Reduce, Callable[[Tensor], Tensor]] = {
+    Reduce.MEAN: torch.mean,
+    Reduce.SUM: torch.sum,
+    Reduce.MAX: torch.max,
+    Reduce.MIN: torch.min,
+    Reduce.NORM: torch.linalg.vector_norm,
+}
 
 
-def _as_value(name: str, value: float | Tensor) -> float | Recorded:
-    if not isinstance(value, Tensor):
-        return float(value)
-    if value.numel() != 1:
-        raise ValueError(
-            f"{name!r}: one value per entry, got a tensor of shape {list(value.shape)}; "
-            "reduce it first, for instance with .mean(), or use record(name, tensor)"
-        )
-    return Recorded(value)
+class Observed(GraphBase):
+    """Metrics of a graph; a base class of ``Graph``.
 
-
-class Observed(nn.Module):
-    """The metrics half of a graph's interface; a base class of ``Graph``."""
+    Values are buffered batch by batch, by :meth:`collect` from tags and by :meth:`record` from
+    anywhere. A :meth:`flush`, usually at the end of an epoch, turns each buffer into one point, its
+    mean. The points of a metric are its :meth:`trend`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._metrics = MetricHistory()
+
+    # --- Buffering -------------------------------------------------------------------------
+
+    def collect(self, *tags: str) -> None:
+        """Buffer the value each tag had in the last forward.
+
+        The values are detached, and read at the flush: collecting waits for no device.
+
+        Args:
+            tags: Tags whose values have one element, or tag groups of such.
+
+        Raises:
+            KeyError: The graph has no such tag.
+            StateError: There are no values: no forward has run.
+            ValueError: A value has not exactly one element. Nothing is buffered.
+        """
+        captured = self._captured(tags)
+        for name, value in captured.items():
+            if value.numel() != 1:
+                raise ValueError(
+                    f"tag {name!r} has shape {list(value.shape)}, and collect takes one element: "
+                    f"say how to reduce it, as in collect_with({name!r}, Reduce.MEAN)"
+                )
+        for name, value in captured.items():
+            self._metrics.record_scalar(name, value)
+
+    def collect_with(self, tags: str | Iterable[str], reduce: Reduce | str) -> None:
+        """Buffer the value each tag had in the last forward, reduced to one element.
+
+        Args:
+            tags: A tag or tag group, or several. Values of one element are taken as they are.
+            reduce: A :class:`Reduce` or its name, such as ``"max"``. Half precision is widened to
+                float32 first, and so are integers of which a mean or a norm is taken.
+
+        Raises:
+            KeyError: The graph has no such tag.
+            StateError: There are no values: no forward has run.
+            ValueError: A value has no elements, or there is no such reduction. Nothing is buffered.
+        """
+        kind = Reduce(reduce)
+        captured = self._captured([tags] if isinstance(tags, str) else tags)
+        for name, value in captured.items():
+            if value.numel() == 0:
+                raise ValueError(
+                    f"tag {name!r} has shape {list(value.shape)}: there is nothing to reduce"
+                )
+        for name, value in captured.items():
+            self._metrics.record_scalar(name, value if value.numel() == 1 else _one(value, kind))
 
     def record(self, name: str, values: Iterable[float | Tensor] | Tensor) -> None:
         """Buffer values of a metric until the next :meth:`flush`.
@@ -128,6 +108,9 @@ class Observed(nn.Module):
             name: The metric.
             values: Numbers or one-element tensors, or one tensor whose elements all count.
                 Tensors are detached and read at the flush, all in one transfer.
+
+        Raises:
+            ValueError: A tensor among several values has several elements.
         """
         self._metrics.record(name, values)
 
@@ -147,22 +130,170 @@ class Observed(nn.Module):
         """
         return self._metrics.collected(name)
 
+    # --- Flushing --------------------------------------------------------------------------
+
     def flush(self, *names: str) -> None:
         """Turn what is buffered into one point per metric: the mean of its values.
 
+        Every labelled graph below is then flushed completely. A graph with nothing buffered gets
+        no point, and its :attr:`flush_count` stays.
+
         Args:
-            names: The metrics to flush; all when none is given. Nothing buffered adds no point.
+            names: Metrics or tag groups of this graph to flush; all when none is given.
+
+        Raises:
+            StateError: A recorded tensor was changed in place; nothing is flushed anywhere.
+        """
+        chosen = {graph._metrics: () for _, graph in self._tree()}
+        _flush({**chosen, self._metrics: self._expanded(names)})
+
+    def flush_local(self, *names: str) -> None:
+        """Flush as :meth:`flush` does, but this graph only.
 
         Raises:
             StateError: A recorded tensor was changed in place; nothing is flushed.
         """
-        self._metrics.flush(names)
+        _flush({self._metrics: self._expanded(names)})
 
     @property
     def flush_count(self) -> int:
-        """How many flushes have added a point."""
+        """How many flushes have added a point to this graph."""
         return self._metrics.flush_count
 
+    def eta(self, total: int) -> float:
+        """Seconds until `total` flushes are done, at the mean pace so far; 0 before the first.
+
+        The clock starts at the first forward, record or flush.
+        """
+        return self._metrics.eta(total)
+
+    # --- Looking at the past ---------------------------------------------------------------
+
     def latest_metrics(self) -> list[tuple[str, float]]:
-        """``(name, value)`` of every metric's last point, in the order they were first seen."""
+        """``(name, value)`` of every metric's last point.
+
+        The graph's own come first, in the order they were first seen, then those of the labelled
+        graphs below as ``child.metric``.
+        """
+        return [
+            (prefix + name, value)
+            for prefix, graph in self._tree()
+            for name, value in graph.latest_metrics_local()
+        ]
+
+    def latest_metrics_local(self) -> list[tuple[str, float]]:
+        """``(name, value)`` of every metric's last point, without the graphs below."""
         return self._metrics.latest()
+
+    def trend(self, name: str) -> Trend:
+        """The points of one metric of this graph; an empty trend for an unknown one."""
+        return Trend(self._metrics.values(name))
+
+    def trends(self, *names: str) -> TrendGroup:
+        """The trends of several metrics of this graph; a tag group stands for its members."""
+        return TrendGroup(self.trend(name) for name in self._expanded(names))
+
+    def reset_trend(self, *names: str) -> None:
+        """Forget the points of metrics or tag groups, of all when none is given.
+
+        Buffered values, :attr:`flush_count` and the clock stay.
+        """
+        self._metrics.reset(self._expanded(names))
+
+    # --- Writing ---------------------------------------------------------------------------
+
+    def plot_html(self, path: str | os.PathLike[str], *names: str) -> None:
+        """Write a page that draws metrics over epochs and needs nothing but a browser.
+
+        Args:
+            path: File to write; an older one is replaced, missing folders are made.
+            names: Metrics, tag groups, or ``child.metric`` of a graph below; all when none is
+                given, sorted.
+
+        Raises:
+            ValueError: One of them has no points, or none has.
+        """
+        plot.page(path, _values(self._series(names)))
+
+    def export_trends(self, path: str | os.PathLike[str], *names: str) -> None:
+        """Write metrics as CSV: ``epoch`` (from 1), then one column each with eight decimals.
+
+        Args:
+            path: As for :meth:`plot_html`.
+            names: As for :meth:`plot_html`.
+
+        Raises:
+            ValueError: One of them has no points, or none has.
+        """
+        plot.table(path, _values(self._series(names)))
+
+    def write_log(self, path: str | os.PathLike[str], total: int, *names: str) -> None:
+        """Write one line per epoch: ``epoch   1  loss=0.5000  [1.2s  ETA 2.4s]``.
+
+        Args:
+            path: As for :meth:`plot_html`.
+            total: Epochs the run intends to train; 0 leaves the ETA out.
+            names: As for :meth:`plot_html`.
+
+        Raises:
+            ValueError: One of them has no points, or none has.
+        """
+        plot.log(path, total, self._series(names))
+
+    # --- Names -----------------------------------------------------------------------------
+
+    def _captured(self, tags: Iterable[str]) -> dict[str, Tensor]:
+        names, values = self._expanded(tags), self._captured_tags()
+        missing = [name for name in names if name not in values]
+        for name in missing:
+            self.tagged(name)  # refuses what is no tag, with those that look like it
+        if missing:
+            raise StateError(
+                f"tag {missing[0]!r} has no value to collect: "
+                + (
+                    "observation is off, turn it on with observe(True)"
+                    if self.has_run
+                    else "no forward has run to its end; call the graph first"
+                )
+            )
+        return {name: values[name] for name in names}
+
+    def _expanded(self, names: Iterable[str]) -> list[str]:
+        """The names, tag groups replaced by their members, each once."""
+        groups = dict(self.topology.groups)
+        members = (groups.get(name, (name,)) for name in names)
+        return list(dict.fromkeys(name for group in members for name in group))
+
+    def _tree(self) -> Iterator[tuple[str, Observed]]:
+        """This graph under no prefix, then every labelled graph below under its dotted one."""
+        yield "", self
+        for label, child in self.tree_children().items():
+            for prefix, graph in child._tree():
+                yield f"{label}.{prefix}", graph
+
+    def _series(self, names: Iterable[str]) -> dict[str, list[Point]]:
+        series: dict[str, list[Point]] = {}
+        for prefix, graph in self._tree():
+            for name in graph._metrics.names():
+                series.setdefault(prefix + name, graph._metrics.points(name))
+        return plot.select(series, self._expanded(names))
+
+
+def _flush(chosen: dict[MetricHistory, Iterable[str]]) -> None:
+    # All are read before one is changed: a lost value must not leave half of a tree flushed.
+    means = {history: history.means(names) for history, names in chosen.items()}
+    for history, found in means.items():
+        history.append(found)
+
+
+def _values(series: dict[str, list[Point]]) -> dict[str, list[float]]:
+    return {name: [point.value for point in points] for name, points in series.items()}
+
+
+def _one(value: Tensor, reduce: Reduce) -> Tensor:
+    wide = value.detach()
+    if wide.is_floating_point():
+        wide = wide.float() if wide.element_size() < 4 else wide
+    elif reduce in (Reduce.MEAN, Reduce.NORM):
+        wide = wide.float()
+    return _REDUCTIONS[reduce](wide)

@@ -8,6 +8,7 @@ import linecache
 import pickle
 import traceback
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -15,9 +16,7 @@ from torch import nn
 
 from flodl.graph import FlowBuilder
 
-
-def double(x):
-    return x * 2
+from .layers import AddRef, Bias, column, double, memory, start, triple
 
 
 def network():
@@ -126,7 +125,7 @@ def test_a_traceback_shows_the_generated_line():
 def test_the_source_has_one_line_per_node():
     graph = network()
     lines = graph.source().splitlines()
-    assert len(lines) == 3 + len(graph._core.topology.nodes)
+    assert len(lines) == 3 + len(graph.topology.nodes)
     assert lines[5] == "    v4 = v2 + v3; del v2, v3"
 
 
@@ -231,6 +230,7 @@ def test_per_sample_gradients_go_through_torch_func():
         torch.testing.assert_close(each[name].sum(0), parameter.grad)
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_a_graph_compiles_without_breaks_and_once():
     graph = network()
     compiled_graphs = []
@@ -277,3 +277,151 @@ def test_qualified_names_list_what_a_checkpoint_holds():
         "odd_2/inner.num_batches_tracked",
     ]
     assert len(graph.trainable_parameters()) == 3
+
+
+# --- What a graph tells, and what it hides ------------------------------------------------------
+
+
+def test_the_note_of_a_failure_lists_the_references_as_well():
+    graph = start().tag("c").through(lambda x: x[:, :2]).through(AddRef("c")).using("c").build()
+    with pytest.raises(RuntimeError, match="size of tensor") as caught:
+        graph(torch.zeros(4, 3))
+    assert caught.value.__notes__ == ["in node addref_3, input shapes: [4, 2], [4, 3]"]
+
+
+def test_a_node_with_several_tags_is_noted_with_all_of_them():
+    def refuse(_):
+        raise ValueError("no")
+
+    graph = FlowBuilder.from_(refuse).tag("a").tag("b").build()
+    with pytest.raises(ValueError, match="no") as caught:
+        graph(torch.zeros(1))
+    assert caught.value.__notes__ == ["in node lambda_1 #a #b, input shapes: [1]"]
+
+
+def test_observation_can_be_switched_off_and_on():
+    graph = start().tag("a").through(double).tag("b").build()
+    graph(torch.ones(1))
+    graph.observe(False)
+    assert graph.tagged("a") is None
+    assert graph(torch.ones(1)).item() == 2
+    assert graph.tagged("b") is None
+    graph.observe(True)
+    graph(torch.ones(1))
+    assert [graph.tagged(name).item() for name in ("a", "b")] == [1, 2]
+
+
+def test_values_die_in_the_forward_while_nothing_observes_them():
+    alive = []
+
+    def watch(x):
+        alive.append(sum(ref() is not None for ref in made))
+        result = x + 1
+        made.append(weakref.ref(result))
+        return result
+
+    made = []
+    builder = FlowBuilder.from_(watch).tag("a").through(watch).tag("b").through(watch)
+    graph = builder.build()
+    with torch.no_grad():
+        graph(torch.zeros(2))
+        assert alive == [0, 1, 2]
+        graph.observe(False)
+        made.clear()
+        alive.clear()
+        graph(torch.zeros(2))
+        assert alive == [0, 1, 1]
+
+
+def test_calls_from_several_threads_do_not_meet():
+    graph = FlowBuilder.from_(nn.Linear(2, 2)).tag("t").also(double).split([double, triple])
+    graph = graph.merge("add").build()
+    batches = list(torch.randn(200, 3, 2))
+    with torch.no_grad(), ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(graph, batches))
+        expected = [15 * graph.t(x) for x in batches]
+    torch.testing.assert_close(torch.stack(results), torch.stack(expected))
+
+
+def test_names_of_torch_and_of_flodl_differ_in_their_first_separator():
+    graph = FlowBuilder.from_(nn.Sequential(nn.Linear(2, 2))).tag("enc").build()
+    assert [name for name, _ in graph.named_parameters()] == ["enc.0.weight", "enc.0.bias"]
+    assert [name for name, _ in graph.qualified_parameters()] == ["enc/0.weight", "enc/0.bias"]
+
+
+def test_modes_and_dtypes_reach_every_module():
+    graph = start().gate(nn.Linear(2, 2), [nn.Dropout(), nn.Linear(2, 2)])
+    graph = graph.loop_body(nn.Dropout()).for_n(1).map(nn.Dropout()).each().build()
+    graph.eval()
+    assert not any(module.training for module in graph.modules())
+    graph.train()
+    assert all(module.training for module in graph.modules())
+    graph.double()
+    assert {p.dtype for p in graph.parameters()} == {torch.float64}
+    seen = []
+    graph.apply(lambda module: seen.append(type(module).__name__))
+    assert seen.count("Dropout") == 3
+
+
+def test_a_nested_module_can_be_replaced_and_hooked():
+    graph = start().gate(nn.Linear(1, 2), [Bias(), Bias()]).build()
+    calls = []
+    graph.get_submodule("gate_2.experts.1").register_forward_hook(lambda *_: calls.append(1))
+    graph(column(1))
+    assert calls == [1]
+    graph.gate_2.experts[0] = nn.Sequential(graph.gate_2.experts[0], nn.Tanh())
+    assert graph(column(100)).shape == (1, 1)
+    assert "gate_2.experts.0.0.b" in graph.state_dict()
+
+
+def test_the_levels_hold_what_could_run_side_by_side():
+    graph = start().split([double, triple]).merge("add").build()
+    assert [[node.id for node in level] for level in graph.topology.levels] == [
+        ["identity_1"],
+        ["lambda_2", "lambda_3"],
+        ["merge_4"],
+    ]
+
+
+# --- Compiling ----------------------------------------------------------------------------------
+
+
+def test_compiling_the_core_leaves_state_and_captures_outside():
+    graph = memory(FlowBuilder.from_(Bias())).build()
+    graph.compile(backend="eager", fullgraph=True)
+    values = []
+    for _ in range(3):
+        y = graph(column(1))
+        y.sum().backward()
+        values.append(y.item())
+        assert torch.equal(graph.tagged("m"), y)
+    assert values == [1, 2, 3]
+    assert graph.bias_1.b.grad.item() == 3
+    twin = copy.deepcopy(graph)
+    assert twin(column(1)).item() == 1
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize(
+    "describe",
+    [
+        lambda: start().gate(nn.Linear(2, 2), [nn.Linear(2, 2), nn.Tanh()]),
+        lambda: start().loop_body(nn.Linear(2, 2)).for_n(3),
+        lambda: start().map(nn.Linear(2, 2)).each(),
+        lambda: start().map(nn.Linear(1, 1)).slices(2),
+        lambda: start().tag("c").fork(nn.Linear(2, 2)).tag("s").also(AddRef("s")).using("s"),
+    ],
+    ids=["gate", "loop", "each", "slices", "references"],
+)
+def test_a_graph_without_decisions_compiles_in_one_piece(describe):
+    graph = describe().build()
+    assert graph.capturable
+    compiled = torch.compile(graph, fullgraph=True, backend="eager")
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(compiled(x), graph(x))
+
+
+def test_a_graph_with_state_is_not_captured_in_one_piece_and_says_why():
+    graph = memory(start(), "hidden").build()
+    assert not graph.capturable
+    assert "'hidden'" in graph.capturable.reasons[0]

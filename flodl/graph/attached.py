@@ -1,0 +1,242 @@
+"""Training attached to a graph: an optimizer, a schedule, a loader and a loss of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from flodl.data import Batch, DataLoader
+from flodl.data.loader import EpochIterator
+from flodl.errors import StateError
+from flodl.graph.base import GraphBase
+
+
+class HasRate(Protocol):
+    """What ``set_scheduler`` takes: a calculator of learning rates."""
+
+    def lr(self, step: int, /) -> float:
+        """The learning rate of a step, counted from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossContext:
+    """What a loss function of a graph sees.
+
+    Attributes:
+        output: The output of the graph for the batch.
+        batch: The batch itself, targets included.
+        tags: Value of every tag.
+        traces: Published traces of the loops, by name.
+    """
+
+    output: Tensor
+    batch: Batch
+    tags: Mapping[str, Tensor]
+    traces: Mapping[str, list[Tensor]]
+
+
+LossFunction = Callable[[LossContext], Tensor]
+
+
+class Progress:
+    """What attached training consists of, and its counters."""
+
+    __slots__ = (
+        "epoch_count", "epoch_step", "forward_input", "loader", "loss", "lr_scale",
+        "optimizer", "rates", "scheduler", "step_count", "training_step", "uncovered",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.optimizer: Optimizer | None = None
+        self.rates: list[float] = []
+        self.uncovered: list[tuple[str, nn.Parameter]] = []
+        self.scheduler: HasRate | None = None
+        self.lr_scale = 1.0
+        self.loader: DataLoader | None = None
+        self.forward_input = ""
+        self.loss: LossFunction | None = None
+        self.training_step = 0
+        self.step_count = 0
+        self.epoch_step = 0
+        self.epoch_count = 0
+
+
+class Attached(GraphBase):
+    """The part of a graph's interface that trains it without a Trainer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._progress = Progress()
+
+    # --- Optimizer and schedule ------------------------------------------------------------
+
+    def set_optimizer(self, factory: Callable[[list[nn.Parameter]], Optimizer]) -> None:
+        """Attach an optimizer for :meth:`step`.
+
+        Args:
+            factory: Called once with all parameters; returns the optimizer. Call ``to`` first.
+
+        Raises:
+            ValueError: The factory returned something else.
+        """
+        optimizer = factory(list(self.parameters()))
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError(
+                f"set_optimizer wants a function that returns a torch optimizer, "
+                f"it returned {type(optimizer).__name__}"
+            )
+        progress = self._progress
+        progress.optimizer = optimizer
+        progress.rates = [float(group["lr"]) for group in optimizer.param_groups]
+        covered = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        progress.uncovered = [(n, p) for n, p in self.named_parameters() if id(p) not in covered]
+        self._warn_about_uncovered()
+
+    def set_scheduler(self, scheduler: HasRate | None) -> None:
+        """Let a schedule set the learning rate at every :meth:`step`; None takes it away.
+
+        Args:
+            scheduler: ``scheduler.lr(training_step)`` is the rate of the first parameter group;
+                the others keep their ratio to it.
+        """
+        if scheduler is not None and not callable(getattr(scheduler, "lr", None)):
+            raise ValueError(f"a scheduler has a method lr(step), {scheduler!r} has none")
+        self._progress.scheduler = scheduler
+
+    def set_lr_scale(self, factor: float = 1.0) -> None:
+        """Multiply every scheduled learning rate by ``factor``."""
+        self._progress.lr_scale = float(factor)
+
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of all parameter groups.
+
+        Raises:
+            StateError: No optimizer is attached.
+        """
+        if self._progress.optimizer is None:
+            raise StateError("no optimizer is attached: call set_optimizer first")
+        for group in self._progress.optimizer.param_groups:
+            group["lr"] = lr
+
+    def step(self) -> None:
+        """Finish a training step: schedule, update, clear gradients, ``end_step``.
+
+        Without an optimizer only the counters move.
+        """
+        progress = self._progress
+        if progress.optimizer is not None:
+            if progress.uncovered:
+                self._warn_about_uncovered()
+            if progress.scheduler is not None:
+                self._apply_schedule(progress.optimizer, progress.scheduler)
+            progress.optimizer.step()
+            progress.optimizer.zero_grad()
+        progress.training_step += 1
+        self.end_step()
+
+    @property
+    def training_step(self) -> int:
+        """How many times :meth:`step` has run."""
+        return self._progress.training_step
+
+    def end_step(self) -> None:
+        """Mark the end of a training step."""
+        raise NotImplementedError
+
+    def _apply_schedule(self, optimizer: Optimizer, scheduler: HasRate) -> None:
+        progress = self._progress
+        lr = scheduler.lr(progress.training_step) * progress.lr_scale
+        first = progress.rates[0]
+        for group, rate in zip(optimizer.param_groups, progress.rates, strict=False):
+            group["lr"] = lr * (rate / first if first else 1.0)
+
+    def _warn_about_uncovered(self) -> None:
+        """Report parameters without an optimizer that want to be trained, each one once."""
+        uncovered = self._progress.uncovered
+        missed = [name for name, parameter in uncovered if parameter.requires_grad]
+        if missed:
+            self._progress.uncovered = [(n, p) for n, p in uncovered if not p.requires_grad]
+            warnings.warn(
+                f"the optimizer does not hold {len(missed)} trainable parameter(s), which will "
+                f"never change: {', '.join(missed[:3])}; build it after moving or thawing them",
+                stacklevel=3,
+            )
+
+    # --- Data and loss ---------------------------------------------------------------------
+
+    def set_data_loader(self, loader: DataLoader, forward_input: str) -> None:
+        """Attach a loader whose batches :meth:`forward_batch` takes apart.
+
+        Args:
+            loader: Its ``names`` must hold every auxiliary input of the graph.
+            forward_input: The field that feeds the entry.
+
+        Raises:
+            ValueError: A name is missing; lists what there is.
+        """
+        ports = self.topology.inputs[1:]
+        for name, role in [(forward_input, "forward_input"), *((p, "the input") for p in ports)]:
+            if name not in loader.names:
+                raise ValueError(
+                    f"the loader has no field for {role} {name!r}; its fields are: "
+                    f"{', '.join(loader.names)}"
+                )
+        self._progress.loader = loader
+        self._progress.forward_input = forward_input
+
+    def epoch(self, epoch: int) -> EpochIterator:
+        """The batches of one epoch of the attached loader.
+
+        Args:
+            epoch: Counted from 0; the order depends on it and on the loader's seed.
+        """
+        return self._loader().epoch(epoch)
+
+    def forward_batch(self, batch: Batch) -> Tensor:
+        """Run the graph on the fields of a batch; what no input takes is a target.
+
+        Raises:
+            StateError: No loader is attached.
+        """
+        self._loader()
+        entry = batch[self._progress.forward_input]
+        output: Tensor = self(entry, *(batch[name] for name in self.topology.inputs[1:]))
+        return output
+
+    def data_num_batches(self) -> int:
+        """Batches of an epoch of the attached loader."""
+        return self._loader().num_batches
+
+    def data_batch_size(self) -> int:
+        """Samples of a batch of the attached loader."""
+        return self._loader().batch_size
+
+    def set_loss_fn(self, function: LossFunction | None) -> None:
+        """Attach the loss, a function of a :class:`LossContext`; None takes it away."""
+        self._progress.loss = function
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Run the graph on a batch and return the attached loss of its output.
+
+        Raises:
+            StateError: No loader or no loss is attached.
+        """
+        if self._progress.loss is None:
+            raise StateError("no loss is attached: call set_loss_fn first")
+        output = self.forward_batch(batch)
+        return self._progress.loss(
+            LossContext(output, batch, self._captured_tags(), self._captured_traces())
+        )
+
+    def _captured_traces(self) -> dict[str, list[Tensor]]:
+        raise NotImplementedError
+
+    def _loader(self) -> DataLoader:
+        if self._progress.loader is None:
+            raise StateError("no loader is attached: call set_data_loader first")
+        return self._progress.loader

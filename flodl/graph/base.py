@@ -1,0 +1,72 @@
+"""What the halves of a graph's interface have in common: topology, tags, children."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, cast
+
+from torch import Tensor, nn
+
+from flodl.graph.topology import Topology
+
+if TYPE_CHECKING:
+    from flodl.graph.graph import Graph
+
+
+class GraphBase(nn.Module):
+    """The part of a graph every mixin may rely on; ``Graph`` is the only concrete class.
+
+    A mixin derives from this class, takes no constructor arguments, and calls
+    ``super().__init__()`` before it sets attributes of its own.
+    """
+
+    @property
+    def topology(self) -> Topology:
+        """Nodes, wires and tags; a value that can be read but not changed."""
+        raise NotImplementedError
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the values of a forward that ended well are there to be read."""
+        raise NotImplementedError
+
+    def structural_hash(self) -> str:
+        """SHA-256 of the architecture in hex."""
+        raise NotImplementedError
+
+    def tagged(self, name: str) -> Tensor | None:
+        """The value a tag had in the last forward, or None before the first."""
+        raise NotImplementedError
+
+    def _captured_tags(self) -> dict[str, Tensor]:
+        """What the last forward left under every tag; empty before the first."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str | None:
+        """The name given with ``label()``, or None."""
+        return self.topology.label
+
+    def tag_names(self) -> list[str]:
+        """All tags in declaration order."""
+        return list(self.topology.tagged_nodes)
+
+    def tag_group(self, name: str) -> list[str] | None:
+        """The tags of a group, or None when there is no such group."""
+        members = dict(self.topology.groups).get(name)
+        return None if members is None else list(members)
+
+    def tree_children(self) -> dict[str, Graph]:
+        """The labelled graphs that are nodes of this one, by label, in registration order."""
+        children: dict[str, Graph] = {}
+        for node in self.topology.nodes:
+            module = self._modules[node.prefix] if node.prefix else None
+            if isinstance(module, GraphBase) and module.label is not None:
+                # Graph is the only concrete class of this family, and not known here.
+                children[module.label] = cast("Graph", module)
+        return children
+
+    def _no_such(self, what: str, name: str, known: list[str]) -> str:
+        near = difflib.get_close_matches(name, known)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {known}"
+        return f"the graph has no {what} {name!r}; {hint}"

@@ -1,0 +1,80 @@
+"""Which composites of a diagram are open: nested graphs, loops, maps, gates and switches."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from flodl.errors import PathError
+from flodl.graph.draw.diagram import Box, Diagram
+
+
+def opened(diagram: Diagram, depth: int, expand: Iterable[str]) -> Diagram:
+    """Close what is not asked for.
+
+    Args:
+        diagram: With everything open.
+        depth: How many nested diagrams are shown; 1 shows the outermost alone.
+        expand: Composites that are open whatever the depth, by registry path
+            (``encoder.loop_2``); the label of a nested graph serves as well as its key. Whatever
+            lies around them is open too.
+
+    Raises:
+        ValueError: ``depth`` is below 1, or ``expand`` is one text instead of several.
+        PathError: There is no composite at a path.
+    """
+    if depth < 1:
+        raise ValueError(
+            f"depth counts diagrams from the outermost one, so it is 1 or more: {depth}"
+        )
+    if isinstance(expand, str):
+        raise ValueError(f"expand takes several paths, not one text: expand=({expand!r},)")
+    wanted = list(expand)
+    ids = _find(diagram, wanted) if wanted else set()
+    return _prune(diagram, depth, ids)
+
+
+def closed(diagram: Diagram) -> Diagram:
+    """The same diagram with every composite closed."""
+    return _prune(diagram, 1, set())
+
+
+def _prune(diagram: Diagram, depth: int, ids: set[str]) -> Diagram:
+    def pruned(box: Box) -> Box:
+        if box.inside is None:
+            return box
+        stays = depth > 1 or box.id in ids
+        return replace(box, inside=_prune(box.inside, depth - 1, ids) if stays else None)
+
+    return replace(diagram, boxes=tuple(map(pruned, diagram.boxes)))
+
+
+def _find(diagram: Diagram, wanted: list[str]) -> set[str]:
+    """The ids of the boxes at these paths, and of those around them."""
+    known: dict[str, set[str]] = {}
+    for path, chain in _paths(diagram, "", []):
+        known.setdefault(path, set()).update(box.id for box in chain)
+    for path in wanted:
+        if path not in known:
+            near = difflib.get_close_matches(path, known)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there is {list(known)}"
+            raise PathError(
+                f"expand: {path!r} names no nested graph, loop, map, gate or switch; {hint}"
+            )
+    return set().union(*(known[path] for path in wanted))
+
+
+def _paths(diagram: Diagram, around: str, chain: list[Box]) -> Iterator[tuple[str, list[Box]]]:
+    """Every composite under each of its names, with the boxes around it and itself."""
+    for box in diagram.boxes:
+        if box.inside is None:
+            continue
+        here = [*chain, box]
+        parent = chain[-1].path if chain else ""
+        key = box.path[len(parent) + 1 :] if parent else box.path
+        names = dict.fromkeys((key, box.name or key))
+        for name in names:
+            path = ".".join(filter(None, (around, name)))
+            yield path, here
+            yield from _paths(box.inside, path, here)

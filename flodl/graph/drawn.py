@@ -1,0 +1,112 @@
+"""Pictures of a graph: Graphviz source, SVG, and what notebooks show."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from flodl.files import replacing
+from flodl.graph.base import GraphBase
+from flodl.graph.draw.describe import describe
+from flodl.graph.draw.dot import dot_source
+from flodl.graph.draw.graphviz import render
+from flodl.graph.draw.opening import opened
+from flodl.graph.draw.page import fragment
+from flodl.graph.draw.svg import svg_source
+
+Engine = Literal["layered", "dot"]
+
+
+class Drawn(GraphBase):
+    """Drawing of a graph; a base class of ``Graph``.
+
+    A node shows its kind, its tags, its parameters, how many of them are frozen, and the time it
+    took in the last forward where that was profiled. Nested graphs, loops, maps, gates and
+    switches are closed boxes that can be opened: ``depth`` opens all of them to that many nested
+    diagrams, ``expand`` some by path (``"encoder.loop_2"``: registry keys, or labels).
+    """
+
+    def dot(self, *, depth: int = 1, expand: Iterable[str] = ()) -> str:
+        """The graph in the language of Graphviz, with a dashed cluster per level.
+
+        Args:
+            depth: How many nested diagrams are shown; 1 shows this graph alone.
+            expand: Paths of composites that are open whatever the depth.
+
+        Raises:
+            ValueError: ``depth`` is below 1, or ``expand`` is one text instead of several.
+            PathError: There is nothing to open at a path.
+        """
+        return dot_source(opened(describe(self), depth, expand))
+
+    def dot_with_profile(self, *, depth: int = 1, expand: Iterable[str] = ()) -> str:
+        """As :meth:`dot`, with boxes coloured by their share of the slowest node's time.
+
+        Green is 0, orange one half, red the slowest. Without a profile it is :meth:`dot`.
+        """
+        return dot_source(opened(describe(self, profiled=True), depth, expand))
+
+    def svg(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        engine: Engine | None = None,
+        *,
+        depth: int = 1,
+        expand: Iterable[str] = (),
+    ) -> bytes:
+        """The graph as an SVG image without scripts and remote assets, for light and dark pages.
+
+        Args:
+            path: File to write as well; an older one is replaced, missing folders are made.
+            engine: ``"layered"``, the default, is built in and draws the same everywhere;
+                ``"dot"`` is Graphviz, which must be installed.
+            depth: As for :meth:`dot`.
+            expand: As for :meth:`dot`.
+
+        Raises:
+            ValueError: As for :meth:`dot`, or there is no such engine.
+            PathError: As for :meth:`dot`.
+            FlodlError: Graphviz is missing or failed.
+        """
+        return self._svg(path, engine, depth, expand, profiled=False)
+
+    def svg_with_profile(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        engine: Engine | None = None,
+        *,
+        depth: int = 1,
+        expand: Iterable[str] = (),
+    ) -> bytes:
+        """As :meth:`svg`, coloured as :meth:`dot_with_profile` is."""
+        return self._svg(path, engine, depth, expand, profiled=True)
+
+    def _svg(
+        self,
+        path: str | os.PathLike[str] | None,
+        engine: Engine | None,
+        depth: int,
+        expand: Iterable[str],
+        *,
+        profiled: bool,
+    ) -> bytes:
+        if engine not in (None, "layered", "dot"):
+            raise ValueError(f"engine: there is no {engine!r}; use 'layered' or 'dot'")
+        diagram = opened(describe(self, profiled=profiled), depth, expand)
+        image = render(dot_source(diagram)) if engine == "dot" else svg_source(diagram).encode()
+        if path is not None:
+            target = Path(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as file:
+                file.write(image)
+        return image
+
+    def _repr_svg_(self) -> str:
+        """What notebooks show where they show no HTML."""
+        return svg_source(opened(describe(self), 1, ()))
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the drawing, and what is inside its boxes, to be unfolded."""
+        return fragment(describe(self))

@@ -1,0 +1,139 @@
+"""Dotted paths through nested graphs: ``encoder.read.hidden``.
+
+A path is exact. Every segment but the last names a labelled child graph; the last names a child
+or, failing that, a tag. Nothing is searched for further up.
+"""
+
+from __future__ import annotations
+
+import difflib
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import nn
+
+from flodl.errors import PathError
+
+if TYPE_CHECKING:
+    from flodl.graph.graph import Graph
+
+
+class PathKind(Enum):
+    """What a path leads to."""
+
+    SUBGRAPH = "subgraph"
+    TAG = "tag"
+
+
+class Target(NamedTuple):
+    """Where a path ends.
+
+    Attributes:
+        graph: The graph it names, or the graph whose tag it names.
+        tag: The tag; None for a graph.
+    """
+
+    graph: Graph
+    tag: str | None
+
+    @property
+    def kind(self) -> PathKind:
+        """Graph or tag."""
+        return PathKind.SUBGRAPH if self.tag is None else PathKind.TAG
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of the tagged node's module in its graph; empty for a graph and for a sum."""
+        if self.tag is None:
+            return ""
+        topology = self.graph.topology
+        return topology.node(topology.tagged_nodes[self.tag]).prefix
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The graph, or the tagged node's module; None where the node has no module."""
+        if self.tag is None:
+            return self.graph
+        return self.graph._modules[self.prefix] if self.prefix else None
+
+
+def resolve(root: Graph, path: str) -> Target:
+    """Follow a path from a graph.
+
+    Args:
+        root: Where the first segment is looked up; all of its tags are visible.
+        path: Segments joined by dots.
+
+    Raises:
+        PathError: A segment is empty, names nothing, or names a tag that is internal to a child.
+    """
+    segments = _split(path)
+    graph = root
+    for depth in range(len(segments) - 1):
+        graph = _child(graph, segments, depth, path)
+    last = segments[-1]
+    child = graph.tree_children().get(last)
+    if child is not None:
+        return Target(child, None)
+    if last not in graph.topology.tagged_nodes:
+        raise PathError(_nothing(graph, segments, len(segments) - 1, path, tags=True))
+    if len(segments) > 1 and _is_internal(graph, last):
+        raise PathError(
+            f"path {path!r}: tag {last!r} (segment {len(segments)}) is internal to graph "
+            f"{segments[-2]!r}; only that graph itself sees it"
+        )
+    return Target(graph, last)
+
+
+def resolve_owner(root: Graph, path: str) -> tuple[Graph, str]:
+    """Follow all segments but the last, which is a free name: that of a metric.
+
+    Raises:
+        PathError: A segment is empty, or one before the last names no child.
+    """
+    segments = _split(path)
+    graph = root
+    for depth in range(len(segments) - 1):
+        graph = _child(graph, segments, depth, path)
+    return graph, segments[-1]
+
+
+def _split(path: str) -> list[str]:
+    segments = path.split(".") if isinstance(path, str) else []
+    if not all(segments) or not segments:
+        raise PathError(
+            f"path {path!r} has an empty segment; write labels and a tag joined by single dots, "
+            "like 'encoder.hidden'"
+        )
+    return segments
+
+
+def _child(graph: Graph, segments: list[str], depth: int, path: str) -> Graph:
+    child = graph.tree_children().get(segments[depth])
+    if child is None:
+        raise PathError(_nothing(graph, segments, depth, path, tags=False))
+    return child
+
+
+def _is_internal(graph: Graph, tag: str) -> bool:
+    return tag.startswith("_") or tag in graph.topology.internal
+
+
+def _nothing(graph: Graph, segments: list[str], depth: int, path: str, *, tags: bool) -> str:
+    """Say that a segment names nothing, where that is, and what was meant or would be there."""
+    segment = segments[depth]
+    labels = list(graph.tree_children())
+    visible = [t for t in graph.topology.tagged_nodes if not (depth and _is_internal(graph, t))]
+    where = f"graph {segments[depth - 1]!r}" if depth else "this graph"
+    if not tags and segment in visible:
+        return (
+            f"path {path!r}: {segment!r} (segment {depth + 1}) is a tag of {where}, nothing lies "
+            "below it; every segment but the last is the label of a child graph"
+        )
+    known = [*labels, *visible] if tags else labels
+    near = difflib.get_close_matches(segment, known)
+    hint = f"it has: {', '.join(known)}" if known else "it has none"
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    wanted = "child graph or tag" if tags else "child graph"
+    return f"path {path!r}: {where} has no {wanted} {segment!r} (segment {depth + 1}); {hint}"

@@ -1,0 +1,163 @@
+"""Series of points as files: a page with curves, a table, a log. Plain values in, no graph."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import functools
+import html
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import TypeVar
+
+from flodl.files import replace_text
+from flodl.graph.history import Point
+from flodl.monitor.formats import format_duration, format_eta, format_metric
+from flodl.monitor.records import finite, to_json
+
+SeriesT = TypeVar("SeriesT", bound=Sequence[object])
+
+# Numbers, scales and colours are those of the training report.
+_SHARED_SCRIPTS = ("format.js", "scale.js")
+_SHARED_STYLE = "report.css"
+
+
+def select(series: Mapping[str, SeriesT], names: Iterable[str] = ()) -> dict[str, SeriesT]:
+    """Pick series by name: those named, in that order; all that have points, sorted, if none is.
+
+    Raises:
+        ValueError: A named series has no points, or none has.
+    """
+    filled = {name: series[name] for name in sorted(series) if series[name]}
+    chosen = list(dict.fromkeys(names)) or list(filled)
+    for name in chosen:
+        if name not in filled:
+            near = difflib.get_close_matches(name, filled)
+            known = f"did you mean {' or '.join(near)}?" if near else f"there are: {list(filled)}"
+            raise ValueError(f"metric {name!r} has no points yet (flush first); {known}")
+    return {name: filled[name] for name in _not_empty(chosen)}
+
+
+def page(
+    path: str | os.PathLike[str],
+    series: Mapping[str, Sequence[float]],
+    *,
+    title: str = "Training curves",
+    unit: str = "",
+) -> None:
+    """Write an HTML page that draws the series and needs nothing but a browser.
+
+    A click on a name shows that curve or group alone. Names are grouped by what stands before
+    their last dot. Values that are not finite leave a gap and a mark on the axis.
+
+    Args:
+        path: File to write; an older one is replaced, missing folders are made.
+        series: Points by name, the first of each being epoch 1.
+        title: Heading of the page.
+        unit: What the values are measured in, shown beside the heading.
+
+    Raises:
+        ValueError: There is no series, or one of them has no points.
+    """
+    form = [
+        {"name": name, "values": [finite(float(value)) for value in values]}
+        for name, values in _filled(series).items()
+    ]
+    text = _shell().substitute(
+        title=html.escape(title), unit=html.escape(unit), data=to_json({"series": form})
+    )
+    _write(path, text)
+
+
+def table(path: str | os.PathLike[str], series: Mapping[str, Sequence[float]]) -> None:
+    """Write a CSV file with the columns ``epoch`` (from 1) and one per series.
+
+    Values have eight decimals; a series that is shorter than others ends in blanks.
+
+    Raises:
+        ValueError: There is no series, or one of them has no points.
+    """
+    columns = list(_filled(series).values())
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["epoch", *series])
+    for row in range(max(map(len, columns))):
+        cells = (f"{values[row]:.8f}" if row < len(values) else "" for values in columns)
+        rows.writerow([row + 1, *cells])
+    _write(path, text.getvalue())
+
+
+def log(path: str | os.PathLike[str], total: int, series: Mapping[str, Sequence[Point]]) -> None:
+    """Write one line per epoch: ``epoch   1  loss=0.5000  [1.2s  ETA 2.4s]``.
+
+    In brackets stand the time the epoch took and, before the last one, the time the remaining ones
+    will take at the mean pace so far.
+
+    Args:
+        path: File to write; an older one is replaced, missing folders are made.
+        total: Epochs the run intends to train.
+        series: Points by name, the first of each being epoch 1.
+
+    Raises:
+        ValueError: There is no series, or one of them has no points.
+    """
+    _filled(series)
+    lines = ["# flodl training log"]
+    width = max(3, len(str(total)))
+    before = 0.0
+    for row in range(max(map(len, series.values()))):
+        points = {name: line[row] for name, line in series.items() if row < len(line)}
+        # Metrics flushed one after the other end their epoch with the last of them.
+        now = max(before, *(point.seconds for point in points.values()))
+        left = now / (row + 1) * (total - row - 1)
+        lines.append(_log_line(f"{row + 1:>{width}}", points, now - before, left))
+        before = now
+    _write(path, "\n".join(lines) + "\n")
+
+
+def _log_line(epoch: str, points: Mapping[str, Point], seconds: float, left: float) -> str:
+    parts = [f"epoch {epoch}"]
+    for name, point in points.items():
+        printable = name if name.isprintable() else ascii(name)[1:-1]
+        parts.append(f"{printable}={format_metric(point.value)}")
+    eta = f"  ETA {format_eta(left)}" if left > 0 else ""
+    return "  ".join([*parts, f"[{format_duration(seconds)}{eta}]"])
+
+
+def _filled(series: Mapping[str, SeriesT]) -> Mapping[str, SeriesT]:
+    for name in _not_empty(series):
+        if not series[name]:
+            raise ValueError(f"metric {name!r} has no points yet: flush first")
+    return series
+
+
+def _not_empty(names: Iterable[str]) -> list[str]:
+    found = list(names)
+    if not found:
+        raise ValueError("there is nothing to write: no metric has points yet, flush first")
+    return found
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(target, text)
+
+
+@functools.cache
+def _shell() -> Template:
+    """Return the page with style and scripts in place; open are title, unit and data."""
+    report = resources.files("flodl.monitor") / "page"
+    own = resources.files(__package__) / "page"
+    scripts = [report / name for name in _SHARED_SCRIPTS] + [own / "plot.js"]
+    style = (report / _SHARED_STYLE).read_text(encoding="utf-8")
+    shell = Template((own / "plot.html").read_text(encoding="utf-8"))
+    script = "\n".join(f"<script>\n{file.read_text(encoding='utf-8')}</script>" for file in scripts)
+    # Their dollar signs are not places to fill.
+    return Template(
+        shell.safe_substitute(style=style.replace("$", "$$"), scripts=script.replace("$", "$$"))
+    )

@@ -1,0 +1,365 @@
+"""How long each node of a graph takes: one profiled forward, and its history over epochs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from flodl.errors import StateError
+from flodl.graph import plot
+from flodl.graph.base import GraphBase
+from flodl.graph.history import MetricHistory
+from flodl.graph.topology import Topology
+from flodl.graph.trend import Trend, TrendGroup
+
+_UNREAD = 32
+"""Passes whose events may wait to be read. Older ones have long ended: reading them is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTiming:
+    """The time of one node.
+
+    Attributes:
+        id: The node.
+        tags: Its tags.
+        level: Its level in the order of execution, from 0.
+        seconds: From the end of the node before it to its own end.
+    """
+
+    id: str
+    tags: tuple[str, ...]
+    level: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTiming:
+    """The time of the nodes that could run side by side.
+
+    Attributes:
+        index: The level, from 0.
+        wall: Seconds from the start of its first node to the end of its last.
+        sum_nodes: Seconds of its nodes together.
+        num_nodes: How many there are.
+    """
+
+    index: int
+    wall: float
+    sum_nodes: float
+    num_nodes: int
+
+    @property
+    def parallelism(self) -> float:
+        """Time of the nodes over wall time; 1 for a single node, and where nodes run in turn."""
+        if self.num_nodes <= 1 or not self.wall:
+            return 1.0
+        return self.sum_nodes / self.wall
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The times of one forward, in seconds.
+
+    Attributes:
+        total: From the start of the forward to the end of the last node.
+        levels: Every level, in order of execution.
+        nodes: Every node, in order of execution.
+    """
+
+    total: float
+    levels: tuple[LevelTiming, ...]
+    nodes: tuple[NodeTiming, ...]
+
+    def __str__(self) -> str:
+        width = max((len(node.id) for node in self.nodes), default=0)
+        lines = [f"{'total':<{width}}  {self.total * 1e3:10.3f} ms"]
+        for node in self.nodes:
+            share = node.seconds / self.total if self.total else 0.0
+            tags = "".join(f"  #{tag}" for tag in node.tags)
+            lines.append(f"{node.id:<{width}}  {node.seconds * 1e3:10.3f} ms {share:7.1%}{tags}")
+        return "\n".join(lines)
+
+
+Stamp = float | torch.cuda.Event
+
+
+class Pass:
+    """The moments of one forward; those of a device become numbers when they are read.
+
+    Attributes:
+        numbers: The nodes in the order they ended.
+    """
+
+    __slots__ = ("_seconds", "_stamps", "numbers")
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        stamps: Sequence[Stamp],
+        seconds: list[float] | None = None,
+    ) -> None:
+        self.numbers = numbers
+        self._stamps = stamps
+        self._seconds = seconds
+
+    def __reduce__(self) -> tuple[type[Pass], tuple[Sequence[int], tuple[()], list[float]]]:
+        return Pass, (self.numbers, (), self.seconds)  # events stay on their device
+
+    @property
+    def seconds(self) -> list[float]:
+        """The time of every node; waits for the device when it is read too soon."""
+        if self._seconds is None:
+            self._seconds = [_between(a, b) for a, b in itertools.pairwise(self._stamps)]
+            self._stamps = ()
+        return self._seconds
+
+
+def _between(start: Any, end: Any) -> float:
+    """Seconds between two moments of one clock."""
+    if isinstance(end, float):
+        return float(end - start)
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+class Recorder:
+    """Notes when nodes end; what the core of a profiled graph calls.
+
+    A pass is timed by one clock, so that its times add up: by events on the current stream where
+    the graph is on a CUDA device, by the host's clock otherwise. An event waits for all the work
+    before it, which is what a node that mixes both takes as well.
+
+    Args:
+        graph: Whose forwards are recorded.
+        count: How many nodes it has.
+    """
+
+    def __init__(self, graph: nn.Module, count: int) -> None:
+        # Weakly: the graph holds its core, and the core holds this.
+        self._graph = weakref.ref(graph)
+        self._count = count
+        self._last: Pass | None = None
+        self._numbers: list[int] = []
+        self._stamps: list[Stamp] = []
+        self._stamp: Callable[[], Stamp] | None = None
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # a copied graph has a core of its own, which is not profiled
+
+    def __call__(self, number: int) -> None:
+        """Note that a node has ended; 0 is the start of a forward."""
+        # There is no time between nodes that a compiler fuses or a CUDA graph replays.
+        if torch.compiler.is_compiling():
+            return
+        if number:
+            self._numbers.append(number)
+        else:
+            self._keep()
+            self._numbers, self._stamps, self._stamp = [], [], self._clock()
+        if self._stamp is not None:
+            self._stamps.append(self._stamp())
+
+    @property
+    def last(self) -> Pass | None:
+        """The last forward that ended well; None before the first."""
+        self._keep()
+        return self._last
+
+    def _keep(self) -> None:
+        if len(self._numbers) == self._count and len(self._stamps) == self._count + 1:
+            self._last = Pass(self._numbers, self._stamps)
+            self._numbers, self._stamps = [], []
+
+    def _clock(self) -> Callable[[], Stamp] | None:
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return time.perf_counter
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        graph = self._graph()
+        tensors = [] if graph is None else [*graph.parameters(), *graph.buffers()]
+        # A graph without tensors goes where its input is; an idle stream tells the host's time.
+        return _event if not tensors or any(t.is_cuda for t in tensors) else time.perf_counter
+
+
+def _event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+class Profiled(GraphBase):
+    """Times of a graph's nodes; a base class of ``Graph``.
+
+    While profiling is on, every forward is timed. The values of many forwards are collected and
+    flushed as metrics are: ``end_step`` collects, ``end_epoch`` flushes, and :meth:`timing_trend`
+    shows the points. Names are tags; all times are seconds.
+
+    A nested graph is one node of its parent, and can be profiled on its own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._recorder: Recorder | None = None
+        self._timings = MetricHistory()
+        self._unread_timings: deque[tuple[Pass, list[str]]] = deque()
+
+    # --- One forward -----------------------------------------------------------------------
+
+    def enable_profiling(self) -> None:
+        """Time every node of the forwards to come; a compiled graph has no nodes left to time.
+
+        On a CUDA device nodes are timed by events, without waiting for it. On the host it costs
+        about a microsecond per node.
+        """
+        if self._recorder is None:
+            self._recorder = Recorder(self, len(self.topology.nodes))
+            self._set_mark(self._recorder)
+
+    def disable_profiling(self) -> None:
+        """Stop timing and drop the profile; collected and flushed times stay."""
+        if self._recorder is not None:
+            self._read_timings(0)
+            self._recorder = None
+            self._set_mark(None)
+
+    def profile(self) -> Profile | None:
+        """The times of the last forward that ended well, or None when none was profiled.
+
+        Waits for the device if that forward is still running there.
+        """
+        last = None if self._recorder is None else self._recorder.last
+        return None if last is None else _profile(self.topology, last)
+
+    def timing(self, tag: str) -> float:
+        """Seconds the node of a tag took in the last profiled forward; 0 where there is none."""
+        profile = self.profile()
+        if profile is None:
+            return 0.0
+        return next((node.seconds for node in profile.nodes if tag in node.tags), 0.0)
+
+    # --- Many forwards ---------------------------------------------------------------------
+
+    def collect_timings(self, *tags: str) -> None:
+        """Buffer the times of the last forward until :meth:`flush_timings`.
+
+        Args:
+            tags: Tags or tag groups; all tags when none is given.
+
+        Raises:
+            KeyError: The graph has no such tag.
+            StateError: There are no times: profiling is off, or no forward has run since.
+        """
+        names = self._timed_tags(tags)
+        last = None if self._recorder is None else self._recorder.last
+        if last is None:
+            raise StateError(
+                "there are no times to collect: call enable_profiling(), then the graph"
+                if self._recorder is None
+                else "there are no times to collect: no forward has run since enable_profiling()"
+            )
+        self._unread_timings.append((last, names))
+        self._read_timings(_UNREAD)
+
+    def flush_timings(self, *tags: str) -> None:
+        """Turn what is buffered into one point per tag, the mean; all when no tag is given."""
+        self._read_timings(0)
+        self._timings.flush(self._timed_tags(tags) if tags else ())
+
+    def timing_trend(self, tag: str) -> Trend:
+        """The points of one tag, in seconds; an empty trend where there are none."""
+        return Trend(self._timings.values(tag))
+
+    def timing_trends(self, *tags: str) -> TrendGroup:
+        """The trends of several tags or tag groups; of all tags when none is given."""
+        return TrendGroup(self.timing_trend(tag) for tag in self._timed_tags(tags))
+
+    def plot_timings_html(self, path: str | os.PathLike[str], *tags: str) -> None:
+        """Write a page that draws times over epochs and needs nothing but a browser.
+
+        Args:
+            path: File to write; an older one is replaced, missing folders are made.
+            tags: Tags or tag groups; all that have points, sorted, when none is given.
+
+        Raises:
+            KeyError: The graph has no such tag.
+            ValueError: One of them has no points, or none has.
+        """
+        plot.page(path, self._timing_series(tags), title="Time per node", unit="s")
+
+    def export_timing_trends(self, path: str | os.PathLike[str], *tags: str) -> None:
+        """Write times as CSV: ``epoch`` (from 1), then seconds per tag with eight decimals.
+
+        Args:
+            path: As for :meth:`plot_timings_html`.
+            tags: As for :meth:`plot_timings_html`.
+
+        Raises:
+            KeyError: The graph has no such tag.
+            ValueError: One of them has no points, or none has.
+        """
+        plot.table(path, self._timing_series(tags))
+
+    # --- Seams -----------------------------------------------------------------------------
+
+    def _set_mark(self, mark: Callable[[int], None] | None) -> None:
+        """Have the core call ``mark`` with 0 when it starts and with each node's number."""
+        raise NotImplementedError
+
+    def _collect_if_profiling(self) -> None:
+        if self._recorder is not None and self._recorder.last is not None:
+            self.collect_timings()
+
+    def _flush_if_profiling(self) -> None:
+        if self._recorder is not None:
+            self.flush_timings()
+
+    def _timed_tags(self, tags: Iterable[str]) -> list[str]:
+        """Tags for tags and groups, all for none."""
+        known = self.topology.tagged_nodes
+        names = [name for tag in tags for name in (self.tag_group(tag) or [tag])]
+        for name in names:
+            if name not in known:
+                raise KeyError(self._no_such("tag", name, list(known)))
+        return list(dict.fromkeys(names)) or list(known)
+
+    def _read_timings(self, leave: int) -> None:
+        """Move collected times to the history, the oldest first."""
+        while len(self._unread_timings) > leave:
+            done, names = self._unread_timings.popleft()
+            seconds = dict(zip(done.numbers, done.seconds, strict=True))
+            for name in names:
+                self._timings.record_scalar(name, seconds[self.topology.tagged_nodes[name]])
+
+    def _timing_series(self, tags: Sequence[str]) -> dict[str, list[float]]:
+        series = {name: self._timings.values(name) for name in self._timings.names()}
+        return plot.select(series, self._timed_tags(tags) if tags else ())
+
+
+def _profile(topology: Topology, last: Pass) -> Profile:
+    """Sort the times of a pass by level."""
+    tags: dict[int, list[str]] = {}
+    for tag, number in topology.tags:
+        tags.setdefault(number, []).append(tag)
+    seconds = dict(zip(last.numbers, last.seconds, strict=True))
+    nodes: list[NodeTiming] = []
+    levels: list[LevelTiming] = []
+    for index, level in enumerate(topology.levels):
+        timings = [
+            NodeTiming(node.id, tuple(tags.get(node.number, ())), index, seconds[node.number])
+            for node in level
+        ]
+        # Nodes run in turn, so the level lasts as long as they do together.
+        together = sum(timing.seconds for timing in timings)
+        levels.append(LevelTiming(index, together, together, len(timings)))
+        nodes += timings
+    return Profile(sum(level.wall for level in levels), tuple(levels), tuple(nodes))

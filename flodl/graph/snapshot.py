@@ -1,0 +1,86 @@
+"""A copy of a model's weights on the CPU, to be saved while training goes on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from flodl.checkpoint import persistent_buffers, save_checkpoint_file
+from flodl.graph.base import GraphBase
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSnapshot:
+    """Weights and buffers as they were at one moment; nothing that happens later reaches them.
+
+    Attributes:
+        params: Qualified name and CPU tensor of every parameter, further names of shared ones
+            included.
+        buffers: Likewise for persistent buffers.
+        metrics: Last value of every metric.
+        epoch: How many epochs had been flushed.
+        structural_hash: The architecture they belong to.
+        label: Name of the graph.
+    """
+
+    params: tuple[tuple[str, Tensor], ...]
+    buffers: tuple[tuple[str, Tensor], ...]
+    metrics: tuple[tuple[str, float], ...]
+    epoch: int
+    structural_hash: str
+    label: str
+
+    def save_file(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint that ``Graph.load_checkpoint`` takes, atomically.
+
+        Raises:
+            CheckpointError: The file cannot be written.
+        """
+        save_checkpoint_file(
+            path,
+            self.params,
+            self.buffers,
+            self.structural_hash,
+            label=self.label,
+            metrics=dict(self.metrics),
+            epoch=self.epoch,
+        )
+
+
+class Snapshots(GraphBase):
+    """The part of a graph's interface that copies its weights."""
+
+    def snapshot_cpu(self) -> ModelSnapshot:
+        """Copy weights and persistent buffers to the CPU, with what a checkpoint says of them.
+
+        Tensors that are shared in the model are copied once and shared in the snapshot.
+        """
+        copies: dict[int, Tensor] = {}
+
+        def copied(tensor: Tensor) -> Tensor:
+            # The identity is enough: the model keeps its tensors alive meanwhile.
+            if id(tensor) not in copies:
+                detached = tensor.detach()
+                copies[id(tensor)] = detached.clone() if detached.is_cpu else detached.cpu()
+            return copies[id(tensor)]
+
+        named = self.named_parameters(remove_duplicate=False)
+        return ModelSnapshot(
+            params=tuple((name, copied(tensor)) for name, tensor in named),
+            buffers=tuple((n, copied(t)) for n, t in persistent_buffers(self, tied=True)),
+            metrics=tuple(self.latest_metrics()),
+            epoch=self.flush_count,
+            structural_hash=self.structural_hash(),
+            label=self.label or "",
+        )
+
+    def latest_metrics(self) -> list[tuple[str, float]]:
+        """Name and last value of every metric."""
+        raise NotImplementedError
+
+    @property
+    def flush_count(self) -> int:
+        """How many flushes have added a point."""
+        raise NotImplementedError

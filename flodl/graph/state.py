@@ -1,0 +1,286 @@
+"""What a graph keeps between calls: carried state, captured tags and traces, and when they detach.
+
+Forward references make a graph recurrent: the value a tag had in one call is read in the next.
+Several forwards before one backward give backpropagation through time over all of them; after a
+backward the carried values are cut from their history (truncated BPTT, Williams & Peng 1990).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from flodl.errors import StateError
+from flodl.graph.base import GraphBase
+from flodl.graph.codegen import State
+from flodl.graph.nodes import LoopTraces
+
+StatePolicy = Literal["auto", "manual"]
+
+_CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+
+_LONG_CHAIN = 256
+"""Forwards without a backward after which somebody probably forgot one."""
+
+
+class BackwardSeen:
+    """Set by the first backward that reaches a tensor of the graph; knows nothing of the graph."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = False
+
+    def mark(self, _grad: Tensor) -> None:
+        """The hook."""
+        self.value = True
+
+
+class Captures:
+    """What forwards left behind; a copy or a pickle of it is blank.
+
+    A plain object with slots: writing an attribute of a module costs a microsecond.
+
+    Attributes:
+        tags: Value of every tag in declaration order; None before and during a forward.
+        traces: What every loop left, in building order; None likewise.
+        state: Carried value of every state tag; None where there is none yet.
+        pending_step: Whether a forward ran since the last ``end_step``.
+        backward: Whether a backward has reached what the carried values depend on.
+        hooked: Whether a call since the last detach is being watched for that.
+        linked: Whether the values that entered the last call hang on such a call.
+        chain: Forwards that recorded for autograd since the last backward or detach.
+    """
+
+    __slots__ = (
+        "backward", "chain", "hooked", "linked", "pending_step", "state", "tags", "traces",
+        "warned",
+    )  # fmt: skip
+
+    def __init__(self, slots: int = 0) -> None:
+        self.tags: tuple[Tensor, ...] | None = None
+        self.traces: tuple[LoopTraces, ...] | None = None
+        self.state: State = (None,) * slots
+        self.pending_step = False
+        self.warned = False
+        self._begin_history()
+
+    def __reduce__(self) -> tuple[type[Captures], tuple[int]]:
+        return Captures, (len(self.state),)
+
+    def detach(self) -> None:
+        """Keep the values and drop their autograd graph."""
+        if self.tags is not None:
+            self.tags = tuple(value.detach() for value in self.tags)
+        if self.traces is not None:
+            self.traces = tuple(_detached(traces) for traces in self.traces)
+        self.state = tuple(None if value is None else value.detach() for value in self.state)
+        self._begin_history()
+
+    def values(self) -> Iterator[Tensor | None]:
+        """Everything a backward could begin at, beside the output."""
+        yield from self.state
+        yield from self.tags or ()
+        for traces in self.traces or ():
+            yield from (value for values in traces.published.values() for value in values)
+            yield from traces.returned
+            yield from traces.halts
+
+    def forget_state(self) -> None:
+        """Drop the carried values."""
+        self.state = (None,) * len(self.state)
+        self._begin_history()
+
+    def _begin_history(self) -> None:
+        # A new one: a late backward through the old history says nothing about the new.
+        self.backward = BackwardSeen()
+        self.hooked = self.linked = False
+        self.chain = 0
+
+    def copied(self) -> Captures:
+        """Captures that begin with copies of the carried values."""
+        other = Captures(len(self.state))
+        other.state = tuple(None if v is None else v.detach().clone() for v in self.state)
+        return other
+
+
+def _detached(traces: LoopTraces) -> LoopTraces:
+    return LoopTraces(
+        {name: [value.detach() for value in values] for name, values in traces.published.items()},
+        [value.detach() for value in traces.returned],
+        [value.detach() for value in traces.halts],
+    )
+
+
+class Stateful(GraphBase):
+    """The part of a graph's interface that concerns what it carries from call to call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._captures = Captures()
+        self._state_policy: StatePolicy = "auto"
+
+    @property
+    def state_policy(self) -> StatePolicy:
+        """When carried state is cut from its history.
+
+        ``"auto"``: the first forward after a backward detaches it; no ``end_step`` is needed.
+        ``"manual"``: only ``end_step``, ``step`` and ``detach_state`` do, and a forward that would
+        run into a used-up history raises ``StateError``. While a compiler traces the graph
+        together with its shell (``torch.compile(graph)``), state behaves as with ``"manual"``;
+        ``graph.compile()`` keeps the policy.
+        """
+        return self._state_policy
+
+    @state_policy.setter
+    def state_policy(self, policy: StatePolicy) -> None:
+        if policy not in ("auto", "manual"):
+            raise ValueError(f"state_policy is 'auto' or 'manual', not {policy!r}")
+        self._state_policy = policy
+
+    def has_state(self) -> bool:
+        """Whether this graph, or one nested in it, carries values from call to call."""
+        return any(graph.topology.state_tags for graph in self._graphs())
+
+    def reset_state(self) -> None:
+        """Lose all carried values: the next call starts a new sequence.
+
+        Also reaches nested graphs, and calls ``reset()`` of every module that defines it.
+        """
+        for module in self.modules():
+            if isinstance(module, Stateful):
+                module._captures.forget_state()
+            elif callable(getattr(type(module), "reset", None)):
+                _as_any(module).reset()
+
+    def end_sequence(self) -> None:
+        """The same as :meth:`reset_state`."""
+        self.reset_state()
+
+    def detach_state(self) -> None:
+        """Keep what the last forward left and cut it from its history.
+
+        Covers carried values, tagged values and loop traces; reaches nested graphs and every
+        module that defines ``detach_state``.
+        """
+        self._captures.detach()
+        for module in outermost_stateful(self):
+            module.detach_state()
+
+    @contextmanager
+    def preserve_state(self) -> Iterator[Self]:
+        """Run a block, validation for instance, on a copy of the carried state.
+
+        Afterwards state, tags and traces are what they were before, history included. Covers
+        nested graphs; state that other modules keep by themselves is theirs to protect.
+        """
+        kept = [(graph, graph._captures) for graph in self._graphs()]
+        for graph, captures in kept:
+            graph._captures = captures.copied()
+        try:
+            yield self
+        finally:
+            for graph, captures in kept:
+                graph._captures = captures
+
+    def _graphs(self) -> list[Stateful]:
+        return [module for module in self.modules() if isinstance(module, Stateful)]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        captures = self._captures
+        with torch.no_grad():
+            captures.state = tuple(None if v is None else fn(v) for v in captures.state)
+        return self
+
+    def _prepare_state(self) -> None:
+        """Before a forward where state is carried, here or below: repair or refuse what must fail.
+
+        A graph watches for those nested in it: what they carry may hang on its own layers, and a
+        backward that uses up those need not reach the nested graph itself.
+        """
+        if torch._C._current_graph_task_id() != -1:
+            raise StateError(
+                f"{self._named()} carries state and was called again during a backward: activation "
+                "checkpointing would advance its state twice; checkpoint a module inside it instead"
+            )
+        if _CUDA and torch.cuda.is_current_stream_capturing():
+            raise StateError(
+                f"{self._named()} carries state, which a CUDA graph would freeze at its first "
+                "value; capture a graph without forward references"
+            )
+        captures = self._captures
+        if captures.backward.value:
+            if self._state_policy == "auto":
+                self.detach_state()
+            else:
+                self._refuse_used_history()
+        captures.linked = captures.hooked and all(
+            value is not None and value.requires_grad and not value.is_leaf
+            for value in captures.state
+        )
+
+    def _watch(self, output: Tensor) -> None:
+        """After a forward: learn of any backward from what it returned, captured or carried.
+
+        A hook costs a tenth of a small step. Where every returned value leads back to what was
+        carried into the call, the hooks of the call that began the history hear of it.
+        """
+        captures = self._captures
+        if not (captures.linked and self.topology.leads_back):
+            self._hook((output, *captures.values()))
+        if captures.state and output.requires_grad:
+            captures.chain += 1
+            if captures.chain == _LONG_CHAIN and not captures.warned:
+                self._warn_of_a_long_chain()
+
+    def _hook(self, values: Iterable[Tensor | None]) -> None:
+        mark = self._captures.backward.mark
+        hooked: list[Tensor] = []
+        for value in values:
+            # A leaf outlives the call, and its hooks would pile up.
+            if value is None or not value.requires_grad or value.is_leaf:
+                continue
+            if not any(value is other for other in hooked):
+                hooked.append(value)
+                value.register_hook(mark)  # type: ignore[no-untyped-call]
+        self._captures.hooked |= bool(hooked)
+
+    def _warn_of_a_long_chain(self) -> None:
+        self._captures.warned = True
+        warnings.warn(
+            f"{self._named()} has run {_LONG_CHAIN} times for autograd without a backward or "
+            "detach_state(): memory grows with every call; use torch.no_grad() to only look, "
+            "or detach_state() to cut the history",
+            stacklevel=5,
+        )
+
+    def _refuse_used_history(self) -> None:
+        for tag, value in zip(self.topology.state_tags, self._captures.state, strict=True):
+            if value is not None and value.requires_grad:
+                raise StateError(
+                    f"the state {tag!r} of {self._named()} still hangs on the history a backward "
+                    "has used up: call end_step() (or step(), or detach_state()) after each "
+                    'backward, or set state_policy = "auto"'
+                )
+
+    def _named(self) -> str:
+        return f"graph {self.label!r}" if self.label else "the graph"
+
+
+def outermost_stateful(module: nn.Module) -> Iterator[Any]:
+    """The modules below that define ``detach_state``, not looking into those that do."""
+    for child in module.children():
+        if callable(getattr(type(child), "detach_state", None)):
+            yield child
+        else:
+            yield from outermost_stateful(child)
+
+
+def _as_any(module: nn.Module) -> Any:
+    return module
