@@ -1,8 +1,8 @@
 """What a graph costs beside the same network written by hand.
 
-Three networks of tiny modules, so that calling weighs and arithmetic does not. Each exists three
-times over the *same* module instances: as a flodl ``Graph``, as a class with attributes
-(``x = self.l0(x)``, the usual style), and as a loop over a ``ModuleList``. One process, one thread.
+Networks of tiny modules, so that calling weighs and arithmetic does not. Each exists twice over the
+*same* module instances: as a flodl ``Graph`` and as a module written by hand; the chain and the
+tower also as a class with one attribute per layer. One process, one thread, interleaved.
 
     python -m benchmarks.graph_overhead [--rounds 60] [--output docs/benchmarks/graph_overhead.md]
 """
@@ -13,7 +13,8 @@ import argparse
 import gc
 import statistics
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,28 +23,25 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import environment, interleaved, median_ratio, publish, table
-from flodl.graph import FlowBuilder
+from flodl.graph import FlowBuilder, Graph, NamedInputModule, SoftmaxRouter
 
 WIDTH = 16
 BATCH = 4
-FORMS = ("graph", "attributes", "loop")
 CALLS = 20  # per timed moment: a single call is shorter than the timer deserves
+STEPS = 100  # calls of the cell before its backward
+NODES = 10_000
 
-Network = dict[str, nn.Module]
-
-
-def attributes_form(layers: list[nn.Module], statements: list[str]) -> nn.Module:
-    """A class as people write it: one attribute per layer, one line per call."""
-    body = "\n".join(f"        {line}" for line in ["x = input", *statements, "return x"])
-    scope: dict[str, Any] = {"nn": nn}
-    exec(f"class Attributes(nn.Module):\n    def forward(self, input):\n{body}\n", scope)
-    module: nn.Module = scope["Attributes"]()
-    for index, layer in enumerate(layers):
-        setattr(module, f"l{index}", layer)
-    return module
+Forms = dict[str, nn.Module]
 
 
-class ChainLoop(nn.Module):
+def linear() -> nn.Module:
+    """A small layer whose repeated application neither grows nor dies."""
+    layer = nn.Linear(WIDTH, WIDTH)
+    nn.init.orthogonal_(layer.weight, gain=0.5)
+    return layer
+
+
+class Chain(nn.Module):
     """``for layer in layers: x = layer(x)``."""
 
     def __init__(self, layers: list[nn.Module]) -> None:
@@ -57,91 +55,178 @@ class ChainLoop(nn.Module):
         return x
 
 
-class ResidualLoop(ChainLoop):
+class Tower(Chain):
     """``for layer in layers: x = x + layer(x)``."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the stack."""
+        """Run the tower."""
         for layer in self.layers:
             x = x + layer(x)
         return x
 
 
-class ParallelLoop(nn.Module):
-    """``for block in blocks: x = block[0](x) + block[1](x) + …``."""
+class Mixture(nn.Module):
+    """A softmax router and experts whose outputs are added by weight."""
 
-    def __init__(self, layers: list[nn.Module], branches: int) -> None:
+    def __init__(self, router: nn.Module, experts: list[nn.Module]) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(
-            nn.ModuleList(layers[i : i + branches]) for i in range(0, len(layers), branches)
-        )
+        self.router = router
+        self.experts = nn.ModuleList(experts)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the blocks."""
-        for block in self.blocks:
-            assert isinstance(block, nn.ModuleList)
-            outputs = [layer(x) for layer in block]
-            x = outputs[0]
-            for output in outputs[1:]:
-                x = x + output
+        """Weigh the experts."""
+        weights = self.router(x)
+        y: Tensor = weights[..., 0:1] * self.experts[0](x)
+        for i in range(1, len(self.experts)):
+            y = y + weights[..., i : i + 1] * self.experts[i](x)
+        return y
+
+
+class Cell(NamedInputModule):
+    """``h = tanh(W x + U h)`` (Elman 1990), with the previous ``h`` delivered by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input: nn.Module = linear()
+        self.state: nn.Module = linear()
+
+    def forward_named(self, x: Tensor, refs: Mapping[str, Tensor]) -> Tensor:
+        """Advance by one step."""
+        y: Tensor = self.input(x) + self.state(refs["h"])
+        return torch.tanh(y)
+
+
+class Recurrent(nn.Module):
+    """The same cell by hand: the state is an attribute, as recurrent modules are written."""
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__()
+        self.input = cell.input
+        self.state = cell.state
+        self.h: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Advance by one step."""
+        h = torch.zeros_like(x) if self.h is None else self.h
+        y: Tensor = torch.tanh(self.input(x) + self.state(h))
+        self.h = y
+        return y
+
+    def detach_state(self) -> None:
+        """Cut the history."""
+        if self.h is not None:
+            self.h = self.h.detach()
+
+
+class Repeat(nn.Module):
+    """``for _ in range(n): x = body(x)``."""
+
+    def __init__(self, body: nn.Module, count: int) -> None:
+        super().__init__()
+        self.body = body
+        self.count = count
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Iterate."""
+        for _ in range(self.count):
+            x = self.body(x)
         return x
 
 
-def linear() -> nn.Module:
-    """A small layer whose repeated application neither grows nor dies."""
-    layer = nn.Linear(WIDTH, WIDTH)
-    nn.init.orthogonal_(layer.weight, gain=0.5)
-    return layer
+class Nest(nn.Module):
+    """Two children in a row and a residual layer around them; children may be nests."""
+
+    def __init__(self, first: nn.Module, second: nn.Module, last: nn.Module) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+        self.last = last
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the children."""
+        y: Tensor = self.second(self.first(x))
+        last: Tensor = self.last(y)
+        return y + last
 
 
-def chain(count: int = 100) -> Network:
-    """Linear and Tanh in turn."""
-    layers = [linear() if index % 2 == 0 else nn.Tanh() for index in range(count)]
-    builder = FlowBuilder.from_(layers[0])
+def attributes_form(layers: list[nn.Module], statement: str) -> nn.Module:
+    """A class as people write it: one attribute per layer, one line per call."""
+    lines = [statement.format(index) for index in range(len(layers))]
+    body = "\n".join(f"        {line}" for line in [*lines, "return x"])
+    scope: dict[str, Any] = {"nn": nn}
+    exec(f"class Attributes(nn.Module):\n    def forward(self, x):\n{body}\n", scope)
+    module: nn.Module = scope["Attributes"]()
+    for index, layer in enumerate(layers):
+        setattr(module, f"l{index}", layer)
+    return module
+
+
+def chained(layers: list[nn.Module]) -> FlowBuilder:
+    """A flow of all layers."""
+    flow = FlowBuilder.from_(layers[0])
     for layer in layers[1:]:
-        builder.through(layer)
-    statements = [f"x = self.l{index}(x)" for index in range(count)]
-    forms = (builder.build(), attributes_form(layers, statements), ChainLoop(layers))
-    return dict(zip(FORMS, forms, strict=True))
+        flow.through(layer)
+    return flow
 
 
-def residual(count: int = 50) -> Network:
-    """A stack of ``x + linear(x)``."""
-    layers = [linear() for _ in range(count)]
-    builder = FlowBuilder()
+def chain() -> Forms:
+    """100 modules, Linear and Tanh in turn."""
+    layers = [linear() if index % 2 == 0 else nn.Tanh() for index in range(100)]
+    by_attribute = attributes_form(layers, "x = self.l{}(x)")
+    return {"graph": chained(layers).build(), "hand": Chain(layers), "attributes": by_attribute}
+
+
+def tower() -> Forms:
+    """50 times ``x + linear(x)``."""
+    layers = [linear() for _ in range(50)]
+    flow = FlowBuilder()
     for layer in layers:
-        builder.also(layer)
-    statements = [f"x = x + self.l{index}(x)" for index in range(count)]
-    forms = (builder.build(), attributes_form(layers, statements), ResidualLoop(layers))
-    return dict(zip(FORMS, forms, strict=True))
+        flow.also(layer)
+    by_attribute = attributes_form(layers, "x = x + self.l{}(x)")
+    return {"graph": flow.build(), "hand": Tower(layers), "attributes": by_attribute}
 
 
-def split_merge(blocks: int = 20, branches: int = 4) -> Network:
-    """Blocks of parallel layers whose outputs are added."""
-    layers = [linear() for _ in range(blocks * branches)]
-    builder = FlowBuilder()
-    statements = []
-    for start in range(0, len(layers), branches):
-        builder.split(layers[start : start + branches]).merge("add")
-        calls = [f"self.l{index}(x)" for index in range(start, start + branches)]
-        statements.append("x = " + " + ".join(calls))
-    forms = (
-        builder.build(),
-        attributes_form(layers, statements),
-        ParallelLoop(layers, branches),
-    )
-    return dict(zip(FORMS, forms, strict=True))
+def gate() -> Forms:
+    """Four experts behind a softmax router."""
+    router, experts = SoftmaxRouter(WIDTH, 4), [linear() for _ in range(4)]
+    graph = FlowBuilder.from_(nn.Identity()).gate(router, experts).build()
+    return {"graph": graph, "hand": Mixture(router, experts)}
 
 
-def forward_no_grad(module: nn.Module, x: Tensor) -> None:
+def loop() -> Forms:
+    """One linear layer, fifty times."""
+    body = linear()
+    graph = FlowBuilder.from_(nn.Identity()).loop_body(body).for_n(50).build()
+    return {"graph": graph, "hand": Repeat(body, 50)}
+
+
+def nested() -> Forms:
+    """Three levels: four leaves of five linear layers under two branches under a root."""
+    leaves = [[linear() for _ in range(5)] for _ in range(4)]
+    around = [linear() for _ in range(3)]
+
+    def graph(label: str, first: nn.Module, second: nn.Module, last: nn.Module) -> Graph:
+        return FlowBuilder.from_(first).through(second).also(last).label(label).build()
+
+    inner = [chained(leaf).label(f"leaf{i}").build() for i, leaf in enumerate(leaves)]
+    middle = [graph(f"branch{i}", inner[2 * i], inner[2 * i + 1], around[i]) for i in range(2)]
+    by_hand = [Chain(leaf) for leaf in leaves]
+    hands = [Nest(by_hand[2 * i], by_hand[2 * i + 1], around[i]) for i in range(2)]
+    root = graph("root", middle[0], middle[1], around[2])
+    return {"graph": root, "hand": Nest(hands[0], hands[1], around[2])}
+
+
+def cell() -> Forms:
+    """A forward reference: a recurrent cell that reads its own previous output."""
+    step = Cell()
+    graph = FlowBuilder.from_(nn.Identity()).through(step).using("h").tag("h").build()
+    return {"graph": graph, "hand": Recurrent(step)}
+
+
+def forward_only(module: nn.Module, x: Tensor) -> None:
     """Inference."""
     with torch.no_grad():
         module(x)
-
-
-def forward_grad(module: nn.Module, x: Tensor) -> None:
-    """Forward that records for autograd."""
-    module(x)
 
 
 def forward_backward(module: nn.Module, x: Tensor) -> None:
@@ -150,27 +235,93 @@ def forward_backward(module: nn.Module, x: Tensor) -> None:
     module(x).sum().backward()
 
 
-MODES: dict[str, Callable[[nn.Module, Tensor], None]] = {
-    "forward, no_grad": forward_no_grad,
-    "forward, grad": forward_grad,
-    "forward + backward": forward_backward,
-}
+def sequence(module: Any, x: Tensor) -> None:
+    """A training step over many calls of a cell: backpropagation through all of them."""
+    module.zero_grad()
+    for _ in range(STEPS):
+        y = module(x)
+    y.sum().backward()
+    module.detach_state()
 
 
-def repeated(call: Callable[[nn.Module, Tensor], None], module: nn.Module, x: Tensor) -> None:
+def repeated(call: Callable[[nn.Module, Tensor], None], module: nn.Module, times: int) -> None:
     """One timed moment."""
-    for _ in range(CALLS):
+    x = torch.ones(BATCH, WIDTH)
+    for _ in range(times):
         call(module, x)
 
 
-def row(name: str, network: Network, mode: str, rounds: int) -> list[str]:
-    """Time the three forms of one network in one mode."""
-    x = torch.ones(BATCH, WIDTH)
-    subjects = {form: partial(repeated, MODES[mode], network[form], x) for form in FORMS}
+NETWORKS: dict[str, tuple[Callable[[], Forms], float]] = {
+    "chain of 100 layers": (chain, 1.02),
+    "residual tower of 50": (tower, 1.02),
+    "gate of 4 experts": (gate, 1.0),
+    "loop of 50 iterations": (loop, 1.02),
+    "three-level tree": (nested, 1.02),
+}
+
+
+def compare(forms: Forms, call: Callable[..., None], times: int, rounds: int) -> list[str]:
+    """Milliseconds per call of graph and hand-written module, and ratios to all other forms."""
+    subjects = {name: partial(repeated, call, module, times) for name, module in forms.items()}
     seconds = interleaved(subjects, rounds)
-    times = [f"{statistics.median(seconds[form]) / CALLS * 1e6:.0f}" for form in FORMS]
-    ratios = [f"{median_ratio(seconds['graph'], seconds[form]):.3f}" for form in FORMS[1:]]
-    return [name, mode, *times, *ratios]
+    shown = [f"{statistics.median(seconds[f]) / times * 1e6:.0f}" for f in ("graph", "hand")]
+    ratios = [
+        f"{median_ratio(seconds['graph'], seconds[form]):.3f}" if form in seconds else ""
+        for form in ("hand", "attributes")
+    ]
+    return [*shown, *ratios]
+
+
+def overhead(rounds: int) -> list[list[str]]:
+    """One row per network and mode."""
+    rows = []
+    modes = {"forward, no_grad": forward_only, "forward + backward": forward_backward}
+    for name, (make, bar) in NETWORKS.items():
+        forms = make()
+        outputs = [module(torch.ones(BATCH, WIDTH)) for module in forms.values()]
+        if not all(torch.allclose(outputs[0], other, atol=1e-6) for other in outputs[1:]):
+            sys.exit(f"{name}: the forms do not compute the same")
+        for mode, call in modes.items():
+            rows.append([name, mode, *compare(forms, call, CALLS, rounds), f"{bar:.2f}"])
+    mode = f"{STEPS} forwards + backward"
+    rows.append(["cell with state", mode, *compare(cell(), sequence, 1, rounds), "1.10"])
+    return rows
+
+
+def observed(count: int = 10) -> Graph:
+    """Ten linear layers, each with a tag."""
+    flow = FlowBuilder.from_(linear()).tag("t0")
+    for index in range(1, count):
+        flow.through(linear()).tag(f"t{index}")
+    return flow.build()
+
+
+def observation(rounds: int) -> list[str]:
+    """What ten captured tags add to a training step of the same graph."""
+    graph = observed()
+    silent = observed().observe(False)
+    forms: Forms = {"graph": graph, "hand": silent}
+    return compare(forms, forward_backward, CALLS, rounds)[:3]
+
+
+def construction() -> list[list[str]]:
+    """Seconds to build and to hash large graphs: the best of three."""
+    rows = []
+    for shape, step in (("chain", "through"), ("tower", "also")):
+        builds, hashes = [], []
+        for _ in range(3):
+            layers = [nn.Linear(1, 1) for _ in range(NODES if step == "through" else NODES // 2)]
+            start = time.perf_counter()
+            flow = FlowBuilder()
+            for layer in layers:
+                getattr(flow, step)(layer)
+            graph = flow.build()
+            built = time.perf_counter()
+            graph.structural_hash()
+            hashes.append(time.perf_counter() - built)
+            builds.append(built - start)
+        rows.append([shape, f"{NODES:,}", f"{min(builds):.2f}", f"{min(hashes):.2f}"])
+    return rows
 
 
 def main() -> None:
@@ -182,17 +333,10 @@ def main() -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    networks = {"chain": chain(), "residual": residual(), "split/merge": split_merge()}
-    for name, network in networks.items():
-        outputs = [network[form](torch.ones(BATCH, WIDTH)) for form in FORMS]
-        if not all(torch.equal(outputs[0], other) for other in outputs[1:]):
-            sys.exit(f"{name}: the three forms do not compute the same")
+    built = construction()
     gc.disable()  # a collection would fall on whichever form is running
-    rows = [
-        row(name, network, mode, options.rounds)
-        for name, network in networks.items()
-        for mode in MODES
-    ]
+    rows = overhead(options.rounds)
+    with_tags, without, ratio = observation(options.rounds)
     page = "\n\n".join(
         [
             "# Graph overhead",
@@ -200,19 +344,22 @@ def main() -> None:
             f"calls, medians. Tensors are float32 `[{BATCH}, {WIDTH}]`. A flodl `Graph` beside the "
             "same module instances called by hand: a ratio is graph time / hand-written time of "
             "the same round, below 1 the graph is faster.",
-            "- chain: 100 modules, Linear(16, 16) and Tanh in turn\n"
-            "- residual: 50 × `x + Linear(x)`\n"
-            "- split/merge: 20 blocks of 4 parallel Linear, summed",
             table(
                 [
-                    "network", "mode", "graph µs", "attributes µs", "ModuleList loop µs",
-                    "graph / attributes", "graph / loop",
+                    "network", "mode", "graph µs", "by hand µs", "graph / by hand",
+                    "graph / attributes", "bar",
                 ],
                 rows,
             ),
-            "*attributes* is `x = self.l0(x)`, line by line: every `self.l0` passes through "
-            "`Module.__getattr__`. *loop* iterates over a `ModuleList` and is the fastest way to "
-            "write a chain by hand; the graph pays a type check and a registry look-up per node.",
+            "*By hand* iterates over a `ModuleList` where there are many layers, which is the "
+            "fastest way to write a chain; *attributes* is `x = self.l0(x)`, line by line, where "
+            "every `self.l0` passes through `Module.__getattr__`. The gate is faster because it "
+            "splits its weights once and uses fused multiply-adds; by hand it is a sum of slices "
+            "times outputs.",
+            f"Observation: ten layers with ten tags captured, forward + backward: {with_tags} µs "
+            f"beside {without} µs without, {ratio}× (bar 1.01).",
+            "Construction, best of three:",
+            table(["graph", "nodes", "build s", "hash s"], built),
         ]
     )  # fmt: skip
     publish(page, options.output)
