@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +17,19 @@ from flodl import checkpoint_metadata
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.fixture(scope="module")
+def scaffold(tmp_path_factory):
+    """What ``fdl init`` writes, for every test to copy."""
+    folder = tmp_path_factory.mktemp("scaffold")
+    typed = [sys.executable, "-m", "fdl", "init", "demo", "--native"]
+    subprocess.run(typed, cwd=folder, check=True, capture_output=True)
+    return folder / "demo"
+
+
 @pytest.fixture
-def demo(fdl, tmp_path):
+def demo(fdl, scaffold, tmp_path):
     """A fresh scaffold; returns a function that types ``fdl …`` in it."""
-    assert fdl("init", "demo", "--native").exit == 0
+    shutil.copytree(scaffold, tmp_path / "demo")
 
     def run(*words, **options):
         return fdl(*words, cwd="demo", **options)
@@ -235,6 +245,7 @@ def test_the_scripts_say_what_to_do_without_a_network(tmp_path):
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_FIND_LINKS": "",
         "PIP_NO_INDEX": "1",
+        "PIP_RETRIES": "0",
         "FLODL_TORCH_INDEX": "http://127.0.0.1:9",
     }
     done = subprocess.run(

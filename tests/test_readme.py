@@ -1,5 +1,6 @@
 """The README's examples, run as they are printed."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 import torch
 import yaml
 from torch import nn
+
+from flodl import Graph
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -67,14 +70,22 @@ def test_every_libtorch_command_of_the_tour_exists(fdl, tmp_path):
     assert "Compatibility" in fdl(*diagnose, env=env_home).out
 
 
-def test_the_graph_of_the_tour_builds_and_runs():
-    _, graph, _ = blocks("python")
+def test_the_graphs_of_the_tour_build_run_and_are_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, graph, thinker, _ = blocks("python")
     scope: dict[str, object] = {}
     exec(graph, scope)
     model = scope["model"]
     assert isinstance(model, nn.Module)
     assert model(torch.randn(3, 4)).shape == (3, 2)
     assert model.tagged("features").shape == (3, 8)
+    exec(thinker, scope)
+    twin = Graph.from_spec(json.loads(json.dumps(scope["spec"])))
+    assert twin.load_checkpoint("thinker.fdl").missing == []
+    x = torch.randn(3, 4)
+    scope["thinker"].reset_state()
+    assert torch.equal(twin(x), scope["thinker"](x))
+    assert Path("thinker.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
 def test_the_training_of_the_tour_trains(tmp_path, monkeypatch):
