@@ -3,8 +3,8 @@
 Layout: header length (u64, little-endian), JSON header padded with spaces, then the tensors' bytes
 back to back. Wide types come first, so that every tensor starts at a multiple of its item size.
 The safetensors library writes its metadata in random order; equal models would then give unequal
-files, which is why the header is made here. The metadata string ``body_digest`` is a checksum of
-the tensors' bytes; a file without it is read unchecked.
+files, which is why the header is made here. The metadata string ``digest`` is a checksum of header
+and tensors, the header as written here with a blank digest; a file without it is read unchecked.
 
 Format: https://github.com/huggingface/safetensors#format
 """
@@ -17,12 +17,13 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import IO, TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from flodl.checkpoint.digest import BLANK, body_digest
+from flodl.checkpoint.digest import BLANK, digest_of
 from flodl.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 FORMAT = "fdl"
 VERSION = 3
-BODY_DIGEST = "body_digest"
+DIGEST = "digest"
 RESERVED = frozenset(
     {
         "format",
@@ -41,7 +42,7 @@ RESERVED = frozenset(
         "aliases",
         "config",
         "source_config",
-        BODY_DIGEST,
+        DIGEST,
     }
 )
 PREFIX_BYTES = 8  # enough to tell the formats apart; in ours, the length of the header
@@ -195,16 +196,17 @@ def write_container(
         CheckpointError: The stream cannot be rewound, and something changed the tensors meanwhile.
     """
     entries = lay_out(tensors.items())
+    blank = encode_header(entries, {**metadata, DIGEST: BLANK})
     if rewindable:
-        stream.write(encode_header(entries, {**metadata, BODY_DIGEST: BLANK}))
-        digest = body_digest(_written(stream, tensors, entries))
+        stream.write(blank)
+        digest = digest_of(chain([blank], _written(stream, tensors, entries)))
         stream.seek(0)
-        stream.write(encode_header(entries, {**metadata, BODY_DIGEST: digest}))
+        stream.write(encode_header(entries, {**metadata, DIGEST: digest}))
         stream.seek(0, os.SEEK_END)
         return
-    digest = body_digest(_pieces(tensors, entries))
-    stream.write(encode_header(entries, {**metadata, BODY_DIGEST: digest}))
-    if body_digest(_written(stream, tensors, entries)) != digest:
+    digest = digest_of(chain([blank], _pieces(tensors, entries)))
+    stream.write(encode_header(entries, {**metadata, DIGEST: digest}))
+    if digest_of(chain([blank], _written(stream, tensors, entries))) != digest:
         raise CheckpointError(
             "the tensors changed while they were saved; save a snapshot of a model in training"
         )
@@ -231,23 +233,29 @@ def _written(
         yield piece
 
 
-def check_body(container: Container, where: str) -> None:
-    """Compare the tensors' bytes with the digest, if the file has one.
+def check_digest(container: Container, where: str) -> None:
+    """Compare header and tensors with the digest, if the file has one.
 
     Raises:
         CheckpointError: They differ.
     """
-    recorded = container.header.metadata.get(BODY_DIGEST)
+    header = container.header
+    recorded = header.metadata.get(DIGEST)
     if recorded is None:
         return
-    end = container.offset + container.header.body_size
-    with memoryview(container.buffer) as data, data[container.offset : end] as body:
-        actual = body_digest([body])
+    end = container.offset + header.body_size
+    try:
+        # Written anew, because other programs may have put the fields in another order.
+        blank = encode_header(header.entries, {**header.metadata, DIGEST: BLANK})
+        with memoryview(container.buffer) as data, data[container.offset : end] as body:
+            actual = digest_of([blank, body])
+    except UnicodeEncodeError:  # a name that no program writes
+        actual = "none"
     if actual != recorded:
         raise CheckpointError(
-            f"{where} is damaged: the tensors have the checksum {actual} instead of {recorded}; "
-            "restore the file from a copy or save it again. A program that changes tensors of a "
-            f"checkpoint on purpose has to drop the metadata string {BODY_DIGEST}"
+            f"{where} is damaged: its checksum is {actual} instead of {recorded}; "
+            "restore the file from a copy or save it again. A program that changes a checkpoint "
+            f"on purpose has to drop the metadata string {DIGEST}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The checksum of a container's body: finds bits that flipped on a disk or on the way.
+"""The checksum of a container: finds bits that flipped on a disk or on the way.
 
 CRC-32 as in gzip and PNG, from the instruction set's own folding where a wheel of isal exists
 (10 GB/s), else from zlib (2 GB/s); both give the same number. It guards against accidents only:
@@ -18,7 +18,7 @@ BLANK = "crc32:00000000"
 """As long as every digest: holds the place of one that is not known yet."""
 
 
-def body_digest(pieces: Iterable[memoryview]) -> str:
+def digest_of(pieces: Iterable[bytes | memoryview]) -> str:
     """The CRC-32 of the bytes of all pieces in order, as ``crc32:`` and eight hex digits."""
     checksum = 0
     for piece in pieces:

@@ -17,7 +17,7 @@ from flodl.checkpoint.container import (
     VERSION,
     Container,
     Header,
-    check_body,
+    check_digest,
     read_exactly,
     read_header,
 )
@@ -107,7 +107,7 @@ def read_file(path: str | os.PathLike[str], *, legacy: bool = False) -> Containe
         # Writable for torch, private to this process: nothing reaches the file.
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         container = Container(header, mapped, offset)
-        check_body(container, where)
+        check_digest(container, where)
         return container
 
 
@@ -147,7 +147,7 @@ def _read_whole(stream: IO[bytes], prefix: bytes, where: str) -> Container:
     if stream.read(1):
         raise CheckpointError(f"{where} goes on after its last tensor: it is damaged")
     container = Container(header, body, 0)
-    check_body(container, where)
+    check_digest(container, where)
     return container
 
 

@@ -10,7 +10,7 @@ from typing import IO
 
 from torch import Tensor
 
-from flodl.checkpoint.container import BODY_DIGEST, Container, Entry
+from flodl.checkpoint.container import DIGEST, Container, Entry
 from flodl.checkpoint.files import is_compressed, read_file, read_stream, writing
 from flodl.checkpoint.store import (
     NamedTensors,
@@ -178,7 +178,7 @@ def _write(
 ) -> None:
     views = {entry.name: source.tensor(entry) for entry in matches.values()}
     old = source.header.metadata
-    strings = {key: text for key, text in old.items() if key not in {BODY_DIGEST, "aliases"}}
+    strings = {key: text for key, text in old.items() if key not in {DIGEST, "aliases"}}
     strings |= own_strings("", old.get("label", ""))
     named = {name: views[entry.name] for name, entry in matches.items()}
     write_named(dest, named, strings, rewindable=rewindable)

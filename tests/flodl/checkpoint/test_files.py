@@ -161,7 +161,7 @@ DAMAGE = {
     "header beyond the file": lambda data: (90_000_000).to_bytes(8, "little") + data[8:],
     "safetensors of others": lambda data: changed(data, __metadata__={"format": "pt"}),
     "a flipped bit of a value": lambda data: data[:-1] + bytes([data[-1] ^ 0x10]),
-    "unknown digest": lambda data: changed(data, __metadata__=metadata(body_digest="sha1:00")),
+    "unknown digest": lambda data: changed(data, __metadata__=metadata(digest="sha1:00")),
     "no metadata": lambda data: changed(data, __metadata__=None),
     "metadata not strings": lambda data: changed(data, __metadata__=metadata(epoch=3)),
     "future version": lambda data: changed(data, __metadata__=metadata(fdl_version="4")),
@@ -232,21 +232,33 @@ def test_a_flipped_bit_in_a_tensor_is_found_and_the_names_can_still_be_read(save
         flipped = bytearray(sound)
         flipped[position] ^= 1
         saved.write_bytes(flipped)
-        with pytest.raises(
-            CheckpointError, match=r"is damaged: the tensors have the checksum crc32"
-        ):
+        with pytest.raises(CheckpointError, match=r"is damaged: its checksum is crc32:"):
             load(saved)
     assert checkpoint_keys(saved) == ["b/n", "a/weight"]
 
 
-def test_the_digest_is_the_checksum_that_zlib_computes(saved):
-    _, body = header_of(saved.read_bytes())
-    assert checkpoint_metadata(saved)["body_digest"] == f"crc32:{zlib.crc32(body):08x}"
+def test_a_flipped_bit_anywhere_in_a_header_is_found(saved):
+    sound = saved.read_bytes()
+    _, body = header_of(sound)
+    # Under another name it is no digest, and the file one that never had any.
+    key = sound.index(b'"digest"')
+    for position in set(range(len(sound) - len(body))) - set(range(key, key + len('"digest"'))):
+        flipped = bytearray(sound)
+        flipped[position] ^= 1 << position % 7
+        saved.write_bytes(flipped)
+        with pytest.raises(CheckpointError):
+            load(saved)
+
+
+def test_the_digest_is_the_checksum_that_zlib_computes_of_a_file_with_a_blank_one(saved):
+    digest = checkpoint_metadata(saved)["digest"]
+    blank = saved.read_bytes().replace(digest.encode(), b"crc32:00000000")
+    assert digest == f"crc32:{zlib.crc32(blank):08x}"
 
 
 def test_a_file_without_a_digest_is_loaded_unchecked(saved):
     fields, body = header_of(saved.read_bytes())
-    del fields["__metadata__"]["body_digest"]
+    del fields["__metadata__"]["digest"]
     saved.write_bytes(container(fields, body))
     assert holds_tensors(saved)
 

@@ -193,7 +193,7 @@ def test_a_model_and_a_damaged_file_are_refused(tmp_path, used):
     data = bytearray((tmp_path / "opt.fdl").read_bytes())
     data[-1] ^= 1
     (tmp_path / "opt.fdl").write_bytes(data)
-    refused(used, tmp_path / "opt.fdl", "the tensors have the checksum")
+    refused(used, tmp_path / "opt.fdl", "its checksum is")
 
 
 def test_the_file_is_json_and_tensors_and_never_a_pickle(tmp_path, used):

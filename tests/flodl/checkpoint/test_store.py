@@ -99,7 +99,7 @@ def test_names_metadata_and_version_are_read_from_the_header(tmp_path):
         assert checkpoint_version(path) == 3
         metadata = checkpoint_metadata(path)
         assert metadata.pop("flodl")
-        assert metadata.pop("body_digest").startswith("crc32:")
+        assert metadata.pop("digest").startswith("crc32:")
         assert metadata == {
             "format": "fdl",
             "fdl_version": "3",
@@ -368,7 +368,7 @@ def test_tensors_that_change_while_they_are_sent_are_noticed():
     [
         ({"config": "{}"}, "'config' is the container's own"),
         ({"label": "x"}, "'label' is the container's own"),
-        ({"body_digest": "x"}, "'body_digest' is the container's own"),
+        ({"digest": "x"}, "'digest' is the container's own"),
         ({"source_config": "x"}, "'source_config' is the container's own"),
         ({"epoch": 3}, "'epoch' must be a string"),
     ],
