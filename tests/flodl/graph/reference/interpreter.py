@@ -233,9 +233,10 @@ class Reference:
             x = self.tags[step.argument]
         if step.kind == "slices":
             x = x.reshape(-1, x.shape[-1] // step.argument)
-        at_once = step.batched or step.kind == "slices"
-        rows = [x] if at_once else [x[k : k + 1] for k in range(len(x))]
-        y = torch.cat([self.run(step.body, row) for row in rows])
+        if step.batched or step.kind == "slices":
+            y = self.run(step.body, x)
+        else:
+            y = torch.cat([self.run(step.body, x[k : k + 1]) for k in range(len(x))])
         if step.kind == "slices":
             y = y.reshape(*lead, y.shape[-1] * step.argument)
         return self._tag(step, y)
