@@ -215,9 +215,9 @@ class RowHalt(nn.Module):
         return self.limit - x.abs().mean(-1)
 
 
-def wave(x: Tensor) -> Tensor:
-    """A function that is no module."""
-    return torch.sin(2 * x)
+def bend(x: Tensor) -> Tensor:
+    """A function that is no module; flat far out, or memories that grow would magnify rounding."""
+    return torch.atan(2 * x)
 
 
 _TABLE: dict[str, Callable[[Leaf], nn.Module | Callable[[Tensor], Tensor]]] = {
@@ -229,7 +229,7 @@ _TABLE: dict[str, Callable[[Leaf], nn.Module | Callable[[Tensor], Tensor]]] = {
     "lstm": lambda leaf: nn.LSTM(leaf.width, leaf.out, batch_first=True),
     "gru": lambda leaf: nn.GRU(leaf.width, leaf.out, batch_first=True),
     "dropout": lambda leaf: nn.Dropout(leaf.value),
-    "function": lambda leaf: wave,  # noqa: ARG005  # every entry takes the leaf
+    "function": lambda leaf: bend,  # noqa: ARG005  # every entry takes the leaf
     "mix": lambda leaf: Mix(leaf.width, leaf.out),
     "offered": lambda leaf: Offered(leaf.width, leaf.out),
     "state_add": lambda leaf: StateAdd(),  # noqa: ARG005  # see above
