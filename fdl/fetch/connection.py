@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import LocationValueError, ProxySchemeUnknown
+from urllib3.exceptions import HTTPError, LocationValueError, ProxySchemeUnknown
 from urllib3.util import make_headers
 
 from fdl.fetch.options import Options
@@ -26,6 +26,10 @@ _MOST_REDIRECTS = 10
 
 # What fails is tried again by those who know what is there already.
 _ONCE = urllib3.Retry(0, redirect=False, raise_on_status=False)
+
+
+class ClosedMeanwhileError(ConnectionResetError):
+    """A kept connection turned out to be closed by the other side; a new one may do."""
 
 
 class AddressError(Exception):
@@ -47,6 +51,7 @@ class Connections:
         # Scheme, proxy (empty for none) -> what keeps the connections.
         self._managers: dict[tuple[str, str], urllib3.PoolManager] = {}
         self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._hung_up = False
 
     def close(self) -> None:
         """Close what is kept open."""
@@ -55,6 +60,7 @@ class Connections:
 
     def hang_up(self) -> None:
         """Break off whatever is under way, so that no thread waits for it any longer."""
+        self._hung_up = True
         for connected in list(self._sockets):
             # The method of TLS sockets would drop the keys that another thread reads with.
             with suppress(OSError):
@@ -93,15 +99,22 @@ class Connections:
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise AddressError("it is no http:// or https:// address")
             manager = self._manager(parts.scheme, _proxy(parts.scheme, parts.hostname))
-            return manager.request(
-                "GET",
-                parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
-                headers={**headers, **_credentials(url)},
-                preload_content=False,
-                decode_content=False,
-                redirect=False,
-                retries=_ONCE,
-            )
+            address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+            while True:
+                try:
+                    return manager.request(
+                        "GET",
+                        address,
+                        headers={**headers, **_credentials(url)},
+                        preload_content=False,
+                        decode_content=False,
+                        redirect=False,
+                        retries=_ONCE,
+                    )
+                except HTTPError as error:
+                    # Each such failure uses up a kept connection, and a new one cannot fail so.
+                    if self._hung_up or not _closed_meanwhile(error):
+                        raise
         except (ValueError, LocationValueError) as error:
             raise AddressError(str(error)) from None
 
@@ -136,15 +149,15 @@ class Connections:
         return manager
 
     def _pools(self) -> dict[str, type[urllib3.HTTPConnectionPool]]:
-        """Pools whose connections can be broken off by other threads."""
+        """Pools whose connections can be broken off by other threads, and know their age."""
         sockets = self._sockets
 
-        class Plain(HTTPConnection):
+        class Plain(_Kept, HTTPConnection):
             def connect(self) -> None:
                 super().connect()
                 sockets.add(self.sock)
 
-        class Secure(HTTPSConnection):
+        class Secure(_Kept, HTTPSConnection):
             def connect(self) -> None:
                 super().connect()
                 sockets.add(self.sock)
@@ -156,6 +169,43 @@ class Connections:
             ConnectionCls = Secure
 
         return {"http": PlainPool, "https": SecurePool}
+
+
+class _Kept(HTTPConnection):
+    """Tells a connection that was closed while it was kept from one that fails at once.
+
+    A server may close it at any moment, also right after the pool has looked whether it did.
+    """
+
+    _answered = False
+
+    def connect(self) -> None:
+        self._answered = False
+        super().connect()
+
+    def request(self, *args: Any, **keywords: Any) -> None:
+        with self._noticing():
+            super().request(*args, **keywords)
+
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # as in urllib3
+        with self._noticing():
+            response = super().getresponse()
+        self._answered = True
+        return response
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
+        except ConnectionError as error:  # also what http.client makes of an early end
+            if self._answered:
+                raise ClosedMeanwhileError(str(error)) from error
+            raise
+
+
+def _closed_meanwhile(error: HTTPError) -> bool:
+    cause = getattr(error, "reason", error)
+    return any(isinstance(part, ClosedMeanwhileError) for part in getattr(cause, "args", ()))
 
 
 def _certificates(environ: Mapping[str, str]) -> ssl.SSLContext:

@@ -16,6 +16,8 @@ import pytest
 from blake3 import blake3
 
 from fdl.errors import FetchError
+from fdl.fetch.connection import Connections
+from fdl.fetch.options import Options
 from tests.fdl.fetch.archives import QUICK, library, pack
 from tests.fdl.fetch.server import Server
 
@@ -35,6 +37,37 @@ def test_connections_are_used_again(server, fetch):
 def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(server, fetch):
     server.put("/a.zip", ARCHIVE, hangs_up=True)
     assert fetch(server.url("/a.zip"), options=IMPATIENT).digest == BLAKE3
+
+
+def test_a_connection_that_is_closed_on_the_second_request_is_replaced(monkeypatch):
+    """The moment nobody sees coming: the pool looks, the server closes, the request goes."""
+    monkeypatch.setenv("no_proxy", "*")
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    served = []
+
+    def serve(listener):
+        for answers in (1, 2):
+            connection, _ = listener.accept()
+            with connection:
+                for _ in range(answers):
+                    served.append(connection.recv(4096))
+                    connection.sendall(reply)
+                if answers == 1:
+                    served.append(connection.recv(4096))  # and hangs up
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        connections = Connections({}, Options())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        for _ in range(3):
+            with connections.get(url, {}) as response:
+                assert response.read() == b"ok"
+        thread.join(20)
+        connections.close()
+    assert len(served) == 4
+    assert all(request.startswith(b"GET / HTTP/1.1") for request in served)
 
 
 @pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "stream"])
