@@ -33,7 +33,6 @@ from flodl.graph.topology import (
     StateRead,
     Switch,
     Topology,
-    Wire,
 )
 
 State = tuple[Tensor | None, ...]
@@ -123,17 +122,12 @@ class Core:
         stream = frame.f_locals.get(f"v{node.wires[0].source}") if node.wires else None
         for wire in node.references:
             carried = frame.f_locals.get(f"v{wire.source}")
-            if self._carries(wire) and _batch(carried) != _batch(stream):
+            if self.topology.carried(wire) and _batch(carried) != _batch(stream):
                 error.add_note(
                     f"{node.id} reads {wire.reference!r} from the previous call, of shape "
                     f"{_shape(carried)}, beside a stream of shape {_shape(stream)}: after a change "
                     "of batch size call reset_state() first, or validate inside preserve_state()"
                 )
-
-    def _carries(self, wire: Wire) -> bool:
-        return wire.source != ENTRY and isinstance(
-            self.topology.node(wire.source).operation, StateRead
-        )
 
     def _locate(self, traceback: TracebackType | None) -> tuple[Node, FrameType] | None:
         # The good path pays nothing for this: the failing line of the generated code is the node.
@@ -248,18 +242,14 @@ class _Writer:
         """
         reads = []
         for wire in node.references:
-            reader = self._reader(wire)
-            if reader is not None:
-                slot, stream = self.slots[reader.operation.tag], f"v{node.wires[0].source}"
+            read = self.topology.carried(wire)
+            if read is not None:
+                slot, stream = self.slots[read.tag], f"v{node.wires[0].source}"
                 absent = f"zeros_like({stream})"
-                if reader.operation.custom:
-                    absent = f"initial(initials[{reader.number}], {stream})"
-                reads.append(f"v{reader.number} = {absent} if s{slot} is None else s{slot}")
+                if read.custom:
+                    absent = f"initial(initials[{wire.source}], {stream})"
+                reads.append(f"v{wire.source} = {absent} if s{slot} is None else s{slot}")
         return reads
-
-    def _reader(self, wire: Wire) -> Any:
-        node = self.topology.node(wire.source) if wire.source != ENTRY else None
-        return node if node is not None and isinstance(node.operation, StateRead) else None
 
     def _expiring(self) -> dict[int, list[int]]:
         """Which values die at which node: those it is the last to read, except what is returned."""

@@ -91,7 +91,7 @@ class LoopNode(nn.Module):
             The last state, and the traces.
         """
         body = self.body
-        _reset(body)
+        reset(body)
         traces = LoopTraces({}, [], [])
         step = self._step(body, refs, traces)
         conditional = self.operation.kind != "for"
@@ -201,7 +201,8 @@ def _recording(
     return recorded
 
 
-def _reset(module: nn.Module) -> None:
+def reset(module: nn.Module) -> None:
+    """Have a module forget what it keeps by itself, if it says how."""
     # On the class: asking the instance for what it lacks is a slow walk through torch's registries.
     if callable(getattr(type(module), "reset", None)):
         cast("Any", module).reset()

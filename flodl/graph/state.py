@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from flodl.errors import StateError
 from flodl.graph.base import GraphBase
 from flodl.graph.codegen import State
-from flodl.graph.nodes import LoopTraces
+from flodl.graph.nodes import LoopTraces, reset
 
 StatePolicy = Literal["auto", "manual"]
 
@@ -155,8 +155,8 @@ class Stateful(GraphBase):
         for module in self.modules():
             if isinstance(module, Stateful):
                 module._captures.forget_state()
-            elif callable(getattr(type(module), "reset", None)):
-                _as_any(module).reset()
+            else:
+                reset(module)
 
     def end_sequence(self) -> None:
         """The same as :meth:`reset_state`."""
@@ -280,7 +280,3 @@ def outermost_stateful(module: nn.Module) -> Iterator[Any]:
             yield child
         else:
             yield from outermost_stateful(child)
-
-
-def _as_any(module: nn.Module) -> Any:
-    return module

@@ -254,6 +254,11 @@ class Topology:
         """Id of the node a wire starts at; the name of the entry where it is the graph's input."""
         return self.inputs[0] if wire.source == ENTRY else self.node(wire.source).id
 
+    def carried(self, wire: Wire) -> StateRead | None:
+        """What a wire brings over from the previous call; None for a value of this one."""
+        operation = None if wire.source == ENTRY else self.node(wire.source).operation
+        return operation if isinstance(operation, StateRead) else None
+
     @cached_property
     def tagged_nodes(self) -> dict[str, int]:
         """Number of the node of every tag."""
