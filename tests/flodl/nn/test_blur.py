@@ -21,6 +21,7 @@ def kernel(sigma):
     return columns[columns > 0]
 
 
+@pytest.mark.case("runtime", 61)
 def test_the_kernel_reaches_three_standard_deviations_and_keeps_the_brightness():
     assert len(kernel(1.5)) == 11
     assert len(kernel(1.0)) == 7

@@ -1,0 +1,267 @@
+"""Starting values of weights, as new float32 tensors.
+
+Layers start with torch's own defaults; these are for weights of your own, or to start a layer
+otherwise::
+
+    layer.weight = nn.Parameter(xavier_normal((64, 128), fan_in=128, fan_out=64))
+
+``fan_in`` and ``fan_out`` are the numbers of inputs that reach one output and of outputs that one
+input reaches. Every function takes the keywords ``generator``, to draw from a generator of your own
+instead of torch's global one, and ``device``, where the tensor is made (the generator's device,
+or torch's default).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor, nn
+
+
+def kaiming_uniform(
+    shape: Sequence[int],
+    fan_in: int,
+    a: float = 0.0,
+    *,
+    generator: Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Uniform within ±√3·√(2/(1+a²))/√fan_in (He et al., 2015), which suits ReLU layers.
+
+    Args:
+        shape: Shape of the tensor.
+        fan_in: Inputs per output, at least 1.
+        a: Slope of the leaky ReLU below zero; √5 gives ±1/√fan_in, torch's default for layers.
+        generator: Source of the numbers.
+        device: Where the tensor is made.
+
+    Raises:
+        ValueError: ``fan_in`` is below 1.
+    """
+    bound = math.sqrt(3) * _kaiming_std(fan_in, a)
+    return uniform(shape, -bound, bound, generator=generator, device=device)
+
+
+def kaiming_normal(
+    shape: Sequence[int],
+    fan_in: int,
+    a: float = 0.0,
+    *,
+    generator: Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Normal around 0 with standard deviation √(2/(1+a²))/√fan_in (He et al., 2015).
+
+    Args:
+        shape: Shape of the tensor.
+        fan_in: Inputs per output, at least 1.
+        a: Slope of the leaky ReLU below zero.
+        generator: Source of the numbers.
+        device: Where the tensor is made.
+
+    Raises:
+        ValueError: ``fan_in`` is below 1.
+    """
+    return normal(shape, 0.0, _kaiming_std(fan_in, a), generator=generator, device=device)
+
+
+def xavier_uniform(
+    shape: Sequence[int],
+    fan_in: int,
+    fan_out: int,
+    *,
+    generator: Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Uniform within ±√(6/(fan_in+fan_out)) (Glorot and Bengio, 2010), for tanh and sigmoid.
+
+    Args:
+        shape: Shape of the tensor.
+        fan_in: Inputs per output, at least 1.
+        fan_out: Outputs per input, at least 1.
+        generator: Source of the numbers.
+        device: Where the tensor is made.
+
+    Raises:
+        ValueError: A fan is below 1.
+    """
+    bound = math.sqrt(3) * _xavier_std(fan_in, fan_out)
+    return uniform(shape, -bound, bound, generator=generator, device=device)
+
+
+def xavier_normal(
+    shape: Sequence[int],
+    fan_in: int,
+    fan_out: int,
+    *,
+    generator: Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Normal around 0 with standard deviation √(2/(fan_in+fan_out)) (Glorot and Bengio, 2010).
+
+    Args:
+        shape: Shape of the tensor.
+        fan_in: Inputs per output, at least 1.
+        fan_out: Outputs per input, at least 1.
+        generator: Source of the numbers.
+        device: Where the tensor is made.
+
+    Raises:
+        ValueError: A fan is below 1.
+    """
+    return normal(shape, 0.0, _xavier_std(fan_in, fan_out), generator=generator, device=device)
+
+
+def uniform(
+    shape: Sequence[int],
+    low: float,
+    high: float,
+    *,
+    generator: Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Uniform within [low, high).
+
+    Raises:
+        ValueError: The bounds are not finite, or ``high`` is below ``low``.
+    """
+    if not -math.inf < low <= high < math.inf:
+        raise ValueError(f"low and high must be finite and in this order, got {low!r} and {high!r}")
+    return _empty(shape, device, generator).uniform_(low, high, generator=generator)
+
+
+def normal(
+    shape: Sequence[int],
+    mean: float,
+    std: float,
+    *,
+    generator: Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Normal around ``mean`` with standard deviation ``std``.
+
+    Raises:
+        ValueError: ``mean`` is not finite, or ``std`` is negative or not finite.
+    """
+    _check_normal(mean, std)
+    return _empty(shape, device, generator).normal_(mean, std, generator=generator)
+
+
+def uniform_bias(
+    fan_in: int,
+    shape: Sequence[int],
+    *,
+    generator: Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Uniform within ±1/√fan_in, torch's default for the biases of linear layers.
+
+    Raises:
+        ValueError: ``fan_in`` is below 1.
+    """
+    _check_fan("fan_in", fan_in)
+    bound = 1 / math.sqrt(fan_in)
+    return uniform(shape, -bound, bound, generator=generator, device=device)
+
+
+def orthogonal(
+    shape: Sequence[int],
+    gain: float = 1.0,
+    *,
+    generator: Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """A matrix with orthonormal rows, or columns when it has fewer of them (Saxe et al., 2013).
+
+    Args:
+        shape: Rows and columns.
+        gain: Factor on the whole matrix.
+        generator: Source of the numbers.
+        device: Where the tensor is made.
+
+    Raises:
+        ValueError: ``shape`` has not two dimensions.
+    """
+    if len(shape) != 2:
+        raise ValueError(
+            f"orthogonal makes matrices: shape must have two dimensions, got {list(shape)}; "
+            "reshape a matrix for more"
+        )
+    return nn.init.orthogonal_(_empty(shape, device, generator), gain, generator=generator)
+
+
+def trunc_normal(
+    shape: Sequence[int],
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    *,
+    generator: Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Normal, restricted to within ``a`` and ``b`` standard deviations of the mean.
+
+    The distribution is cut, not clamped: no mass piles up at the bounds, so values spread less
+    than ``std``. Bounds count in standard deviations; torch's ``trunc_normal_`` wants values.
+
+    Args:
+        shape: Shape of the tensor.
+        mean: Mean of the normal distribution before the cut.
+        std: Standard deviation before the cut.
+        a: Lower bound in standard deviations from the mean.
+        b: Upper bound in standard deviations from the mean.
+        generator: Source of the numbers.
+        device: Where the tensor is made.
+
+    Raises:
+        ValueError: ``a`` is not below ``b``, the interval holds no probability that a double can
+            tell from zero, or ``mean`` or ``std`` are impossible.
+    """
+    _check_normal(mean, std)
+    if not -math.inf < a < b < math.inf:
+        raise ValueError(f"a and b must be finite and in this order, got {a!r} and {b!r}")
+    # The quantile function of a uniform number is exact and needs a fixed number of draws. Far out
+    # on the right probabilities are too close to 1 to be told apart, so work on the left.
+    mirrored = a > 0
+    lower, upper = (-b, -a) if mirrored else (a, b)
+    low, high = (0.5 * math.erfc(-bound / math.sqrt(2)) for bound in (lower, upper))
+    if not low < high:
+        raise ValueError(f"no probability lies between {a!r} and {b!r} standard deviations")
+    target = _empty(shape, device, generator)
+    share = torch.empty_like(target, dtype=torch.float64).uniform_(low, high, generator=generator)
+    deviations = torch.special.ndtri(share).clamp_(lower, upper)  # rounding only
+    return target.copy_(deviations.mul_(-std if mirrored else std).add_(mean))
+
+
+def _kaiming_std(fan_in: int, a: float) -> float:
+    _check_fan("fan_in", fan_in)
+    return math.sqrt(2 / (1 + a**2)) / math.sqrt(fan_in)
+
+
+def _xavier_std(fan_in: int, fan_out: int) -> float:
+    _check_fan("fan_in", fan_in)
+    _check_fan("fan_out", fan_out)
+    return math.sqrt(2 / (fan_in + fan_out))
+
+
+def _check_fan(name: str, fan: int) -> None:
+    if not fan >= 1:
+        raise ValueError(f"{name} must be at least 1, got {fan!r}")
+
+
+def _check_normal(mean: float, std: float) -> None:
+    if not (math.isfinite(mean) and 0 <= std < math.inf):
+        raise ValueError(
+            f"mean must be finite and std finite and at least 0, got {mean!r} and {std!r}"
+        )
+
+
+def _empty(
+    shape: Sequence[int], device: torch.device | str | None, generator: Generator | None
+) -> Tensor:
+    if device is None and generator is not None:
+        device = generator.device
+    return torch.empty(tuple(shape), dtype=torch.float32, device=device)
