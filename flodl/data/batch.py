@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     import torch
     from torch import Tensor
@@ -24,6 +24,9 @@ class Batch:
     """
 
     __slots__ = ("_names", "_tensors")
+
+    _names: tuple[str, ...]
+    _tensors: tuple[Tensor, ...]
 
     def __init__(self, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
         self._tensors = tuple(tensors)
@@ -79,3 +82,40 @@ class Batch:
             for name, tensor in zip(self._names, self._tensors, strict=True)
         )
         return f"Batch({fields})"
+
+
+@final
+class Position:
+    """Where in which epoch the consumer is.
+
+    Args:
+        epoch: Number of the epoch.
+        batch: Batches of it that are behind the consumer.
+    """
+
+    __slots__ = ("batch", "epoch")
+
+    def __init__(self, epoch: int, batch: int) -> None:
+        self.epoch = epoch
+        self.batch = batch
+
+
+def deliver(
+    source: Iterator[tuple[Tensor, ...]], names: tuple[str, ...], position: Position
+) -> Generator[Batch]:
+    """Hand out batches one by one and keep count.
+
+    Args:
+        source: The tensors of each batch, as many as there are names.
+        names: Names of the tensors.
+        position: Counted up before a batch is handed out.
+    """
+    # On a tiny model this loop is a visible part of a step: the feed has checked the number of
+    # tensors once, so a batch is put together without checking it again.
+    new = Batch.__new__
+    for tensors in source:
+        position.batch += 1
+        batch = new(Batch)
+        batch._tensors = tensors
+        batch._names = names
+        yield batch

@@ -1,8 +1,8 @@
 """How samples get from a data set to the device: the strategy behind the loader.
 
-A feed answers one question: given the rows of each batch, produce the tensors of each batch. The
-resident feed keeps the whole data set on the device and gathers; a feed that streams would load
-ahead of the consumer. Which one is used is decided once, by plain functions of sizes.
+A feed answers one question: given the order of an epoch, produce the tensors of each batch. The
+resident feed keeps the whole data set on the device and gathers; the streaming feed
+(:mod:`flodl.data.streaming`) loads ahead of the consumer.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, final
 
-import psutil
 import torch
 
-from flodl.data.dataset import BatchDataSet, TensorDataSet, describe, fields
+from flodl.data.adapters import fields
+from flodl.data.dataset import BatchDataSet, TensorDataSet, describe
 from flodl.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 16 * 2**20
 """Read the data set in pieces of about this size: large enough for bulk reads, small beside it."""
+
+_SLICES = 1024
+"""Cut the order of an epoch into the rows of that many batches at once: cheap, and never many."""
 
 
 class Feed(ABC):
@@ -34,17 +37,41 @@ class Feed(ABC):
         """Number of tensors in a batch."""
 
     @abstractmethod
-    def batches(self, rows: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-        """Yield one tuple of tensors per entry of ``rows``.
+    def batches(
+        self, order: Tensor, batch_size: int, *, seed: int = 0
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the batches of an epoch, or of what is left of it.
 
         Args:
-            rows: The sample numbers of each batch, int64 on the CPU; slices of one tensor.
+            order: The sample numbers, int64 on the CPU; the last batch takes what remains.
+            batch_size: Samples per batch.
+            seed: What random transforms of worker processes may derive their generators from.
         """
+
+    @abstractmethod
+    def prefetch_depth(self) -> int:
+        """Batches loaded ahead of the consumer; 0 where nothing is."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back threads and processes; a later epoch takes new ones."""
+
+
+def rows_of(order: Tensor, batch_size: int) -> Iterator[Tensor]:
+    """Cut an order into the rows of each batch."""
+    stride = batch_size * _SLICES
+    for start in range(0, len(order), stride):
+        yield from torch.split(order[start : start + stride], batch_size)
 
 
 @final
 class ResidentFeed(Feed):
-    """The whole data set lives on the device; a batch is a gather of rows."""
+    """The whole data set lives on the device; a batch is a gather of rows.
+
+    Args:
+        tensors: One per field.
+        device: Where they shall live.
+    """
 
     def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
         self._tensors = tuple(tensor.to(device) for tensor in tensors)
@@ -55,47 +82,81 @@ class ResidentFeed(Feed):
         """Number of tensors in a batch."""
         return len(self._tensors)
 
-    def batches(self, rows: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    def batches(
+        self,
+        order: Tensor,
+        batch_size: int,
+        *,
+        seed: int = 0,  # noqa: ARG002 - samples are read once
+    ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the gathered rows of each batch; every tensor is the consumer's own."""
-        if not rows:
-            return
+        gathers = [tensor.index_select for tensor in self._tensors]
         # One transfer for the epoch: a copy per batch would wait for the device every time.
-        order = torch.cat(list(rows)).to(self._device)
-        for index in torch.split(order, [len(row) for row in rows]):
-            yield tuple(tensor.index_select(0, index) for tensor in self._tensors)
+        for rows in rows_of(order.to(self._device), batch_size):
+            # A list is put together in half the time of a generator.
+            yield tuple([gather(0, rows) for gather in gathers])
+
+    def prefetch_depth(self) -> int:
+        """Zero: everything is there already."""
+        return 0
+
+    def close(self) -> None:
+        """Do nothing: there is neither a thread nor a process."""
 
 
-def resident_feed(source: BatchDataSet, device: torch.device, *, budget: int) -> ResidentFeed:
+def resident_bytes(source: BatchDataSet, device: torch.device, sample: Sequence[Tensor]) -> int:
+    """Bytes that a data set would add to the memory of a device.
+
+    Args:
+        source: The data set.
+        device: Where it would live.
+        sample: A batch of one sample of it.
+    """
+    if isinstance(source, TensorDataSet):
+        # Tensors that are on the device already cost nothing more.
+        return sum(t.nbytes for t in source.tensors if t.device.type != device.type)
+    return sum(tensor.nbytes for tensor in sample) * len(source)
+
+
+def resident_feed(
+    source: BatchDataSet, device: torch.device, sample: Sequence[Tensor]
+) -> ResidentFeed:
     """Load a data set onto the device.
 
     Args:
         source: The data set; it has at least one sample.
         device: Where the tensors shall live.
-        budget: Bytes they may take there.
+        sample: A batch of one sample of it.
 
     Raises:
-        DataError: The data set needs more than the budget, or gives malformed batches.
+        DataError: The data set gives malformed batches.
     """
     if isinstance(source, TensorDataSet):
-        # Tensors that are on the device already cost nothing more.
-        moving = [tensor for tensor in source.tensors if tensor.device.type != device.type]
-        _check_budget(sum(tensor.nbytes for tensor in moving), budget, len(source), device)
         return ResidentFeed(source.tensors, device)
-    sample = read_rows(source, range(1))
-    sample_bytes = sum(tensor.nbytes for tensor in sample)
-    _check_budget(sample_bytes * len(source), budget, len(source), device)
-    return ResidentFeed(_read_all(source, sample, sample_bytes), device)
+    n = len(source)
+    whole = tuple(torch.empty((n, *t.shape[1:]), dtype=t.dtype, device="cpu") for t in sample)
+    step = max(1, _CHUNK_BYTES // max(1, sum(tensor.nbytes for tensor in sample)))
+    for start in range(0, n, step):
+        rows = range(start, min(n, start + step))
+        for target, tensor in zip(whole, read_rows(source, rows, like=sample), strict=True):
+            target[rows.start : rows.stop].copy_(tensor)
+    return ResidentFeed(whole, device)
 
 
 def read_rows(
-    source: BatchDataSet, rows: Sequence[int], like: Sequence[Tensor] | None = None
+    source: BatchDataSet,
+    rows: Sequence[int],
+    like: Sequence[Tensor] | None = None,
+    *,
+    one_shape: bool = True,
 ) -> tuple[Tensor, ...]:
     """Read some rows and check what came.
 
     Args:
         source: The data set.
         rows: Sample numbers.
-        like: A batch read before: number, trailing shape and dtype of the tensors must agree.
+        like: A batch read before: number and dtype of the tensors must agree.
+        one_shape: Whether their shapes behind dimension 0 must agree, too.
 
     Raises:
         DataError: They do not agree, or a tensor has another number of rows than asked for.
@@ -113,55 +174,14 @@ def read_rows(
                 f"tensor {position} of {where} is {describe(tensor)}; dimension 0 must have "
                 f"{len(rows)} rows"
             )
-        if like is not None and (
-            tensor.shape[1:] != like[position].shape[1:] or tensor.dtype != like[position].dtype
-        ):
+        if like is None:
+            continue
+        model = like[position]
+        if tensor.dtype != model.dtype or (one_shape and tensor.shape[1:] != model.shape[1:]):
             raise DataError(
                 f"tensor {position} of {where} is {describe(tensor)}, in the batch before it was "
-                f"{describe(like[position])}; shape and dtype of a sample must not change"
+                f"{describe(model)}; "
+                + ("shape and dtype" if one_shape else "the dtype")
+                + " of a sample must not change"
             )
     return batch
-
-
-def _read_all(
-    source: BatchDataSet, sample: Sequence[Tensor], sample_bytes: int
-) -> tuple[Tensor, ...]:
-    n = len(source)
-    whole = tuple(torch.empty((n, *t.shape[1:]), dtype=t.dtype) for t in sample)
-    step = max(1, _CHUNK_BYTES // max(1, sample_bytes))
-    for start in range(0, n, step):
-        rows = range(start, min(n, start + step))
-        for target, tensor in zip(whole, read_rows(source, rows, like=sample), strict=True):
-            target[rows.start : rows.stop].copy_(tensor)
-    return whole
-
-
-def memory_budget(device: torch.device, *, vram_max_usage: float) -> int:
-    """Bytes a resident data set may take on a device right now."""
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        return vram_budget(free=free, total=total, usage=vram_max_usage)
-    return int(psutil.virtual_memory().available) // 2
-
-
-def vram_budget(*, free: int, total: int, usage: float) -> int:
-    """Bytes that may still be taken so that at most ``usage`` of ``total`` are in use.
-
-    ``usage`` is clamped to 0.50 … 0.99.
-    """
-    usage = min(0.99, max(0.50, usage))
-    return max(0, int(usage * total) - (total - free))
-
-
-def _check_budget(needed: int, budget: int, n: int, device: torch.device) -> None:
-    if needed > budget:
-        limit = "the allowance" if device.type == "cuda" else "half of the available memory"
-        raise DataError(
-            f"the data set needs {_mebibytes(needed)} on {device} ({n:,} samples) and {limit} is "
-            f"{_mebibytes(budget)}; free some memory, use fewer samples, or store them in a "
-            "smaller dtype"
-        )
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:,.1f} MiB"

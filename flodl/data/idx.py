@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _UNSIGNED_BYTE = 0x08
 _GZIP_MAGIC = b"\x1f\x8b"
+_PIECE = 1 << 22
 
 
 def magic_number(dimensions: int) -> int:
@@ -77,13 +78,24 @@ def _parse(stream: IO[bytes] | gzip.GzipFile, dimensions: int, name: str) -> Ten
         )
     shape = struct.unpack(f">{dimensions}I", header[4:])
     size = math.prod(shape)
-    # Never more than the header promises, however much a compressed stream would give.
-    body = bytearray(stream.read(size + 1))
+    body = _read_up_to(stream, size + 1)
     if len(body) != size:
         found = f"more than {size:,}" if len(body) > size else f"only {len(body):,}"
         raise DataError(
             f"{name}: the header promises {'×'.join(map(str, shape))} = {size:,} bytes and there "
             f"are {found}; fetch the file again"
         )
-    flat = torch.frombuffer(body, dtype=torch.uint8) if body else torch.empty(0, dtype=torch.uint8)
+    flat = (
+        torch.frombuffer(body, dtype=torch.uint8)
+        if body
+        else torch.empty(0, dtype=torch.uint8, device="cpu")
+    )
     return flat.reshape(shape)
+
+
+def _read_up_to(stream: IO[bytes] | gzip.GzipFile, size: int) -> bytearray:
+    """Read at most ``size`` bytes, in pieces: a damaged header may promise any number of them."""
+    body = bytearray()
+    while len(body) < size and (piece := stream.read(min(_PIECE, size - len(body)))):
+        body += piece
+    return body

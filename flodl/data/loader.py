@@ -3,48 +3,81 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypedDict, final
 
 import torch
 
-from flodl.data.batch import Batch
-from flodl.data.dataset import as_batch_data_set, declared_names, field_names
-from flodl.data.feed import memory_budget, resident_feed
+from flodl.data.adapters import as_batch_data_set, declared_names, keys_of
+from flodl.data.batch import Batch, Position, deliver
+from flodl.data.budget import Memory, memory_of
+from flodl.data.counts import count, seed_value
+from flodl.data.counts import positive_integer as positive_integer
+from flodl.data.dataset import field_names
+from flodl.data.feed import Feed, read_rows, resident_bytes, resident_feed
+from flodl.data.loader_builder import LoaderBuilder as LoaderBuilder
 from flodl.data.sampler import RandomSampler, Sampler, SequentialSampler, epoch_order
+from flodl.data.streaming import StreamingFeed
 from flodl.errors import DataError
+from flodl.log import verbose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
+
+    from flodl.data.dataset import BatchDataSet
+
+
+class LoaderState(TypedDict):
+    """What a loader needs to go on where it was; plain numbers, fit for JSON."""
+
+    seed: int
+    epoch: int
+    batch: int
+    n: int
+    batch_size: int
+    drop_last: bool
 
 
 @final
 class DataLoader:
     """Iterates over a data set in batches.
 
-    The data set is read once, when the loader is made, and kept on the device in its own dtype;
-    a batch gathers rows there. A random transform inside the data set therefore acts once per
-    sample and not once per epoch: put augmentation into the training step.
+    A data set that fits is read once, when the loader is made, and kept on the device in its own
+    dtype (*resident*); a batch gathers rows there. A random transform inside the data set then
+    acts once per sample and not once per epoch: put augmentation into the training step, or
+    stream. A data set that does not fit is *streamed*: a thread, or worker processes, read batches
+    ahead and copy them to the device while the step before runs.
 
     Args:
         dataset: A :class:`~flodl.data.dataset.DataSet`, a
-            :class:`~flodl.data.dataset.BatchDataSet`, or any map-style data set of torch.
+            :class:`~flodl.data.dataset.BatchDataSet`, any map-style data set of torch, a
+            ``Dataset`` of the ``datasets`` library, or a NumPy array.
         batch_size: Samples per batch, at least 1.
         device: Where the batches shall be.
         seed: Decides the order together with the epoch.
         shuffle: Draw a new order each epoch; otherwise first to last.
         sampler: Decides the order instead of ``seed`` and ``shuffle``.
         names: Names of the tensors of a batch. Default: those the data set declares (its
-            ``names``, or the keys of samples that are mappings), else ``"0"``, ``"1"``, ….
+            ``names``, its columns, or the keys of samples that are mappings), else ``"0"``,
+            ``"1"``, ….
         drop_last: Leave out a last batch that is not full.
+        streaming: ``True`` streams, ``False`` keeps the data set on the device or fails,
+            ``None`` decides by its size. Asking for workers means streaming.
+        prefetch: Batches loaded ahead when streaming; 0 loads each when it is asked for. Default:
+            two on the CPU, otherwise what the device's memory allows.
+        workers: Processes that read when streaming, for a ``get`` that keeps a processor busy;
+            0 reads on a thread. Each holds a copy of the data set. Random transforms in them are
+            seeded per batch and repeat exactly, also after a resume.
         vram_max_usage: On a CUDA device, the part of its memory that may be in use once the data
             set is there; clamped to 0.50 … 0.99. Elsewhere the limit is half of the available
             memory.
 
     Raises:
-        ValueError: Batch size below 1, an unknown device, or names that do not fit.
-        DataError: The data set is empty, malformed, or too large for the device.
+        ValueError: Batch size below 1, an unknown device, names that do not fit, or settings that
+            contradict each other.
+        DataError: The data set is empty, malformed, or too large for the device though
+            ``streaming=False``.
         TypeError: ``dataset`` or ``sampler`` is something else.
     """
 
@@ -59,23 +92,45 @@ class DataLoader:
         sampler: Sampler | None = None,
         names: Sequence[str] | None = None,
         drop_last: bool = True,
+        streaming: bool | None = None,
+        prefetch: int | None = None,
+        workers: int = 0,
         vram_max_usage: float = 0.90,
     ) -> None:
         self._batch_size = positive_integer("batch_size", batch_size)
+        streaming = _checked_streaming(streaming, prefetch, workers)
         try:
             self._device = torch.device(device)
         except RuntimeError as error:
             raise ValueError(f"device={device!r} is not a device: use 'cpu' or 'cuda'") from error
-        source = as_batch_data_set(dataset)
+        declared = declared_names(dataset) if names is None else names
+        source = as_batch_data_set(dataset, declared)
         self._n = len(source)
         if self._n == 0:
             raise DataError(f"the data set ({type(dataset).__name__}) is empty: nothing to load")
-        self._sampler = _sampler(sampler, self._n, seed=seed, shuffle=shuffle)
-        budget = memory_budget(self._device, vram_max_usage=vram_max_usage)
-        self._feed = resident_feed(source, self._device, budget=budget)
-        declared = declared_names(dataset) if names is None else names
-        self._names = field_names(declared, self._feed.field_count)
+        self._seed = seed_value(seed)
+        self._shuffle = shuffle
+        self._given_sampler = sampler
+        self._sampler = _sampler(sampler, self._n, seed=self._seed, shuffle=shuffle)
         self._drop_last = drop_last
+        sample = read_rows(source, range(1))
+        self._names = field_names(keys_of(source) if declared is None else declared, len(sample))
+        memory = memory_of(self._device, vram_max_usage=vram_max_usage)
+        resident = (
+            None if streaming else self._resident(source, sample, memory, needed=streaming is False)
+        )
+        self._feed: Feed = resident or StreamingFeed(
+            source,
+            self._device,
+            sample,
+            memory=memory,
+            batch_size=self._batch_size,
+            num_batches=self.num_batches,
+            prefetch=prefetch,
+            workers=workers,
+        )
+        self._position = Position(0, 0)
+        self._loaded: Position | None = None
         self._next_epoch = 0
         if self.num_batches == 0:
             warnings.warn(
@@ -88,18 +143,23 @@ class DataLoader:
     @staticmethod
     def from_dataset(dataset: object) -> LoaderBuilder:
         """Start a builder: ``DataLoader.from_dataset(ds).batch_size(32).build()``."""
-        return LoaderBuilder(dataset)
+        return LoaderBuilder(dataset, DataLoader)
 
     @staticmethod
     def from_batch_dataset(dataset: object) -> LoaderBuilder:
         """Start a builder over a data set that reads whole batches."""
-        return LoaderBuilder(dataset)
+        return LoaderBuilder(dataset, DataLoader)
 
     @property
     def num_batches(self) -> int:
         """Batches in a whole epoch."""
         full, rest = divmod(self._n, self._batch_size)
         return full if self._drop_last or rest == 0 else full + 1
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the data set."""
+        return self._n
 
     @property
     def batch_size(self) -> int:
@@ -116,12 +176,43 @@ class DataLoader:
         """Where the batches are."""
         return self._device
 
+    @property
+    def is_resident(self) -> bool:
+        """Whether the whole data set lives on the device."""
+        return not isinstance(self._feed, StreamingFeed)
+
+    def prefetch_depth(self) -> int:
+        """Batches loaded ahead of the consumer; 0 when the data set is resident."""
+        return self._feed.prefetch_depth()
+
+    def set_prefetch_depth(self, depth: int) -> None:
+        """Decide how many batches are loaded ahead, from now on; nothing if resident.
+
+        Args:
+            depth: Batches; 0 loads each when it is asked for, beginning with the next epoch.
+
+        Raises:
+            ValueError: ``depth`` is below 0, or 0 with worker processes.
+        """
+        count("depth", depth)
+        if isinstance(self._feed, StreamingFeed):
+            self._feed.set_prefetch_depth(depth)
+
+    def auto_resize(self) -> int:
+        """Decide the depth from the memory as it is now, and again at each epoch.
+
+        Returns:
+            The new depth; 0 when the data set is resident.
+        """
+        return self._feed.auto_resize() if isinstance(self._feed, StreamingFeed) else 0
+
     def epoch(self, epoch: int, start_batch: int = 0) -> EpochIterator:
         """Iterate over one epoch.
 
         Args:
             epoch: Number of the epoch; the same number gives the same batches.
-            start_batch: First batch to deliver; those before are not loaded.
+            start_batch: First batch to deliver; those before are not loaded. Without it, the first
+                call for an epoch that :meth:`load_state_dict` restored goes on where it was saved.
 
         Raises:
             ValueError: ``start_batch`` is outside of the epoch.
@@ -131,111 +222,156 @@ class DataLoader:
             raise ValueError(
                 f"start_batch={start_batch} is outside of an epoch of {self.num_batches} batches"
             )
+        if self._loaded is not None and self._loaded.epoch == epoch:
+            start_batch = start_batch or self._loaded.batch
+            self._loaded = None
         order = epoch_order(self._sampler, epoch, self._n)
-        rows = torch.split(order, self._batch_size)[start_batch : self.num_batches]
-        return EpochIterator(self._feed.batches(rows), len(rows), self._names)
+        stop = min(self._n, self.num_batches * self._batch_size)
+        batches = self._feed.batches(
+            order[start_batch * self._batch_size : stop],
+            self._batch_size,
+            # Room for every batch of an epoch between one epoch and the next.
+            seed=((self._seed + epoch) << 32) + start_batch,
+        )
+        self._position = Position(epoch, start_batch)
+        self._next_epoch = epoch + 1
+        return EpochIterator(batches, self._names, self._position, self.num_batches)
+
+    def state_dict(self) -> LoaderState:
+        """Where the consumer is: in the epoch begun last, behind the batch delivered last."""
+        return {
+            "seed": self._seed,
+            "epoch": self._position.epoch,
+            "batch": self._position.batch,
+            "n": self._n,
+            "batch_size": self._batch_size,
+            "drop_last": self._drop_last,
+        }
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on where a state was saved: with ``epoch(saved epoch)``, or with the next ``for``.
+
+        The seed is the saved one from now on. A sampler of one's own has to give the same orders.
+
+        Raises:
+            DataError: The state is incomplete or belongs to another data set, batch size or
+                ``drop_last``.
+        """
+        missing = [key for key in LoaderState.__annotations__ if key not in state]
+        if missing:
+            raise DataError(f"the state of a loader lacks {', '.join(missing)}; save it again")
+        mine = self.state_dict()
+        for key in ("n", "batch_size", "drop_last"):
+            if state[key] != mine[key]:
+                raise DataError(
+                    f"the state was saved with {key}={state[key]!r} and this loader has "
+                    f"{key}={mine[key]!r}: its batches are others; make the loader as it was, or "
+                    "start the epoch anew without the state"
+                )
+        if not (state["epoch"] >= 0 and 0 <= state["batch"] <= self.num_batches):
+            raise DataError(
+                f"the state says batch {state['batch']} of epoch {state['epoch']}; an epoch has "
+                f"{self.num_batches} batches"
+            )
+        self._seed = seed_value(state["seed"])
+        self._sampler = _sampler(
+            self._given_sampler, self._n, seed=self._seed, shuffle=self._shuffle
+        )
+        self._position = Position(state["epoch"], state["batch"])
+        self._loaded = Position(state["epoch"], state["batch"])
+        finished = state["batch"] == self.num_batches
+        self._next_epoch = state["epoch"] + 1 if finished else state["epoch"]
+
+    def close(self) -> None:
+        """End the thread and the processes of a loader that streams.
+
+        An epoch under way fails with ``StateError``; a later one starts them again. Dropping the
+        last reference to the loader and its iterators does the same.
+        """
+        self._feed.close()
 
     def __len__(self) -> int:
         return self.num_batches
 
     def __iter__(self) -> EpochIterator:
-        """Iterate over the next epoch: 0 at first, one more with each ``for`` loop."""
-        epoch = self._next_epoch
-        self._next_epoch += 1
-        return self.epoch(epoch)
+        """Iterate over the next epoch: 0 at first, then the one behind that begun last."""
+        return self.epoch(self._next_epoch)
+
+    def _resident(
+        self, source: BatchDataSet, sample: Sequence[Tensor], memory: Memory, *, needed: bool
+    ) -> Feed | None:
+        """Load the data set onto the device, or return ``None`` where it does not fit."""
+        size = resident_bytes(source, self._device, sample)
+        if size == 0 or memory.holds(size):
+            try:
+                return resident_feed(source, self._device, sample)
+            except (torch.OutOfMemoryError, MemoryError):
+                if needed:
+                    raise
+            # Outside of the handler: the exception's frames hold what was loaded so far.
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+        elif needed:
+            raise _too_large(size, memory.budget(), self._n, self._device)
+        verbose(
+            "the data set needs {} on {} and does not fit there: streaming it",
+            _mebibytes(size),
+            self._device,
+        )
+        return None
 
 
 @final
 class EpochIterator:
-    """The batches of one epoch; ``len()`` is the number of those still to come."""
+    """The batches of one epoch; ``len()`` is the number of those still to come.
 
-    __slots__ = ("_names", "_remaining", "_tensors")
+    ``for`` runs over the batches without a detour through this object; so it is the same to mix
+    ``for``, ``next()`` and ``len()``.
+    """
+
+    __slots__ = ("_batches", "_position", "_total")
 
     def __init__(
-        self, tensors: Iterator[tuple[Tensor, ...]], count: int, names: tuple[str, ...]
+        self,
+        tensors: Iterator[tuple[Tensor, ...]],
+        names: tuple[str, ...],
+        position: Position,
+        total: int,
     ) -> None:
-        self._tensors = tensors
-        self._remaining = count
-        self._names = names
+        self._batches = deliver(tensors, names, position)
+        self._position = position
+        self._total = total
 
-    def __iter__(self) -> EpochIterator:
-        return self
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches
 
     def __next__(self) -> Batch:
-        tensors = next(self._tensors)
-        self._remaining -= 1
-        return Batch(tensors, self._names)
+        return next(self._batches)
 
     def __len__(self) -> int:
-        return self._remaining
+        return self._total - self._position.batch
+
+    def close(self) -> None:
+        """Cancel what is still to come."""
+        self._batches.close()
 
 
-@final
-class LoaderBuilder:
-    """Collects the arguments of :class:`DataLoader` one call at a time."""
-
-    def __init__(self, dataset: object) -> None:
-        self._dataset = dataset
-        self._batch_size: int | None = None
-        self._options: dict[str, object] = {}
-
-    def batch_size(self, batch_size: int) -> LoaderBuilder:
-        """Samples per batch; the one setting without a default."""
-        self._batch_size = positive_integer("batch_size", batch_size)
-        return self
-
-    def device(self, device: torch.device | str) -> LoaderBuilder:
-        """Where the batches shall be."""
-        return self._set("device", device)
-
-    def seed(self, seed: int) -> LoaderBuilder:
-        """Decides the order together with the epoch."""
-        return self._set("seed", seed)
-
-    def shuffle(self, shuffle: bool) -> LoaderBuilder:
-        """Draw a new order each epoch."""
-        return self._set("shuffle", shuffle)
-
-    def sampler(self, sampler: Sampler) -> LoaderBuilder:
-        """Decide the order with an object of one's own."""
-        return self._set("sampler", sampler)
-
-    def names(self, names: Sequence[str]) -> LoaderBuilder:
-        """Name the tensors of a batch."""
-        return self._set("names", names)
-
-    def drop_last(self, drop_last: bool) -> LoaderBuilder:
-        """Leave out a last batch that is not full."""
-        return self._set("drop_last", drop_last)
-
-    def vram_max_usage(self, usage: float) -> LoaderBuilder:
-        """Part of a CUDA device's memory that may be in use."""
-        return self._set("vram_max_usage", usage)
-
-    def build(self) -> DataLoader:
-        """Make the loader.
-
-        Raises:
-            ValueError: No batch size was set.
-        """
-        if self._batch_size is None:
-            raise ValueError("a loader needs a batch size: call .batch_size(n) before .build()")
-        return DataLoader(self._dataset, self._batch_size, **self._options)  # type: ignore[arg-type]
-
-    def _set(self, option: str, value: object) -> LoaderBuilder:
-        self._options[option] = value
-        return self
-
-
-def positive_integer(name: str, value: object) -> int:
-    """Check a count.
-
-    Raises:
-        ValueError: It is not an integer of at least 1.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r}: it must be an integer of at least 1")
-    return value
+def _checked_streaming(streaming: bool | None, prefetch: int | None, workers: int) -> bool | None:
+    """Check the settings of streaming against each other; workers mean that it is wanted."""
+    if prefetch is not None:
+        count("prefetch", prefetch)
+    if count("workers", workers) == 0:
+        return streaming
+    if streaming is False:
+        raise ValueError(
+            f"workers={workers} read while training goes on, and streaming=False reads everything "
+            "before; leave out one of them"
+        )
+    if prefetch == 0:
+        raise ValueError(
+            f"workers={workers} read ahead, and prefetch=0 forbids that; leave out one of them"
+        )
+    return True
 
 
 def _sampler(sampler: Sampler | None, n: int, *, seed: int, shuffle: bool) -> Sampler:
@@ -246,3 +382,16 @@ def _sampler(sampler: Sampler | None, n: int, *, seed: int, shuffle: bool) -> Sa
             )
         return sampler
     return RandomSampler(n, seed) if shuffle else SequentialSampler(n)
+
+
+def _too_large(needed: int, budget: int, n: int, device: torch.device) -> DataError:
+    limit = "the allowance" if device.type == "cuda" else "half of the available memory"
+    return DataError(
+        f"the data set needs {_mebibytes(needed)} on {device} ({n:,} samples) and {limit} is "
+        f"{_mebibytes(budget)}; stream it (leave out streaming=False), free some memory, use "
+        "fewer samples, or store them in a smaller dtype"
+    )
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

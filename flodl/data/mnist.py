@@ -7,22 +7,58 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from flodl.data.dataset import TensorDataSet
+from flodl.data.download import RemoteFile, fetch
 from flodl.data.idx import read_idx
+from flodl.data.pixels import pixel_values
 from flodl.errors import DataError
 
 if TYPE_CHECKING:
     import os
+    from typing import Literal
 
     from torch import Tensor
+
+_FOLDERS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+
+
+def _file(name: str, sha256: str) -> RemoteFile:
+    return RemoteFile(name=name, folders=_FOLDERS, sha256=sha256)
+
+
+_FILES = {
+    "train": (
+        _file(
+            "train-images-idx3-ubyte.gz",
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        ),
+        _file(
+            "train-labels-idx1-ubyte.gz",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        ),
+    ),
+    "test": (
+        _file(
+            "t10k-images-idx3-ubyte.gz",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        ),
+        _file(
+            "t10k-labels-idx1-ubyte.gz",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
+    ),
+}
 
 
 @final
 class Mnist(TensorDataSet):
-    """Images ``[N, 1, rows, columns]`` float32 in 0…1 and labels ``[N]`` int64."""
+    """Images ``[N, 1, rows, columns]`` and labels ``[N]`` int64."""
 
     @property
     def images(self) -> Tensor:
-        """``[N, 1, rows, columns]`` float32."""
+        """``[N, 1, rows, columns]``, float32 in 0…1 or uint8."""
         return self.tensors[0]
 
     @property
@@ -35,14 +71,49 @@ class Mnist(TensorDataSet):
         cls,
         images: bytes | str | os.PathLike[str],
         labels: bytes | str | os.PathLike[str],
+        *,
+        dtype: torch.dtype = torch.float32,
     ) -> Mnist:
         """Read the two files, each as bytes or as a path, plain or compressed with gzip.
 
+        Args:
+            images: IDX file of three dimensions.
+            labels: IDX file of one dimension.
+            dtype: Of the images: a floating one scales them to 0…1; uint8 keeps the bytes, a
+                quarter of the memory, to be scaled on the device.
+
         Raises:
             DataError: A file is of another kind or cut short, or their counts differ.
+            ValueError: Another dtype.
         """
         pixels, classes = read_pair(images, labels)
-        return cls(pixels.to(torch.float32).div_(255), classes, names=("image", "label"))
+        return cls(pixel_values(pixels, 255, dtype), classes, names=("image", "label"))
+
+    @classmethod
+    def download(
+        cls,
+        root: str | os.PathLike[str],
+        split: Literal["train", "test"] = "train",
+        *,
+        dtype: torch.dtype = torch.float32,
+        mirror: str | None = None,
+    ) -> Mnist:
+        """Read 60,000 (or 10,000) images from ``root``; download the two files if missing.
+
+        Args:
+            root: Folder of the files.
+            split: Which images.
+            dtype: Of the images, as in :meth:`parse`.
+            mirror: Address of a folder to download from instead.
+
+        Raises:
+            DataError: A file cannot be downloaded or is another one than expected.
+            ValueError: ``split`` is something else.
+        """
+        if split not in _FILES:
+            raise ValueError(f"split={split!r}: choose 'train' or 'test'")
+        images, labels = (fetch(file, root, mirror=mirror) for file in _FILES[split])
+        return cls.parse(images, labels, dtype=dtype)
 
 
 def read_pair(

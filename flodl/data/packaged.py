@@ -9,6 +9,7 @@ import torch
 
 from flodl.data.dataset import TensorDataSet
 from flodl.data.mnist import read_pair
+from flodl.data.pixels import pixel_values
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -46,7 +47,7 @@ def digits(split: Literal["train", "test", "all"] = "train") -> TensorDataSet:
         (folder / "images.idx3-ubyte.gz").read_bytes(),
         (folder / "labels.idx1-ubyte.gz").read_bytes(),
     )
-    images = pixels.to(torch.float32).div_(16)
+    images = pixel_values(pixels, 16, torch.float32)
     if split != "all":
         held_out = _held_out()
         chosen = held_out if split == "test" else ~held_out
@@ -56,6 +57,6 @@ def digits(split: Literal["train", "test", "all"] = "train") -> TensorDataSet:
 
 def _held_out() -> Tensor:
     """Which samples belong to the test part, ``[1797]`` bool."""
-    mask = torch.zeros(_SAMPLES, dtype=torch.bool)
-    mask[torch.arange(_HELD_OUT) * _STRIDE % _SAMPLES] = True
+    mask = torch.zeros(_SAMPLES, dtype=torch.bool, device="cpu")
+    mask[torch.arange(_HELD_OUT, device="cpu") * _STRIDE % _SAMPLES] = True
     return mask

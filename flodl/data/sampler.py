@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
 import torch
 
 from flodl.errors import DataError
@@ -38,7 +39,7 @@ class RandomSampler(Sampler):
     def indices(self, epoch: int) -> Tensor:
         """Return the permutation of the epoch, ``[n]`` int64 on the CPU."""
         generator = torch.Generator().manual_seed(self._seed + epoch)
-        return torch.randperm(self._n, generator=generator)
+        return torch.randperm(self._n, generator=generator, device="cpu")
 
 
 @final
@@ -50,7 +51,7 @@ class SequentialSampler(Sampler):
 
     def indices(self, epoch: int) -> Tensor:  # noqa: ARG002 - every epoch is the same
         """Return ``0 … n-1``, ``[n]`` int64 on the CPU."""
-        return torch.arange(self._n)
+        return torch.arange(self._n, device="cpu")
 
 
 def epoch_order(sampler: Sampler, epoch: int, n: int) -> Tensor:
@@ -64,21 +65,31 @@ def epoch_order(sampler: Sampler, epoch: int, n: int) -> Tensor:
             or an index outside ``0 … n-1``.
     """
     who = f"{type(sampler).__name__}.indices({epoch})"
-    order = torch.as_tensor(sampler.indices(epoch), device="cpu")
+    answer: Any = sampler.indices(epoch)  # a sampler of the user's may give an array
+    try:
+        if isinstance(answer, np.ndarray) and answer.dtype.kind in "iu":
+            # Torch takes no negative strides and no foreign byte order.
+            answer = answer.astype(np.int64)
+        order = torch.as_tensor(answer, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"{who} gave a {type(answer).__name__} that is no list or tensor of indices: {error}"
+        ) from error
     if order.dim() != 1 or order.shape[0] != n:
         raise DataError(
             f"{who} gave indices of shape {list(order.shape)} for a data set of {n} samples; "
             f"return exactly {n} of them"
         )
-    if order.is_floating_point() or order.dtype == torch.bool:
+    if order.is_floating_point() or order.is_complex() or order.dtype == torch.bool:
         raise DataError(f"{who} gave {order.dtype} values; indices are integers")
+    order = order.to(torch.int64)
     low, high = int(order.min()), int(order.max())
     if low < 0 or high >= n:
         raise DataError(
             f"{who} gave index {low if low < 0 else high}; a data set of {n} samples has "
             f"0 to {n - 1}"
         )
-    return order.to(torch.int64)
+    return order
 
 
 def _count(n: int) -> int:

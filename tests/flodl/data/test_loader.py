@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -10,7 +13,6 @@ import torch.utils.data
 from torch import Tensor
 
 from flodl.data import BatchDataSet, DataLoader, DataSet, TensorDataSet
-from flodl.data.feed import vram_budget
 from flodl.errors import DataError
 
 
@@ -178,6 +180,19 @@ def test_a_batch_size_that_is_no_count_is_refused(batch_size: int) -> None:
         DataLoader(Squares(4), batch_size)
 
 
+def test_counts_of_numpy_are_counts() -> None:
+    loader = DataLoader(Squares(4), np.int64(2), seed=np.uint8(7))  # type: ignore[arg-type]
+    state = loader.state_dict()
+    assert json.loads(json.dumps(state)) == state
+    assert loader.num_batches == 2
+
+
+@pytest.mark.parametrize("seed", [None, 1.5, "42", 1 << 63])
+def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
+    with pytest.raises(ValueError, match=r"seed=.*: it must be an integer"):
+        DataLoader(Squares(4), 2, seed=seed)
+
+
 @pytest.mark.parametrize(
     ("items", "complaint"),
     [
@@ -227,10 +242,16 @@ def test_an_exception_of_the_data_set_reaches_the_caller() -> None:
         DataLoader(Failing(10), 2)
 
 
-@pytest.mark.parametrize("thing", [{"a": torch.zeros(2)}, 7, iter([1, 2])])
+@pytest.mark.parametrize("thing", [{}, 7, iter([1, 2])])
 def test_what_is_no_data_set_is_refused(thing: object) -> None:
     with pytest.raises(TypeError, match=r"is not a data set: derive from flodl.DataSet"):
         DataLoader(thing, 1)
+
+
+def test_a_dictionary_of_splits_is_refused_with_its_splits() -> None:
+    splits = {"train": Squares(4), "test": Squares(2)}
+    with pytest.raises(TypeError, match=r"pass one of its members, 'train', 'test'"):
+        DataLoader(splits, 1)
 
 
 def test_an_unknown_device_is_refused() -> None:
@@ -238,7 +259,7 @@ def test_an_unknown_device_is_refused() -> None:
         DataLoader(Squares(4), 1, device="gpu")
 
 
-def test_a_data_set_larger_than_half_of_the_memory_is_refused_with_both_sizes() -> None:
+def test_what_must_be_resident_and_is_too_large_is_refused_with_both_sizes() -> None:
     class Enormous(BatchDataSet):
         def __len__(self) -> int:
             return 1 + psutil.virtual_memory().total // 2**20
@@ -248,18 +269,10 @@ def test_a_data_set_larger_than_half_of_the_memory_is_refused_with_both_sizes() 
 
     with pytest.raises(
         DataError,
-        match=r"needs [\d,]+\.0 MiB on cpu .*half of the available memory is [\d,.]+ MiB; free",
+        match=r"needs [\d,]+\.0 MiB on cpu .*half of the available memory is [\d,.]+ MiB; stream",
     ):
-        DataLoader(Enormous(), 1)
-
-
-def test_the_memory_that_may_be_taken_on_a_gpu() -> None:
-    gib = 2**30
-    assert vram_budget(free=15 * gib, total=16 * gib, usage=0.90) == 14_388_140_441
-    assert vram_budget(free=2 * gib, total=8 * gib, usage=0.90) == 1_288_490_188
-    assert vram_budget(free=0, total=8 * gib, usage=0.90) == 0
-    assert vram_budget(free=gib, total=gib, usage=7.0) == int(0.99 * gib)
-    assert vram_budget(free=gib, total=gib, usage=0.1) == gib // 2
+        DataLoader(Enormous(), 1, streaming=False)
+    assert not DataLoader(Enormous(), 1).is_resident
 
 
 def test_our_data_sets_feed_the_loader_of_torch() -> None:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import gzip
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from flodl.data import DataLoader, Mnist, digits
+from flodl.data.cifar import Cifar10
+from flodl.data.shakespeare import Shakespeare
 from flodl.errors import DataError
 
 
@@ -71,6 +74,18 @@ def test_a_compressed_file_that_is_cut_short_is_refused(cut: int) -> None:
         Mnist.parse(gzip.compress(images())[:cut], labels())
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize(
+    "sizes", [(2**32 - 1,) * 3, (2**31, 1000, 1000), (0, 2**32 - 1, 2**32 - 1)]
+)
+def test_sizes_that_no_memory_holds_are_refused(
+    sizes: tuple[int, int, int], pack: Callable[[bytes], bytes]
+) -> None:
+    damaged = pack(struct.pack(">4I", 2051, *sizes) + bytes(100))
+    with pytest.raises(DataError, match=r"images: the header promises .* and there are"):
+        Mnist.parse(damaged, labels())
+
+
 def test_a_compressed_file_that_is_damaged_is_refused() -> None:
     packed = bytearray(gzip.compress(images()))
     packed[12] ^= 0xFF
@@ -117,3 +132,94 @@ def test_every_class_is_held_out_about_equally_often() -> None:
 def test_an_unknown_split_is_refused() -> None:
     with pytest.raises(ValueError, match="split='valid': choose 'train', 'test' or 'all'"):
         digits("valid")  # type: ignore[arg-type]
+
+
+def record(label: int, *, blue: int = 255) -> bytes:
+    """One image of CIFAR-10: red 0, green 128."""
+    return bytes([label]) + bytes(1024) + bytes([128] * 1024) + bytes([blue] * 1024)
+
+
+@pytest.mark.case("runtime", 69)
+def test_cifar_records_hold_a_label_and_three_colour_planes() -> None:
+    data = Cifar10.parse([record(7)])
+    assert data.labels.tolist() == [7]
+    assert data.labels.dtype == torch.int64
+    assert data.images.shape == (1, 3, 32, 32)
+    assert torch.equal(data.images[0][2], torch.ones(32, 32))
+    assert torch.equal(data.images[0][0], torch.zeros(32, 32))
+    assert torch.allclose(data.images[0][1], torch.tensor(0.5019608))
+
+    with pytest.raises(DataError, match=r"file 0: 100 bytes are no whole number of records"):
+        Cifar10.parse([bytes(100)])
+    with pytest.raises(DataError, match="file 0: record 0 has the label 10; CIFAR-10 has 0 to 9"):
+        Cifar10.parse([record(10)])
+
+
+def test_cifar_files_of_any_number_of_records_follow_one_another(tmp_path: Path) -> None:
+    (tmp_path / "b.bin").write_bytes(record(4) + record(5))
+    data = Cifar10.parse([record(1) + record(2) + record(3), tmp_path / "b.bin"])
+    assert data.labels.tolist() == [1, 2, 3, 4, 5]
+    assert DataLoader(data, 2).names == ("image", "label")
+
+    (tmp_path / "b.bin").write_bytes(record(4) + record(11))
+    with pytest.raises(DataError, match=r"b\.bin: record 1 has the label 11"):
+        Cifar10.parse([tmp_path / "b.bin"])
+    with pytest.raises(DataError, match=r"absent\.bin: cannot be read"):
+        Cifar10.parse([tmp_path / "absent.bin"])
+    with pytest.raises(DataError, match="file 0: 0 bytes"):
+        Cifar10.parse([b""])
+    for nothing in ([], record(1), "data_batch_1.bin"):
+        with pytest.raises(DataError, match="give a list of at least one file"):
+            Cifar10.parse(nothing)  # type: ignore[arg-type]
+
+
+def test_pixels_may_stay_bytes_until_they_are_on_the_device() -> None:
+    cifar = Cifar10.parse([record(7)], dtype=torch.uint8)
+    mnist = Mnist.parse(images(), labels(), dtype=torch.uint8)
+    assert (cifar.images.dtype, cifar.images[0, :, 0, 0].tolist()) == (torch.uint8, [0, 128, 255])
+    assert (mnist.images.dtype, int(mnist.images[0, 0, 0, 0])) == (torch.uint8, 128)
+    assert cifar.images.is_contiguous()
+    for streaming in (True, False):
+        batch = next(DataLoader(cifar, 1, streaming=streaming).epoch(0))
+        assert batch["image"].dtype == torch.uint8
+    assert Mnist.parse(images(), labels(), dtype=torch.float16).images.dtype == torch.float16
+    with pytest.raises(ValueError, match=r"dtype=torch.int64: choose a floating one"):
+        Mnist.parse(images(), labels(), dtype=torch.int64)
+
+
+@pytest.mark.case("runtime", 70)
+def test_text_becomes_windows_and_the_characters_behind_them() -> None:
+    data = Shakespeare.parse("hello world", 4)
+    assert data.vocab_size == 8
+    assert data.vocabulary == (" ", "d", "e", "h", "l", "o", "r", "w")
+    assert data.data.shape == (2, 4)
+    assert data.data[0].tolist() == [3, 2, 4, 4]
+    assert data.targets[0].tolist() == [2, 4, 4, 5]
+    assert data.decode(data.data[0]) == "hell"
+    assert data.decode(data.targets[1]) == " wor"
+
+    with pytest.raises(DataError, match=r"2 characters; one window of seq_len=5 .* need 6"):
+        Shakespeare.parse("ab", 5)
+
+
+def test_text_comes_as_characters_bytes_or_a_file(tmp_path: Path) -> None:
+    text = "Größe, né?"
+    (tmp_path / "text").write_bytes(text.encode())
+    for source in (text, text.encode(), tmp_path / "text"):
+        data = Shakespeare.parse(source, 3)
+        assert data.data.shape == (3, 3)  # of characters, not of bytes
+        assert data.decode(data.data.flatten()) == text[:9]
+        assert data.decode(data.targets.flatten()) == text[1:]
+    assert len(Shakespeare.parse("abcdef", 5)) == 1
+    with pytest.raises(DataError, match="5 characters"):
+        Shakespeare.parse("äöüäö", 5)
+    with pytest.raises(DataError, match="the text: not UTF-8 at byte 1"):
+        Shakespeare.parse(b"a\xff", 1)
+    with pytest.raises(DataError, match="cannot be read"):
+        Shakespeare.parse(tmp_path / "absent", 1)
+    with pytest.raises(ValueError, match="seq_len=0"):
+        Shakespeare.parse("abc", 0)
+    with pytest.raises(
+        IndexError, match="no character has the number 3; the vocabulary has 0 to 2"
+    ):
+        Shakespeare.parse("abc", 1).decode([3])

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from flodl.errors import DataError
 
 
 class Fixed(Sampler):
-    def __init__(self, answer: Tensor | Sequence[int]) -> None:
+    def __init__(self, answer: Any) -> None:
         self.answer = answer
 
     def indices(self, epoch: int) -> Tensor | Sequence[int]:  # noqa: ARG002
@@ -65,6 +67,10 @@ def test_without_shuffling_samples_come_first_to_last() -> None:
 def test_a_sampler_of_ones_own_decides_the_order() -> None:
     assert seen(Fixed([3, 1, 1, 0])) == [3, 1, 1, 0]
     assert seen(Fixed(torch.tensor([2, 3, 0, 1]))) == [2, 3, 0, 1]
+    assert seen(Fixed(np.arange(4)[::-1])) == [3, 2, 1, 0]
+    assert seen(Fixed(np.array([2, 0, 3, 1], dtype=">u2"))) == [2, 0, 3, 1]
+    assert seen(Fixed(torch.tensor([2, 0, 3, 1], dtype=torch.uint16))) == [2, 0, 3, 1]
+    assert seen(Fixed(range(4))) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -75,6 +81,9 @@ def test_a_sampler_of_ones_own_decides_the_order() -> None:
         (torch.zeros(2, 2, dtype=torch.int64), r"shape \[2, 2\]"),
         ([0, 1, 2, 4], "gave index 4; a data set of 4 samples has 0 to 3"),
         ([0, -1, 2, 3], "gave index -1"),
+        ([0, None, 2, 3], "gave a list that is no list or tensor of indices"),
+        (["a", "b", "c", "d"], "gave a list that is no list or tensor of indices"),
+        ([0, 1j, 2, 3], "complex64 values; indices are integers"),
         ([0.0, 1.0, 2.0, 3.0], "float32 values; indices are integers"),
         ([True, False, True, True], "bool values; indices are integers"),
     ],

@@ -1,0 +1,144 @@
+"""What fits where: plain functions of sizes, and the one place that asks the machine for them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import psutil
+import torch
+
+CPU_DEPTH = 2
+"""Batches loaded ahead on the CPU: one that is ready and one in the making."""
+
+FIRST_EPOCH_DEPTH = 4
+"""Most batches loaded ahead while the memory that activations need is still unknown."""
+
+
+def vram_budget(*, free: int, total: int, usage: float) -> int:
+    """Bytes that may still be taken so that at most ``usage`` of ``total`` are in use.
+
+    ``usage`` is clamped to 0.50 … 0.99.
+    """
+    usage = min(0.99, max(0.50, usage))
+    return max(0, int(usage * total) - (total - free))
+
+
+def prefetch_depth(
+    *, budget: int, reserve: int, batch_bytes: int, num_batches: int, first_epoch: bool
+) -> int:
+    """How many batches may be loaded ahead on a device with memory of its own.
+
+    Args:
+        budget: Bytes that may be taken.
+        reserve: Bytes of it that activations need at their peak.
+        batch_bytes: Bytes of one batch.
+        num_batches: Batches of the epoch.
+        first_epoch: Whether ``reserve`` is still unknown.
+
+    Returns:
+        At least 1, at most ``num_batches`` and, in the first epoch, :data:`FIRST_EPOCH_DEPTH`.
+    """
+    most = min(num_batches, FIRST_EPOCH_DEPTH) if first_epoch else num_batches
+    return max(1, min(most, max(0, budget - reserve) // max(1, batch_bytes)))
+
+
+class Memory(ABC):
+    """What a device's memory allows."""
+
+    @abstractmethod
+    def budget(self) -> int:
+        """Bytes that data may take right now."""
+
+    @abstractmethod
+    def holds(self, needed: int) -> bool:
+        """Whether a data set of that many bytes may live on the device."""
+
+    @abstractmethod
+    def depth(self, *, batch_bytes: int, num_batches: int, first_epoch: bool) -> int:
+        """How many batches may be loaded ahead of the consumer; at least 1."""
+
+
+@final
+@dataclass(frozen=True)
+class HostMemory(Memory):
+    """The memory of the machine: data may take half of what is available.
+
+    Args:
+        available: Tells how many bytes that are.
+    """
+
+    available: Callable[[], int] = lambda: int(psutil.virtual_memory().available)
+
+    def budget(self) -> int:
+        """Half of the available memory."""
+        return self.available() // 2
+
+    def holds(self, needed: int) -> bool:
+        """Whether the data set fits into half of the available memory."""
+        return needed <= self.budget()
+
+    def depth(
+        self,
+        *,
+        batch_bytes: int,  # noqa: ARG002 - two batches are little on a host
+        num_batches: int,  # noqa: ARG002
+        first_epoch: bool,  # noqa: ARG002
+    ) -> int:
+        """Two: one batch that is ready and one in the making."""
+        return CPU_DEPTH
+
+
+@final
+@dataclass(frozen=True)
+class DeviceMemory(Memory):
+    """The memory of one accelerator.
+
+    Args:
+        usage: Part of it that may be in use.
+        probe: Tells how many bytes are free and how many there are.
+        activation_peak: Tells how many bytes a step needs at its peak on top of what stays.
+    """
+
+    usage: float
+    probe: Callable[[], tuple[int, int]]
+    activation_peak: Callable[[], int]
+
+    def budget(self) -> int:
+        """Bytes left until ``usage`` of the device is in use, by this program and others."""
+        free, total = self.probe()
+        return vram_budget(free=free, total=total, usage=self.usage)
+
+    def holds(self, needed: int) -> bool:
+        """Whether the data set leaves something of the budget."""
+        return needed < self.budget()
+
+    def depth(self, *, batch_bytes: int, num_batches: int, first_epoch: bool) -> int:
+        """As many batches as the budget holds beside the activations."""
+        return prefetch_depth(
+            budget=self.budget(),
+            reserve=0 if first_epoch else self.activation_peak(),
+            batch_bytes=batch_bytes,
+            num_batches=num_batches,
+            first_epoch=first_epoch,
+        )
+
+
+def memory_of(device: torch.device, *, vram_max_usage: float) -> Memory:
+    """The memory in which data for a device lives."""
+    if device.type == "cuda":
+        return DeviceMemory(
+            vram_max_usage,
+            probe=partial(torch.cuda.mem_get_info, device),
+            activation_peak=partial(_activation_peak, device),
+        )
+    return HostMemory()
+
+
+def _activation_peak(device: torch.device) -> int:
+    # Between two epochs. The peak is not reset: it also belongs to whoever else watches it.
+    allocated = torch.cuda.memory_allocated(device)
+    return max(0, torch.cuda.max_memory_allocated(device) - allocated)

@@ -1,0 +1,28 @@
+"""From bytes of pixels to the values a network reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def pixel_values(pixels: Tensor, brightest: int, dtype: torch.dtype) -> Tensor:
+    """Scale pixels to 0…1, or leave them alone.
+
+    Args:
+        pixels: uint8.
+        brightest: The value that becomes 1.
+        dtype: A floating one, or uint8 to keep the bytes.
+
+    Raises:
+        ValueError: Another dtype.
+    """
+    if dtype == torch.uint8:
+        return pixels.contiguous()
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype={dtype}: choose a floating one, or torch.uint8 for the bytes")
+    return pixels.to(dtype).div_(brightest)

@@ -1,0 +1,237 @@
+"""One thread that loads batches ahead of their consumers.
+
+A :class:`Prefetcher` serves any number of epochs at once, the oldest with room first. Its thread
+knows the epochs and how to send a batch, never the loader: so a loader that nobody holds any
+longer can be collected, which ends the thread.
+
+Between the threads stand queues written in C: behind a step, when nothing of Python is in the
+processor's caches any more, a condition costs the training thread three times as much.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from flodl.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from flodl.data.transfer import Sent, Transfer
+
+_FAREWELL_SECONDS = 5.0
+"""How long closing waits for a data set that is in the middle of a batch."""
+
+
+class _End(NamedTuple):
+    """What follows the last batch of an epoch."""
+
+    failure: BaseException | None
+
+
+@final
+class _Epoch:
+    """One epoch under way: what is loaded and not yet fetched.
+
+    ``source`` and ``exhausted`` are written by the thread, ``cancelled`` by the consumer.
+    """
+
+    __slots__ = ("cancelled", "depth", "exhausted", "ready", "source")
+
+    def __init__(self, source: Iterator[tuple[Tensor, ...]], depth: Callable[[], int]) -> None:
+        self.source = source
+        self.depth = depth
+        self.ready: SimpleQueue[Sent | _End] = SimpleQueue()
+        self.exhausted = False
+        self.cancelled = False
+
+
+@final
+class _Shared:
+    """What the thread and its owner both see."""
+
+    __slots__ = ("bell", "epochs", "lock", "stopped")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Guards the list of epochs."""
+        self.epochs: list[_Epoch] = []
+        self.stopped = False
+        self.bell: SimpleQueue[None] = SimpleQueue()
+        """Rung when there may be something to do."""
+
+    def snapshot(self) -> list[_Epoch]:
+        with self.lock:
+            return list(self.epochs)
+
+
+@final
+class Prefetcher:
+    """Runs sources of batches on one thread of its own.
+
+    Args:
+        transfer: Brings what a source yields to the device.
+    """
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._shared = _Shared()
+        self._transfer = transfer
+        thread = threading.Thread(
+            target=_serve, args=(self._shared, transfer), name="flodl-prefetch", daemon=True
+        )
+        thread.start()
+        self._owner = os.getpid()
+        # Also runs at the exit of the interpreter, before it takes torch away from the thread.
+        self._finalizer = weakref.finalize(self, _stop, self._shared, thread, self._owner)
+
+    def epoch(
+        self, source: Iterator[tuple[Tensor, ...]], depth: Callable[[], int]
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Load a source ahead and yield its batches; closing the iterator cancels the rest.
+
+        Args:
+            source: Runs on the thread; its exceptions are raised here. It is closed there, too.
+            depth: How many batches may be ready and unfetched; asked before each.
+
+        Raises:
+            StateError: The prefetcher was closed, or belongs to the process that forked this one.
+        """
+        shared, transfer, owner = self._shared, self._transfer, self._owner
+        epoch = _Epoch(source, depth)
+        with shared.lock:
+            shared.epochs.append(epoch)
+        shared.bell.put(None)
+        try:
+            while (sent := _fetch(shared, epoch)) is not None:
+                yield transfer.receive(sent)
+                _check_owner(owner)
+        finally:
+            if os.getpid() == owner:
+                epoch.cancelled = True
+                _empty(epoch.ready)
+                shared.bell.put(None)
+
+    def active(self) -> int:
+        """Epochs that are neither finished nor cancelled."""
+        return sum(not (e.cancelled or e.exhausted) for e in self._shared.snapshot())
+
+    def wake(self) -> None:
+        """Let the thread ask for the depths again."""
+        self._shared.bell.put(None)
+
+    def close(self) -> None:
+        """End the thread; epochs under way end where they are."""
+        self._finalizer()
+
+
+def _check_owner(owner: int) -> None:
+    # In a process forked from ours there is no such thread, and its lock may be taken for ever.
+    if os.getpid() != owner:
+        raise StateError(
+            "this epoch was begun before the process was forked, and its batches are read in the "
+            "parent; start it again here, with start_batch= to go on from the same place"
+        )
+
+
+def _fetch(shared: _Shared, epoch: _Epoch) -> Sent | None:
+    """The next batch of an epoch, ``None`` behind the last.
+
+    Raises:
+        Exception: What the source raised, or that the prefetcher was closed.
+    """
+    item = epoch.ready.get()
+    if isinstance(item, _End):
+        if item.failure is None:
+            return None
+        try:
+            raise item.failure
+        finally:
+            # Its traceback leads here, and from here to the loader: no ring, please.
+            del item
+    shared.bell.put(None)
+    return item
+
+
+def _empty(queue: SimpleQueue[Any]) -> None:
+    with suppress(Empty):
+        while True:
+            queue.get_nowait()
+
+
+def _serve(shared: _Shared, transfer: Transfer) -> None:
+    while (epoch := _next_task(shared)) is not None:
+        _advance(shared, epoch, transfer)
+        # A data set may be large, and the thread may sleep for long.
+        del epoch
+
+
+def _next_task(shared: _Shared) -> _Epoch | None:
+    """Wait for an epoch that needs a batch or has to be put away; ``None`` at the end."""
+    while True:
+        # Emptied before looking: whatever happens afterwards rings again.
+        _empty(shared.bell)
+        epochs = shared.snapshot()
+        for epoch in epochs:
+            # Cancelled ones first: they may hold processes that the next one needs.
+            if epoch.cancelled or shared.stopped:
+                return epoch
+        if shared.stopped:
+            return None
+        for epoch in epochs:
+            if epoch.ready.qsize() < max(1, epoch.depth()):
+                return epoch
+        del epochs
+        shared.bell.get()
+
+
+def _advance(shared: _Shared, epoch: _Epoch, transfer: Transfer) -> None:
+    """Load one batch of an epoch, or put the epoch away when nothing is left to do."""
+    sent: Sent | None = None
+    failure: BaseException | None = None
+    if shared.stopped:
+        failure = StateError(
+            "the loader was closed in the middle of this epoch; start the epoch again, with "
+            "start_batch= to go on from here"
+        )
+    elif not epoch.cancelled:
+        try:
+            sent = transfer.send(next(epoch.source))
+        except StopIteration:
+            pass
+        except BaseException as error:
+            failure = error
+    if sent is None:
+        _close_source(epoch)
+    if sent is not None:
+        if not epoch.cancelled:
+            epoch.ready.put(sent)
+        return
+    epoch.exhausted = True
+    with shared.lock:
+        shared.epochs.remove(epoch)
+    epoch.ready.put(_End(failure))
+    # Its traceback leads to this frame.
+    del failure
+
+
+def _close_source(epoch: _Epoch) -> None:
+    close = getattr(epoch.source, "close", None)
+    if close is not None:
+        close()
+
+
+def _stop(shared: _Shared, thread: threading.Thread, owner: int) -> None:
+    if os.getpid() != owner:  # as above
+        return
+    shared.stopped = True
+    shared.bell.put(None)
+    # The last reference to a loader may be dropped by its own thread.
+    if thread is not threading.current_thread():
+        thread.join(_FAREWELL_SECONDS)

@@ -1,0 +1,172 @@
+"""The feed that loads batches ahead of the consumer instead of keeping the data set."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, final
+
+from flodl.data.budget import CPU_DEPTH
+from flodl.data.feed import Feed, read_rows, rows_of
+from flodl.data.prefetch import Prefetcher
+from flodl.data.processes import WorkerProcesses
+from flodl.data.transfer import transfer_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import torch
+    from torch import Tensor
+
+    from flodl.data.budget import Memory
+    from flodl.data.dataset import BatchDataSet
+
+
+@final
+class _Depth:
+    """How many batches may be ready; shared with the thread that loads."""
+
+    __slots__ = ("by_user", "value")
+
+    def __init__(self, by_user: int | None) -> None:
+        self.by_user = by_user
+        self.value = CPU_DEPTH if by_user is None else by_user
+
+    def __call__(self) -> int:
+        return self.value
+
+
+@final
+class StreamingFeed(Feed):
+    """Loads batches on one thread, which brings them to the device as well.
+
+    Args:
+        source: The data set; it has at least one sample.
+        device: Where the batches shall be.
+        sample: A batch of one sample of the data set.
+        memory: The device's memory; decides the depth unless the user does.
+        batch_size: Samples per batch.
+        num_batches: Batches of a whole epoch.
+        prefetch: Batches loaded ahead; 0 loads each when it is asked for; ``None`` decides.
+        workers: Processes that read in place of the thread, 0 for none.
+    """
+
+    def __init__(
+        self,
+        source: BatchDataSet,
+        device: torch.device,
+        sample: Sequence[Tensor],
+        *,
+        memory: Memory,
+        batch_size: int,
+        num_batches: int,
+        prefetch: int | None = None,
+        workers: int = 0,
+    ) -> None:
+        self._source = source
+        self._sample = tuple(sample)
+        self._memory = memory
+        self._depth = _Depth(prefetch)
+        self._transfer = transfer_to(device)
+        self._workers = workers
+        self._processes: WorkerProcesses | None = None
+        self._prefetcher: Prefetcher | None = None
+        self._batch_bytes = batch_size * sum(tensor.nbytes for tensor in self._sample)
+        self._num_batches = num_batches
+        self._epochs = 0
+        self._owner = os.getpid()
+
+    @property
+    def field_count(self) -> int:
+        """Number of tensors in a batch."""
+        return len(self._sample)
+
+    def prefetch_depth(self) -> int:
+        """Batches loaded ahead of the consumer."""
+        return self._depth.value
+
+    def set_prefetch_depth(self, depth: int) -> None:
+        """Decide the depth, for epochs under way as well.
+
+        Raises:
+            ValueError: Zero, though processes are there to read ahead.
+        """
+        if depth == 0 and self._workers:
+            raise ValueError(
+                f"a prefetch depth of 0 leaves the {self._workers} worker processes nothing to do "
+                "ahead; use at least 1, or make the loader with workers=0"
+            )
+        self._leave_parent()
+        self._depth.by_user = self._depth.value = depth
+        if self._prefetcher is not None:
+            self._prefetcher.wake()
+
+    def auto_resize(self) -> int:
+        """Decide the depth from the device's memory as it is now, and return it."""
+        self._leave_parent()
+        self._depth.by_user = None
+        self._measure()
+        if self._prefetcher is not None:
+            self._prefetcher.wake()
+        return self._depth.value
+
+    def batches(
+        self, order: Tensor, batch_size: int, *, seed: int = 0
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the batches in order; closing the iterator cancels what is not fetched."""
+        if len(order) == 0:
+            return
+        if self._depth.by_user is None:
+            self._measure()
+        self._epochs += 1
+        if self._depth.value == 0:
+            yield from self._synchronous(order, batch_size)
+            return
+        yield from self._ahead(order, batch_size, seed)
+
+    def close(self) -> None:
+        """End the thread and the processes."""
+        self._leave_parent()
+        prefetcher, self._prefetcher = self._prefetcher, None
+        self._processes = None
+        if prefetcher is not None:
+            prefetcher.close()
+
+    def _leave_parent(self) -> None:
+        """In a forked process, leave thread and processes to the one they belong to."""
+        if os.getpid() != self._owner:
+            self._owner = os.getpid()
+            self._prefetcher = self._processes = None
+
+    def _measure(self) -> None:
+        self._depth.value = self._memory.depth(
+            batch_bytes=self._batch_bytes,
+            num_batches=self._num_batches,
+            first_epoch=self._epochs == 0,
+        )
+
+    def _synchronous(self, order: Tensor, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
+        for batch in _read(self._source, self._sample, order, batch_size):
+            yield self._transfer.receive(self._transfer.send(batch))
+
+    def _ahead(self, order: Tensor, batch_size: int, seed: int) -> Iterator[tuple[Tensor, ...]]:
+        self._leave_parent()
+        if self._workers:
+            if self._processes is None:
+                self._processes = WorkerProcesses(self._source, self._sample, self._workers)
+            busy = self._prefetcher.active() if self._prefetcher is not None else 0
+            self._processes.prepare(busy + 1)
+            source = self._processes.batches(order, batch_size, seed=seed)
+        else:
+            source = _read(self._source, self._sample, order, batch_size)
+        # After the processes: they are forked from a program with one thread less.
+        if self._prefetcher is None:
+            self._prefetcher = Prefetcher(self._transfer)
+        yield from self._prefetcher.epoch(source, self._depth)
+
+
+def _read(
+    source: BatchDataSet, like: Sequence[Tensor], order: Tensor, batch_size: int
+) -> Iterator[tuple[Tensor, ...]]:
+    # A function and no method: the thread that runs it must not keep the feed alive.
+    for rows in rows_of(order, batch_size):
+        yield read_rows(source, rows.tolist(), like=like, one_shape=False)
