@@ -23,8 +23,9 @@ from typing import IO, TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from flodl.checkpoint.digest import BLANK, digest_of
+from flodl.checkpoint.digest import BLANK, digest_of, digest_while
 from flodl.errors import CheckpointError
+from flodl.files import Disk
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 FORMAT = "fdl"
 VERSION = 3
 DIGEST = "digest"
+TRAINING = "training"
+TRAINING_PREFIX = ".training/"
+"""Tensors whose names begin so belong to the state of a training, described by the metadata
+string ``training``. No module can have such a name: whoever looks for a model passes over them."""
 RESERVED = frozenset(
     {
         "format",
@@ -42,6 +47,7 @@ RESERVED = frozenset(
         "aliases",
         "config",
         "source_config",
+        TRAINING,
         DIGEST,
     }
 )
@@ -53,7 +59,8 @@ _MAX_HEADER = 100_000_000  # the limit of the safetensors library
 _MAX_DIMENSIONS = 64
 _MAX_DIGITS = 9  # of the version number
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 1 << 14, 1 << 22
-_PIECE = 1 << 18  # fits a processor's cache: the checksum's bytes are still there when written
+_CHANGED = "the tensors changed while they were saved; save a snapshot of a model in training"
+_PIECE = 1 << 22  # large enough that handing one to the thread of the checksum costs nothing
 
 _DTYPES = {
     "F64": torch.float64,
@@ -102,6 +109,11 @@ class Header:
     aliases: Mapping[str, str]
 
     @property
+    def model_entries(self) -> tuple[Entry, ...]:
+        """The tensors of the model, in file order: all but those of a training's state."""
+        return tuple(e for e in self.entries if not e.name.startswith(TRAINING_PREFIX))
+
+    @property
     def body_size(self) -> int:
         """Bytes that follow the header."""
         return self.entries[-1].end if self.entries else 0
@@ -125,7 +137,7 @@ class Container:
         """The stored tensor, sharing memory with the buffer."""
         count = math.prod(entry.shape)
         if count == 0:
-            return torch.empty(entry.shape, dtype=entry.dtype)
+            return torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
         flat = torch.frombuffer(
             self.buffer, dtype=entry.dtype, count=count, offset=self.offset + entry.begin
         )
@@ -162,7 +174,11 @@ def _check_storable(name: str, tensor: Tensor) -> None:
 
 
 def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
-    """The length field and the padded JSON header."""
+    """The length field and the padded JSON header.
+
+    Raises:
+        ValueError: It is too long to be read again, or not all of it is text.
+    """
     fields: dict[str, object] = {_METADATA: {key: metadata[key] for key in sorted(metadata)}}
     for entry in entries:
         fields[entry.name] = {
@@ -170,8 +186,19 @@ def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> byte
             "shape": entry.shape,
             "data_offsets": (entry.begin, entry.end),
         }
-    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    try:
+        text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        near = error.object[max(0, error.start - 30) : error.end]
+        raise ValueError(
+            f"a name or a metadata string holds no valid text behind {near!r}: escape it first"
+        ) from None
     text += b" " * (-(PREFIX_BYTES + len(text)) % _ALIGNMENT)
+    if len(text) > _MAX_HEADER:
+        raise ValueError(
+            f"names and metadata take {len(text):,} bytes and a container has room for "
+            f"{_MAX_HEADER:,}; keep large texts in a file of their own"
+        )
     return len(text).to_bytes(PREFIX_BYTES, "little") + text
 
 
@@ -193,23 +220,32 @@ def write_container(
 
     Raises:
         ValueError: As for :func:`lay_out`.
-        CheckpointError: The stream cannot be rewound, and something changed the tensors meanwhile.
+        CheckpointError: Something changed the tensors meanwhile.
     """
     entries = lay_out(tensors.items())
     blank = encode_header(entries, {**metadata, DIGEST: BLANK})
+    pieces = _pieces(tensors, entries)
     if rewindable:
+        versions = _versions(tensors)
+        disk = Disk(stream.fileno(), len(blank) + (entries[-1].end if entries else 0))
         stream.write(blank)
-        digest = digest_of(chain([blank], _written(stream, tensors, entries)))
+        digest = digest_while(blank, pieces, lambda piece: disk.wrote(stream.write(piece)))
+        # The bytes written may be others than those of the digest: nobody could load them.
+        if _versions(tensors) != versions:
+            raise CheckpointError(_CHANGED)
         stream.seek(0)
         stream.write(encode_header(entries, {**metadata, DIGEST: digest}))
         stream.seek(0, os.SEEK_END)
         return
-    digest = digest_of(chain([blank], _pieces(tensors, entries)))
+    digest = digest_of(chain([blank], pieces))
     stream.write(encode_header(entries, {**metadata, DIGEST: digest}))
-    if digest_of(chain([blank], _written(stream, tensors, entries))) != digest:
-        raise CheckpointError(
-            "the tensors changed while they were saved; save a snapshot of a model in training"
-        )
+    if digest_while(blank, _pieces(tensors, entries), stream.write) != digest:
+        raise CheckpointError(_CHANGED)
+
+
+def _versions(tensors: Mapping[str, Tensor]) -> list[int]:
+    """How often each tensor was written to, as far as torch counts it."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors.values()]
 
 
 def _pieces(tensors: Mapping[str, Tensor], entries: Iterable[Entry]) -> Iterator[memoryview]:
@@ -223,14 +259,6 @@ def _pieces(tensors: Mapping[str, Tensor], entries: Iterable[Entry]) -> Iterator
         data = memoryview((ctypes.c_char * size).from_address(dense.data_ptr())).cast("B")
         for start in range(0, size, _PIECE):
             yield data[start : start + _PIECE]
-
-
-def _written(
-    stream: IO[bytes], tensors: Mapping[str, Tensor], entries: Iterable[Entry]
-) -> Iterator[memoryview]:
-    for piece in _pieces(tensors, entries):
-        stream.write(piece)
-        yield piece
 
 
 def check_digest(container: Container, where: str) -> None:
@@ -249,7 +277,7 @@ def check_digest(container: Container, where: str) -> None:
         blank = encode_header(header.entries, {**header.metadata, DIGEST: BLANK})
         with memoryview(container.buffer) as data, data[container.offset : end] as body:
             actual = digest_of([blank, body])
-    except UnicodeEncodeError:  # a name that no program writes
+    except ValueError:  # a name that no program writes
         actual = "none"
     if actual != recorded:
         raise CheckpointError(

@@ -7,7 +7,8 @@ whoever alters a file on purpose can alter its checksum, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 try:
     from isal.isal_zlib import crc32
@@ -17,10 +18,41 @@ except ImportError:  # a processor without isal wheels
 BLANK = "crc32:00000000"
 """As long as every digest: holds the place of one that is not known yet."""
 
+_WORTH_A_THREAD = 1 << 18  # bytes: handing over costs as much as a tenth of them
+
 
 def digest_of(pieces: Iterable[bytes | memoryview]) -> str:
     """The CRC-32 of the bytes of all pieces in order, as ``crc32:`` and eight hex digits."""
     checksum = 0
     for piece in pieces:
         checksum = crc32(piece, checksum)
+    return _text(checksum)
+
+
+def digest_while(
+    begin: bytes, pieces: Iterable[memoryview], action: Callable[[memoryview], object]
+) -> str:
+    """Do something with every piece while another thread computes the digest.
+
+    Args:
+        begin: Goes into the digest first; nothing is done with it.
+        pieces: Each stays in memory until the next one is asked for.
+        action: Writes a piece, for instance.
+    """
+    checksum = crc32(begin)
+    with ThreadPoolExecutor(1) as thread:
+        for piece in pieces:
+            if len(piece) < _WORTH_A_THREAD:
+                checksum = crc32(piece, checksum)
+                action(piece)
+                continue
+            pending = thread.submit(crc32, piece, checksum)
+            try:
+                action(piece)
+            finally:
+                checksum = pending.result()
+    return _text(checksum)
+
+
+def _text(checksum: int) -> str:
     return f"crc32:{checksum:08x}"

@@ -53,7 +53,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         CheckpointError: The system refused (permission, space, a folder in the way).
     """
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, durable=True) as file:
             if is_compressed(path):
                 with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:

@@ -10,7 +10,7 @@ from typing import IO
 
 from torch import Tensor
 
-from flodl.checkpoint.container import DIGEST, Container, Entry
+from flodl.checkpoint.container import DIGEST, TRAINING, Container, Entry
 from flodl.checkpoint.files import is_compressed, read_file, read_stream, writing
 from flodl.checkpoint.store import (
     NamedTensors,
@@ -129,7 +129,7 @@ def _match(
     source: Container, model: Mapping[str, Tensor]
 ) -> tuple[dict[str, Entry], MigrateReport]:
     """The stored tensor of every model tensor that finds one, in model order."""
-    stored = source.header.entries
+    stored = source.header.model_entries
     found = _match_names(source, model)
     unchanged = list(found)
     # Further names of a tied tensor follow the first one instead of taking an unrelated entry.
@@ -159,7 +159,7 @@ def _match(
 
 
 def _match_names(source: Container, model: Mapping[str, Tensor]) -> dict[str, Entry]:
-    entries = {entry.name: entry for entry in source.header.entries}
+    entries = {entry.name: entry for entry in source.header.model_entries}
     aliases = source.header.aliases
     named = {name: entries.get(aliases.get(name, name)) for name in model}
     return {
@@ -178,7 +178,7 @@ def _write(
 ) -> None:
     views = {entry.name: source.tensor(entry) for entry in matches.values()}
     old = source.header.metadata
-    strings = {key: text for key, text in old.items() if key not in {DIGEST, "aliases"}}
+    strings = {k: text for k, text in old.items() if k not in {DIGEST, TRAINING, "aliases"}}
     strings |= own_strings("", old.get("label", ""))
     named = {name: views[entry.name] for name, entry in matches.items()}
     write_named(dest, named, strings, rewindable=rewindable)

@@ -1,15 +1,13 @@
 """Saving what an optimizer has learnt, and loading it into a new one; no pickle involved.
 
 The file is a container like a model's. Its tensors are those of ``optimizer.state_dict()``; all
-else stands as JSON under the metadata key ``optimizer``: a tensor as ``{"tensor": name}``, a tuple
-as ``{"tuple": […]}``, a mapping as ``{"dict": [[key, value], …]}``, a float that JSON lacks as
-``{"float": "inf"}``.
+else stands as JSON under the metadata key ``optimizer``, in the form of
+:mod:`flodl.checkpoint.values`.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,9 +19,11 @@ from torch.optim import Optimizer
 from flodl.checkpoint.container import Container
 from flodl.checkpoint.files import read_file
 from flodl.checkpoint.store import save_checkpoint_file
+from flodl.checkpoint.values import decode, encode
 from flodl.errors import CheckpointError
 
 _KEY = "optimizer"
+_FIELDS = {"class", "shapes", "state", "groups"}
 
 
 def save_optimizer_state(optimizer: Optimizer, path: str | os.PathLike[str]) -> None:
@@ -38,14 +38,8 @@ def save_optimizer_state(optimizer: Optimizer, path: str | os.PathLike[str]) -> 
         ValueError: The state or an option holds an object of another kind.
         CheckpointError: The file cannot be written.
     """
-    state = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
-    description = {
-        "class": type(optimizer).__name__,
-        "shapes": _shapes(optimizer),
-        "state": _encode(state["state"], "state", tensors),
-        "groups": _encode(state["param_groups"], "groups", tensors),
-    }
+    description = describe_optimizer(optimizer, "", tensors)
     text = json.dumps(description, separators=(",", ":"), allow_nan=False)
     save_checkpoint_file(path, tensors.items(), [], metadata={_KEY: text})
 
@@ -75,76 +69,76 @@ def load_optimizer_state(optimizer: Optimizer, path: str | os.PathLike[str]) -> 
             f"{where} holds no optimizer state; load a file written by save_optimizer_state"
         )
     try:
-        description = _parse(text)
-        _check_fit(description, optimizer, where)
-        state, groups = _read_state(description, container)
+        state = read_optimizer(json.loads(text), optimizer, tensor_finder(container), where)
     except (ValueError, RecursionError) as problem:
         raise CheckpointError(f"{where} has a damaged optimizer state: {problem}") from None
+    optimizer.load_state_dict(state)
+
+
+def describe_optimizer(
+    optimizer: Optimizer, prefix: str, tensors: dict[str, Tensor]
+) -> dict[str, object]:
+    """Return an optimizer's state as JSON data.
+
+    Args:
+        optimizer: As for :func:`save_optimizer_state`.
+        prefix: What the names of its tensors shall begin with.
+        tensors: Takes the tensors of the state: the optimizer's own, no copies.
+
+    Raises:
+        ValueError: The state or an option holds an object that a checkpoint cannot keep.
+    """
+    state = optimizer.state_dict()
+    return {
+        "class": type(optimizer).__name__,
+        "shapes": _shapes(optimizer),
+        "state": encode(state["state"], f"{prefix}state", tensors),
+        "groups": encode(state["param_groups"], f"{prefix}groups", tensors),
+    }
+
+
+def read_optimizer(
+    description: Any, optimizer: Optimizer, tensor: Callable[[str], Tensor], where: str
+) -> dict[str, Any]:
+    """Check a description against an optimizer; returns what its ``load_state_dict`` takes.
+
+    Args:
+        description: What :func:`describe_optimizer` returned.
+        optimizer: The one to load; it is not changed.
+        tensor: Gives a copy of the tensor of a name.
+        where: The file, for messages.
+
+    Raises:
+        CheckpointError: It belongs to another class of optimizer or to other parameters.
+        ValueError: The description is damaged.
+    """
+    if not isinstance(description, dict) or description.keys() != _FIELDS:
+        raise ValueError("it does not consist of class, shapes, state and groups")
+    _check_fit(description, optimizer, where)
+    state, groups = _read_state(description, tensor)
     _move_options(groups, optimizer)
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    return {"state": state, "param_groups": groups}
+
+
+def tensor_finder(container: Container) -> Callable[[str], Tensor]:
+    """Return a function that copies a stored tensor, so that the file need not stay mapped.
+
+    It raises ``ValueError`` for a name that the container lacks.
+    """
+    entries = {entry.name: entry for entry in container.header.entries}
+    aliases = container.header.aliases
+
+    def tensor(name: str) -> Tensor:
+        entry = entries.get(aliases.get(name, name))
+        if entry is None:
+            raise ValueError(f"the tensor {name!r} is not in the file")
+        return container.tensor(entry).clone()
+
+    return tensor
 
 
 def _shapes(optimizer: Optimizer) -> list[list[list[int]]]:
     return [[list(p.shape) for p in group["params"]] for group in optimizer.param_groups]
-
-
-def _encode(value: object, path: str, tensors: dict[str, Tensor]) -> object:
-    """A value as JSON data; its tensors are collected under the path that leads to them."""
-    if isinstance(value, Tensor):
-        tensors[path] = value
-        return {"tensor": path}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple):
-        items = [_encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
-        return items if isinstance(value, list) else {"tuple": items}
-    if isinstance(value, Mapping):
-        if not all(isinstance(key, int | str) for key in value):
-            raise ValueError(f"optimizer {path} has keys that are neither numbers nor strings")
-        return {"dict": [[k, _encode(v, f"{path}/{k}", tensors)] for k, v in value.items()]}
-    raise ValueError(
-        f"optimizer {path} is a {type(value).__name__}, which a checkpoint cannot keep: "
-        "it takes tensors, numbers, strings, and lists, tuples and mappings of them"
-    )
-
-
-def _decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """The inverse of :func:`_encode`."""
-    if isinstance(value, list):
-        return [_decode(item, tensor) for item in value]
-    if not isinstance(value, dict):
-        return value
-    match value:
-        case {"tensor": str(name), **rest} if not rest:
-            return tensor(name)
-        case {"tuple": list(items), **rest} if not rest:
-            return tuple(_decode(item, tensor) for item in items)
-        case {"float": "inf" | "-inf" | "nan" as text, **rest} if not rest:
-            return float(text)
-        case {"dict": list(pairs), **rest} if not rest:
-            return dict(_decode_pair(pair, tensor) for pair in pairs)
-    raise ValueError(f"{str(value)[:80]} is no value")
-
-
-def _decode_pair(pair: Any, tensor: Callable[[str], Tensor]) -> tuple[int | str, Any]:
-    match pair:
-        case [int() | str() as key, value]:
-            return key, _decode(value, tensor)
-    raise ValueError(f"{str(pair)[:80]} is no key with a value")
-
-
-def _parse(text: str) -> dict[str, Any]:
-    description = json.loads(text)
-    if isinstance(description, dict) and description.keys() == {
-        "class",
-        "shapes",
-        "state",
-        "groups",
-    }:
-        return description
-    raise ValueError("it does not consist of class, shapes, state and groups")
 
 
 def _check_fit(description: Mapping[str, Any], optimizer: Optimizer, where: str) -> None:
@@ -178,20 +172,11 @@ def _check_fit(description: Mapping[str, Any], optimizer: Optimizer, where: str)
 
 
 def _read_state(
-    description: Mapping[str, Any], container: Container
+    description: Mapping[str, Any], tensor: Callable[[str], Tensor]
 ) -> tuple[dict[int | str, Any], list[dict[str, Any]]]:
     """State by parameter number and the groups, as ``load_state_dict`` takes them."""
-    entries = {entry.name: entry for entry in container.header.entries}
-    aliases = container.header.aliases
-
-    def tensor(name: str) -> Tensor:
-        entry = entries.get(aliases.get(name, name))
-        if entry is None:
-            raise ValueError(f"the tensor {name!r} is not in the file")
-        return container.tensor(entry).clone()  # the file need not stay mapped
-
-    state = _decode(description["state"], tensor)
-    groups = _decode(description["groups"], tensor)
+    state = decode(description["state"], tensor)
+    groups = decode(description["groups"], tensor)
     count = sum(len(shapes) for shapes in description["shapes"])
     if not isinstance(state, dict) or not all(
         isinstance(key, str) or (0 <= key < count and isinstance(value, dict))

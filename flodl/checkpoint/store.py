@@ -17,6 +17,8 @@ from torch import Tensor
 from flodl.checkpoint.container import (
     FORMAT,
     RESERVED,
+    TRAINING,
+    TRAINING_PREFIX,
     VERSION,
     Container,
     Entry,
@@ -189,8 +191,11 @@ def load_checkpoint_file(
 
 
 def checkpoint_keys(path: str | os.PathLike[str]) -> list[str]:
-    """The names stored in a file, in file order; reads the header only."""
-    return [entry.name for entry in read_file_header(path).entries]
+    """The names stored in a file, in file order; reads the header only.
+
+    Those of a training's state, which begin with ``.training/``, are left out.
+    """
+    return [entry.name for entry in read_file_header(path).model_entries]
 
 
 def checkpoint_version(path: str | os.PathLike[str]) -> int:
@@ -199,20 +204,27 @@ def checkpoint_version(path: str | os.PathLike[str]) -> int:
 
 
 def checkpoint_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The strings stored beside the tensors (label, hash, …); reads the header only."""
-    return dict(read_file_header(path).metadata)
+    """The strings stored beside the tensors (label, hash, …); reads the header only.
+
+    The state of a training, which only resuming can use, is left out.
+    """
+    metadata = dict(read_file_header(path).metadata)
+    metadata.pop(TRAINING, None)
+    return metadata
 
 
 def tensors_by_name(params: NamedTensors, buffers: NamedTensors) -> dict[str, Tensor]:
     """Tensors by qualified name, parameters first.
 
     Raises:
-        ValueError: A name is given twice.
+        ValueError: A name is given twice, or belongs to the container.
     """
     named: dict[str, Tensor] = {}
     for source in (params, buffers):
         for given, tensor in source:
             name = qualify(given)
+            if name.startswith(TRAINING_PREFIX):
+                raise ValueError(f"no tensor of a model can be named {name}; rename it")
             if name in named:
                 raise ValueError(f"two tensors are named {name}; a checkpoint needs one name each")
             named[name] = tensor
@@ -256,6 +268,13 @@ def _metadata(
         if not isinstance(key, str) or not isinstance(value, str):
             raise ValueError(f"metadata {key!r} must be a string; encode it, for instance as JSON")
     return {**own_strings(hash or "", label), **kept, **extra}
+
+
+def checkpoint_strings(
+    hash: str | None, label: str, config: Mapping[str, Any] | None, metadata: Mapping[str, str]
+) -> dict[str, str]:
+    """The metadata of a checkpoint; the arguments are those of :func:`save_checkpoint`."""
+    return _metadata(hash, label, _optional_metadata(config, None, None, None), metadata)
 
 
 def own_strings(hash: str, label: str) -> dict[str, str]:
@@ -314,11 +333,11 @@ def _fill(
 ) -> LoadReport:
     if on_shape_mismatch not in ("error", "skip"):
         raise ValueError(f"on_shape_mismatch must be 'error' or 'skip', not {on_shape_mismatch!r}")
-    _check_hash(container.header.metadata.get("structural_hash", ""), hash)
+    check_hash(container.header.metadata.get("structural_hash", ""), hash)
     matches = _match(container, model)
     misfits = [name for name, entry in matches.items() if entry.shape != model[name].shape]
     if misfits and on_shape_mismatch == "error":
-        raise ShapeMismatch(_describe_misfits(misfits, matches, model))
+        raise ShapeMismatch(describe_misfits(misfits, matches, model))
     for name in misfits:
         del matches[name]
     for name, entry in matches.items():
@@ -329,12 +348,17 @@ def _fill(
     taken = {entry.name for entry in matches.values()}
     return LoadReport(
         loaded=list(matches),
-        skipped=[entry.name for entry in container.header.entries if entry.name not in taken],
+        skipped=[e.name for e in container.header.model_entries if e.name not in taken],
         missing=[name for name in model if name not in matches],
     )
 
 
-def _check_hash(stored: str, wanted: str | None) -> None:
+def check_hash(stored: str, wanted: str | None) -> None:
+    """Compare two structural hashes, if there are two.
+
+    Raises:
+        ArchitectureMismatch: They differ.
+    """
     if stored and wanted and stored != wanted:
         raise ArchitectureMismatch(
             f"the checkpoint was saved from another architecture: its structural hash is {stored}, "
@@ -344,15 +368,16 @@ def _check_hash(stored: str, wanted: str | None) -> None:
 
 def _match(container: Container, model: Mapping[str, Tensor]) -> dict[str, Entry]:
     """The stored tensor of every model tensor that has one, in model order."""
-    entries = {entry.name: entry for entry in container.header.entries}
+    entries = {entry.name: entry for entry in container.header.model_entries}
     aliases = container.header.aliases
     matches = {name: entries.get(aliases.get(name, name)) for name in model}
     return {name: entry for name, entry in matches.items() if entry is not None}
 
 
-def _describe_misfits(
+def describe_misfits(
     misfits: Iterable[str], matches: Mapping[str, Entry], model: Mapping[str, Tensor]
 ) -> str:
+    """Tell of every tensor whose shape in the file is another than in the model."""
     lines = [
         f"  {name}: file {list(matches[name].shape)}, model {list(model[name].shape)}"
         for name in misfits

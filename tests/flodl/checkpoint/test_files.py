@@ -9,6 +9,7 @@ import pickle
 import resource
 import signal
 import stat
+import threading
 import zlib
 from contextlib import contextmanager
 
@@ -80,6 +81,45 @@ def test_a_save_that_fails_half_way_leaves_the_previous_file_and_nothing_else(sa
         save_checkpoint_file(saved, [("a/weight", torch.zeros(1_000_000))], [])
     assert holds_tensors(saved)
     assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_tensors_that_another_thread_trains_on_do_not_replace_the_previous_file(saved):
+    weight, stop = torch.zeros(8_000_000), threading.Event()
+
+    def train():
+        while not stop.is_set():
+            weight[:4_000_000].add_(1)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        with pytest.raises(CheckpointError, match="changed while they were saved; save a snapshot"):
+            save_checkpoint_file(saved, [("w", weight)], [])
+    finally:
+        stop.set()
+        thread.join()
+    assert holds_tensors(saved)
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_a_name_as_long_as_the_file_system_allows(tmp_path):
+    path = tmp_path / ("ä" * 125 + ".fdl")
+    save_checkpoint_file(path, TENSORS.items(), [])
+    assert holds_tensors(path)
+
+
+def test_a_link_to_a_file_in_a_missing_folder_makes_the_folder_and_a_ring_of_links_is_refused(
+    tmp_path,
+):
+    link, ring = tmp_path / "last.fdl", tmp_path / "ring.fdl"
+    link.symlink_to("runs/7/model.fdl")
+    save_checkpoint_file(link, TENSORS.items(), [])
+    assert link.is_symlink()
+    assert holds_tensors(tmp_path / "runs/7/model.fdl")
+    ring.symlink_to(ring)
+    with pytest.raises(CheckpointError, match=r"ring\.fdl: Too many levels of symbolic links"):
+        save_checkpoint_file(ring, TENSORS.items(), [])
+    assert ring.is_symlink()
 
 
 def test_missing_parent_folders_are_created(tmp_path):

@@ -1,0 +1,83 @@
+"""The states of all random generators that a training step may draw from."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flodl import log
+
+
+def generator_states() -> dict[str, Any]:
+    """Return the states of torch's generators (CPU, every CUDA device), Python's and NumPy's.
+
+    Those of NumPy and Python are the global ones; a generator that a program made for itself is
+    the program's to keep.
+    """
+    name, key, position, has_gauss, gauss = np.random.get_state()
+    version, words, following = random.getstate()
+    # Hundreds of words each: as tensors they cost a checkpoint next to nothing.
+    return {
+        "torch": torch.get_rng_state(),
+        # A device that nothing has used yet has drawn nothing either.
+        "cuda": torch.cuda.get_rng_state_all() if _cuda_in_use() else [],
+        "python": (version, torch.tensor(words, dtype=torch.int64, device="cpu"), following),
+        "numpy": (
+            str(name),
+            torch.from_numpy(np.asarray(key, np.int64)),
+            int(position),
+            int(has_gauss),
+            float(gauss),
+        ),
+    }
+
+
+def check_generator_states(states: Any) -> None:
+    """Make sure that states have the form of :func:`generator_states`.
+
+    Raises:
+        ValueError: They have not.
+    """
+    now = torch.get_rng_state()
+    match states:
+        case {
+            "torch": Tensor(dtype=now.dtype, shape=now.shape),
+            "cuda": list(devices),
+            "python": (int(), Tensor(dtype=torch.int64), _),
+            "numpy": (str(), Tensor(dtype=torch.int64), _, _, _),
+        } if all(isinstance(state, Tensor) and state.dtype == now.dtype for state in devices):
+            return
+    raise ValueError("it does not hold the states of torch's, Python's and NumPy's generators")
+
+
+def set_generator_states(states: dict[str, Any]) -> None:
+    """Let all generators go on from the given states.
+
+    Raises:
+        ValueError: A state is none.
+        RuntimeError: Likewise, told by torch.
+        TypeError: Likewise, told by Python.
+    """
+    name, key, position, has_gauss, gauss = states["numpy"]
+    np.random.set_state((name, np.array(key.tolist(), np.uint32), position, has_gauss, gauss))
+    version, words, following = states["python"]
+    random.setstate((version, tuple(words.tolist()), following))
+    torch.set_rng_state(states["torch"])
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if len(states["cuda"]) != here:
+        if states["cuda"]:
+            log.warning(
+                f"the training ran on a machine with {len(states['cuda'])} CUDA devices, this one "
+                f"has {here}: random numbers drawn on them, as for dropout, will be others"
+            )
+        return
+    for device, state in enumerate(states["cuda"]):
+        torch.cuda.set_rng_state(state, device)
+
+
+def _cuda_in_use() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

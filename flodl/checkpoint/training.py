@@ -1,0 +1,184 @@
+"""A model's checkpoint that also holds all a training needs to go on as if it had never stopped.
+
+To every other reader the file is a checkpoint of the model: the rest are tensors whose names begin
+with ``.training/`` and the metadata string ``training``, a JSON object in the form of
+:mod:`flodl.checkpoint.values`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from flodl.checkpoint.container import TRAINING, TRAINING_PREFIX, Container, Entry
+from flodl.checkpoint.files import is_compressed, read_file, writing
+from flodl.checkpoint.store import check_hash, checkpoint_strings, describe_misfits, write_named
+from flodl.checkpoint.values import decode, encode
+from flodl.errors import CheckpointError, ShapeMismatch
+
+_FIELDS = ("position", "optimizer", "random", "carried", "observed", "states", "extra")
+
+
+def describe_training(facts: Mapping[str, object], tensors: dict[str, Tensor]) -> dict[str, object]:
+    """Return facts as JSON data; their tensors are collected under names of the reserved prefix.
+
+    Raises:
+        ValueError: A fact holds an object that a checkpoint cannot keep.
+    """
+    return {
+        name: encode(value, f"{TRAINING_PREFIX}{name}", tensors) for name, value in facts.items()
+    }
+
+
+def save_training_file(
+    path: str | os.PathLike[str],
+    named: Mapping[str, Tensor],
+    description: Mapping[str, object] | None,
+    hash: str | None,
+    *,
+    label: str,
+    config: Mapping[str, Any] | None,
+    metadata: Mapping[str, str],
+) -> None:
+    """Write the file atomically.
+
+    Args:
+        path: Where to.
+        named: The model's tensors by qualified name, and those of the training.
+        description: All else of the training, as JSON data; None leaves it out.
+        hash: Structural hash of the model.
+        label: Name of the model.
+        config: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
+        metadata: Likewise.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+        ValueError: A tensor cannot be stored.
+    """
+    strings = checkpoint_strings(hash, label, config, metadata)
+    if description is not None:
+        strings[TRAINING] = json.dumps(description, separators=(",", ":"), allow_nan=False)
+    with writing(path) as dest:
+        write_named(dest, named, strings, rewindable=not is_compressed(path))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFile:
+    """What such a file holds, read and checked in itself.
+
+    Attributes:
+        where: The file, for messages.
+        container: Header and tensors.
+        description: The state of the training; its values are still encoded.
+    """
+
+    where: str
+    container: Container
+    description: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> TrainingFile:
+        """Read a file.
+
+        Raises:
+            CheckpointError: It is unreadable or damaged, or holds a model alone.
+        """
+        where = f"checkpoint {os.fspath(path)}"
+        container = read_file(path)
+        text = container.header.metadata.get(TRAINING)
+        if text is None:
+            raise CheckpointError(
+                f"{where} holds a model and no state of a training to resume; a run keeps that in "
+                "its last.fdl. To begin anew from these weights, load them in the model factory"
+            )
+        try:
+            description = json.loads(text)
+        except (ValueError, RecursionError) as problem:
+            raise CheckpointError(f"{where} has a damaged training state: {problem}") from None
+        fields = description.keys() if isinstance(description, dict) else ()
+        missing = [name for name in _FIELDS if name not in fields]
+        if missing:
+            raise CheckpointError(
+                f"{where} has a damaged training state, or one of another version of flodl: it "
+                f"lacks {', '.join(missing)}"
+            )
+        return cls(where, container, description)
+
+    def value(self, field: str) -> Any:
+        """Decode one field; its tensors are copies.
+
+        Raises:
+            ValueError: It is damaged.
+        """
+        return decode(self.description[field], self.tensor)
+
+    def tensor(self, name: str) -> Tensor:
+        """Copy a tensor of the training, so that the file need not stay mapped.
+
+        Raises:
+            ValueError: The file has none of this name.
+        """
+        header = self.container.header
+        entry = self._entries().get(header.aliases.get(name, name))
+        if entry is None or not name.startswith(TRAINING_PREFIX):
+            raise ValueError(f"the tensor {name!r} is not in the file")
+        return self.container.tensor(entry).clone()
+
+    def model_values(
+        self, model: Mapping[str, Tensor], hash: str | None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Pair every tensor of a model with its value in the file, which must be its very own.
+
+        Args:
+            model: Tensors by qualified name, further names of shared ones included.
+            hash: Structural hash of the model.
+
+        Returns:
+            ``(tensor of the model, value in the file)``; nothing has been copied yet.
+
+        Raises:
+            ArchitectureMismatch: Both sides have a structural hash and they differ.
+            ShapeMismatch: Tensors have the same name and another shape.
+            CheckpointError: One side has tensors that the other lacks, or of another dtype.
+        """
+        header = self.container.header
+        check_hash(header.metadata.get("structural_hash", ""), hash)
+        entries = self._entries()
+        stored = {entry.name: entry for entry in header.model_entries}
+        stored |= {alias: entries[name] for alias, name in header.aliases.items()}
+        self._check_names(stored, model)
+        misfits = [name for name, tensor in model.items() if stored[name].shape != tensor.shape]
+        if misfits:
+            raise ShapeMismatch(describe_misfits(misfits, stored, model))
+        for name, tensor in model.items():
+            if stored[name].dtype != tensor.dtype:
+                raise CheckpointError(
+                    f"{self.where} cannot be resumed: {name} is {stored[name].dtype} in the file "
+                    f"and {tensor.dtype} in the model; build the model the way it was built"
+                )
+        return [(tensor, self.container.tensor(stored[name])) for name, tensor in model.items()]
+
+    def _check_names(self, stored: Mapping[str, Entry], model: Mapping[str, Tensor]) -> None:
+        missing = [name for name in model if name not in stored]
+        surplus = [
+            name for name in stored if name not in model and not name.startswith(TRAINING_PREFIX)
+        ]
+        if missing or surplus:
+            facts = [("lacks", missing), ("has besides", surplus)]
+            told = "; ".join(
+                f"the file {verb} {', '.join(names[:3])}{' and more' if names[3:] else ''}"
+                for verb, names in facts
+                if names
+            )
+            raise CheckpointError(
+                f"{self.where} cannot be resumed with this model: {told}; build the model the way "
+                "it was built"
+            )
+
+    def _entries(self) -> dict[str, Entry]:
+        return {entry.name: entry for entry in self.container.header.entries}

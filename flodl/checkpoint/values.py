@@ -1,0 +1,76 @@
+"""Nested Python values as JSON data beside named tensors, so that a container can hold them.
+
+A tensor becomes ``{"tensor": name}``, a tuple ``{"tuple": […]}``, a mapping
+``{"dict": [[key, value], …]}``, a float that JSON lacks ``{"float": "inf"}``. Nothing else than
+these, numbers, strings, booleans, None and lists can be kept: no pickle is involved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+def encode(value: object, path: str, tensors: dict[str, Tensor]) -> object:
+    """Return a value as JSON data; its tensors are collected under the path that leads to them.
+
+    Raises:
+        ValueError: The value contains an object of another kind.
+    """
+    if isinstance(value, Tensor):
+        # Keys may have slashes, and 1 and "1" are two: different ways may be spelt alike.
+        while path in tensors and tensors[path] is not value:
+            path += "'"
+        tensors[path] = value
+        return {"tensor": path}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        items = [encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, int | str) for key in value):
+            raise ValueError(f"{path} has keys that are neither numbers nor strings")
+        return {"dict": [[k, encode(v, f"{path}/{k}", tensors)] for k, v in value.items()]}
+    raise ValueError(
+        f"{path} is a {type(value).__name__}, which a checkpoint cannot keep: "
+        "it takes tensors, numbers, strings, and lists, tuples and mappings of them"
+    )
+
+
+def decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """Return what :func:`encode` was given.
+
+    Args:
+        value: JSON data.
+        tensor: Finds a tensor by the name it was collected under.
+
+    Raises:
+        ValueError: The data were made by no :func:`encode`.
+    """
+    if isinstance(value, list):
+        return [decode(item, tensor) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"tensor": str(name), **rest} if not rest:
+            return tensor(name)
+        case {"tuple": list(items), **rest} if not rest:
+            return tuple(decode(item, tensor) for item in items)
+        case {"float": "inf" | "-inf" | "nan" as text, **rest} if not rest:
+            return float(text)
+        case {"dict": list(pairs), **rest} if not rest:
+            return dict(_decode_pair(pair, tensor) for pair in pairs)
+    raise ValueError(f"{str(value)[:80]} is no value")
+
+
+def _decode_pair(pair: Any, tensor: Callable[[str], Tensor]) -> tuple[int | str, Any]:
+    match pair:
+        case [int() | str() as key, value]:
+            return key, decode(value, tensor)
+    raise ValueError(f"{str(pair)[:80]} is no key with a value")

@@ -1,0 +1,26 @@
+"""Nested values as JSON and tensors, and snapshots of tensors."""
+
+import json
+
+import torch
+
+from flodl.checkpoint.snapshot import snapshot
+from flodl.checkpoint.values import decode, encode
+
+
+def test_ways_that_are_spelt_alike_lead_to_their_own_tensors():
+    one, two, three, four = torch.tensor([1, 2, 3, 4])
+    value = {"a/b": one, "a": {"b": two}, 1: three, "1": four, "again": one}
+    tensors = {}
+    text = json.dumps(encode(value, "state", tensors))
+    assert decode(json.loads(text), tensors.__getitem__) == value
+
+
+def test_a_snapshot_reuses_each_buffer_once():
+    shared = torch.ones(3)
+    former = snapshot({"a": shared, "b": shared})
+    assert former["a"] is former["b"]
+    values = {"a": torch.tensor([1.0, 2, 3]), "b": torch.tensor([4.0, 5, 6])}
+    copies = snapshot(values, former)
+    assert copies["a"] is former["a"]
+    assert [copy.tolist() for copy in copies.values()] == [[1, 2, 3], [4, 5, 6]]
