@@ -23,6 +23,8 @@ from flodl.graph.state import Stateful, outermost_stateful
 from flodl.graph.topology import Topology
 from flodl.graph.tree import Tree
 
+_COUNTERS = ("training_step", "step_count", "epoch_step", "epoch_count")
+
 
 class Graph(
     Stateful,
@@ -305,6 +307,33 @@ class Graph(
     def epoch_count(self) -> int:
         """Epochs ended since the graph was built."""
         return self._progress.epoch_count
+
+    def observed_state(self) -> dict[str, Any]:
+        """Return metrics and counters of this graph, nested ones aside, for another process.
+
+        Buffered values are read, which on a device waits for them. Times of nodes are left out:
+        they say something about the machine that measured them.
+
+        Raises:
+            StateError: A recorded tensor was changed in place.
+        """
+        counts = {name: getattr(self._progress, name) for name in _COUNTERS}
+        return {"metrics": self._metrics.state(), "counts": counts}
+
+    def set_observed_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with metrics and counters as :meth:`observed_state` returned them.
+
+        Raises:
+            ValueError: It is no such state; nothing is changed.
+        """
+        counts = state.get("counts")
+        if not isinstance(counts, dict) or counts.keys() != set(_COUNTERS):
+            raise ValueError(f"the counters are not {', '.join(_COUNTERS)}")
+        if not all(type(count) is int and count >= 0 for count in counts.values()):
+            raise ValueError(f"the counters are no numbers of steps: {counts}")
+        self._metrics.set_state(state.get("metrics", {}))
+        for name, count in counts.items():
+            setattr(self._progress, name, count)
 
     # --- Devices ---------------------------------------------------------------------------
 

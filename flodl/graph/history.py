@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
@@ -106,6 +106,51 @@ class MetricHistory:
         """Start the clock, unless it runs."""
         if self.started is None:
             self.started = self._clock()
+
+    # --- For another process ---------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return all values: text, numbers and float64 tensors, for :meth:`set_state`.
+
+        Raises:
+            StateError: A recorded tensor was changed in place.
+        """
+        buffers = self._read(list(self._points))
+        return {
+            "passed": None if self.started is None else self._clock() - self.started,
+            "flushes": _column(self._flush_times),
+            "buffers": {name: _column(values) for name, values in buffers.items()},
+            "points": {
+                name: torch.tensor(points, dtype=torch.float64, device="cpu").reshape(-1, 2)
+                for name, points in self._points.items()
+            },
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state` returned; everything recorded here is lost.
+
+        Raises:
+            ValueError: It is no such state; nothing is changed.
+        """
+        try:
+            passed = None if state["passed"] is None else float(state["passed"])
+            flushes: list[float] = _vector(state["flushes"])
+            buffers: dict[str, list[Entry]] = {
+                name: [*_vector(values)] for name, values in state["buffers"].items()
+            }
+            points = {
+                name: [Point(*map(float, pair)) for pair in pairs.tolist()]
+                for name, pairs in state["points"].items()
+            }
+            if buffers.keys() != points.keys():
+                raise ValueError("buffers and points have other names")
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            raise ValueError(f"this is no history of metrics: {problem}") from problem
+        self.started = None if passed is None else self._clock() - passed
+        self._flush_times, self._points = flushes, points
+        self._pending, self._limits = {}, {}
+        for name, entries in buffers.items():
+            self._replace(name, entries)
 
     # --- Buffering -------------------------------------------------------------------------
 
@@ -260,6 +305,14 @@ class MetricHistory:
                 else:
                     values.append(float(entry))
         return result
+
+
+def _column(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+
+def _vector(values: Tensor) -> list[float]:
+    return [float(value) for value in values.tolist()]
 
 
 def _as_entry(name: str, value: float | Tensor) -> Entry:

@@ -8,7 +8,7 @@ backward the carried values are cut from their history (truncated BPTT, Williams
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self
 
@@ -187,6 +187,26 @@ class Stateful(GraphBase):
         finally:
             for graph, captures in kept:
                 graph._captures = captures
+
+    def carried_state(self) -> tuple[Tensor | None, ...]:
+        """Return what this graph, nested ones aside, carries to its next call, without history.
+
+        One tensor per state tag in the order of their declaration, None where there is none yet.
+        """
+        return tuple(None if v is None else v.detach() for v in self._captures.state)
+
+    def set_carried_state(self, values: Sequence[Tensor | None]) -> None:
+        """Let the next call start from these values, as :meth:`carried_state` returned them.
+
+        Raises:
+            ValueError: Another number of values than state tags.
+        """
+        if len(values) != len(self._captures.state):
+            raise ValueError(
+                f"{len(values)} values for {len(self._captures.state)} state tags: give one each"
+            )
+        self._captures.forget_state()
+        self._captures.state = tuple(values)
 
     def _graphs(self) -> list[Stateful]:
         return [module for module in self.modules() if isinstance(module, Stateful)]

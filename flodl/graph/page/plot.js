@@ -133,7 +133,7 @@ class Plot {
     const y = log ? logScale(low, high, height / 48) : linearScale(low, high, height / 48);
     const left = 14 + 6.6 * Math.max(...y.ticks.map(([, label]) => label.length));
     const box = { left, right: width - 14, top: 10, bottom: height - 26 };
-    const x = epochScale(1, this.epochs, (box.right - left) / 76);
+    const x = wholeScale(1, this.epochs, (box.right - left) / 76);
     return {
       box, x, y, log,
       px: (epoch) => left + x.at(epoch) * (box.right - left),

@@ -81,8 +81,8 @@ def test_a_profile_has_every_node_and_level_and_its_times_add_up(graph):
         own = sum(node.seconds for node in profile.nodes if node.level == level.index)
         assert level.sum_nodes == level.wall == pytest.approx(own)
         assert level.parallelism == 1.0
-    assert graph.timing("branch_0") >= 0.002
-    assert graph.timing("branch_0") == max(node.seconds for node in profile.nodes)
+    (nap,) = [node for node in profile.nodes if node.id == "nap_2"]
+    assert graph.timing("branch_0") == nap.seconds >= 0.002
     assert graph.timing("nobody") == 0.0
 
 

@@ -338,3 +338,15 @@ def test_a_graph_may_run_itself():
     graph = FlowBuilder.from_(countdown).tag("inner").also(double).build()
     assert graph(torch.tensor([2.0])).item() == 27
     assert graph.tagged("inner").item() == 9
+
+
+def test_what_a_graph_carries_can_be_taken_and_given_back():
+    graph = running_sum()
+    graph(torch.tensor([[1.0, 2.0]]))
+    (carried,) = graph.carried_state()
+    assert not carried.requires_grad
+    after = graph(torch.tensor([[1.0, 2.0]]))
+    graph.set_carried_state([carried])
+    assert torch.equal(graph(torch.tensor([[1.0, 2.0]])), after)
+    with pytest.raises(ValueError, match="2 values for 1 state tags"):
+        graph.set_carried_state([carried, carried])
