@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flodl import log
-from flodl.monitor.records import EpochRecord, Finish, RunInfo
-from flodl.monitor.sinks import BufferedSink, Sink
+from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
+from flodl.monitor.sinks import BufferedSink, LedgerSink, Sink, StepSink
 
 CAPACITY = 4096
 
@@ -22,22 +22,31 @@ _FLUSH_SHARE = 1 / 20
 class _Work:
     info: RunInfo | None
     records: list[EpochRecord]
+    steps: list[Sequence[StepSeries]]
+    ledger: Mapping[str, float] | None
     finish: Finish | None
     ticket: int
     asked: bool
+
+    @property
+    def news(self) -> bool:
+        """Whether there is something to flush."""
+        return self.info is not None or self.ledger is not None or bool(self.records or self.steps)
 
 
 class Delivery:
     """One sink behind a bounded queue and a daemon thread of its own.
 
-    Records that find the queue full are dropped and counted. A sink that raises is reported once on
-    stderr and gets nothing more.
+    Records and batches of steps that find the queue full are dropped and counted. A sink that
+    raises is reported once on stderr and gets nothing more.
 
     Args:
         sink: The watcher.
         info: Facts of the run so far.
         history: Records the sink has missed; delivered first, whatever their number.
-        capacity: Records that may wait.
+        steps: Curves by step it has missed.
+        ledger: Seconds by account so far; None where nobody keeps account.
+        capacity: Records that may wait, and as many batches of steps.
     """
 
     def __init__(
@@ -45,22 +54,28 @@ class Delivery:
         sink: Sink,
         info: RunInfo,
         history: Sequence[EpochRecord] = (),
+        steps: Sequence[StepSeries] = (),
+        ledger: Mapping[str, float] | None = None,
         *,
         capacity: int = CAPACITY,
     ) -> None:
         self.sink = sink
         self.dropped = 0
-        """Records that were not delivered because the sink was too slow."""
+        """Records and batches of steps that the sink was too slow for."""
         self.error: Exception | None = None
         """What the sink raised, once it is detached."""
         self._changed = threading.Condition()
         self._info: RunInfo | None = info
         self._records = deque(history)
         self._room = capacity + len(history)
+        self._wants_steps = isinstance(sink, StepSink)
+        self._steps: deque[Sequence[StepSeries]] = deque([steps] if steps else [])
+        self._wants_ledger = isinstance(sink, LedgerSink)
+        self._ledger = ledger
         self._finish: Finish | None = None
         self._asked = 0  # flushes asked for, and
         self._served = 0  # how many of them are done
-        self._done = False
+        self._detached = self._done = False
         threading.Thread(target=self._run, name=f"flodl-sink-{self}", daemon=True).start()
 
     def __str__(self) -> str:
@@ -84,6 +99,26 @@ class Delivery:
             self._records.append(record)
             self._changed.notify_all()
 
+    def steps(self, series: Sequence[StepSeries]) -> None:
+        """Pass on pieces of curves, if the sink wants them; returns at once."""
+        if not self._wants_steps:
+            return
+        with self._changed:
+            if self._done:
+                return
+            if len(self._steps) >= self._room:
+                self.dropped += 1
+                return
+            self._steps.append(series)
+            self._changed.notify_all()
+
+    def ledger(self, seconds: Mapping[str, float]) -> None:
+        """Pass on where the time went, if the sink wants it; only the newest matters."""
+        if self._wants_ledger:
+            with self._changed:
+                self._ledger = seconds
+                self._changed.notify_all()
+
     def finish(self, summary: Finish) -> None:
         """Pass on the end of the run; returns at once, see :meth:`join`."""
         with self._changed:
@@ -103,6 +138,12 @@ class Delivery:
         with self._changed:
             return self._changed.wait_for(lambda: self._done, timeout)
 
+    def detach(self) -> None:
+        """Let the sink go without telling it the end; returns at once."""
+        with self._changed:
+            self._detached = True
+            self._changed.notify_all()
+
     def _run(self) -> None:
         try:
             self._serve()
@@ -114,6 +155,7 @@ class Delivery:
             with self._changed:
                 self._done = True
                 self._records.clear()
+                self._steps.clear()
                 self._changed.notify_all()
 
     def _serve(self) -> None:
@@ -121,15 +163,14 @@ class Delivery:
         unflushed, due = False, 0.0
         while True:
             work = self._take(until=due if unflushed else None)
-            if work.info is not None:
-                self.sink.open(work.info)
-            for record in work.records:
-                self.sink.record(record)
+            if self._detached:
+                return
+            self._hand_over(work)
             if work.finish is not None:
                 self.sink.finish(work.finish)
                 return
             if buffered is not None:
-                unflushed = unflushed or work.info is not None or bool(work.records)
+                unflushed = unflushed or work.news
                 started = time.monotonic()
                 if unflushed and (work.asked or started >= due):
                     buffered.flush()
@@ -140,17 +181,39 @@ class Delivery:
                 self._served = work.ticket
                 self._changed.notify_all()
 
+    def _hand_over(self, work: _Work) -> None:
+        if work.info is not None:
+            self.sink.open(work.info)
+        for record in work.records:
+            self.sink.record(record)
+        if isinstance(self.sink, StepSink):
+            for series in work.steps:
+                self.sink.steps(series)
+        if isinstance(self.sink, LedgerSink) and work.ledger is not None:
+            self.sink.ledger(work.ledger)
+
     def _take(self, until: float | None) -> _Work:
         """Wait for something to do, at most until a flush is due, and take all of it."""
         with self._changed:
             timeout = None if until is None else max(0.0, until - time.monotonic())
             self._changed.wait_for(self._pending, timeout)
             asked = self._asked > self._served
-            work = _Work(self._info, list(self._records), self._finish, self._asked, asked)
-            self._info = None
+            work = _Work(
+                info=self._info,
+                records=list(self._records),
+                steps=list(self._steps),
+                ledger=self._ledger,
+                finish=self._finish,
+                ticket=self._asked,
+                asked=asked,
+            )
+            self._info = self._ledger = None
             self._records.clear()
+            self._steps.clear()
             return work
 
     def _pending(self) -> bool:
-        news = self._info is not None or self._finish is not None or bool(self._records)
-        return news or self._asked > self._served
+        if self._detached:
+            return True
+        one = self._info is not None or self._ledger is not None or self._finish is not None
+        return one or bool(self._records or self._steps) or self._asked > self._served

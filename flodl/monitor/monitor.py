@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,23 @@ from typing import Any
 from flodl import log
 from flodl.errors import StateError
 from flodl.monitor.delivery import Delivery
+from flodl.monitor.drawing import Drawable, DrawingSink, facts_of
+from flodl.monitor.load import LoadAverage
 from flodl.monitor.metadata import read_metadata
 from flodl.monitor.metrics import MetricSource, metric_pairs
-from flodl.monitor.records import STATUSES, EpochMetrics, EpochRecord, Finish, RunInfo, Status
+from flodl.monitor.records import (
+    STATUSES,
+    EpochMetrics,
+    EpochRecord,
+    Finish,
+    RunInfo,
+    Status,
+    StepSeries,
+)
 from flodl.monitor.report import HtmlSink
-from flodl.monitor.resources import ResourceSampler
-from flodl.monitor.sinks import CsvSink, LogSink, Sink, TerminalSink
+from flodl.monitor.series import SeriesStore
+from flodl.monitor.server import LiveServer
+from flodl.monitor.sinks import CsvSink, LogSink, Sink, StepSink, TerminalSink
 
 _FLUSH_TIMEOUT = 10.0
 
@@ -54,17 +67,24 @@ class Monitor:
         self._trained_since = self._start
         self._info = RunInfo(total=total_epochs, started=datetime.now().astimezone())
         self._history: list[EpochRecord] = []
+        self._restored = 0
+        self._curves = SeriesStore()
+        self._ledger: dict[str, float] = {}
         self._summary: Finish | None = None
         self._terminal: TerminalSink | None = TerminalSink() if terminal else None
-        self._sampler = ResourceSampler()
+        self._load = LoadAverage()
+        weakref.finalize(self, self._load.close)
         # Held while history and deliveries change together: a late sink misses and repeats nothing.
         self._lock = threading.Lock()
         self._deliveries: list[Delivery] = []
         self._files: dict[tuple[type[Sink], str], Delivery] = {}
+        self._drawings: list[tuple[DrawingSink, Delivery]] = []
+        self._server: LiveServer | None = None
+        self._session = secrets.token_hex(8)
 
     @property
     def history(self) -> tuple[EpochRecord, ...]:
-        """The epochs logged so far."""
+        """The epochs so far, those of the run that this one continues included."""
         with self._lock:
             return tuple(self._history)
 
@@ -84,12 +104,12 @@ class Monitor:
         if epoch < 0:
             raise ValueError(f"epoch is {epoch}; epochs count from 0")
         pairs = metric_pairs(metrics)
-        load = self._sampler.sample()
+        load = self._load.take()
         with self._lock:
             if self._summary is not None:
                 raise StateError("log() after finish(); make a new Monitor for another run")
             now = self._clock()
-            if not self._history:
+            if len(self._history) == self._restored:
                 self._trained_since = now - (seconds if math.isfinite(seconds) else 0.0)
             record = EpochRecord(
                 epoch=epoch,
@@ -106,6 +126,55 @@ class Monitor:
                 delivery.record(record)
         self._print(lambda terminal: terminal.record(record))
 
+    def log_steps(self, series: Sequence[StepSeries]) -> None:
+        """Record values within an epoch; meant to be called about once a second.
+
+        Costs a copy of the numbers into arrays, and never waits for a sink.
+
+        Args:
+            series: Pieces of curves, which must not be changed afterwards. Steps that do not rise
+                above those already logged under the same name are left out.
+
+        Raises:
+            ValueError: A piece has not as many values as steps.
+            StateError: The monitor is finished.
+        """
+        pieces = tuple(piece for piece in series if len(piece.steps))
+        with self._lock:
+            if self._summary is not None:
+                raise StateError("log_steps() after finish(); make a new Monitor for another run")
+            self._curves.extend(pieces)
+            if pieces:
+                for delivery in self._deliveries:
+                    delivery.steps(pieces)
+
+    def log_ledger(self, seconds: Mapping[str, float]) -> None:
+        """Record where the time went so far, in seconds by account; the newest one counts."""
+        ledger = {str(account): float(taken) for account, taken in seconds.items()}
+        with self._lock:
+            self._ledger = ledger
+            for delivery in self._deliveries:
+                delivery.ledger(ledger)
+
+    def restore(self, records: Sequence[EpochRecord]) -> None:
+        """Put the epochs of the run that this one continues before its own.
+
+        Sinks get them; they are not printed, and the time to go is estimated without them.
+
+        Raises:
+            StateError: An epoch was logged already.
+        """
+        with self._lock:
+            if self._history:
+                raise StateError(
+                    "restore() after the first epoch; restore before anything is logged"
+                )
+            self._history.extend(records)
+            self._restored = len(self._history)
+            for delivery in self._deliveries:
+                for record in self._history:
+                    delivery.record(record)
+
     def finish(self, status: Status = "complete", *, timeout: float = 10.0) -> None:
         """End the run: print the closing line and let every sink write what it still holds.
 
@@ -120,18 +189,77 @@ class Monitor:
         """
         if status not in STATUSES:
             raise ValueError(f"status is {status!r}; use one of {', '.join(STATUSES)}")
+        deadline = time.monotonic() + timeout
+        self._draw(deadline)
         with self._lock:
             if self._summary is not None:
                 return
             last = self._history[-1].metrics if self._history else ()
             took = self._clock() - self._start
-            self._summary = summary = Finish(status, took, len(self._history), last)
+            logged = len(self._history) - self._restored
+            self._summary = summary = Finish(status, took, logged, last, dict(self._ledger))
             deliveries = tuple(self._deliveries)
             for delivery in deliveries:
                 delivery.finish(summary)
-        self._sampler.close()
+        self._load.close()
         self._print(lambda terminal: terminal.finish(summary))
-        _join(deliveries, timeout)
+        _join(deliveries, deadline, timeout)
+
+    def finish_with(self, graph: Drawable, status: Status = "complete") -> None:
+        """End the run with a drawing of `graph` that shows the last node times."""
+        self.set_svg(graph.svg_with_profile())
+        self.finish(status)
+
+    def serve(self, port: int = 3000, host: str = "127.0.0.1") -> str:
+        """Serve the live page until :meth:`close` or the end of the program.
+
+        On another address than a loopback one everything on the network could read the run, so
+        the page's address then holds a random token that every path requires.
+
+        Args:
+            port: 0 takes any free one.
+            host: Address to listen on.
+
+        Returns:
+            The page's address; a second call returns that of the first.
+
+        Raises:
+            StateError: The port is taken, or the address is not of this machine.
+        """
+        if self._server is None:
+            self._server = LiveServer(self._curves, port=port, host=host, session=self._session)
+            self.add_sink(self._server).flush(_FLUSH_TIMEOUT)
+            self._print(lambda _: log.msg(f"  live page: {self.url}"))
+        return self._server.url
+
+    @property
+    def url(self) -> str | None:
+        """Address of the live page; None while it is not served."""
+        return self._server.url if self._server is not None else None
+
+    def close(self) -> None:
+        """Stop serving the live page and free its port; the run goes on."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            with self._lock:
+                for delivery in self._deliveries:
+                    if delivery.sink is server:
+                        delivery.detach()
+                self._deliveries = [one for one in self._deliveries if one.sink is not server]
+            server.close()
+
+    def watch(self, graph: Drawable) -> None:
+        """Show a graph: its name, structural hash, parameter counts and drawing."""
+        self._watch(graph, profiled=False)
+
+    def watch_profiled(self, graph: Drawable) -> None:
+        """As :meth:`watch`, the drawing renewed as training goes on, with the time of every node.
+
+        The times are those of a graph with ``enable_profiling()``. Drawing happens in the
+        background, as long as a browser shows the page and once at the end, and takes at most a
+        twentieth of the time.
+        """
+        self._watch(graph, profiled=True)
 
     def add_sink(self, sink: Sink) -> Delivery:
         """Let `sink` watch; it first gets the whole history, and the end if that has come.
@@ -140,7 +268,8 @@ class Monitor:
             A handle that tells how many records were dropped and why the sink was detached.
         """
         with self._lock:
-            delivery = Delivery(sink, self._info, self._history)
+            curves = self._curves.snapshot() if isinstance(sink, StepSink) else ()
+            delivery = Delivery(sink, self._info, self._history, curves, self._ledger or None)
             self._deliveries.append(delivery)
             if self._summary is not None:
                 delivery.finish(self._summary)
@@ -192,6 +321,7 @@ class Monitor:
     def flush(self, *, timeout: float = _FLUSH_TIMEOUT) -> None:
         """Wait until the files of all sinks hold the history so far, for at most `timeout` s."""
         deadline = time.monotonic() + timeout
+        self._draw(deadline)  # which changes the facts that the others show
         with self._lock:
             deliveries = tuple(self._deliveries)
         for delivery in deliveries:
@@ -201,8 +331,25 @@ class Monitor:
         remaining = self._info.total - epoch - 1
         # Per epoch of this run, not per epoch number: a resumed run starts at a high one. Counted
         # from the start of its first epoch: building the model and loading data do not recur.
-        per_epoch = (now - self._trained_since) / (len(self._history) + 1)
+        per_epoch = (now - self._trained_since) / (len(self._history) - self._restored + 1)
         return per_epoch * remaining if remaining > 0 else None
+
+    def _watch(self, graph: Drawable, *, profiled: bool) -> None:
+        identity, parameters = facts_of(graph)
+        self.set_identity(**identity)
+        if parameters and "parameters" not in self._info.metadata:
+            self.set_metadata({"parameters": parameters})
+        sink = DrawingSink(graph, self.set_svg, self._has_readers, profiled=profiled)
+        self._drawings.append((sink, self.add_sink(sink)))
+
+    def _has_readers(self) -> bool:
+        server = self._server
+        return server is not None and server.clients > 0
+
+    def _draw(self, deadline: float) -> None:
+        for sink, delivery in self._drawings:
+            sink.renew()
+            delivery.flush(max(0.0, deadline - time.monotonic()))
 
     def _change(self, changes: Callable[[RunInfo], Mapping[str, Any]]) -> None:
         with self._lock:
@@ -234,8 +381,7 @@ def _throughput(metrics: MetricSource) -> float | None:
     return first.throughput if isinstance(first, EpochMetrics) else None
 
 
-def _join(deliveries: tuple[Delivery, ...], timeout: float) -> None:
-    deadline = time.monotonic() + timeout
+def _join(deliveries: tuple[Delivery, ...], deadline: float, timeout: float) -> None:
     for delivery in deliveries:
         if not delivery.join(max(0.0, deadline - time.monotonic())):
             log.warning(f"monitor: {delivery} did not finish within {timeout:g} s")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
@@ -35,6 +35,25 @@ class EpochMetrics:
     """Samples per millisecond."""
     share: list[float]
     """Part of the samples each device took; ``[1.0]`` on one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeries:
+    """Values of one quantity, step by step; one piece of a curve or all of it."""
+
+    name: str
+    steps: Sequence[int]
+    """Optimizer steps, counted from 0 over the whole run and rising."""
+    values: Sequence[float]
+    """One value per step; may be nan or infinite."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return ``{"name": …, "steps": […], "values": […]}``, non-finite values as null."""
+        return {
+            "name": self.name,
+            "steps": [int(step) for step in self.steps],
+            "values": [finite(float(value)) for value in self.values],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +92,30 @@ class EpochRecord:
         if self.throughput is not None:
             form["throughput"] = finite(self.throughput)
         return form
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> EpochRecord:
+        """Read what :meth:`as_json` wrote; a null value comes back as nan.
+
+        Raises:
+            ValueError: `form` is not such a record.
+        """
+        try:
+            return cls(
+                epoch=int(form["epoch"]) - 1,
+                total=int(form["total"]),
+                seconds=_or_nan(form["duration"]),
+                metrics=tuple((str(name), _or_nan(at)) for name, at in form["metrics"].items()),
+                eta=_or_nan(form["eta"]) if "eta" in form else None,
+                resources=ResourceSample.from_json(form),
+                elapsed=_or_nan(form["elapsed"]),
+                throughput=_or_nan(form["throughput"]) if "throughput" in form else None,
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"record of an epoch: {type(error).__name__}: {error}; "
+                "pass what EpochRecord.as_json() returned"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -120,6 +163,8 @@ class Finish:
     """Epochs logged in this run."""
     metrics: tuple[tuple[str, float], ...]
     """Metrics of the last epoch."""
+    ledger: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by account, as last given to ``Monitor.log_ledger``."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form, non-finite values as null."""
@@ -128,12 +173,17 @@ class Finish:
             "duration": finite(self.seconds),
             "epochs": self.epochs,
             "metrics": {name: finite(value) for name, value in self.metrics},
+            "ledger": {account: finite(seconds) for account, seconds in self.ledger.items()},
         }
 
 
 def finite(value: float) -> float | None:
     """Return `value`, or None for what JSON cannot say (nan, infinities)."""
     return value if math.isfinite(value) else None
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def to_json(form: object) -> str:

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import html
 import os
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import final
+from typing import Any, final
 
 from flodl.files import replace_text
-from flodl.monitor.records import EpochRecord, Finish, RunInfo, to_json
+from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
+from flodl.monitor.series import SeriesStore
 
 # In the order in which they build on each other.
-_SCRIPTS = ("format.js", "model.js", "scale.js", "chart.js", "view.js", "main.js")
+_SCRIPTS = (
+    "format.js",
+    "model.js",
+    "scale.js",
+    "canvas.js",
+    "legend.js",
+    "chart.js",
+    "panels.js",
+    "view.js",
+    "main.js",
+)
+
+# Only a served page can ask for anything; it comes right before the start.
+_SCRIPTS_WHEN_LIVE = (*_SCRIPTS[:-1], "live.js", _SCRIPTS[-1])
+
+POINTS_IN_FILE = 2000
+"""Points of a curve by step in the page of a file."""
+
+_POINTS_IN_ALL = 100_000
+
+_NOTHING = "'none'"
 
 
 @final
@@ -33,6 +57,8 @@ class HtmlSink:
         self._info: RunInfo | None = None
         # Each record is encoded once; a version of the page joins them.
         self._records: list[str] = []
+        self._curves = SeriesStore(4 * POINTS_IN_FILE)
+        self._ledger: Mapping[str, float] = {}
         self._finish: Finish | None = None
 
     def __str__(self) -> str:
@@ -48,10 +74,22 @@ class HtmlSink:
         """Take one epoch for the next version of the page."""
         self._records.append(to_json(record.as_json()))
 
+    def steps(self, series: Sequence[StepSeries]) -> None:
+        """Take pieces of curves for the next version of the page."""
+        self._curves.extend(series)
+
+    def ledger(self, seconds: Mapping[str, float]) -> None:
+        """Take where the time went."""
+        self._ledger = seconds
+
     def flush(self) -> None:
         """Write the page."""
-        if self._info is not None:
-            replace_text(self._path, _render(self._info, self._records, self._finish))
+        if self._info is None:
+            return
+        points = min(POINTS_IN_FILE, _POINTS_IN_ALL // max(1, len(self._curves.names())))
+        curves = self._curves.snapshot(points)
+        page = render(self._info, self._records, self._finish, series=curves, ledger=self._ledger)
+        replace_text(self._path, page)
 
     def finish(self, summary: Finish) -> None:
         """Write the page for good."""
@@ -59,26 +97,86 @@ class HtmlSink:
         self.flush()
 
 
-def _render(info: RunInfo, records: list[str], finish: Finish | None) -> str:
-    written = datetime.now().astimezone().isoformat(timespec="seconds")
-    data = (
-        f'{{"info":{to_json(info.as_json())},"records":[{",".join(records)}],'
-        f'"finish":{to_json(finish.as_json() if finish else None)},"written":{to_json(written)}}}'
-    )
+def render(
+    info: RunInfo,
+    records: Sequence[str],
+    finish: Finish | None,
+    *,
+    series: Sequence[StepSeries] = (),
+    ledger: Mapping[str, float] | None = None,
+    live: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the page with a run in it.
+
+    Args:
+        info: The facts.
+        records: The epochs, each as JSON.
+        finish: How it ended, if it has.
+        series: Curves by step.
+        ledger: Seconds by account.
+        live: What a served page needs to follow the run; None makes a page that needs nothing.
+    """
+    facts = info.as_json() if live is None else info.as_json() | {"svg": ""}
+    parts = {
+        "info": to_json(facts),
+        "records": f"[{','.join(records)}]",
+        "series": to_json([one.as_json() for one in series]),
+        "ledger": to_json({name: finite(seconds) for name, seconds in (ledger or {}).items()}),
+        "finish": to_json(finish.as_json() if finish else None),
+        "live": to_json(live),
+        "written": to_json(datetime.now().astimezone().isoformat(timespec="seconds")),
+    }
+    data = ",".join(f'"{name}":{text}' for name, text in parts.items())
     title = " · ".join(part for part in (info.label or "Training run", info.run) if part)
-    return _shell().substitute(title=html.escape(title), data=data)
+    policy = csp(live=live is not None)
+    return _shell(live=live is not None).substitute(
+        title=html.escape(title), policy=policy, data=f"{{{data}}}"
+    )
 
 
 @functools.cache
-def _shell() -> Template:
-    """Return the page with style and scripts in place; open are ``$title`` and ``$data``."""
+def csp(*, live: bool) -> str:
+    """Return the page's content security policy: its own script and style, and nothing else.
+
+    Args:
+        live: Whether the page may also read from the server that it came from.
+    """
+    own = "'self'" if live else ""
+    rules = [
+        "default-src 'none'",
+        f"script-src {' '.join(map(_digest, _scripts(live=live)))}",
+        f"style-src {_digest(_style())}",
+        f"img-src {own} data:",
+        f"connect-src {own or _NOTHING}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return "; ".join(rules)
+
+
+@functools.cache
+def _shell(*, live: bool) -> Template:
+    """Return the page with style and scripts in place; open: ``$title $policy $data``."""
+    scripts = "\n".join(f"<script>{text}</script>" for text in _scripts(live=live))
+    places = {"style": _style().replace("$", "$$"), "scripts": scripts.replace("$", "$$")}
+    return Template(Template(_read("report.html")).safe_substitute(places))
+
+
+@functools.cache
+def _scripts(*, live: bool) -> tuple[str, ...]:
+    return tuple("\n" + _read(name) for name in (_SCRIPTS_WHEN_LIVE if live else _SCRIPTS))
+
+
+@functools.cache
+def _style() -> str:
+    return "\n" + _read("report.css")
+
+
+def _read(name: str) -> str:
     page = resources.files(__package__) / "page"
-    read = functools.partial(_escaped, page)
-    scripts = "\n".join(f"<script>\n{read(name)}</script>" for name in _SCRIPTS)
-    shell = Template((page / "report.html").read_text(encoding="utf-8"))
-    return Template(shell.safe_substitute(style=read("report.css"), scripts=scripts))
+    return (page / name).read_text(encoding="utf-8")
 
 
-def _escaped(page: resources.abc.Traversable, name: str) -> str:
-    """Return a page file's text, its dollar signs kept from being taken for places to fill."""
-    return (page / name).read_text(encoding="utf-8").replace("$", "$$")
+def _digest(text: str) -> str:
+    """Return what allows exactly this inline script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

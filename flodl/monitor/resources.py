@@ -6,9 +6,11 @@ not imported for it, and CUDA is asked only once the program itself uses it.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,17 @@ class ResourceSample:
             "gpus": [asdict(gpu) for gpu in self.gpus],
         }
 
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> ResourceSample:
+        """Read what :meth:`as_json` wrote.
+
+        Raises:
+            KeyError, TypeError: `form` is not such a sample.
+        """
+        host = form["resources"] or {}
+        gpus = tuple(GpuSnapshot(**gpu) for gpu in form["gpus"])
+        return cls(host.get("cpu"), host.get("ram_used"), host.get("ram_total"), gpus)
+
 
 class ResourceSampler:
     """Takes :class:`ResourceSample` values; percentages cover the time since the last one.
@@ -89,9 +102,9 @@ class ResourceSampler:
     def _read_ticks(self) -> tuple[int, int] | None:
         """Return (idle, total) clock ticks since boot."""
         try:
-            with (self._proc / "stat").open(encoding="ascii") as file:
-                # cpu user nice system idle iowait irq softirq steal; guest is part of user
-                ticks = [int(word) for word in file.readline().split()[1:9]]
+            line, _, _ = _head(self._proc / "stat").partition(b"\n")
+            # cpu user nice system idle iowait irq softirq steal; guest is part of user
+            ticks = [int(word) for word in line.split()[1:9]]
             return ticks[3] + ticks[4], sum(ticks)
         except (OSError, ValueError, IndexError):
             return None
@@ -108,15 +121,14 @@ class ResourceSampler:
 
     def _memory(self) -> tuple[int | None, int | None]:
         try:
-            kib: dict[str, int] = {}
-            with (self._proc / "meminfo").open(encoding="ascii") as file:
-                for line in file:
-                    key, _, rest = line.partition(":")
-                    kib[key] = int(rest.split()[0])
-                    if "MemTotal" in kib and "MemAvailable" in kib:
-                        break
-            total = kib["MemTotal"] * 1024
-            return total - kib["MemAvailable"] * 1024, total
+            kib: dict[bytes, int] = {}
+            for line in _head(self._proc / "meminfo").splitlines():
+                key, _, rest = line.partition(b":")
+                kib[key] = int(rest.split()[0])
+                if b"MemTotal" in kib and b"MemAvailable" in kib:
+                    break
+            total = kib[b"MemTotal"] * 1024
+            return total - kib[b"MemAvailable"] * 1024, total
         except (OSError, ValueError, KeyError, IndexError):
             return _psutil_memory()
 
@@ -172,6 +184,15 @@ class _UtilisationPoll:
                     total, count = self._sums.get(device, (0.0, 0))
                     self._sums[device] = total + percent, count + 1
             self._stop.wait(POLL_SECONDS)
+
+
+def _head(file: Path) -> bytes:
+    """Return the beginning of a file; what a text file object costs beside it is felt per epoch."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 1024)
+    finally:
+        os.close(descriptor)
 
 
 def _psutil_cpu() -> float | None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, final, runtime_checkable
 
 from flodl import log
 from flodl.files import append_text, replace_text
 from flodl.monitor.formats import format_bytes, format_duration, format_eta, format_metric
-from flodl.monitor.records import EpochRecord, Finish, RunInfo
+from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
 from flodl.monitor.resources import ResourceSample
 
 
@@ -34,6 +37,22 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class StepSink(Protocol):
+    """A sink that also wants values within an epoch; the one method adds to those of `Sink`."""
+
+    def steps(self, series: Sequence[StepSeries]) -> None:
+        """Take the steps since the last call; a late sink first gets what the monitor kept."""
+
+
+@runtime_checkable
+class LedgerSink(Protocol):
+    """A sink that also wants to know where the time went; adds to the methods of `Sink`."""
+
+    def ledger(self, seconds: Mapping[str, float]) -> None:
+        """Take the seconds by account since the start of the run."""
+
+
+@runtime_checkable
 class BufferedSink(Sink, Protocol):
     """A sink that collects records and makes them visible when told to."""
 
@@ -46,18 +65,22 @@ class BufferedSink(Sink, Protocol):
 
 @final
 class TerminalSink:
-    """One line per epoch and one at the end, through :func:`flodl.log.msg` at NORMAL."""
+    """One line per epoch and one at the end, through :func:`flodl.log.msg` at NORMAL.
+
+    A line that would fill more than two rows of a terminal leaves out the last metrics, and tells
+    how many; in a pipe it is whole.
+    """
 
     def open(self, info: RunInfo) -> None:
         """Nothing to say yet."""
 
     def record(self, record: EpochRecord) -> None:
         """Print the epoch's line."""
-        log.msg(lambda: "  " + epoch_line(record) + _vram(record.resources))
+        log.msg(lambda: "  " + epoch_line(record, _room()) + _vram(record.resources))
 
     def finish(self, summary: Finish) -> None:
         """Print how the run ended, with its last metrics."""
-        log.msg(lambda: "  " + finish_line(summary))
+        log.msg(lambda: "  " + finish_line(summary, _room()))
 
 
 @final
@@ -158,25 +181,47 @@ class CsvSink:
         self.flush()
 
 
-def epoch_line(record: EpochRecord) -> str:
-    """Return ``epoch   7/100  loss=0.0023  [24ms  ETA 1.2s]``."""
+def epoch_line(record: EpochRecord, room: int | None = None) -> str:
+    """Return ``epoch   7/100  loss=0.0023  [24ms  ETA 1.2s]``, in ``room`` characters if given."""
     total = str(record.total)
-    parts = [f"epoch {record.epoch + 1:>{len(total)}}/{total}"]
-    parts += [f"{_printable(name)}={format_metric(value)}" for name, value in record.metrics]
+    head = f"epoch {record.epoch + 1:>{len(total)}}/{total}"
     took = format_duration(record.seconds)
     left = f"  ETA {format_eta(record.eta)}" if record.eta is not None else ""
-    return "  ".join([*parts, f"[{took}{left}]"])
+    tail = f"[{took}{left}]"
+    values = [f"{_printable(name)}={format_metric(value)}" for name, value in record.metrics]
+    if room is not None:
+        values = _fitting(values, room - len(f"{head}  {tail}"))
+    return "  ".join([head, *values, tail])
 
 
-def finish_line(summary: Finish) -> str:
+def finish_line(summary: Finish, room: int | None = None) -> str:
     """Return ``training complete in 2m05s  | loss: 0.0012``, or how else it ended."""
     word = "in" if summary.status == "complete" else "after"
     line = f"training {summary.status} {word} {format_duration(summary.seconds)}"
-    if summary.metrics:
-        line += "  | " + "  ".join(
-            f"{_printable(name)}: {format_metric(value)}" for name, value in summary.metrics
-        )
+    values = [f"{_printable(name)}: {format_metric(value)}" for name, value in summary.metrics]
+    if values:
+        kept = values if room is None else _fitting(values, room - len(line) - len("  | "))
+        line += "  | " + "  ".join(kept)
     return line
+
+
+def _fitting(values: list[str], room: int) -> list[str]:
+    """The values for which there is room, one at least, and how many are missing."""
+    lengths = [len(value) + 2 for value in values]
+    if sum(lengths) <= room:
+        return values
+    room -= len(f"  +{len(values)} more")
+    kept = 1
+    while kept < len(values) and sum(lengths[: kept + 1]) <= room:
+        kept += 1
+    return [*values[:kept], f"+{len(values) - kept} more"] if kept < len(values) else values
+
+
+def _room() -> int | None:
+    """Characters of two rows of the terminal that is standard output; None where it is none."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None
+    return 2 * shutil.get_terminal_size().columns - _INDENTATION
 
 
 def _vram(resources: ResourceSample) -> str:
@@ -194,12 +239,15 @@ def _vram(resources: ResourceSample) -> str:
 
 def _printable(name: str) -> str:
     """Show a line break or an escape sequence in a name instead of sending it to a terminal."""
+    if name.isprintable():
+        return name
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in name
     )
 
 
+_INDENTATION = 2
 _RESOURCE_COLUMNS = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 
 

@@ -89,13 +89,15 @@ class Browser:
                 assert "error" not in reply, f"{method}: {reply['error']}"
                 return dict(reply["result"])
 
-    def open(self, page: Path, *, width: int = 1400, height: int = 900, dark: bool = False) -> None:
-        """Show a file, and return once its scripts have run."""
+    def open(
+        self, page: Path | str, *, width: int = 1400, height: int = 900, dark: bool = False
+    ) -> None:
+        """Show a file or an address, and return once its scripts have run."""
         self.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self._events.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._receive()
         self.settle()
@@ -124,11 +126,46 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         self.settle()
 
-    def press(self, key: str) -> None:
-        """Type one key."""
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+    def drag(self, x: float, y: float, to_x: float, to_y: float) -> None:
+        """Press the left button at one place and release it at another."""
+        held = {"button": "left", "buttons": 1}
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        self.call("Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, clickCount=1, **held)
+        for part in (0.5, 1.0):
+            at = {"x": x + part * (to_x - x), "y": y + part * (to_y - y)}
+            self.call("Input.dispatchMouseEvent", type="mouseMoved", **at, **held)
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", x=to_x, y=to_y, button="left")
         self.settle()
+
+    def double_click(self, x: float, y: float) -> None:
+        """Click twice with the left button."""
+        for clicks in (1, 2):
+            for kind in ("mousePressed", "mouseReleased"):
+                press = {"button": "left", "clickCount": clicks}
+                self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **press)
+        self.settle()
+
+    def press(self, key: str, *, shift: bool = False) -> None:
+        """Type one key."""
+        held: dict[str, Any] = {"modifiers": 8 if shift else 0}
+        if key == "Enter":
+            held |= {"windowsVirtualKeyCode": 13, "text": "\r"}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **held)
+        self.settle()
+
+    def wait_for(self, expression: str, timeout: float = 15) -> None:
+        """Wait until an expression in the page is true."""
+        deadline = time.monotonic() + timeout
+        while not self._holds(expression):
+            assert time.monotonic() < deadline, f"never true: {expression}; {self.console}"
+            time.sleep(0.02)
+
+    def _holds(self, expression: str) -> bool:
+        try:
+            return bool(self.evaluate(f"Boolean({expression})"))
+        except AssertionError:
+            return False  # the page is being loaded anew, and what is asked for is not there yet
 
     def screenshot(self, file: Path) -> None:
         """Write what the window shows as PNG."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flodl.monitor import EpochMetrics, GpuSnapshot, Monitor, ResourceSample, Status
-from flodl.monitor.records import EpochRecord
+from flodl.monitor.records import EpochRecord, StepSeries
 from flodl.monitor.report import HtmlSink
 
 from .chromium import Browser
@@ -65,6 +66,18 @@ def overflow(browser: Browser) -> int:
     return int(browser.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
 
+def drawn(browser: Browser, chart: int | None = None) -> list[dict[str, Any]]:
+    """What the canvases show: per curve its name, runs of points in pixels, best and gaps."""
+    which = "" if chart is None else f".slice({chart}, {chart + 1})"
+    script = f"flodl.view.charts{which}.flatMap(one => one.drawn)"
+    return list(browser.evaluate(script))
+
+
+def message(browser: Browser, chart: int = 0) -> str:
+    """What a chart says instead of curves."""
+    return str(browser.evaluate(f"flodl.view.charts[{chart}].message"))
+
+
 def click(browser: Browser, selector: str) -> None:
     browser.evaluate(f"document.querySelector({selector!r}).click()")
     browser.settle()
@@ -84,7 +97,7 @@ def test_a_finished_run(browser, tmp_path):
     assert tiles["lr"] == "lr6.67e-56.67e-5 to 0.002000"
     assert tiles["Epochs"] == "Epochs30 / 30all trained"
     assert texts(browser, ".chart h3") == ["Loss", "Scores", "lr", "grad_norm"]
-    assert count(browser, ".plot .curve") == 6
+    assert [one["name"] for one in drawn(browser)] == list(metrics(0, 30))
     assert texts(browser, ".legend:not([hidden]) button") == list(metrics(0, 30))[:4]
     assert texts(browser, "#epochs thead th") == ["Epoch", *metrics(0, 30), "Time"]
     assert count(browser, "#epochs tbody tr") == 30
@@ -104,15 +117,16 @@ def test_a_finished_run(browser, tmp_path):
         ["model.tags.value", '["a","b"]', "–"],
     ]
     assert browser.console == []
-    assert browser.requests == [page.as_uri()]
+    assert browser.requests == [page.as_uri()], "opened from a file, it asks for nothing else"
 
 
 @pytest.mark.parametrize("width", [360, 800, 1400])
 @pytest.mark.parametrize("epochs", [1, 1000])
 def test_one_epoch_or_a_thousand_fit_every_window(browser, tmp_path, epochs, width):
     browser.open(report(tmp_path, epochs, config=CONFIG), width=width)
-    curves = ".plot g > circle" if epochs == 1 else ".plot .curve"
-    assert count(browser, curves) == 6
+    lengths = [[len(run) for run in one["raw"]] for one in drawn(browser)]
+    assert lengths == [[1]] * 6 if epochs == 1 else all(len(one) == 1 for one in lengths)
+    assert len(lengths) == 6
     assert count(browser, "#epochs tbody tr") == epochs
     assert overflow(browser) <= 0
     assert browser.console == []
@@ -143,10 +157,10 @@ def test_values_that_are_not_finite(browser, tmp_path):
 
     browser.open(report(tmp_path, 6, status="diverged", values=values))
     assert texts(browser, "#status") == ["Diverged"]
-    loss, lost = ".chart:nth-child(1)", ".chart:nth-child(2)"
-    assert count(browser, f"{loss} .curve") == 2, "the gap splits the curve"
-    assert count(browser, f"{loss} .broken") == 2
-    assert texts(browser, f"{lost} .empty") == ["no finite value"]
+    [loss] = drawn(browser, 0)
+    assert [len(run) for run in loss["raw"]] == [2, 2], "the gaps split the curve"
+    assert loss["broken"] == [3, 6]
+    assert message(browser, 1) == "no finite value"
     assert texts(browser, ".tile.sparked strong") == ["not finite", "not finite"]
     assert texts(browser, "#epochs tbody tr:nth-child(3) td")[:2] == ["not finite", "not finite"]
     assert browser.console == []
@@ -178,10 +192,11 @@ def test_the_mouse_reads_values_on_all_charts_at_once(browser, tmp_path):
     browser.point(left + width - 5, top + height / 2)
     assert texts(browser, ".readout:not([hidden]) b") == ["Epoch 11"]
     assert texts(browser, ".readout:not([hidden]) > span") == ["loss0.06270", "val_loss0.1808"]
-    assert count(browser, ".cursor") == 4
+    crosshairs = "flodl.view.charts.filter(one => one.crosshair).length"
+    assert browser.evaluate(crosshairs) == 4
     browser.point(left + width - 5, 1)
     assert count(browser, ".readout:not([hidden])") == 0
-    assert count(browser, ".cursor") == 0
+    assert browser.evaluate(crosshairs) == 0
 
 
 def test_the_keyboard_reads_values_aloud(browser, tmp_path):
@@ -198,7 +213,7 @@ def test_the_keyboard_reads_values_aloud(browser, tmp_path):
     browser.press("ArrowLeft")
     assert browser.evaluate(spoken).startswith("Epoch 10, ")
     browser.press("Escape")
-    assert count(browser, ".cursor") == 0
+    assert browser.evaluate("flodl.view.charts.some(one => one.crosshair)") is False
 
 
 def test_charts_are_described_for_those_who_do_not_see_them(browser, tmp_path):
@@ -206,8 +221,14 @@ def test_charts_are_described_for_those_who_do_not_see_them(browser, tmp_path):
     tree = browser.call("Accessibility.getFullAXTree")["nodes"]
     shown = [node for node in tree if not node["ignored"]]
     sliders = [node for node in shown if node["role"]["value"] == "slider"]
-    assert [node["name"]["value"] for node in sliders] == ["Loss", "Scores", "lr", "grad_norm"]
-    assert sliders[0]["description"]["value"] == (
+    assert [node["name"]["value"] for node in sliders] == [
+        "Smoothing",
+        "Loss",
+        "Scores",
+        "lr",
+        "grad_norm",
+    ]
+    assert sliders[1]["description"]["value"] == (
         "loss: from 2.0100 at epoch 1 to 0.06270 at epoch 11, best 0.06270 at epoch 11. "
         "val_loss: from 2.0500 at epoch 1 to 0.1808 at epoch 11, best 0.1808 at epoch 11."
     )
@@ -223,14 +244,13 @@ def test_charts_are_described_for_those_who_do_not_see_them(browser, tmp_path):
 def test_the_legend_hides_a_curve(browser, tmp_path):
     browser.open(report(tmp_path, 11))
     button = ".chart:first-child .legend button"
-    curves = ".chart:first-child .curve"
     click(browser, button)
-    assert count(browser, curves) == 1
+    assert [one["name"] for one in drawn(browser, 0)] == ["val_loss"]
     assert browser.evaluate(f"document.querySelector('{button}').ariaPressed") == "false"
     click(browser, f"{button}[aria-pressed=true]")
-    assert texts(browser, ".chart:first-child .empty") == ["all curves are hidden"]
+    assert message(browser) == "all curves are hidden"
     click(browser, button)
-    assert count(browser, curves) == 1
+    assert [one["name"] for one in drawn(browser, 0)] == ["loss"]
     assert browser.console == []
 
 
@@ -241,18 +261,17 @@ def test_the_log_scale_is_offered_where_it_can_be_drawn(browser, tmp_path):
     browser.open(report(tmp_path, 5, values=values))
     disabled = browser.evaluate(
         "[...document.querySelectorAll('.chart')].map(one => "
-        "[one.querySelector('h3').textContent, one.querySelector('.toggle').disabled])"
+        "[one.querySelector('h3').textContent, one.querySelector('.log').disabled])"
     )
     assert disabled == [["loss", False], ["elbo", True]]
-    path = "document.querySelector('.curve').getAttribute('d')"
-    linear = browser.evaluate(path)
-    click(browser, ".toggle")
-    assert browser.evaluate(path) != linear
-    heights = browser.evaluate(f"{path}.split(/[ML]/).slice(1).map(one => +one.split(' ')[1])")
+    linear = drawn(browser, 0)
+    click(browser, ".log")
+    assert drawn(browser, 0) != linear
+    heights = [y for _, y in drawn(browser, 0)[0]["raw"][0]]
     steps = [after - before for before, after in pairwise(heights)]
     assert max(steps) - min(steps) < 0.5, "equal factors are equal distances"
     labels = {"0.0001", "0.001", "0.01", "0.1", "1"}
-    assert labels <= set(texts(browser, ".chart:first-child .grid text"))
+    assert labels <= set(browser.evaluate("flodl.view.charts[0].ticks"))
 
 
 def test_light_and_dark_follow_the_system_and_the_button(browser, tmp_path):
@@ -282,7 +301,7 @@ def test_a_long_table_opens_in_full_on_request(browser, tmp_path):
     assert texts(browser, ".table-foot p")[0].startswith("The last 1000 of 1200 epochs.")
     click(browser, ".table-foot button")
     assert count(browser, "#epochs tbody tr") == 1200
-    assert count(browser, ".table-foot button") == 0
+    assert count(browser, ".table-foot button:not([hidden])") == 0
 
 
 def test_the_machine_with_gpus(browser, tmp_path):
@@ -316,36 +335,116 @@ def test_a_drawing_cannot_run_scripts(browser, tmp_path):
     monitor.save_html(tmp_path / "report.html")
     monitor.finish()
     browser.open(tmp_path / "report.html")
-    click(browser, "details summary")
     assert browser.evaluate("document.querySelector('.drawing img').naturalWidth") == 40
     assert browser.evaluate("window.stolen ?? null") is None
     assert all(url.startswith(("file:", "data:")) for url in browser.requests)
 
 
-def test_the_model_takes_the_stream_one_record_at_a_time(browser, tmp_path):
-    """What a live page will do: the same model, fed message by message."""
-    browser.open(report(tmp_path, 3))
-    browser.evaluate(
-        """(() => {
-          const { info, records, finish } = JSON.parse(document.getElementById("data").textContent);
-          const model = new RunModel();
-          const view = new ReportView(model, "");
-          document.getElementById("charts").replaceChildren();
-          model.watch(() => view.render());
-          model.open(info);
-          for (const record of records.slice(0, 2)) model.record(record);
-          window.live = { model, records, finish };
-        })()"""
+def test_one_curve_alone_and_groups_of_curves(browser, tmp_path):
+    names = ["loss", "encoder.loss", "encoder.kl_loss", "decoder.loss", "decoder.error"]
+    browser.open(report(tmp_path, 4, values=lambda e, _: dict.fromkeys(names, 1.0 / (e + 1))))
+    buttons = "document.querySelectorAll('.legend button')"
+    assert texts(browser, ".legend button") == [
+        "loss",
+        "encoder.*",
+        *names[1:3],
+        "decoder.*",
+        *names[3:],
+    ]
+
+    def shown() -> list[str]:
+        return [one["name"] for one in drawn(browser)]
+
+    def double_click(index: int) -> None:
+        box = f"(r => [r.left + 5, r.top + 5])({buttons}[{index}].getBoundingClientRect())"
+        browser.double_click(*browser.evaluate(box))
+
+    double_click(2)
+    assert shown() == ["encoder.loss"], "a double click shows one alone"
+    assert browser.evaluate("document.getElementById('announcer').textContent") == (
+        "only encoder.loss shown"
     )
-    browser.settle()
-    assert texts(browser, "#status") == ["Running"]
-    assert count(browser, "#epochs tbody tr") == 2
-    click(browser, ".legend button")
-    browser.evaluate("live.model.record(live.records[2]), live.model.finish(live.finish)")
-    browser.settle()
-    assert texts(browser, "#status") == ["Complete"]
-    assert count(browser, "#epochs tbody tr") == 3
-    assert count(browser, ".plot .curve") == 5, "what the reader has hidden stays hidden"
+    double_click(2)
+    assert shown() == names, "and the same again shows all"
+    double_click(4)
+    assert shown() == names[3:], "a group is solo as a whole"
+    browser.evaluate(f"{buttons}[0].focus()")
+    browser.press("Enter")
+    assert shown() == ["loss", *names[3:]], "the keyboard toggles"
+    browser.press("Enter", shift=True)
+    assert shown() == ["loss"], "Shift makes it solo"
+    browser.press("Enter", shift=True)
+    assert shown() == names
+    assert browser.console == []
+
+
+def test_steps_zoom_smoothing_and_the_table(browser, tmp_path):
+    monitor = Monitor(2, terminal=False)
+    values = [1.0 + 0.5 * math.sin(step) for step in range(5000)]
+    monitor.log_steps([StepSeries("loss", range(5000), values)])
+    monitor.log(0, 1.0, {"loss": 1.0})
+    monitor.log(1, 1.0, {"loss": 0.9})
+    monitor.save_html(tmp_path / "report.html")
+    monitor.finish()
+    browser.open(tmp_path / "report.html")
+    assert texts(browser, "#units button[aria-pressed=true]") == ["by epoch"]
+    click(browser, "#by-step")
+    [raw] = drawn(browser)
+    assert 1000 < raw["points"] <= 2000, "the file holds a thinned curve"
+    browser.evaluate(
+        "(one => { one.value = 0.95; one.dispatchEvent(new Event('input')) })"
+        "(document.getElementById('smoothing'))"
+    )
+    [both] = drawn(browser)
+
+    def spread(runs):
+        heights = [y for _, y in runs[0]]
+        return max(heights) - min(heights)
+
+    assert both["raw"] == raw["raw"]
+    assert spread(both["smooth"]) < 0.5 * spread(both["raw"])
+    left, top, width = browser.evaluate(
+        "(r => [r.left, r.top, r.width])(document.querySelector('.plot').getBoundingClientRect())"
+    )
+    browser.drag(left + 0.5 * width, top + 50, left + 0.6 * width, top + 60)
+    low, high = browser.evaluate("flodl.view.charts[0].focus.range")
+    assert 2300 < low < 2600
+    assert 400 < high - low < 600
+    assert texts(browser, ".chart-head button:not([hidden])") == [
+        "reset zoom",
+        "log scale",
+        "table",
+    ]
+    click(browser, ".chart-head button:last-child")
+    steps = [int(text.replace(",", "")) for text in texts(browser, ".chart-table tbody th")]
+    assert low <= steps[0] < steps[-1] <= high
+    click(browser, ".chart-head button:first-of-type")
+    assert browser.evaluate("flodl.view.charts[0].focus.range") is None
+    browser.evaluate("document.querySelector('.plot').focus()")
+    browser.press("+")
+    low, high = browser.evaluate("flodl.view.charts[0].focus.range")
+    assert high - low == pytest.approx(2500, abs=10)
+    browser.press("0")
+    assert browser.evaluate("flodl.view.charts[0].focus.range") is None
+    assert browser.console == []
+
+
+def test_where_the_time_went(browser, tmp_path):
+    monitor = Monitor(1, terminal=False)
+    monitor.log_ledger({"import": 1.5, "forward": 6.0, "sync": 0.0, "backward": 2.5})
+    monitor.save_html(tmp_path / "report.html")
+    monitor.finish()
+    browser.open(tmp_path / "report.html")
+    assert texts(browser, ".ledger li") == [
+        "import1.5s15.0 %",
+        "forward6.0s60.0 %",
+        "backward2.5s25.0 %",
+    ]
+    widths = browser.evaluate(
+        "[...document.querySelectorAll('.ledger-bar span')]"
+        ".map(one => one.getBoundingClientRect().width)"
+    )
+    assert widths[1] / widths[0] == pytest.approx(4, rel=0.02)
     assert browser.console == []
 
 

@@ -1,67 +1,80 @@
 "use strict";
-/* A line chart over epochs, and the small curves of tiles. */
+/* A line chart on a canvas: crosshair, zoom, logarithmic scale, and the same as a table. */
 
-const SVG = document.getElementById("mark").namespaceURI;
-const DASHES = ["", "7 4", "2 4"];
+const TABLE_ROWS = 100;
+const DRAG_PIXELS = 6;
+const WIDE_PIXELS = 766;
 
-function svgElement(tag, attributes = {}, text = "") {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text) made.textContent = text;
-  return made;
-}
-
-function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
-}
-
-/** The epoch pointed at, shared by all charts so that their crosshairs move together. */
-class Cursor {
+/** Where the reader looks, shared by all charts of one unit: the place pointed at, and the zoom. */
+class Focus {
   #listeners = [];
-  epoch = null;
+  x = null;
   owner = null;
+  range = null;
 
   watch(listener) {
     this.#listeners.push(listener);
   }
 
-  move(epoch, owner) {
-    if (epoch === this.epoch && owner === this.owner) return;
-    [this.epoch, this.owner] = [epoch, owner];
-    for (const listener of this.#listeners) listener();
+  point(x, owner) {
+    if (x === this.x && owner === this.owner) return;
+    [this.x, this.owner] = [x, owner];
+    for (const listener of this.#listeners) listener("point");
+  }
+
+  zoom(range) {
+    this.range = range;
+    for (const listener of this.#listeners) listener("zoom");
+    announce(range ? `zoomed to ${Math.ceil(range[0])} to ${Math.floor(range[1])}` : "whole range");
   }
 }
 
 class LineChart {
-  #hidden = new Set();
   #log = false;
   #scales = null;
-  #epochs = [];
+  #drag = null;
+  #cursorFramed = false;
+  #cursorDrawn = false;
 
-  constructor(title, cursor) {
-    this.cursor = cursor;
+  constructor(title, focus, options) {
+    this.focus = focus;
+    this.options = options;
     this.series = [];
+    this.xs = [];
+    /** What the canvas shows, for those who cannot look at it. */
+    this.drawn = [];
     const id = `chart-${(LineChart.count = (LineChart.count || 0) + 1)}`;
     this.title = element("h3", { id });
-    this.logButton = element("button", { type: "button", className: "toggle", textContent: "log scale" });
-    this.logButton.addEventListener("click", () => this.#toggleLog());
+    const toggle = (text, act) => {
+      const button = element("button", { type: "button", className: "toggle", textContent: text });
+      button.addEventListener("click", act);
+      return button;
+    };
+    this.resetButton = toggle("reset zoom", () => this.focus.zoom(null));
+    this.logButton = toggle("log scale", () => this.#toggleLog());
+    this.logButton.classList.add("log");
+    this.tableButton = toggle("table", () => this.#toggleTable());
+    this.tableButton.setAttribute("aria-pressed", "false");
+    this.resetButton.hidden = true;
     this.description = element("p", { id: `${id}-text`, className: "unseen" });
-    this.svg = svgElement("svg", { "aria-hidden": "true", height: 250 });
+    this.canvas = element("canvas", {}, "");
+    this.overlay = element("canvas", { className: "overlay" });
     this.readout = element("div", { className: "readout", hidden: true });
-    this.readout.setAttribute("aria-hidden", "true");
-    // A slider over the epochs: arrow keys move it, and its value text is what a reader speaks.
-    this.plot = element("div", { className: "plot", tabIndex: 0 }, this.svg, this.readout);
+    for (const one of [this.canvas, this.overlay, this.readout]) one.setAttribute("aria-hidden", "true");
+    // A slider over epochs or steps: arrow keys move it, and its value text is what a reader speaks.
+    this.plot = element("div", { className: "plot", tabIndex: 0 }, this.canvas, this.overlay, this.readout);
     for (const [name, value] of [
       ["role", "slider"],
       ["aria-labelledby", id],
       ["aria-describedby", `${id}-text`],
       ["aria-orientation", "horizontal"],
     ]) this.plot.setAttribute(name, value);
-    this.legend = element("ul", { className: "legend" });
-    const head = element("div", { className: "chart-head" }, this.title, this.logButton);
-    this.card = element("article", { className: "card chart" }, head, this.description, this.plot, this.legend);
+    this.legend = new Legend((name) => this.#look(name), () => this.draw());
+    this.table = element("div", { className: "scroll chart-table", hidden: true, tabIndex: 0 });
+    this.table.setAttribute("role", "region");
+    this.table.setAttribute("aria-label", "The chart as a table");
+    const head = element("div", { className: "chart-head" }, this.title, this.resetButton, this.logButton, this.tableButton);
+    this.card = element("article", { className: "card chart" }, head, this.description, this.plot, this.legend.list, this.table);
     this.#listen();
     this.show(title, []);
   }
@@ -69,40 +82,48 @@ class LineChart {
   /** Show these series; what was hidden or set before stays so. */
   show(title, series) {
     this.series = series;
-    this.title.textContent = title;
-    this.#epochs = [...new Set(series.flatMap((one) => one.points.map((point) => point.epoch)))];
-    this.#epochs.sort((a, b) => a - b);
+    // The width is read before anything is written, so that reading it needs no layout.
+    this.width ||= this.plot.clientWidth;
+    if (this.title.textContent !== title) this.title.textContent = title;
+    this.xs = merged(series.map((one) => one.xs));
     this.description.textContent = series.map(describe).join(" ");
-    const known = this.#epochs.length;
-    this.plot.setAttribute("aria-valuemin", known ? this.#epochs[0] : 0);
-    this.plot.setAttribute("aria-valuemax", known ? this.#epochs[known - 1] : 0);
-    this.#drawLegend();
+    this.plot.setAttribute("aria-valuemin", this.xs[0] ?? 0);
+    this.plot.setAttribute("aria-valuemax", this.xs[this.xs.length - 1] ?? 0);
+    this.legend.offer(series.map((one) => one.name));
     this.draw();
   }
 
   draw() {
-    this.width = this.plot.clientWidth;
+    this.width ||= this.plot.clientWidth;
     const width = Math.max(200, this.width || 600);
-    const height = this.card.parentElement && this.card.offsetWidth > 800 ? 300 : 240;
-    const shown = this.series.filter((one) => !this.#hidden.has(one.name));
-    const values = shown.flatMap((one) => one.points.map((point) => point.value)).filter((v) => v !== null);
+    const height = this.width > WIDE_PIXELS ? 300 : 240;
+    const context = prepare(this.canvas, width, height);
+    const { range } = this.focus;
+    const shown = this.series.filter((one) => this.legend.shows(one.name));
+    const values = shown.flatMap((one) => this.#visible(one.within(range), range));
+    this.resetButton.hidden = !range;
     this.#offerLog(values);
     const log = this.#log && !this.logButton.disabled;
-    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    this.svg.setAttribute("height", height);
-    this.svg.replaceChildren();
     const usable = log ? values.filter((value) => value > 0) : values;
-    this.#scales = this.#epochs.length && usable.length ? this.#measure(usable, log, width, height) : null;
-    if (!this.#scales) {
-      const text = shown.length ? "no finite value" : "all curves are hidden";
-      this.svg.append(svgElement("text", { x: width / 2, y: height / 2, class: "empty" }, text));
+    this.drawn = [];
+    this.message = "";
+    this.#scales = this.xs.length && usable.length ? this.#measure(usable, log, width, height) : null;
+    if (this.#scales) {
+      this.#drawAxes(context);
+      for (const one of shown) this.drawn.push(this.#drawCurve(context, one));
     } else {
-      this.#drawAxes();
-      for (const one of shown) this.#drawCurve(one);
-      this.marks = svgElement("g");
-      this.svg.append(this.marks);
+      this.message = !shown.length ? "all curves are hidden" : range ? "nothing in this range" : "no finite value";
+      Object.assign(context, { fillStyle: ink.get("soft"), textAlign: "center" });
+      context.fillText(this.message, width / 2, height / 2);
     }
     this.#drawCursor();
+    if (!this.table.hidden) this.#fillTable();
+  }
+
+  /** Finite values inside the range, as they are and smoothed. */
+  #visible({ xs, ys }, range) {
+    const inside = (x) => !range || (x >= range[0] && x <= range[1]);
+    return ys.filter((y, index) => y !== null && inside(xs[index]));
   }
 
   #measure(values, log, width, height) {
@@ -111,118 +132,142 @@ class LineChart {
     const lines = height / 48;
     const y = log ? logScale(low, high, lines) : linearScale(low, high, lines);
     const left = 14 + 6.6 * Math.max(...y.ticks.map(([, label]) => label.length));
-    const box = { left, right: width - 14, top: 10, bottom: height - 26 };
-    const x = epochScale(this.#epochs[0], this.#epochs[this.#epochs.length - 1], (box.right - left) / 76);
+    const box = { left, right: width - 14, top: 10, bottom: height - 26, width, height };
+    const [first, last] = this.focus.range || [this.xs[0], this.xs[this.xs.length - 1]];
+    const x = wholeScale(first, last, (box.right - left) / 76);
     return {
       box, x, y, log,
-      px: (epoch) => left + x.at(epoch) * (box.right - left),
+      px: (at) => left + x.at(at) * (box.right - left),
       py: (value) => box.bottom - y.at(value) * (box.bottom - box.top),
+      back: (pixel) => first + ((pixel - left) / (box.right - left)) * (last - first),
     };
   }
 
-  #drawAxes() {
+  #drawAxes(context) {
     const { box, x, y, px, py } = this.#scales;
-    const grid = svgElement("g", { class: "grid" });
+    this.ticks = [...y.ticks, ...x.ticks].map(([, label]) => label);
+    context.fillStyle = ink.get("soft");
+    context.lineWidth = 1;
+    context.textAlign = "right";
     for (const [at, label] of y.ticks) {
       const line = Math.round(py(at)) + 0.5;
-      grid.append(svgElement("line", { x1: box.left, x2: box.right, y1: line, y2: line }));
-      grid.append(svgElement("text", { x: box.left - 8, y: line + 4, "text-anchor": "end" }, label));
+      strokeLine(context, box.left, line, box.right, line, ink.get("grid"));
+      context.fillText(label, box.left - 8, line + 4);
     }
+    context.textAlign = "center";
     for (const [at, label] of x.ticks) {
-      grid.append(svgElement("text", { x: px(at), y: box.bottom + 18, "text-anchor": "middle" }, label));
+      const half = context.measureText(label).width / 2;
+      context.fillText(label, Math.min(px(at), box.width - half), box.bottom + 18);
     }
-    const floor = box.bottom + 0.5;
-    grid.append(svgElement("line", { class: "axis", x1: box.left, x2: box.right, y1: floor, y2: floor }));
-    this.svg.append(grid);
+    strokeLine(context, box.left, box.bottom + 0.5, box.right, box.bottom + 0.5, ink.get("line"));
   }
 
-  #drawCurve(series) {
+  #drawCurve(context, series) {
     const { box, px, py, log } = this.#scales;
-    const look = this.#look(series);
+    const { token, dash } = this.#look(series.name);
+    const color = ink.get(token);
+    const { xs, ys } = series.within(this.focus.range);
     const usable = (value) => value !== null && (!log || value > 0);
-    const points = series.points.map(({ epoch, value }) => [px(epoch), usable(value) ? py(value) : null]);
-    const group = svgElement("g", { style: `stroke:${look.color}` });
-    if (points.length > (box.right - box.left) / 2) group.classList.add("dense");
-    for (const run of curveRuns(points, box.right - box.left)) {
-      if (run.length === 1) {
-        group.append(svgElement("circle", { cx: run[0][0], cy: run[0][1], r: 3, style: `fill:${look.color}` }));
-      } else {
-        group.append(svgElement("path", { class: "curve", d: pathOf(run), "stroke-dasharray": look.dash }));
-      }
-    }
-    if (series.best && usable(series.best.value) && series.points.length > 1) {
-      const at = { cx: px(series.best.epoch), cy: py(series.best.value) };
-      group.append(svgElement("circle", { class: "best", r: 4, ...at }));
-    }
-    for (const { epoch, value } of series.points) {
-      if (value !== null) continue;
-      const at = px(epoch);
-      group.append(svgElement("line", { class: "broken", x1: at, x2: at, y1: box.bottom - 7, y2: box.bottom }));
-    }
-    this.svg.append(group);
+    const room = box.right - box.left;
+    const runs = (values) => curveRuns(xs.map((x, index) => [px(x), usable(values[index]) ? py(values[index]) : null]), room);
+    const weight = this.options.smoothing;
+    const raw = runs(ys);
+    const smooth = weight > 0 ? runs(smoothed(ys, weight)) : null;
+    const width = xs.length > room / 2 ? 1.2 : 1.9;
+    context.save();
+    context.beginPath();
+    context.rect(box.left - 4, box.top - 6, room + 8, box.bottom - box.top + 8);
+    context.clip();
+    strokeRuns(context, raw, { color, dash, width: smooth ? 1 : width, alpha: smooth ? 0.28 : 1 });
+    if (smooth) strokeRuns(context, smooth, { color, dash, width: 1.9 });
+    const best = series.best && usable(series.best.y) && series.xs.length > 1 ? series.best : null;
+    if (best) disc(context, px(best.x), py(best.y), 4, ink.get("card"), color);
+    const broken = xs.filter((_, index) => ys[index] === null);
+    context.lineWidth = 2;
+    for (const x of broken) strokeLine(context, px(x), box.bottom - 7, px(x), box.bottom, ink.get("bad"));
+    context.restore();
+    return { name: series.name, raw, smooth, best, broken, points: xs.length };
+  }
+
+  /** Draw the cursor in the next frame; many moves of a mouse are one. */
+  #cursorLater() {
+    if (this.#cursorFramed) return;
+    this.#cursorFramed = true;
+    requestAnimationFrame(() => {
+      this.#cursorFramed = false;
+      this.#drawCursor();
+    });
   }
 
   #drawCursor() {
-    const epoch = this.cursor.epoch;
-    this.marks?.replaceChildren();
-    const known = this.#scales && epoch !== null && this.#epochs.includes(epoch);
-    this.readout.hidden = !known || this.cursor.owner !== this;
+    const { x } = this.focus;
+    const size = this.#scales ? this.#scales.box : { width: this.width, height: 240 };
+    const wanted = x !== null || Boolean(this.#drag?.moved);
+    // An overlay that was empty and stays so is not painted again.
+    if (!wanted && !this.#cursorDrawn && this.overlay.style.height === `${size.height}px`) return;
+    this.#cursorDrawn = wanted;
+    const context = prepare(this.overlay, size.width, size.height);
+    if (this.#drag?.moved) this.#drawSelection(context);
+    const known = this.#scales && x !== null && this.#near(x) !== null;
+    this.readout.hidden = !known || this.focus.owner !== this || Boolean(this.#drag?.moved);
+    this.crosshair = Boolean(known);
     if (!known) return;
     const { box, px, py, log } = this.#scales;
-    const at = px(epoch);
-    this.marks.append(svgElement("line", { class: "cursor", x1: at, x2: at, y1: box.top, y2: box.bottom }));
-    const rows = [element("b", { textContent: `Epoch ${epoch}` })];
-    for (const one of this.series) {
-      const value = one.at(epoch);
-      if (this.#hidden.has(one.name) || value === undefined) continue;
-      const look = this.#look(one);
-      rows.push(element("span", {}, look.swatch(), element("i", { textContent: one.name }), formatMetric(value)));
-      if (value !== null && (!log || value > 0)) {
-        this.marks.append(svgElement("circle", { class: "point", cx: at, cy: py(value), r: 4, style: `fill:${look.color}` }));
-      }
+    const at = px(x);
+    context.setLineDash([3, 3]);
+    strokeLine(context, at, box.top, at, box.bottom, ink.get("soft"));
+    context.setLineDash([]);
+    const unit = this.series[0].unit === "step" ? "Step" : "Epoch";
+    const rows = [element("b", { textContent: `${unit} ${wholeLabel(x)}` })];
+    for (const { series, value } of this.#readings(x)) {
+      const look = this.#look(series.name);
+      rows.push(element("span", {}, swatch(look), element("i", { textContent: series.name }), formatMetric(value)));
+      if (value !== null && (!log || value > 0)) disc(context, at, py(value), 4, ink.get(look.token), ink.get("card"));
     }
     this.readout.replaceChildren(...rows);
     const leftHalf = at < (box.left + box.right) / 2;
     this.readout.style.left = leftHalf ? `${at + 14}px` : "auto";
-    this.readout.style.right = leftHalf ? "auto" : `${this.plot.clientWidth - at + 14}px`;
-    this.plot.setAttribute("aria-valuenow", epoch);
-    this.plot.setAttribute("aria-valuetext", this.#spoken(epoch));
+    this.readout.style.right = leftHalf ? "auto" : `${this.width - at + 14}px`;
+    this.plot.setAttribute("aria-valuenow", x);
+    const spoken = this.#readings(x).map(({ series, value }) => `${series.name} ${formatMetric(value)}`);
+    this.plot.setAttribute("aria-valuetext", [`${unit} ${x}`, ...spoken].join(", "));
   }
 
-  #spoken(epoch) {
-    const shown = this.series.filter((one) => !this.#hidden.has(one.name) && one.at(epoch) !== undefined);
-    return [`Epoch ${epoch}`, ...shown.map((one) => `${one.name} ${formatMetric(one.at(epoch))}`)].join(", ");
+  #drawSelection(context) {
+    const { box } = this.#scales;
+    const [from, to] = [this.#drag.from, this.#drag.to].sort((a, b) => a - b);
+    context.globalAlpha = 0.16;
+    context.fillStyle = ink.get("accent");
+    context.fillRect(from, box.top, to - from, box.bottom - box.top);
+    context.globalAlpha = 1;
   }
 
-  #drawLegend() {
-    this.legend.hidden = this.series.length < 2;
-    this.legend.replaceChildren(
-      ...this.series.map((one) => {
-        const label = element("span", { textContent: one.name });
-        const button = element("button", { type: "button", title: one.name }, this.#look(one).swatch(), label);
-        button.setAttribute("aria-pressed", String(!this.#hidden.has(one.name)));
-        button.addEventListener("click", () => {
-          if (!this.#hidden.delete(one.name)) this.#hidden.add(one.name);
-          button.setAttribute("aria-pressed", String(!this.#hidden.has(one.name)));
-          this.draw();
-        });
-        return element("li", {}, button);
-      }),
-    );
+  /** Values of the shown curves at x; of thinned curves those of the point nearest to it. */
+  #readings(x) {
+    const found = [];
+    for (const series of this.series) {
+      if (!this.legend.shows(series.name)) continue;
+      const { xs, ys } = series.within(this.focus.range);
+      const index = nearestIndex(xs, x);
+      const close = index >= 0 && (xs[index] === x || (series.unit === "step" && Math.abs(this.#scales.px(xs[index]) - this.#scales.px(x)) < 8));
+      if (close) found.push({ series, value: ys[index] });
+    }
+    return found;
   }
 
-  #look(series) {
-    const place = this.series.indexOf(series);
-    const color = `var(--series-${place % 8})`;
-    const dash = DASHES[Math.floor(place / 8) % DASHES.length];
-    const border = dash ? "dashed" : "solid";
-    const style = `border-top-color:${color};border-top-style:${border}`;
-    const swatch = () => {
-      const made = element("span", { className: "swatch" });
-      made.style.cssText = style;
-      return made;
-    };
-    return { color, dash, swatch };
+  /** The x of a point at or next to `x` within the zoom. */
+  #near(x) {
+    const { range } = this.focus;
+    if (range && (x < range[0] || x > range[1])) return null;
+    const index = nearestIndex(this.xs, x);
+    if (index < 0) return null;
+    const close = this.series[0].unit === "step" ? Math.abs(this.#scales.px(this.xs[index]) - this.#scales.px(x)) < 40 : this.xs[index] === x;
+    return close ? this.xs[index] : null;
+  }
+
+  #look(name) {
+    const index = this.series.findIndex((one) => one.name === name);
+    return { token: `series-${index % 8}`, dash: DASHES[Math.floor(index / 8) % DASHES.length] };
   }
 
   #offerLog(values) {
@@ -237,59 +282,127 @@ class LineChart {
     this.draw();
   }
 
+  #toggleTable() {
+    this.table.hidden = !this.table.hidden;
+    this.tableButton.setAttribute("aria-pressed", String(!this.table.hidden));
+    if (!this.table.hidden) this.#fillTable();
+  }
+
+  #fillTable() {
+    const { range } = this.focus;
+    const inside = this.xs.filter((x) => !range || (x >= range[0] && x <= range[1]));
+    const every = Math.max(1, Math.ceil(inside.length / TABLE_ROWS));
+    const rows = inside.filter((_, index) => index % every === 0 || index === inside.length - 1);
+    const shown = this.series.filter((one) => this.legend.shows(one.name));
+    const unit = this.series[0]?.unit === "step" ? "Step" : "Epoch";
+    const heads = [unit, ...shown.map((one) => one.name)].map((text) => element("th", { textContent: text, scope: "col" }));
+    const cells = (one, x) => {
+      const { xs, ys } = one.within(range);
+      const index = nearestIndex(xs, x);
+      const exact = index >= 0 && (xs[index] === x || one.unit === "step");
+      return element("td", { textContent: formatMetric(exact ? ys[index] : undefined) });
+    };
+    const body = rows.map((x) => element("tr", {}, element("th", { textContent: wholeLabel(x), scope: "row" }), ...shown.map((one) => cells(one, x))));
+    const caption = element("caption", { className: "unseen", textContent: this.title.textContent });
+    this.table.replaceChildren(element("table", { className: "numbers" }, caption, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body)));
+  }
+
   #listen() {
-    this.cursor.watch(() => this.#drawCursor());
-    this.plot.addEventListener("pointermove", (event) => {
-      if (!this.#scales) return;
-      const x = event.clientX - this.plot.getBoundingClientRect().left;
-      const far = (epoch) => Math.abs(this.#scales.px(epoch) - x);
-      this.cursor.move(this.#epochs.reduce((near, epoch) => (far(epoch) < far(near) ? epoch : near)), this);
-    });
-    this.plot.addEventListener("pointerleave", () => this.cursor.move(null, null));
-    this.plot.addEventListener("blur", () => this.cursor.move(null, null));
-    this.plot.addEventListener("keydown", (event) => {
-      const last = this.#epochs.length - 1;
-      const here = this.cursor.owner === this ? this.#epochs.indexOf(this.cursor.epoch) : -1;
-      const page = Math.max(1, Math.round(last / 10));
-      const moves = {
-        ArrowRight: here + 1, ArrowUp: here + 1, ArrowLeft: here < 0 ? last : here - 1, ArrowDown: here - 1,
-        PageUp: here + page, PageDown: here - page, Home: 0, End: last,
-      };
-      if (event.key === "Escape") this.cursor.move(null, null);
-      if (!(event.key in moves) || last < 0) return;
-      event.preventDefault();
-      this.cursor.move(this.#epochs[Math.min(last, Math.max(0, moves[event.key]))], this);
-    });
+    this.focus.watch((what) => (what === "zoom" ? this.draw() : this.#cursorLater()));
+    this.plot.addEventListener("pointermove", (event) => this.#follow(event));
+    this.plot.addEventListener("pointerdown", (event) => this.#press(event));
+    this.plot.addEventListener("pointerup", (event) => this.#release(event));
+    this.plot.addEventListener("pointercancel", () => (this.#drag = null));
+    this.plot.addEventListener("dblclick", () => this.focus.range && this.focus.zoom(null));
+    this.plot.addEventListener("pointerleave", () => this.#drag || this.focus.point(null, null));
+    this.plot.addEventListener("blur", () => this.focus.point(null, null));
+    this.plot.addEventListener("keydown", (event) => this.#key(event));
     // Drawing changes the height, which the observer must not see as a change of its own making.
     new ResizeObserver(() => {
-      if (this.plot.clientWidth !== this.width) requestAnimationFrame(() => this.draw());
+      if (this.plot.clientWidth === this.width) return;
+      this.width = this.plot.clientWidth;
+      requestAnimationFrame(() => this.draw());
     }).observe(this.plot);
   }
+
+  #at(event) {
+    const { box } = this.#scales;
+    return Math.min(box.right, Math.max(box.left, event.clientX - this.plot.getBoundingClientRect().left));
+  }
+
+  #follow(event) {
+    if (!this.#scales) return;
+    const pixel = this.#at(event);
+    if (this.#drag) {
+      this.#drag.to = pixel;
+      this.#drag.moved ||= Math.abs(pixel - this.#drag.from) > DRAG_PIXELS;
+    }
+    const { range } = this.focus;
+    const at = this.#scales.back(pixel);
+    const inside = (x) => x !== undefined && (!range || (x >= range[0] && x <= range[1]));
+    const index = nearestIndex(this.xs, at);
+    // The nearest point may lie just outside the zoom, and its neighbour inside.
+    const x = [index, index + 1, index - 1].map((one) => this.xs[one]).find(inside);
+    if (x !== undefined) this.focus.point(x, this);
+    if (this.#drag?.moved) this.#cursorLater();
+  }
+
+  #press(event) {
+    if (!this.#scales || event.button !== 0) return;
+    const pixel = this.#at(event);
+    this.#drag = { from: pixel, to: pixel, moved: false };
+    this.plot.setPointerCapture(event.pointerId);
+  }
+
+  #release() {
+    const drag = this.#drag;
+    this.#drag = null;
+    if (!drag?.moved || !this.#scales) return;
+    const range = [drag.from, drag.to].map((pixel) => this.#scales.back(pixel)).sort((a, b) => a - b);
+    if (range[1] > range[0]) this.focus.zoom(range);
+  }
+
+  #key(event) {
+    const { range } = this.focus;
+    const inside = range ? this.xs.filter((x) => x >= range[0] && x <= range[1]) : this.xs;
+    const last = inside.length - 1;
+    const here = this.focus.owner === this ? inside.indexOf(this.focus.x) : -1;
+    const page = Math.max(1, Math.round(last / 10));
+    const moves = {
+      ArrowRight: here + 1, ArrowUp: here + 1, ArrowLeft: here < 0 ? last : here - 1, ArrowDown: here - 1,
+      PageUp: here + page, PageDown: here - page, Home: 0, End: last,
+    };
+    if (event.key === "Escape") this.focus.point(null, null);
+    else if (event.key === "0" && range) this.focus.zoom(null);
+    else if ("+-=".includes(event.key)) this.#scaleBy(event.key === "-" ? 2 : 0.5, inside[here]);
+    else if (event.key in moves && last >= 0) this.focus.point(inside[Math.min(last, Math.max(0, moves[event.key]))], this);
+    else return;
+    event.preventDefault();
+  }
+
+  /** Zoom by a factor around a place, or around the middle. */
+  #scaleBy(factor, around) {
+    if (this.xs.length < 2) return;
+    const whole = [this.xs[0], this.xs[this.xs.length - 1]];
+    const [from, to] = this.focus.range || whole;
+    const center = around ?? (from + to) / 2;
+    const next = [Math.max(whole[0], center - (center - from) * factor), Math.min(whole[1], center + (to - center) * factor)];
+    this.focus.zoom(next[0] <= whole[0] && next[1] >= whole[1] ? null : next);
+  }
+}
+
+/** Rising numbers of all lists, each once; the curves of one run mostly share theirs. */
+function merged(lists) {
+  const [first = [], ...others] = lists;
+  const rising = first.every((x, index) => !index || x > first[index - 1]);
+  const same = others.every((one) => one.length === first.length && one.every((x, index) => x === first[index]));
+  return rising && same ? first.slice() : [...new Set(lists.flat())].sort((a, b) => a - b);
 }
 
 function describe(series) {
-  const [first, last] = [series.points[0], series.last];
-  const best = series.best ? `, best ${formatMetric(series.best.value)} at epoch ${series.best.epoch}` : "";
-  if (first === last) return `${series.name}: ${formatMetric(first.value)} at epoch ${first.epoch}.`;
-  return `${series.name}: from ${formatMetric(first.value)} at epoch ${first.epoch} to ${formatMetric(last.value)} at epoch ${last.epoch}${best}.`;
-}
-
-/** A small curve without axes; `range` fixes what its bottom and top mean. */
-function sparkline(values, { width, height, range = null, area = false }) {
-  const svg = svgElement("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
-  const finite = values.filter((value) => value !== null && value !== undefined);
-  if (!finite.length) return svg;
-  const [low, high] = range || finite.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
-  const x = (index) => (values.length > 1 ? (index / (values.length - 1)) * width : width);
-  const y = (value) => (high > low ? height - 1 - ((value - low) / (high - low)) * (height - 2) : height / 2);
-  const points = values.map((value, index) => [x(index), value === null || value === undefined ? null : y(value)]);
-  for (const run of curveRuns(points, width)) {
-    const line = run.length > 1 ? run : [[0, run[0][1]], [width, run[0][1]]].slice(values.length > 1 ? 1 : 0);
-    if (area && line.length > 1) {
-      const [start, end] = [line[0][0], line[line.length - 1][0]];
-      svg.append(svgElement("path", { class: "area", d: `${pathOf(line)}L${end} ${height}L${start} ${height}Z` }));
-    }
-    svg.append(svgElement("path", { d: pathOf(line) }));
-  }
-  return svg;
+  const { unit, name, best } = series;
+  const [first, last] = [{ x: series.xs[0], y: series.ys[0] }, series.last];
+  const top = best ? `, best ${formatMetric(best.y)} at ${unit} ${best.x}` : "";
+  if (series.xs.length === 1) return `${name}: ${formatMetric(first.y)} at ${unit} ${first.x}.`;
+  return `${name}: from ${formatMetric(first.y)} at ${unit} ${first.x} to ${formatMetric(last.y)} at ${unit} ${last.x}${top}.`;
 }

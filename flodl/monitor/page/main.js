@@ -1,7 +1,7 @@
 "use strict";
-/* Starts the page: embedded records into the model, the model onto the page. */
+/* Starts the page: embedded records into the model, the model onto the page, then the stream. */
 
-function startTheme(button) {
+function startTheme(button, changed) {
   const names = ["auto", "light", "dark"];
   // A browser may forbid storage to local files; the choice then lasts as long as the page.
   const storage = (use) => {
@@ -16,9 +16,11 @@ function startTheme(button) {
     else document.documentElement.dataset.theme = name;
     button.textContent = `Theme: ${name}`;
     button.dataset.now = name;
+    changed();
   };
   const kept = storage((store) => store.getItem("flodl-theme"));
   apply(names.includes(kept) ? kept : "auto");
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
   button.addEventListener("click", () => {
     const next = names[(names.indexOf(button.dataset.now) + 1) % names.length];
     apply(next);
@@ -27,12 +29,15 @@ function startTheme(button) {
 }
 
 function start() {
-  startTheme(document.getElementById("theme"));
-  const { written, ...run } = JSON.parse(document.getElementById("data").textContent);
+  const { written, live, ...run } = JSON.parse(place("data").textContent);
   const model = new RunModel();
-  const view = new ReportView(model, written);
-  model.watch(() => view.render());
+  const view = new RunView(model, live ? "" : written);
+  // For scripts and tests: what a canvas shows cannot be read from the page.
+  window.flodl = { model, view };
+  startTheme(place("theme"), () => view.repaint());
+  if (live) model.setDrawing(live.drawing);
   model.load(run);
+  if (live && !run.finish) new LiveFeed(model, view, live.session).start();
 }
 
 start();

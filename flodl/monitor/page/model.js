@@ -1,6 +1,6 @@
 "use strict";
-/* The run as data. Takes the same three messages as every sink (open, record, finish), from the
-   embedded JSON or from a live stream, and knows nothing of the page. */
+/* The run as data. Takes the same messages as every sink, from the embedded JSON or from a live
+   stream, and knows nothing of the page. */
 
 const LOWER_IS_BETTER = new Set(
   ("loss losses err error errors mse mae rmse mape nll bce ce xent kl ppl perplexity bpc bpb wer cer fid " +
@@ -11,42 +11,95 @@ const HIGHER_IS_BETTER = new Set(
     "ssim r2 reward return mcc kappa hits success").split(" "),
 );
 
+/** Points of one curve by step on the page; above, the past is thinned. */
+const MOST_POINTS = 8192;
+const MOST_LOADS = 300;
+
 class RunModel {
   #listeners = [];
+  #known = "";
 
   constructor() {
     this.info = { total: 0, started: "", label: "", run: "", hash: "", metadata: {}, svg: "" };
     this.records = [];
     this.series = new Map();
+    this.curves = new Map();
+    this.ledger = {};
+    this.loads = [];
+    this.drawing = 0;
     this.summary = null;
   }
 
-  /** Call `listener` after every change. */
+  /** Call `listener(kind)` after every change; kinds: info epochs steps ledger loads drawing. */
   watch(listener) {
     this.#listeners.push(listener);
   }
 
+  /** Take a whole run. */
+  load({ info, records, series = [], ledger = {}, finish }) {
+    this.info = info;
+    this.#known = JSON.stringify(info.metadata);
+    for (const record of records) this.#take(record);
+    for (const one of series) this.#curve(one.name).append(one.steps, one.values);
+    this.ledger = ledger;
+    this.summary = finish;
+    for (const kind of ["info", "epochs", "steps", "ledger"]) this.#changed(kind);
+  }
+
   open(info) {
     this.info = info;
-    this.#changed();
+    const metadata = JSON.stringify(info.metadata);
+    this.#changed(metadata === this.#known ? "heading" : "info");
+    this.#known = metadata;
+  }
+
+  /** Epochs that were received; a stream goes on after them. */
+  get received() {
+    return this.records.length;
+  }
+
+  /** Take the record of a stream that has this number; one that is known already changes nothing. */
+  receive(number, record) {
+    if (number === this.received + 1) this.record(record);
   }
 
   record(record) {
     this.#take(record);
-    this.#changed();
+    this.#changed("epochs");
+  }
+
+  addSteps(series) {
+    for (const { name, steps, values } of series) this.#curve(name).append(steps, values);
+    this.#changed("steps");
+  }
+
+  /** Take curves from their beginning; what the page has beyond their end stays. */
+  replaceSteps(series) {
+    for (const { name, steps, values } of series) this.#curve(name).replace(steps, values);
+    this.#changed("steps");
+  }
+
+  setLedger(ledger) {
+    this.ledger = ledger;
+    this.#changed("ledger");
+  }
+
+  addLoad(load) {
+    this.loads.push(load);
+    if (this.loads.length > MOST_LOADS) this.loads.shift();
+    this.#changed("loads");
+  }
+
+  setDrawing(version) {
+    if (version === this.drawing) return;
+    this.drawing = version;
+    this.#changed("drawing");
   }
 
   finish(summary) {
     this.summary = summary;
-    this.#changed();
-  }
-
-  /** Take a whole history with one change at its end. */
-  load({ info, records, finish }) {
-    this.info = info;
-    for (const record of records) this.#take(record);
-    this.summary = finish;
-    this.#changed();
+    if (Object.keys(summary.ledger || {}).length) this.ledger = summary.ledger;
+    for (const kind of ["heading", "epochs", "ledger"]) this.#changed(kind);
   }
 
   get status() {
@@ -63,54 +116,125 @@ class RunModel {
     this.records.push(record);
     for (const [name, value] of Object.entries(record.metrics)) {
       let series = this.series.get(name);
-      if (!series) this.series.set(name, (series = new Series(name, this.series.size)));
+      if (!series) this.series.set(name, (series = new Series(name, "epoch")));
       series.add(record.epoch, value);
     }
   }
 
-  #changed() {
-    for (const listener of this.#listeners) listener(this);
+  #curve(name) {
+    let curve = this.curves.get(name);
+    if (!curve) this.curves.set(name, (curve = new Series(name, "step")));
+    return curve;
+  }
+
+  #changed(kind) {
+    for (const listener of this.#listeners) listener(kind);
   }
 }
 
-/** One metric over the epochs; a value that was not finite is null. */
+/** One quantity over epochs or steps; a value that was not finite is null. */
 class Series {
-  constructor(name, index) {
+  /** `unit` is what `xs` counts: "epoch" or "step". */
+  constructor(name, unit) {
     this.name = name;
-    this.index = index;
+    this.unit = unit;
     this.goal = goalOf(name);
-    this.points = [];
+    this.xs = [];
+    this.ys = [];
     this.best = null;
     this.min = Infinity;
     this.max = -Infinity;
+    this.detail = null;
   }
 
-  add(epoch, value) {
-    const point = { epoch, value };
-    this.points.push(point);
-    if (value === null) return;
-    this.min = Math.min(this.min, value);
-    this.max = Math.max(this.max, value);
-    const better = !this.best || (this.goal === "min" ? value < this.best.value : value > this.best.value);
-    if (this.goal && better) this.best = point;
+  add(x, y) {
+    this.xs.push(x);
+    this.ys.push(y);
+    if (y === null) return;
+    this.min = Math.min(this.min, y);
+    this.max = Math.max(this.max, y);
+    const better = !this.best || (this.goal === "min" ? y < this.best.y : y > this.best.y);
+    if (this.goal && this.unit === "epoch" && better) this.best = { x, y };
+  }
+
+  /** Add the points behind the last one. */
+  append(xs, ys) {
+    let last = this.xs.length ? this.xs[this.xs.length - 1] : -Infinity;
+    for (let index = 0; index < xs.length; index++) {
+      if (xs[index] > last) this.add((last = xs[index]), ys[index]);
+    }
+    if (this.xs.length > MOST_POINTS) [this.xs, this.ys] = thinned(this.xs, this.ys, MOST_POINTS / 2);
+  }
+
+  replace(xs, ys) {
+    const [oldXs, oldYs] = [this.xs, this.ys];
+    [this.xs, this.ys] = [[], []];
+    this.append(xs, ys);
+    this.append(oldXs, oldYs);
+  }
+
+  /** The points to draw for a range of x; finer ones, where they were fetched for it. */
+  within(range) {
+    const { detail } = this;
+    if (range && detail && detail.range[0] <= range[0] && detail.range[1] >= range[1]) return detail;
+    return this;
   }
 
   get last() {
-    return this.points[this.points.length - 1];
+    const end = this.xs.length - 1;
+    return { x: this.xs[end], y: this.ys[end] };
   }
 
-  /** Value at an epoch: a number, null where it was not finite, undefined where there is none. */
-  at(epoch) {
-    let low = 0;
-    let high = this.points.length - 1;
-    while (low <= high) {
-      const middle = (low + high) >> 1;
-      if (this.points[middle].epoch === epoch) return this.points[middle].value;
-      if (this.points[middle].epoch < epoch) low = middle + 1;
-      else high = middle - 1;
-    }
-    return undefined;
+  /** Value at x: a number, null where it was not finite, undefined where there is none. */
+  at(x) {
+    const index = nearestIndex(this.xs, x);
+    return this.xs[index] === x ? this.ys[index] : undefined;
   }
+}
+
+/** Index of the element of rising `xs` that is nearest to `x`; -1 if there is none. */
+function nearestIndex(xs, x) {
+  let [low, high] = [0, xs.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (xs[middle] < x) low = middle + 1;
+    else high = middle;
+  }
+  return low > 0 && x - xs[low - 1] <= xs[low] - x ? low - 1 : Math.min(low, xs.length - 1);
+}
+
+/** At most about `most` points that draw the same picture: of every run the extremes and a gap. */
+function thinned(xs, ys, most) {
+  const width = Math.ceil(xs.length / Math.max(1, most / 2));
+  const [keptXs, keptYs] = [[], []];
+  for (let start = 0; start < xs.length; start += width) {
+    const kept = new Set();
+    let [low, high, broken] = [-1, -1, -1];
+    for (let index = start; index < Math.min(start + width, xs.length); index++) {
+      if (ys[index] === null) broken = index;
+      else {
+        if (low < 0 || ys[index] < ys[low]) low = index;
+        if (high < 0 || ys[index] > ys[high]) high = index;
+      }
+    }
+    for (const index of [low, high, broken]) if (index >= 0) kept.add(index);
+    for (const index of [...kept].sort((a, b) => a - b)) {
+      keptXs.push(xs[index]);
+      keptYs.push(ys[index]);
+    }
+  }
+  return [keptXs, keptYs];
+}
+
+/** Exponential moving average without the pull of a zero at its start; gaps stay gaps. */
+function smoothed(ys, weight) {
+  let [sum, norm] = [0, 0];
+  return ys.map((y) => {
+    if (y === null) return null;
+    sum = weight * sum + (1 - weight) * y;
+    norm = weight * norm + (1 - weight);
+    return sum / norm;
+  });
 }
 
 /** Whether less ("min") or more ("max") of a metric is better, judged by its name; null if unclear. */
@@ -121,10 +245,10 @@ function goalOf(name) {
   return null;
 }
 
-/** Metrics that share a chart: all losses; all scores of one range; everything else alone. */
-function chartGroups(model) {
+/** What shares a chart: all losses; all scores of one range; everything else alone. */
+function chartGroups(all) {
   const groups = new Map();
-  for (const series of model.series.values()) {
+  for (const series of all) {
     let [key, title] = [`metric ${series.name}`, series.name];
     if (series.goal === "min") [key, title] = ["min", "Loss"];
     else if (series.goal === "max" && series.min >= 0 && series.max <= 1) [key, title] = ["unit", "Scores"];

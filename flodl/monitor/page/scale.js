@@ -40,18 +40,24 @@ function logScale(low, high, wanted) {
   return { low: 10 ** bottom, high: 10 ** top, ticks, at: (value) => (Math.log10(value) - bottom) / decades };
 }
 
-/** Epochs: whole numbers only, exactly from the first to the last. */
-function epochScale(first, last, wanted) {
-  if (first === last) return { ticks: [[first, String(first)]], at: () => 0.5 };
+/** Whole numbers, exactly from `first` to `last`, which may lie between two of them. */
+function wholeScale(first, last, wanted) {
+  if (first === last) return { ticks: [[first, wholeLabel(first)]], at: () => 0.5 };
   const raw = Math.max(1, (last - first) / Math.max(1, wanted));
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= raw) * power;
   const ticks = [];
-  for (let at = Math.ceil(first / step) * step; at <= last; at += step) ticks.push([at, String(at)]);
+  for (let at = Math.ceil(first / step) * step; at <= last; at += step) ticks.push([at, wholeLabel(at)]);
   const near = step * 0.6;
-  if (!ticks.length || ticks[0][0] - first > near) ticks.unshift([first, String(first)]);
-  if (last - ticks[ticks.length - 1][0] > near) ticks.push([last, String(last)]);
-  return { ticks, at: (epoch) => (epoch - first) / (last - first) };
+  const [low, high] = [Math.ceil(first), Math.floor(last)];
+  if (low <= high && (!ticks.length || ticks[0][0] - low > near)) ticks.unshift([low, wholeLabel(low)]);
+  if (high - ticks[ticks.length - 1]?.[0] > near) ticks.push([high, wholeLabel(high)]);
+  return { ticks, at: (x) => (x - first) / (last - first) };
+}
+
+/** 1234567 -> "1,234,567" */
+function wholeLabel(value) {
+  return String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
 function tickLabel(value, step) {

@@ -54,7 +54,7 @@ def test_archive_fetches_nothing_and_survives_a_closing_script_tag(monitor, tmp_
     monitor.save_html(tmp_path / "report.html")
     monitor.finish()
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "http" not in text.lower()
+    assert not re.search("https?:|//[a-z]", text.lower())
     page = Page(text)
     assert page.title == "</title><script>x</script> & Söhne · $data"
     assert page.data["records"][0]["metrics"] == {name: i for i, name in enumerate(names)}
@@ -68,6 +68,10 @@ def test_archive_fetches_nothing_and_survives_a_closing_script_tag(monitor, tmp_
     links = [a.get("href") or a.get("src") for t, a in page.tags if t in ("link", "img", "iframe")]
     assert links == ["data:,"]
     assert not re.search(r"@import|url\(|\bimport\(|fetch\(|XMLHttpRequest|WebSocket", text)
+    policy = next(a["content"] for t, a in page.tags if a.get("http-equiv"))
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "connect-src 'none'" in policy
+    assert "unsafe" not in policy
 
 
 def test_what_is_not_finite_is_null(monitor, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import os
@@ -15,6 +16,7 @@ import pytest
 from flodl.monitor import (
     CsvSink,
     EpochRecord,
+    Finish,
     GpuSnapshot,
     HtmlSink,
     LogSink,
@@ -22,6 +24,7 @@ from flodl.monitor import (
     ResourceSample,
     RunInfo,
     Sink,
+    TerminalSink,
 )
 from flodl.monitor.delivery import Delivery
 
@@ -376,3 +379,47 @@ def test_our_sinks_are_sinks():
 
 def info() -> RunInfo:
     return Monitor(5, terminal=False)._info
+
+
+@contextlib.contextmanager
+def terminal(monkeypatch):
+    """A terminal of 80 columns as standard output; calling it gives what it received."""
+    master, slave = os.openpty()
+    os.set_blocking(master, False)
+    with monkeypatch.context() as patch, os.fdopen(slave, "w", encoding="utf-8") as stream:
+        patch.setenv("COLUMNS", "80")
+        patch.setattr(sys, "stdout", stream)
+        yield lambda: os.read(master, 1 << 16).decode().rstrip()
+    os.close(master)
+
+
+def test_many_metrics_fill_no_more_than_two_rows_of_a_terminal(monkeypatch):
+    many = {f"encoder.block{place}.loss": 0.5 for place in range(30)}
+    sink = TerminalSink()
+    with terminal(monkeypatch) as received:
+        sink.record(record(0, many))
+        line = received()
+        sink.finish(Finish("complete", 2.0, 5, tuple(many.items())))
+        closing = received()
+    assert 120 < len(line) <= 160
+    assert line.startswith("  epoch 1/5  encoder.block0.loss=0.5000  encoder.block1.loss=0.5000  ")
+    assert line.endswith(f"  +{30 - line.count('=')} more  [500ms]")
+    assert 120 < len(closing) <= 160
+    assert closing.startswith("  training complete in 2.0s  | encoder.block0.loss: 0.5000  ")
+    assert closing.endswith(f"  +{30 - closing.count(':')} more")
+
+
+def test_a_few_metrics_are_all_told_and_one_always_is(monkeypatch):
+    sink = TerminalSink()
+    with terminal(monkeypatch) as received:
+        sink.record(record(0, {f"metric{place}": 0.5 for place in range(7)}))
+        few = received()
+        sink.record(record(0, {"x" * 200: 0.5}))
+        long = received()
+    assert few.count("=0.5000") == 7
+    assert long.endswith(f"{'x' * 200}=0.5000  [500ms]")
+
+
+def test_every_metric_is_told_in_a_pipe(capsys):
+    TerminalSink().record(record(0, {f"encoder.block{place}.loss": 0.5 for place in range(30)}))
+    assert capsys.readouterr().out.count("=0.5000") == 30

@@ -1,0 +1,118 @@
+"""The run's stream as a file of JSON lines, for scripts that follow or evaluate it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from flodl.files import append_text, replace_text
+from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
+
+_EPOCH = "epoch"
+
+
+@final
+class JsonlSink:
+    """One JSON object per line, in the order of the run.
+
+    =============  ===============================================================================
+    ``"type"``     the rest of the object
+    =============  ===============================================================================
+    ``"run"``      facts of the run, without its drawing; again whenever they have changed
+    ``"epoch"``    one epoch, counted from 1: metrics, times in seconds, resources
+    ``"steps"``    a piece of a curve: ``name``, ``steps`` counted from 0, ``values``
+    ``"ledger"``   ``seconds`` by account, once, before the end
+    ``"finish"``   how the run ended
+    =============  ===============================================================================
+
+    Non-finite numbers are null. An existing file is continued: a line that a crash has cut off is
+    taken away, an epoch that stands there already is not written twice. An epoch that was trained
+    again after a resume has two lines, of which the later one counts.
+
+    Args:
+        path: File to write; missing folders are made.
+    """
+
+    flush_seconds = 0.0
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._opened = False
+        self._pending: list[str] = []
+        self._known: set[str] = set()
+        self._run = ""
+        self._ledger: Mapping[str, float] = {}
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def open(self, info: RunInfo) -> None:
+        """Begin the file, or continue it; then keep the facts for the next flush."""
+        if not self._opened:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._continue_file()
+            self._opened = True
+        form = info.as_json()
+        form.pop("svg", None)
+        line = _line("run", form)
+        if line != self._run:
+            self._run = line
+            self._pending.append(line)
+
+    def record(self, record: EpochRecord) -> None:
+        """Keep one epoch for the next flush."""
+        line = _line(_EPOCH, record.as_json())
+        if line not in self._known:
+            self._pending.append(line)
+
+    def steps(self, series: Sequence[StepSeries]) -> None:
+        """Keep pieces of curves for the next flush."""
+        self._pending += [_line("steps", piece.as_json()) for piece in series]
+
+    def ledger(self, seconds: Mapping[str, float]) -> None:
+        """Remember where the time went; only the last word is written."""
+        self._ledger = seconds
+
+    def flush(self) -> None:
+        """Append the lines kept."""
+        if self._pending:
+            append_text(self._path, "".join(line + "\n" for line in self._pending))
+            self._pending.clear()
+
+    def finish(self, summary: Finish) -> None:
+        """Append what is left and how the run ended."""
+        if self._ledger:
+            seconds = {name: finite(value) for name, value in self._ledger.items()}
+            self._pending.append(_line("ledger", {"seconds": seconds}))
+        self._pending.append(_line("finish", summary.as_json()))
+        self.flush()
+
+    def _continue_file(self) -> None:
+        if not self._path.exists():
+            replace_text(self._path, "")
+            return
+        whole = 0
+        with self._path.open("r+b") as file:
+            for data in file:
+                if not data.endswith(b"\n"):
+                    file.truncate(whole)
+                    break
+                whole += len(data)
+                line = data.decode("utf-8", "replace").rstrip("\n")
+                if _type(line) == _EPOCH:
+                    self._known.add(line)
+
+
+def _line(kind: str, form: Mapping[str, Any]) -> str:
+    return to_json({"type": kind, **form})
+
+
+def _type(line: str) -> str | None:
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return None
+    return content.get("type") if isinstance(content, dict) else None

@@ -1,0 +1,195 @@
+"""Where the time of a run goes: every second is booked to exactly one account.
+
+The ledger works like a stopwatch with lap times. Whoever ends a piece of work says what it was, and
+all the time since the previous lap goes there; so nothing is counted twice and nothing is lost
+between two measurements.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, final
+
+from flodl.monitor.formats import format_duration
+
+
+class Account(StrEnum):
+    """What time can be spent on."""
+
+    IMPORT = "import"
+    """Starting Python and importing modules."""
+    SETUP = "setup"
+    """Building the model, the optimizer and the data loader."""
+    DATA = "data"
+    """Waiting for the next batch."""
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    COMPILE = "compile"
+    """Compiling or capturing a step while training waits for it."""
+    CHECKPOINT = "checkpoint"
+    """What saving takes from the training thread."""
+    EVALUATION = "evaluation"
+    LOGGING = "logging"
+    """Handing records to the monitor, and callbacks."""
+    SYNC = "sync"
+    """Waiting for other devices or ranks."""
+    IDLE = "idle"
+    """Waiting for nothing of the run itself, such as a pause."""
+
+
+@final
+class TimeLedger:
+    """Books the time of one training thread.
+
+    A lap costs about three readings of the clock. In a hot loop keep the members of
+    :class:`Account` in local names: looking one up on the class may cost more than the lap.
+
+    Args:
+        clock: Seconds that never run backwards.
+
+    Attributes:
+        lap: ``lap(account)`` books all the time since the last lap, or since the ledger was made,
+            to `account`. Only one thread may call it; any thread may read the sums.
+    """
+
+    lap: Callable[[Account], None]
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        seconds = dict.fromkeys(Account, 0.0)
+        last = clock()
+
+        # A closure, because reading attributes of self would cost as much as the clock.
+        def lap(account: Account) -> None:
+            nonlocal last
+            now = clock()
+            seconds[account] += now - last
+            last = now
+
+        self.lap = lap
+        self._seconds = seconds
+        self._earlier: list[dict[str, float]] = []
+
+    @classmethod
+    def since_process_start(cls) -> TimeLedger:
+        """Return a ledger that has booked the life of this process so far to ``import``.
+
+        That time belongs to the first training of a program: a later call, or one in an interactive
+        session, where the hours before belong to the person, returns a ledger that starts now. So
+        does a system that does not tell when a process started.
+        """
+        global _start_is_booked
+        ledger = cls()
+        if not _start_is_booked and not hasattr(sys, "ps1"):
+            ledger._seconds[Account.IMPORT] = _process_age()
+        _start_is_booked = True
+        return ledger
+
+    @property
+    def total(self) -> float:
+        """Seconds of this session that are booked: from the start to the last lap."""
+        return math.fsum(self._seconds.values())
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of this session by account, in the order of :class:`Account`."""
+        return {account.value: spent for account, spent in self._seconds.items()}
+
+    def earlier(self) -> dict[str, float]:
+        """Return the seconds of the sessions before this one by account; empty for a first one."""
+        sums: dict[str, float] = {}
+        for session in self._earlier:
+            for account, spent in session.items():
+                sums[account] = sums.get(account, 0.0) + spent
+        return sums
+
+    def table(self) -> str:
+        """Return lines for a terminal: accounts with any time, the largest first, and the total.
+
+        A resumed run has a second pair of columns for the sessions before this one.
+        """
+        earlier = self.earlier()
+        columns = [("this session" if earlier else "", self.seconds())]
+        if earlier:
+            sessions = len(self._earlier)
+            columns.append((f"{sessions} earlier session{'s' if sessions > 1 else ''}", earlier))
+        names = {name for _, sums in columns for name, spent in sums.items() if spent > 0}
+        weight = {name: math.fsum(sums.get(name, 0.0) for _, sums in columns) for name in names}
+        ordered = sorted(names, key=lambda name: (-weight[name], name))
+        lines = [["time", *(title for title, _ in columns)]]
+        lines += [[name, *(_part(sums, name) for _, sums in columns)] for name in ordered]
+        lines.append(["total", *(_part(sums, None) for _, sums in columns)])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+            for line in lines
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps, as JSON: the seconds of every session, this one last."""
+        return {"sessions": [*(dict(one) for one in self._earlier), self.seconds()]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over the sessions of a run that is continued; this session's time stays its own.
+
+        Raises:
+            ValueError: `state` is not what :meth:`state_dict` returns.
+        """
+        sessions = state.get("sessions")
+        if not isinstance(sessions, list):
+            raise ValueError(
+                f"the time ledger of the checkpoint has no list 'sessions' but {sessions!r}; "
+                "pass what TimeLedger.state_dict() returned"
+            )
+        self._earlier = [_checked_session(session) for session in sessions]
+
+
+_start_is_booked = False
+
+
+def _part(sums: Mapping[str, float], name: str | None) -> str:
+    """Return a cell: a time and its share of the column; the sum where there is no name."""
+    total = math.fsum(sums.values())
+    spent = total if name is None else sums.get(name, 0.0)
+    share = 100 * spent / total if total > 0 else 0.0
+    return f"{format_duration(spent):>7}  {share:5.1f} %"
+
+
+def _checked_session(session: object) -> dict[str, float]:
+    if not isinstance(session, Mapping) or not all(
+        isinstance(name, str)
+        and isinstance(spent, int | float)
+        and not isinstance(spent, bool)
+        and math.isfinite(spent)
+        and spent >= 0
+        for name, spent in session.items()
+    ):
+        raise ValueError(
+            f"the time ledger of the checkpoint holds {session!r}; expected the seconds of one "
+            "session by account, as TimeLedger.state_dict() returns them"
+        )
+    return {name: float(spent) for name, spent in session.items()}
+
+
+def _process_age() -> float:
+    """Return the seconds since the operating system started this process; 0 if it does not say."""
+    try:
+        # Field 22, in ticks since boot; the name before it may contain spaces and brackets.
+        after_name = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2]
+        started = int(after_name.split()[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return _psutil_process_age()
+
+
+def _psutil_process_age() -> float:
+    try:
+        import psutil
+    except ImportError:
+        return 0.0
+    return max(0.0, time.time() - float(psutil.Process().create_time()))

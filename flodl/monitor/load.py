@@ -1,0 +1,88 @@
+"""The machine's load over a stretch of time, measured beside training instead of in its way."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+from flodl.monitor.resources import ResourceSample, ResourceSampler
+
+PERIOD_SECONDS = 0.25
+
+
+class LoadAverage:
+    """Mean load between two questions, from readings that a daemon thread takes.
+
+    A reading asks the kernel and the driver, which takes a few hundred microseconds: as long as
+    all the rest of what the end of an epoch costs. Asking here takes a few.
+
+    Args:
+        sampler: Measures the machine; owned from now on.
+        period: Seconds between two readings.
+    """
+
+    def __init__(
+        self, sampler: ResourceSampler | None = None, *, period: float = PERIOD_SECONDS
+    ) -> None:
+        self._sampler = sampler or ResourceSampler()
+        self._period = period
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._readings = _Means()
+        self._answer = ResourceSample()
+
+    def take(self) -> ResourceSample:
+        """Return the mean since the last call; without a new reading, the answer of that call.
+
+        The first call measures at once, over the time since this object was made.
+        """
+        if self._thread is None:
+            self._answer = self._sampler.sample()
+            self._thread = threading.Thread(target=self._run, name="flodl-load", daemon=True)
+            self._thread.start()
+            return self._answer
+        with self._lock:
+            readings, self._readings = self._readings, _Means()
+        self._answer = readings.sample() or self._answer
+        return self._answer
+
+    def read(self) -> None:
+        """Take a reading; the thread does so once a period."""
+        sample = self._sampler.sample()
+        with self._lock:
+            self._readings.add(sample)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._closed.set()
+        self._sampler.close()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._period):
+            self.read()
+
+
+class _Means:
+    """Percentages are averaged; of memory the newest figure counts."""
+
+    def __init__(self) -> None:
+        self._newest: ResourceSample | None = None
+        self._percent: dict[int | None, tuple[float, int]] = {}  # None: the processor
+
+    def add(self, sample: ResourceSample) -> None:
+        self._newest = sample
+        of_gpus = [(gpu.device, gpu.util) for gpu in sample.gpus]
+        for key, value in ((None, sample.cpu), *of_gpus):
+            if value is not None:
+                total, count = self._percent.get(key, (0.0, 0))
+                self._percent[key] = total + value, count + 1
+
+    def sample(self) -> ResourceSample | None:
+        if self._newest is None:
+            return None
+        means = {key: total / count for key, (total, count) in self._percent.items()}
+        gpus = tuple(
+            dataclasses.replace(gpu, util=means.get(gpu.device)) for gpu in self._newest.gpus
+        )
+        return dataclasses.replace(self._newest, cpu=means.get(None), gpus=gpus)

@@ -1,0 +1,161 @@
+"""A run in MLflow: epochs as metrics, the configuration as parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, final
+
+from flodl.errors import FlodlError
+from flodl.monitor.records import EpochRecord, Finish, RunInfo, Status, StepSeries
+
+_STATUS: Mapping[Status, str] = {
+    "complete": "FINISHED",
+    "interrupted": "KILLED",
+    "diverged": "FAILED",
+    "failed": "FAILED",
+}
+# https://mlflow.org/docs/latest/api_reference/rest-api.html#request-limits
+_METRICS_PER_CALL = 1000
+_PARAMS_PER_CALL = 100
+_LONGEST_PARAM = 6000
+
+_FORBIDDEN = re.compile(r"[^\w\-. /]")
+
+
+@final
+class MlflowSink:
+    """One MLflow run: metrics by epoch (from 1), curves by step (from 0) as ``step/NAME``.
+
+    The configuration becomes parameters, environment and other facts become tags. Characters that
+    MLflow does not take in a name become ``_``.
+
+    Args:
+        store: Where MLflow keeps runs: a tracking URI (``http://…``, ``sqlite:///mlflow.db``), or
+            a folder for its offline file store; None for what ``MLFLOW_TRACKING_URI`` or MLflow
+            itself says.
+        experiment: The experiment that gets the run; made if missing.
+
+    Raises:
+        FlodlError: The package ``mlflow`` is not installed.
+    """
+
+    flush_seconds = 2.0
+
+    def __init__(
+        self, store: str | os.PathLike[str] | None = None, *, experiment: str = "flodl"
+    ) -> None:
+        if find_spec("mlflow") is None:
+            raise FlodlError(
+                "MlflowSink needs the package mlflow, which is not installed; pip install mlflow"
+            )
+        self._store = None if store is None else os.fspath(store)
+        self._experiment = experiment
+        self._client: Any = None
+        self._entities: Any = None
+        self._run = ""
+        self._known: dict[str, str] = {}
+        self._started_ms = 0
+        self._elapsed_ms = 0
+        self._pending: list[Any] = []
+
+    def __str__(self) -> str:
+        return f"MLflow in {self._store}" if self._store else "MLflow"
+
+    def open(self, info: RunInfo) -> None:
+        """Begin the MLflow run, then log those facts that are new."""
+        if self._client is None:
+            self._begin(info)
+        params, tags = _params(info), _tags(info)
+        fresh = {name: text for name, text in params.items() if f"param {name}" not in self._known}
+        self._known.update({f"param {name}": text for name, text in fresh.items()})
+        entries = [self._entities.Param(name, text) for name, text in fresh.items()]
+        for start in range(0, len(entries), _PARAMS_PER_CALL):
+            self._client.log_batch(self._run, params=entries[start : start + _PARAMS_PER_CALL])
+        for name, text in tags.items():
+            if self._known.get(f"tag {name}") != text:
+                self._known[f"tag {name}"] = text
+                self._client.set_tag(self._run, name, text)
+
+    def record(self, record: EpochRecord) -> None:
+        """Keep one epoch for the next flush."""
+        self._elapsed_ms = int(record.elapsed * 1000)
+        for name, value in (*record.metrics, ("epoch_seconds", record.seconds)):
+            self._add(name, value, record.epoch + 1)
+
+    def steps(self, series: Sequence[StepSeries]) -> None:
+        """Keep pieces of curves for the next flush."""
+        for piece in series:
+            for step, value in zip(piece.steps, piece.values, strict=True):
+                self._add(f"step/{piece.name}", float(value), int(step))
+
+    def flush(self) -> None:
+        """Log the metrics kept."""
+        for start in range(0, len(self._pending), _METRICS_PER_CALL):
+            some = self._pending[start : start + _METRICS_PER_CALL]
+            self._client.log_batch(self._run, metrics=some)
+        self._pending.clear()
+
+    def finish(self, summary: Finish) -> None:
+        """Log what is left and how the run ended."""
+        self.flush()
+        end = self._started_ms + int(summary.seconds * 1000)
+        self._client.set_terminated(self._run, status=_STATUS[summary.status], end_time=end)
+
+    def _begin(self, info: RunInfo) -> None:
+        uri = self._store
+        if uri is not None and "://" not in uri:
+            uri = Path(uri).resolve().as_uri()
+            # MLflow asks for this word before it writes into a folder.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        # Imported in the sink's own thread: training does not wait for it.
+        self._entities = import_module("mlflow.entities")
+        self._client = import_module("mlflow").MlflowClient(tracking_uri=uri)
+        found = self._client.get_experiment_by_name(self._experiment)
+        experiment = (
+            found.experiment_id if found else self._client.create_experiment(self._experiment)
+        )
+        self._started_ms = int(info.started.timestamp() * 1000)
+        run = self._client.create_run(
+            experiment, start_time=self._started_ms, run_name=info.run or info.label or None
+        )
+        self._run = run.info.run_id
+
+    def _add(self, name: str, value: float, step: int) -> None:
+        moment = self._started_ms + self._elapsed_ms
+        self._pending.append(self._entities.Metric(_name(name), float(value), moment, step))
+
+
+def _params(info: RunInfo) -> dict[str, str]:
+    config = info.metadata.get("config")
+    return _flat(config, "") if isinstance(config, Mapping) else {}
+
+
+def _tags(info: RunInfo) -> dict[str, str]:
+    facts = {name: value for name, value in info.metadata.items() if name != "config"}
+    own = {"flodl.run": info.run, "flodl.label": info.label, "flodl.hash": info.hash}
+    return {**{name: text for name, text in own.items() if text}, **_flat(facts, "")}
+
+
+def _flat(content: Mapping[str, Any], prefix: str) -> dict[str, str]:
+    """Dotted name -> text; of a value with an origin, the value."""
+    found: dict[str, str] = {}
+    for key, value in content.items():
+        name = _name(f"{prefix}{key}")
+        if isinstance(value, Mapping) and "value" in value:
+            value = value["value"]  # noqa: PLW2901 - the origin is not MLflow's to keep
+        if isinstance(value, Mapping) and value:
+            found.update(_flat(value, f"{prefix}{key}."))
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            found[name] = text[:_LONGEST_PARAM]
+    return found
+
+
+def _name(text: str) -> str:
+    return _FORBIDDEN.sub("_", text)

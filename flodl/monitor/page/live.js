@@ -1,0 +1,85 @@
+"use strict";
+/* Following a run: events of the server into the model, and points of curves on request. */
+
+const POINTS = 2000;
+
+class LiveFeed {
+  #model;
+  #session;
+  #view;
+  #source = null;
+
+  constructor(model, view, session) {
+    this.#model = model;
+    this.#view = view;
+    this.#session = session;
+    view.detail = (names, range) => this.#detail(names, range);
+  }
+
+  start() {
+    const source = (this.#source = new EventSource(`events?after=${this.#model.received}`));
+    const on = (kind, take) => source.addEventListener(kind, (event) => take(JSON.parse(event.data), event));
+    source.addEventListener("open", () => {
+      this.#view.connect("live");
+      this.#catchUp();
+    });
+    source.addEventListener("error", () => this.#lost());
+    on("info", (info) => {
+      // Another run behind the same address: what is on the page belongs to the one before.
+      if (info.session !== this.#session) window.location.reload();
+      else this.#model.open(info);
+    });
+    on("epoch", (record, event) => this.#model.receive(Number(event.lastEventId), record));
+    on("steps", ({ series }) => this.#model.addSteps(series));
+    on("ledger", (ledger) => this.#model.setLedger(ledger));
+    on("load", (load) => this.#model.addLoad(load));
+    on("drawing", ({ version }) => this.#model.setDrawing(version));
+    on("complete", (summary) => {
+      source.close();
+      this.#view.connect(null);
+      this.#model.finish(summary);
+    });
+  }
+
+  #lost() {
+    this.#view.connect("lost");
+    // The browser comes back by itself after a broken line, but not after an answer it refused.
+    if (this.#source.readyState !== EventSource.CLOSED) return;
+    this.#source.close();
+    window.setTimeout(() => this.start(), 2000);
+  }
+
+  /** Points that went by between the making of the page, or a broken line, and this stream. */
+  async #catchUp() {
+    try {
+      const { names } = await ask("api/series");
+      if (names.length) this.#model.replaceSteps(await this.#read(names, null));
+    } catch {
+      // The line is broken again; the next connection asks anew.
+    }
+  }
+
+  async #detail(names, range) {
+    try {
+      return await this.#read(names, range);
+    } catch {
+      return []; // the coarse points stay
+    }
+  }
+
+  async #read(names, range) {
+    const query = new URLSearchParams({ points: POINTS });
+    for (const name of names) query.append("name", name);
+    if (range) {
+      query.set("from", Math.floor(range[0]));
+      query.set("to", Math.ceil(range[1]));
+    }
+    return (await ask(`api/series?${query}`)).series;
+  }
+}
+
+async function ask(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error(`${address}: ${answer.status}`);
+  return answer.json();
+}

@@ -1,0 +1,197 @@
+"use strict";
+/* The parts of the page around the charts: tiles, load of the machine, time, epochs, facts. */
+
+function tile(title, value, note) {
+  const text = element("p", { textContent: note || "\u00a0", title: note });
+  return element("article", { className: "card tile" }, element("h3", { textContent: title, title }), element("strong", { textContent: value }), text);
+}
+
+function metricTile(series) {
+  const { last, best, min, max, xs, ys } = series;
+  let note = "";
+  if (xs.length === 1) note = `at epoch ${last.x}`;
+  else if (best) note = `best ${formatMetric(best.y)} at epoch ${best.x}`;
+  else if (min < max) note = `${formatMetric(min)} to ${formatMetric(max)}`;
+  const made = tile(series.name, formatMetric(last.y), note);
+  if (last.y === null) made.querySelector("strong").classList.add("bad-value");
+  if (xs.length > 1) {
+    made.classList.add("sparked");
+    made.append(sparkline(ys, { width: 68, height: 24 }));
+  }
+  return made;
+}
+
+function runTiles({ records, info, status, duration }) {
+  const last = records[records.length - 1];
+  const mean = records.reduce((sum, record) => sum + (record.duration || 0), 0) / Math.max(1, records.length);
+  const toGo = status === "running" && last && last.eta !== undefined ? `, ${formatDuration(last.eta)} to go` : "";
+  const per = records.length ? `${formatDuration(mean)} per epoch${toGo}` : "no epoch has finished yet";
+  const reached = last ? last.epoch : 0;
+  const missing = info.total - reached;
+  const rest = missing > 0 ? (status === "running" ? `${missing} to go` : `${missing} not trained`) : "all trained";
+  const made = [tile("Duration", formatDuration(duration), per), tile("Epochs", `${reached} / ${info.total}`, rest)];
+  const rates = records.map((record) => record.throughput).filter((rate) => rate > 0);
+  if (rates.length) {
+    const rate = rates.reduce((sum, one) => sum + one, 0) / rates.length;
+    made.push(tile("Throughput", `${formatCount(rate * 1000)}/s`, "samples, mean over epochs"));
+  }
+  const { parameters } = info.metadata;
+  if (parameters && Number.isFinite(parameters.total)) {
+    const { total, trainable } = parameters;
+    const part = trainable === undefined ? "" : trainable === total ? "all trainable" : `${formatCount(trainable)} trainable`;
+    made.push(tile("Parameters", formatCount(total), part));
+  }
+  return made;
+}
+
+function gauge(title, values, range, format, { note = "", live = false } = {}) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
+  const peak = known.reduce((most, value) => Math.max(most, value), -Infinity);
+  const shown = live ? known[known.length - 1] : mean;
+  const head = element("header", {}, element("h3", { textContent: title }), element("strong", { textContent: format(shown) }));
+  const text = [live ? `now, peak ${format(peak)}` : `mean, peak ${format(peak)}`, note].filter(Boolean).join(" · ");
+  const curve = sparkline(values, { width: 240, height: 40, range: range || [0, peak || 1], area: true });
+  return element("article", { className: "card gauge" }, head, element("p", { textContent: text, title: text }), curve);
+}
+
+/** Load while training runs from the live samples, afterwards from the epochs. */
+function gauges({ records, loads, status }) {
+  const live = status === "running" && loads.length > 1;
+  const made = [];
+  if (records.length) made.push(gauge("Time per epoch", records.map((record) => record.duration), null, formatDuration));
+  const samples = live ? loads : records;
+  const add = (title, read, range, format, note) => {
+    const values = samples.map(read);
+    if (values.some((value) => value !== null && value !== undefined)) made.push(gauge(title, values, range, format, { note, live }));
+  };
+  const host = (key) => (sample) => (sample.resources ? sample.resources[key] : null);
+  const ram = samples.map(host("ram_total")).find((total) => total > 0);
+  add("Processor", host("cpu"), [0, 100], formatPercent);
+  add("Memory", host("ram_used"), ram ? [0, ram] : null, formatBytes, ram && `of ${formatBytes(ram)}`);
+  const gpus = samples.map((sample) => sample.gpus).find((list) => list && list.length) || [];
+  gpus.forEach((gpu, index) => {
+    const one = (key) => (sample) => (sample.gpus && sample.gpus[index] ? sample.gpus[index][key] : null);
+    const title = gpus.length > 1 ? `GPU ${gpu.device}` : "GPU";
+    add(title, one("util"), [0, 100], formatPercent, gpu.name);
+    add(`${title} memory`, one("reserved"), [0, gpu.total], formatBytes, `of ${formatBytes(gpu.total)}`);
+  });
+  return made;
+}
+
+/** Where the time went: one bar, and the same as a list. */
+function ledgerParts(ledger) {
+  const accounts = Object.entries(ledger).filter(([, seconds]) => seconds > 0);
+  const total = accounts.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const bar = element("div", { className: "ledger-bar" });
+  bar.setAttribute("aria-hidden", "true");
+  const list = element("ul", { className: "ledger" });
+  // Accounts keep the colour of their place in the ledger, whatever their size.
+  accounts.forEach(([account, seconds], index) => {
+    const token = `series-${index % 8}`;
+    const part = element("span", { title: `${account}: ${formatDuration(seconds)}` });
+    part.style.flexGrow = seconds / total;
+    part.style.backgroundColor = `var(--${token})`;
+    if (index >= 8) part.style.opacity = 0.55;
+    bar.append(part);
+    const share = `${((100 * seconds) / total).toFixed(1)} %`;
+    const dot = element("i", { className: "dot" });
+    dot.style.cssText = part.style.cssText;
+    list.append(element("li", {}, dot, element("span", { textContent: account }), element("b", { textContent: formatDuration(seconds) }), element("em", { textContent: share })));
+  });
+  return accounts.length ? [bar, list] : [];
+}
+
+/** The table of epochs; scrolling and focus survive new rows. */
+class EpochTable {
+  #all = false;
+  #model;
+
+  constructor(model) {
+    this.#model = model;
+    this.head = element("thead");
+    this.body = element("tbody");
+    const caption = element("caption", { className: "unseen", textContent: "Every epoch with its metrics; the best value of a metric is bold." });
+    this.scroll = element("div", { className: "scroll", tabIndex: 0 }, element("table", { className: "numbers" }, caption, this.head, this.body));
+    this.scroll.setAttribute("role", "region");
+    this.scroll.setAttribute("aria-label", "Table of epochs");
+    this.note = element("p");
+    this.more = element("button", { type: "button" });
+    this.more.addEventListener("click", () => {
+      this.#all = true;
+      this.render();
+    });
+    this.foot = element("div", { className: "table-foot" }, this.note, this.more);
+    place("epochs").replaceChildren(element("div", { className: "card" }, this.scroll), this.foot);
+  }
+
+  render() {
+    const { records, series } = this.#model;
+    place("epochs-section").hidden = !records.length;
+    if (!records.length) return;
+    const shown = this.#all ? records : records.slice(-MOST_ROWS);
+    const columns = [...series.values()];
+    const heads = ["Epoch", ...columns.map((one) => one.name), "Time"];
+    this.head.replaceChildren(element("tr", {}, ...heads.map((text) => element("th", { textContent: text, scope: "col" }))));
+    const { scrollHeight, scrollTop, clientHeight } = this.scroll;
+    const atEnd = scrollTop > 0 && scrollHeight - scrollTop - clientHeight < 40;
+    this.body.replaceChildren(...shown.map((record) => epochRow(record, columns)));
+    if (atEnd) this.scroll.scrollTop = this.scroll.scrollHeight;
+    const part = shown.length < records.length ? `The last ${shown.length} of ${records.length} epochs. ` : "";
+    this.note.textContent = part + (columns.some((one) => one.best) ? "Bold marks the best value of a metric." : "");
+    this.more.textContent = `Show all ${records.length}`;
+    this.more.hidden = !part;
+  }
+}
+
+function epochRow(record, columns) {
+  const row = element("tr", {}, element("th", { textContent: record.epoch, scope: "row" }));
+  for (const { name, best } of columns) {
+    const value = Object.hasOwn(record.metrics, name) ? record.metrics[name] : undefined;
+    const cell = element("td");
+    if (value === undefined) cell.className = "missing";
+    if (value === null) cell.className = "bad-value";
+    cell.append(best && record.epoch === best.x ? element("b", { textContent: formatMetric(value) }) : formatMetric(value));
+    row.append(cell);
+  }
+  row.append(element("td", { textContent: formatDuration(record.duration) }));
+  return row;
+}
+
+/** Leaves of a tree of facts as [dotted name, text, origin]. */
+function factRows(value, name = "") {
+  const isObject = (one) => one !== null && typeof one === "object" && !Array.isArray(one);
+  if (!isObject(value)) return [[name, factText(value), ""]];
+  if ("value" in value && typeof value.origin === "string") return [[name, factText(value.value), value.origin]];
+  return Object.entries(value).flatMap(([key, item]) => {
+    const rows = factRows(item, name ? `${name}.${key}` : key);
+    return rows.length || !isObject(item) ? rows : [[name ? `${name}.${key}` : key, "{}", ""]];
+  });
+}
+
+function factText(value) {
+  if (typeof value === "string") return value === "" ? '""' : value;
+  return JSON.stringify(value);
+}
+
+function factTable(title, rows) {
+  const origins = rows.some(([, , origin]) => origin);
+  const heads = ["Name", "Value", ...(origins ? ["Set in"] : [])];
+  const head = element("tr", {}, ...heads.map((text) => element("th", { textContent: text, scope: "col" })));
+  const body = rows.map(([name, text, origin]) => {
+    const row = element("tr", {}, element("th", { textContent: name, scope: "row" }), element("td", { textContent: text }));
+    if (origins) row.append(element("td", { className: "origin", textContent: origin || DASH }));
+    return row;
+  });
+  const caption = element("caption", { className: "unseen", textContent: title });
+  return element("table", { className: "facts" }, caption, element("thead", {}, head), element("tbody", {}, ...body));
+}
+
+/** Where the drawing comes from: the page itself, or the server that made the page. */
+function drawingSource({ info, drawing }) {
+  if (drawing) return `graph.svg?v=${drawing}`;
+  if (!info.svg) return "";
+  let text = "";
+  for (const byte of new TextEncoder().encode(info.svg)) text += String.fromCharCode(byte);
+  return `data:image/svg+xml;base64,${btoa(text)}`;
+}

@@ -1,0 +1,174 @@
+"""Curves by step: kept in bounded memory, thinned to the pixels that will show them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from flodl.monitor.records import StepSeries
+
+POINTS_KEPT = 2**18
+"""Points a monitor keeps of one curve, 16 bytes each: 4 MiB per curve at most."""
+
+Steps: TypeAlias = npt.NDArray[np.int64]
+Values: TypeAlias = npt.NDArray[np.float64]
+
+
+class SeriesStore:
+    """Curves by name. One thread may append while others read.
+
+    A point takes 16 bytes. A curve that reaches `limit` points is thinned to half of them, its
+    extremes kept: the past gets coarser, memory stays where it is.
+
+    Args:
+        limit: Points per curve, at least 16.
+    """
+
+    def __init__(self, limit: int = POINTS_KEPT) -> None:
+        self._limit = max(16, limit)
+        self._lock = threading.Lock()
+        self._curves: dict[str, _Curve] = {}
+
+    def extend(self, series: Sequence[StepSeries]) -> None:
+        """Append pieces of curves; steps that do not rise above those already there are left out.
+
+        Raises:
+            ValueError: A piece has not as many values as steps.
+        """
+        for piece in series:
+            if len(piece.steps) != len(piece.values):
+                raise ValueError(
+                    f"step series {piece.name!r}: {len(piece.steps)} steps and "
+                    f"{len(piece.values)} values; pass one value per step"
+                )
+        with self._lock:
+            for piece in series:
+                curve = self._curves.get(piece.name)
+                if curve is None:
+                    curve = self._curves[piece.name] = _Curve()
+                curve.extend(_whole(piece.steps), np.asarray(piece.values, float))
+                if curve.count > self._limit:
+                    curve.thin(self._limit // 2)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the curves' names in the order of their first point."""
+        with self._lock:
+            return tuple(self._curves)
+
+    def read(
+        self,
+        name: str,
+        first: int | None = None,
+        last: int | None = None,
+        points: int | None = None,
+    ) -> StepSeries:
+        """Return a part of a curve, thinned by :func:`thinned`.
+
+        With a range, the nearest point outside it is included at either end, so that a line drawn
+        through the points leaves the picture instead of ending inside it.
+
+        Args:
+            name: An unknown one gives an empty curve.
+            first: First step wanted; None for the beginning.
+            last: Last step wanted; None for the end.
+            points: Most points wanted; None for all.
+        """
+        with self._lock:
+            curve = self._curves.get(name)
+            if curve is None:
+                return StepSeries(name, (), ())
+            steps, values = curve.view()
+        # Appending writes behind the end of these views, and thinning makes new arrays.
+        low = 0 if first is None else max(0, int(np.searchsorted(steps, first, "left")) - 1)
+        high = len(steps) if last is None else int(np.searchsorted(steps, last, "right")) + 1
+        steps, values = thinned(steps[low:high], values[low:high], points)
+        return StepSeries(name, steps.tolist(), values.tolist())
+
+    def snapshot(self, points: int | None = None) -> list[StepSeries]:
+        """Return every curve, each thinned to `points`."""
+        return [self.read(name, points=points) for name in self.names()]
+
+
+class _Curve:
+    """Two arrays that grow by doubling."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._steps: Steps = np.empty(64, np.int64)
+        self._values: Values = np.empty(64, np.float64)
+
+    def view(self) -> tuple[Steps, Values]:
+        return self._steps[: self.count], self._values[: self.count]
+
+    def extend(self, steps: Steps, values: Values) -> None:
+        if self.count and len(steps) and steps[0] <= self._steps[self.count - 1]:
+            fresh = steps > self._steps[self.count - 1]
+            steps, values = steps[fresh], values[fresh]
+        end = self.count + len(steps)
+        if end > len(self._steps):
+            self._grow(max(end, 2 * len(self._steps)))
+        self._steps[self.count : end] = steps
+        self._values[self.count : end] = values
+        self.count = end
+
+    def thin(self, points: int) -> None:
+        self._steps, self._values = thinned(*self.view(), points)
+        self.count = len(self._steps)
+
+    def _grow(self, size: int) -> None:
+        steps, values = self.view()
+        self._steps, self._values = np.empty(size, np.int64), np.empty(size, np.float64)
+        self._steps[: self.count], self._values[: self.count] = steps, values
+
+
+def thinned(steps: Steps, values: Values, points: int | None) -> tuple[Steps, Values]:
+    """Return at most `points` points that draw the same picture.
+
+    The curve is cut into equal runs of points; of each the lowest, the highest and the first value
+    that is not finite remain, and so do the first and the last point of the curve.
+
+    Args:
+        steps: Rising, shape ``[n]``.
+        values: Shape ``[n]``.
+        points: At least 5 are kept, whatever is asked for; None keeps all.
+    """
+    count = len(steps)
+    if points is None or count <= (most := max(5, points)):
+        return steps, values
+    finite = np.isfinite(values)
+    runs = max(1, (most - 2) // (2 if finite.all() else 3))
+    width = -(-count // runs)
+    rows = -(-count // width)
+    padding = (0, rows * width - count)
+
+    def picked(keys: Any, fill: float) -> npt.NDArray[np.intp]:
+        table = np.pad(keys, padding, constant_values=fill).reshape(rows, width)
+        places: npt.NDArray[np.intp] = table.argmin(axis=1) + np.arange(rows) * width
+        return places
+
+    lowest = picked(np.where(finite, values, np.inf), np.inf)
+    highest = picked(np.where(finite, -values, np.inf), np.inf)
+    broken = picked(finite, 1)
+    broken = broken[~finite[np.minimum(broken, count - 1)]]
+    kept = np.unique(np.concatenate(([0, count - 1], lowest, highest, broken)))
+    kept = kept[kept < count]
+    return steps[kept], values[kept]
+
+
+def _whole(steps: Sequence[int]) -> Steps:
+    """Return steps as an array; a range, the usual case, without looking at its elements."""
+    if isinstance(steps, range):
+        return np.arange(steps.start, steps.stop, steps.step, dtype=np.int64)
+    return np.asarray(steps, np.int64)
+
+
+def thinned_series(series: StepSeries, points: int) -> StepSeries:
+    """Return a piece of a curve with at most `points` points; see :func:`thinned`."""
+    if len(series.steps) <= max(5, points):
+        return series
+    steps, values = thinned(_whole(series.steps), np.asarray(series.values, float), points)
+    return StepSeries(series.name, steps.tolist(), values.tolist())

@@ -1,0 +1,230 @@
+"""The live page: a run in the browser while it trains, from the standard library alone."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import final
+
+from flodl.errors import StateError
+from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
+from flodl.monitor.report import csp, render
+from flodl.monitor.resources import ResourceSampler
+from flodl.monitor.series import SeriesStore, thinned_series
+from flodl.monitor.server_events import EventLog
+from flodl.monitor.server_http import Admission, Refused, Request, is_loopback, response
+from flodl.monitor.server_loop import Answer, ServerLoop
+
+POINTS_PER_NEWS = 400
+"""Points of one curve in one event; what is left out comes when a reader zooms in."""
+
+POINTS_ASKED = 2000
+MOST_POINTS = 20_000
+
+_LOAD_SECONDS = 2.0
+_GOODBYE_SECONDS = 1.0
+
+_JSON = "application/json"
+
+
+@final
+class LiveServer:
+    """Serves the page, the event stream and the curves of one run.
+
+    ============== ===================================================================
+    ``/``          the page; it draws itself from what is embedded and from ``/events``
+    ``/events``    server-sent events: ``info epoch steps ledger load drawing complete``
+    ``/graph.svg`` the drawing of the model
+    ``/api/history`` every epoch so far, as a JSON array
+    ``/api/series`` names of the curves by step; with ``name=`` (repeatable) their points,
+                   of the steps ``from=`` to ``to=``, thinned to ``points=``
+    ============== ===================================================================
+
+    It is a sink like any other. No method waits for a browser.
+
+    Args:
+        curves: The monitor's curves by step.
+        port: 0 takes any free one.
+        host: Address to listen on. On any but a loopback address every path begins with a random
+            token, which is part of :attr:`url`.
+        session: Names the run: a page that finds another one behind its address loads anew.
+
+    Raises:
+        StateError: The address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        curves: SeriesStore,
+        *,
+        port: int = 3000,
+        host: str = "127.0.0.1",
+        session: str = "",
+    ) -> None:
+        listener = _listen(host, port)
+        self._curves = curves
+        self._session = session
+        self._info: RunInfo | None = None
+        self._finish: Finish | None = None
+        self._ledger: Mapping[str, float] = {}
+        self._drawings = 0
+        self._events = EventLog()
+        self._sampler = ResourceSampler()
+        self._sampled = self._started = time.monotonic()
+        self._admission = Admission("" if is_loopback(host) else secrets.token_urlsafe(16))
+        self.url = _address(host, listener.getsockname()[1], self._admission.token)
+        """Where to point a browser."""
+        self._loop = ServerLoop(listener, self._answer, self._tick)
+
+    def __str__(self) -> str:
+        return f"live page on {self.url.partition('//')[2].partition('/')[0]}"
+
+    @property
+    def clients(self) -> int:
+        """Browsers that follow the run now."""
+        return self._loop.streams
+
+    @property
+    def dropped(self) -> int:
+        """Browsers that were cut off because they were too slow."""
+        return self._loop.dropped
+
+    def open(self, info: RunInfo) -> None:
+        """Take the facts shown around the curves."""
+        before, self._info = self._info, info
+        form = info.as_json() | {"session": self._session}
+        if info.svg != (before.svg if before else ""):
+            self._drawings += 1
+        # The drawing can be large and changes with every epoch: clients fetch it when they show it.
+        form["svg"] = ""
+        self._events.fact("info", to_json(form))
+        self._events.fact("drawing", to_json({"version": self._drawings if info.svg else 0}))
+        self._loop.wake()
+
+    def record(self, record: EpochRecord) -> None:
+        """Tell one epoch."""
+        self._events.epoch(to_json(record.as_json()))
+        self._loop.wake()
+
+    def steps(self, series: Sequence[StepSeries]) -> None:
+        """Tell pieces of curves, thinned."""
+        pieces = [thinned_series(piece, POINTS_PER_NEWS).as_json() for piece in series]
+        self._events.news("steps", to_json({"series": pieces}))
+        self._loop.wake()
+
+    def ledger(self, seconds: Mapping[str, float]) -> None:
+        """Tell where the time went."""
+        self._ledger = seconds
+        self._events.fact("ledger", to_json({name: finite(at) for name, at in seconds.items()}))
+        self._loop.wake()
+
+    def finish(self, summary: Finish) -> None:
+        """Tell the end; browsers that read get a moment to take it before the program ends."""
+        self._finish = summary
+        self._sampler.close()
+        self._events.complete(to_json(summary.as_json()))
+        self._loop.wake()
+        self._loop.drain(_GOODBYE_SECONDS)
+
+    def close(self) -> None:
+        """Hang up on everyone and free the port."""
+        self._loop.close()
+        self._sampler.close()
+
+    def _answer(self, request: Request) -> Answer:
+        path = self._admission.admit(request)
+        if path == "/":
+            return response(self._page(), "text/html; charset=utf-8", csp=csp(live=True))
+        if path == "/events":
+            return self._events.reader(_last_event(request))
+        if path == "/graph.svg":
+            if self._info is None or not self._info.svg:
+                raise Refused(HTTPStatus.NOT_FOUND, "this run has no drawing of its model")
+            # Opened by itself, a drawing may style itself but neither run scripts nor fetch.
+            policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+            return response(self._info.svg.encode(), "image/svg+xml", csp=policy)
+        if path == "/api/history":
+            return response(f"[{','.join(self._events.epochs)}]".encode(), _JSON)
+        if path == "/api/series":
+            return response(self._series(request), _JSON)
+        raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path:.80}")
+
+    def _page(self) -> bytes:
+        if self._info is None:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the run is about to begin; try again")
+        return render(
+            self._info,
+            self._events.epochs,
+            self._finish,
+            series=self._curves.snapshot(POINTS_ASKED),
+            ledger=self._ledger,
+            live={"session": self._session, "drawing": self._drawings if self._info.svg else 0},
+        ).encode("utf-8", "backslashreplace")
+
+    def _series(self, request: Request) -> bytes:
+        known = self._curves.names()
+        wanted = request.query.get("name")
+        if not wanted:
+            return to_json({"names": known}).encode()
+        for name in wanted:
+            if name not in known:
+                raise Refused(HTTPStatus.NOT_FOUND, f"there is no curve {name:.80}")
+        points = min(MOST_POINTS, request.whole_number("points") or POINTS_ASKED)
+        first, last = request.whole_number("from"), request.whole_number("to")
+        found = [self._curves.read(name, first, last, points).as_json() for name in wanted]
+        return to_json({"series": found}).encode()
+
+    def _tick(self, streams: int) -> None:  # noqa: ARG002 - the loop's signature
+        now = time.monotonic()
+        if self._finish is None and now - self._sampled >= _LOAD_SECONDS:
+            self._sampled = now
+            load = {"at": round(now - self._started, 1), **self._sampler.sample().as_json()}
+            self._events.news("load", to_json(load))
+            self._loop.wake()
+
+
+def _last_event(request: Request) -> int:
+    """Return the number of the last epoch that a client has."""
+    text = request.headers.get("last-event-id", "")
+    if text.isascii() and text.isdigit():
+        return int(text[:12])
+    return request.whole_number("after") or 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:  # the system would take it modulo 65536
+        raise StateError(
+            f"serve(port={port}): ports are 0 to 65535; choose another, or 0 for any that is free"
+        )
+    listener: socket.socket | None = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(256)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StateError(
+            f"serve(port={port}, host={host!r}): {reason}; choose another port, "
+            "or port=0 for any that is free"
+        ) from None
+    return listener
+
+
+def _address(host: str, port: int, token: str) -> str:
+    name = host
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - asked for by the user, guarded by the token
+        name = "127.0.0.1"
+        with contextlib.suppress(OSError):
+            name = socket.gethostname() or name
+    name = f"[{name}]" if ":" in name else name
+    return f"http://{name}:{port}/" + (f"{token}/" if token else "")

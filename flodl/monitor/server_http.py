@@ -1,0 +1,161 @@
+"""The little HTTP that the live page needs: one GET per connection, answered and closed."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from urllib.parse import parse_qs, unquote, urlsplit
+
+LONGEST_HEAD = 16 * 1024
+"""Bytes of a request line and its headers."""
+
+_HEADERS = (
+    ("Connection", "close"),
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not a failure of ours
+    """A request that gets `status` and one line of text instead of what it asked for."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+@dataclass(frozen=True)
+class Request:
+    """A GET."""
+
+    path: str
+    """Decoded, begins with a slash."""
+    query: Mapping[str, list[str]] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Names in lower case."""
+
+    def whole_number(self, name: str) -> int | None:
+        """Return a parameter of the query as a number, None where it is not given.
+
+        Raises:
+            Refused: It is no whole number.
+        """
+        given = self.query.get(name)
+        if not given:
+            return None
+        try:
+            return int(given[-1][:20])
+        except ValueError:
+            text = f"{name}={given[-1]:.40}: not a whole number"
+            raise Refused(HTTPStatus.BAD_REQUEST, text) from None
+
+
+def parse_request(head: bytes) -> Request:
+    """Read the head of a request, up to its empty line.
+
+    Raises:
+        Refused: It is no HTTP, or another method than GET.
+    """
+    first, *lines = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise Refused(HTTPStatus.BAD_REQUEST, "not an HTTP/1.1 request")
+    if words[0] != "GET":
+        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered here")
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip().lower()] = value.strip()
+    try:
+        target = urlsplit(words[1])
+        query = parse_qs(target.query, keep_blank_values=True, max_num_fields=1000)
+    except ValueError:
+        raise Refused(HTTPStatus.BAD_REQUEST, "the address cannot be read") from None
+    return Request(unquote(target.path) or "/", query, headers)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address can only mean this machine."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Who may read: with a token, whoever knows it; without one, browsers that came by our name.
+
+    A page of a stranger can make its own name point at this machine (DNS rebinding) and would then
+    read the run; its requests still carry that name in their Host header.
+    """
+
+    token: str = ""
+
+    def admit(self, request: Request) -> str:
+        """Return the path that is asked for, the token taken off.
+
+        Raises:
+            Refused: The token is wrong or missing, or the Host header names another machine.
+        """
+        if self.token:
+            _, given, *rest = request.path.split("/", 2)
+            if not hmac.compare_digest(given.encode(), self.token.encode()):
+                text = "wrong or missing token; open the whole address that the training printed"
+                raise Refused(HTTPStatus.FORBIDDEN, text)
+            if not rest:
+                raise Refused(HTTPStatus.NOT_FOUND, "the address ends with a slash")
+            return "/" + rest[0]
+        host = request.headers.get("host", "")
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if not is_loopback(name):
+            text = f"Host: {host:.80} is not this machine; open http://127.0.0.1 or localhost"
+            raise Refused(HTTPStatus.FORBIDDEN, text)
+        return request.path
+
+
+def response(body: bytes, kind: str, *, csp: str = "default-src 'none'") -> bytes:
+    """Return a whole answer.
+
+    Args:
+        body: What was asked for.
+        kind: Its media type.
+        csp: Content security policy.
+    """
+    return _answer(HTTPStatus.OK, body, kind, csp)
+
+
+def refusal(refused: Refused) -> bytes:
+    """Return the answer that says why there is none."""
+    body = f"{refused.status.value} {refused.status.phrase}: {refused.text}\n"
+    plain = "text/plain; charset=utf-8"
+    return _answer(refused.status, body.encode(), plain, "default-src 'none'")
+
+
+def stream_head() -> bytes:
+    """Return the head of an event stream, and how long a browser waits before it comes again."""
+    return _head(HTTPStatus.OK, (("Content-Type", "text/event-stream"),)) + b"retry: 1000\n\n"
+
+
+def _answer(status: HTTPStatus, body: bytes, kind: str, csp: str) -> bytes:
+    extra = (
+        ("Content-Type", kind),
+        ("Content-Length", str(len(body))),
+        ("Content-Security-Policy", csp),
+    )
+    return _head(status, extra) + body
+
+
+def _head(status: HTTPStatus, extra: tuple[tuple[str, str], ...]) -> bytes:
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
+    lines += [f"{name}: {value}" for name, value in (*extra, *_HEADERS)]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

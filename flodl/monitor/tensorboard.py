@@ -1,0 +1,133 @@
+"""Curves for TensorBoard, written by TensorBoard's own writer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, final
+
+from flodl.errors import FlodlError
+from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
+
+
+@final
+class TensorBoardSink:
+    """Metrics by epoch as ``epoch/NAME``, curves by step as ``step/NAME``, the run's facts as text.
+
+    Epochs count from 1, steps from 0. Beside the metrics stand ``epoch/seconds`` and, as
+    ``resources/…``, the load of the machine. Look at it with ``tensorboard --logdir FOLDER``.
+
+    Args:
+        folder: Folder of the event files of this one run; made if missing.
+
+    Raises:
+        FlodlError: The package ``tensorboard`` is not installed.
+    """
+
+    flush_seconds = 1.0
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        if find_spec("tensorboard") is None:
+            raise FlodlError(
+                "TensorBoardSink needs the package tensorboard, which is not installed; "
+                "pip install tensorboard"
+            )
+        self._folder = Path(folder)
+        self._writer: Any = None
+        self._proto: Any = None
+        self._started = 0.0
+        self._elapsed = 0.0
+        self._texts: dict[str, str] = {}
+
+    def __str__(self) -> str:
+        return f"TensorBoard in {self._folder}"
+
+    def open(self, info: RunInfo) -> None:
+        """Begin the event file, then write those facts that have changed."""
+        if self._writer is None:
+            # Imported in the sink's own thread: training does not wait for it.
+            self._proto = import_module("tensorboard.compat.proto.event_pb2")
+            writer = import_module("torch.utils.tensorboard").SummaryWriter
+            self._writer = writer(log_dir=str(self._folder))
+            self._started = info.started.timestamp()
+        for title, text in _facts(info):
+            if self._texts.get(title) != text:
+                self._texts[title] = text
+                self._writer.add_text(title, text, walltime=self._started)
+
+    def record(self, record: EpochRecord) -> None:
+        """Write one epoch."""
+        self._elapsed = record.elapsed
+        load = record.resources
+        values: dict[str, float | None] = {
+            **{f"epoch/{name}": value for name, value in record.metrics},
+            "epoch/seconds": record.seconds,
+            "resources/cpu_percent": load.cpu,
+            "resources/ram_bytes": load.ram_used,
+            "resources/gpu_percent": load.gpu_util,
+            "resources/vram_bytes": load.gpus[0].reserved if load.gpus else None,
+        }
+        for tag, value in values.items():
+            if value is not None:
+                self._add(tag, record.epoch + 1, value)
+
+    def steps(self, series: Sequence[StepSeries]) -> None:
+        """Write pieces of curves."""
+        for piece in series:
+            tag = f"step/{piece.name}"
+            for step, value in zip(piece.steps, piece.values, strict=True):
+                self._add(tag, int(step), float(value))
+
+    def flush(self) -> None:
+        """Hand the events to the system."""
+        self._writer.flush()
+
+    def finish(self, summary: Finish) -> None:
+        """Write how the run ended, and close the file."""
+        end = f"{summary.status} after {summary.epochs} epochs"
+        self._writer.add_text("end", end, walltime=self._started + summary.seconds)
+        self._writer.close()
+
+    def _add(self, tag: str, step: int, value: float) -> None:
+        """Write one number, without the checks and conversions of `add_scalar`."""
+        event = self._proto.Event()
+        event.summary.value.add(tag=tag, simple_value=value)
+        self._writer.file_writer.add_event(event, step, self._started + self._elapsed)
+
+
+def _facts(info: RunInfo) -> Iterator[tuple[str, str]]:
+    """Title and Markdown of what is known about the run."""
+    rows = {"run": info.run, "label": info.label, "hash": info.hash}
+    known = {name: text for name, text in rows.items() if text}
+    if known:
+        yield "run", _table(("fact", "value"), known.items())
+    for title, content in info.metadata.items():
+        if isinstance(content, Mapping):
+            rows = {name: _shown(value) for name, value in content.items()}
+            if rows:
+                yield title, _table(("name", "value"), rows.items())
+        else:
+            yield title, _shown(content)
+
+
+def _table(heading: tuple[str, str], rows: Any) -> str:
+    lines = [heading, ("---", "---"), *rows]
+    return "\n".join(f"| {_cell(name)} | {_cell(value)} |" for name, value in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _shown(value: object) -> str:
+    """A value as text, with its origin where it has one."""
+    origin = ""
+    if isinstance(value, Mapping) and "value" in value:
+        origin = f" ({value['origin']})" if value.get("origin") else ""
+        value = value["value"]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"{text}{origin}"

@@ -1,0 +1,315 @@
+"""A timeline of a run: the load of the machine ten times a second, and what the training did.
+
+It answers why a device waits: the swimlanes of :meth:`Timeline.save_html` show processor, memory
+and GPUs above the epochs, exchanges and averagings that ran at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self, final
+
+from flodl.monitor.resources import ResourceSample
+from flodl.monitor.timeline_analysis import idle_gaps, summarize
+from flodl.monitor.timeline_files import TimelineContent, read_json, write_csv, write_json
+from flodl.monitor.timeline_html import write_html
+from flodl.monitor.timeline_records import (
+    EventKind,
+    IdleGap,
+    TimelineBroadcast,
+    TimelineEvent,
+    TimelineSample,
+    TimelineSummary,
+)
+from flodl.monitor.timeline_sampling import FineSampler, LoadSampler, Ticker
+from flodl.monitor.timeline_store import SampleStore
+
+SUBSCRIBER_CAPACITY = 600
+"""Broadcasts that wait for a slow subscriber; then the oldest is dropped."""
+
+
+@final
+class Timeline:
+    """Samples the machine on a thread of its own and takes events from any thread.
+
+    Use it as a context manager, or call :meth:`start` and :meth:`stop`. Recording an event takes
+    microseconds and never waits for a reader.
+
+    Args:
+        poll_interval_ms: Time between two samples.
+        broadcast_interval_ms: Time between two broadcasts to subscribers.
+        clock: Seconds that never run backwards; the timeline begins when it is made.
+        sampler: Measures the machine, as :class:`~flodl.monitor.resources.ResourceSampler` does.
+            None takes that, with the utilisation of GPUs read at every sample.
+        max_samples: Samples that are kept, and as many events; the oldest make room. A sample takes
+            about 90 bytes and 32 more per GPU: the default keeps a day at ten a second in 100 MB.
+
+    Raises:
+        ValueError: An interval or `max_samples` is not positive.
+    """
+
+    def __init__(
+        self,
+        poll_interval_ms: float = 100,
+        broadcast_interval_ms: float = 1000,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sampler: LoadSampler | None = None,
+        max_samples: int = 1_000_000,
+    ) -> None:
+        for name, value in (
+            ("poll_interval_ms", poll_interval_ms),
+            ("broadcast_interval_ms", broadcast_interval_ms),
+            ("max_samples", max_samples),
+        ):
+            if not value > 0:
+                raise ValueError(f"{name} of a timeline must be above 0, not {value!r}")
+        self._poll_ms = float(poll_interval_ms)
+        self._broadcast_ms = float(broadcast_interval_ms)
+        self._clock = clock
+        self._begin: float | None = clock()  # None: made from records, time stands still
+        self._end_ms = 0.0  # where the clock does not run
+        self._sampler = sampler
+        self._lock = threading.Lock()
+        self._samples = SampleStore(max_samples)
+        self._events: deque[TimelineEvent] = deque(maxlen=max_samples)
+        # What came since the last broadcast; kept only while somebody listens.
+        self._new_samples = SampleStore(max_samples)
+        self._new_events: deque[TimelineEvent] = deque(maxlen=max_samples)
+        self._broadcast_at = 0.0
+        self._subscribers: list[queue.Queue[TimelineBroadcast]] = []
+        self._running = threading.Lock()  # guards starting and stopping
+        self._ticker: Ticker | None = None
+
+    @classmethod
+    def from_samples(
+        cls, samples: Iterable[TimelineSample], events: Iterable[TimelineEvent] = ()
+    ) -> Timeline:
+        """Return a timeline of records; they are put into the order of time."""
+        content = TimelineContent(SampleStore(), [], 0.0)
+        content.samples.extend(sorted(samples, key=lambda sample: sample.t_ms))
+        content.events.extend(sorted(events, key=lambda event: event.t_ms))
+        moments = [event.t_ms for event in content.events[-1:]]
+        moments += [sample.t_ms for sample in content.samples]
+        content.total_ms = max(moments, default=0.0)
+        return cls._from_content(content)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Timeline:
+        """Read what :meth:`save_json` wrote.
+
+        Raises:
+            OSError: The file cannot be read.
+            DataError: It is not a timeline.
+        """
+        return cls._from_content(read_json(path))
+
+    @classmethod
+    def _from_content(cls, content: TimelineContent) -> Timeline:
+        room = max(1_000_000, len(content.samples), len(content.events))
+        timeline = cls(max_samples=room)
+        timeline._begin, timeline._end_ms = None, content.total_ms
+        timeline._samples = content.samples.copy(room)
+        timeline._events.extend(content.events)
+        return timeline
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to sample; does nothing while it already does."""
+        with self._running:
+            if self._ticker is not None:
+                return
+            if self._sampler is None:
+                self._sampler = FineSampler()
+            with self._lock:
+                if self._begin is None:  # go on where the records end
+                    self._begin = self._clock() - self._end_ms / 1000
+                self._broadcast_at = self._now_ms() + self._broadcast_ms
+            sampler = self._sampler
+            self._ticker = Ticker(
+                lambda: self._tick(sampler), self._poll_ms / 1000, name="flodl-timeline"
+            )
+
+    def stop(self) -> None:
+        """End sampling, wait for its thread and hand the rest to the subscribers.
+
+        May be called more than once. Events are still taken afterwards, and :meth:`start` goes on.
+        """
+        with self._running:
+            if self._ticker is None:
+                return
+            self._ticker.stop()
+            self._ticker = None
+            if isinstance(self._sampler, FineSampler):
+                self._sampler.close()
+                self._sampler = None
+        with self._lock:
+            self._broadcast(final=True)
+
+    def event(self, kind: EventKind | str, **fields: object) -> None:
+        """Record that something happens now; see :class:`EventKind` for the fields.
+
+        ``from`` is a keyword of Python: write ``from_``.
+
+        Raises:
+            ValueError: The kind is unknown, or the fields are not those of the kind.
+        """
+        with self._lock:  # read the clock inside, so that events stand in the order of time
+            event = TimelineEvent(self._now_ms(), EventKind(kind), fields)
+            self._events.append(event)
+            if self._subscribers:
+                self._new_events.append(event)
+
+    def subscribe(self) -> queue.Queue[TimelineBroadcast]:
+        """Return a queue that gets what comes from now on, once per broadcast interval.
+
+        A stop sends the rest, marked `final`. A subscriber that does not read loses the oldest
+        broadcasts; the sampler never waits.
+        """
+        subscriber: queue.Queue[TimelineBroadcast] = queue.Queue(SUBSCRIBER_CAPACITY)
+        with self._lock:
+            if self._subscribers:  # the others get theirs, so that this one begins with the new
+                self._broadcast()
+            self._subscribers.append(subscriber)
+        return subscriber
+
+    def unsubscribe(self, subscriber: queue.Queue[TimelineBroadcast]) -> None:
+        """Send nothing more to `subscriber`; does nothing if it is unknown."""
+        with self._lock:
+            self._subscribers = [one for one in self._subscribers if one is not subscriber]
+
+    def drain(self) -> TimelineBroadcast:
+        """Take out all samples and events; what is taken is in no later file or summary."""
+        with self._lock:
+            taken = TimelineBroadcast(tuple(self._samples), tuple(self._events))
+            self._samples.clear()
+            self._events.clear()
+        return taken
+
+    @property
+    def sample_count(self) -> int:
+        """Samples held now."""
+        return len(self._samples)
+
+    @property
+    def elapsed_ms(self) -> float:
+        """Milliseconds since the timeline was made; of one made from records, their length."""
+        return self._now_ms()
+
+    @property
+    def samples(self) -> list[TimelineSample]:
+        """The samples held now, oldest first."""
+        with self._lock:
+            held = self._samples.copy()
+        return list(held)
+
+    @property
+    def events(self) -> list[TimelineEvent]:
+        """The events held now, oldest first."""
+        with self._lock:
+            return list(self._events)
+
+    def idle_gaps(self, device: int, threshold_pct: float, min_ms: float) -> list[IdleGap]:
+        """Return when a GPU was used less than `threshold_pct` for at least `min_ms`.
+
+        See :func:`flodl.monitor.timeline_analysis.idle_gaps`.
+        """
+        moments = ((one.t_ms, one.util(device)) for one in self._content().samples)
+        return idle_gaps(moments, threshold_pct, min_ms)
+
+    def summary(self) -> TimelineSummary:
+        """Return the timeline in a few numbers."""
+        content = self._content()
+        return summarize(content.samples, content.events, content.total_ms)
+
+    def save_json(self, path: str | os.PathLike[str]) -> None:
+        """Write everything as JSON, which :meth:`load` reads.
+
+        Raises:
+            OSError: The file cannot be written; an older one is kept.
+        """
+        write_json(path, self._content())
+
+    def save_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write a table in the order of time: one row per sample and per event.
+
+        Columns: ``t_ms``, the figures of samples, and ``event`` and ``fields`` (JSON) of events.
+
+        Raises:
+            OSError: The file cannot be written; an older one is kept.
+        """
+        write_csv(path, self._content())
+
+    def save_html(self, path: str | os.PathLike[str], *, title: str = "Timeline") -> None:
+        """Write the swimlanes as one page that needs nothing but a browser.
+
+        Raises:
+            OSError: The file cannot be written; an older one is kept.
+        """
+        write_html(path, self._content(), title=title)
+
+    def _now_ms(self) -> float:
+        if self._begin is None:
+            return self._end_ms
+        return round((self._clock() - self._begin) * 1000, 3)
+
+    def _content(self) -> TimelineContent:
+        with self._lock:
+            return TimelineContent(self._samples.copy(), list(self._events), self._now_ms())
+
+    def _tick(self, sampler: LoadSampler) -> None:
+        load = sampler.sample()
+        with self._lock:
+            now = self._now_ms()
+            sample = _sample(now, load)
+            self._samples.append(sample)
+            if self._subscribers:
+                self._new_samples.append(sample)
+            if now >= self._broadcast_at:
+                self._broadcast()
+
+    def _broadcast(self, *, final: bool = False) -> None:
+        self._broadcast_at = self._now_ms() + self._broadcast_ms
+        new = TimelineBroadcast(tuple(self._new_samples), tuple(self._new_events), final)
+        self._new_samples.clear()
+        self._new_events.clear()
+        if new.samples or new.events or final:
+            for subscriber in self._subscribers:
+                _put(subscriber, new)
+
+
+def _sample(t_ms: float, load: ResourceSample) -> TimelineSample:
+    ram = None
+    if load.ram_used is not None and load.ram_total is not None:
+        ram = load.ram_used, load.ram_total
+    # More digits would only be noise of the measurement, and make the files larger.
+    cpu = None if load.cpu is None else round(load.cpu, 2)
+    return TimelineSample(t_ms, cpu, ram, load.gpus)
+
+
+def _put(subscriber: queue.Queue[TimelineBroadcast], new: TimelineBroadcast) -> None:
+    while True:
+        try:
+            return subscriber.put_nowait(new)
+        except queue.Full:
+            try:
+                subscriber.get_nowait()
+            except queue.Empty:
+                continue

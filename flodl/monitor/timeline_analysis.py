@@ -1,0 +1,79 @@
+"""Questions a timeline answers: when a device had nothing to do, and what a run did how often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from flodl.monitor.timeline_records import (
+    EventKind,
+    IdleGap,
+    TimelineEvent,
+    TimelineSample,
+    TimelineSummary,
+    known_util,
+)
+
+IDLE_BELOW_PCT = 5.0
+"""A device used less than this is called idle in summaries and on the page."""
+
+
+def idle_gaps(
+    moments: Iterable[tuple[float, float | None]], threshold_pct: float, min_ms: float
+) -> list[IdleGap]:
+    """Return the stretches in which a device was used less than `threshold_pct`.
+
+    A stretch lasts from its first idle sample to the first busy one, or to the last sample. Where
+    the utilisation is not known the device counts as busy: an outage of the driver is no idleness.
+
+    Args:
+        moments: Milliseconds and utilisation in percent of every sample, in the order of time.
+        threshold_pct: Utilisation in percent; exactly this much counts as busy.
+        min_ms: Shorter stretches are left out.
+    """
+    gaps = []
+    start: float | None = None
+    end = 0.0
+    for end, util in moments:
+        if util is not None and util < threshold_pct:
+            start = end if start is None else start
+        elif start is not None:
+            gaps.append(IdleGap(start, end))
+            start = None
+    if start is not None:
+        gaps.append(IdleGap(start, end))
+    return [gap for gap in gaps if gap.end_ms - gap.start_ms >= min_ms]
+
+
+def summarize(
+    samples: Iterable[TimelineSample], events: Sequence[TimelineEvent], total_ms: float
+) -> TimelineSummary:
+    """Count and average; see :class:`TimelineSummary`."""
+    seen: Counter[int] = Counter()
+    idle: Counter[int] = Counter()
+    count = 0
+    for sample in samples:
+        count += 1
+        for gpu in sample.gpus:
+            util = known_util(gpu)
+            seen[gpu.device] += 1
+            idle[gpu.device] += util is not None and util < IDLE_BELOW_PCT
+    kinds = Counter(event.kind for event in events)
+    return TimelineSummary(
+        total_ms=total_ms,
+        sample_count=count,
+        event_count=len(events),
+        gpu_idle_pct={device: 100 * idle[device] / seen[device] for device in sorted(seen)},
+        sync_count=kinds[EventKind.SYNC_START],
+        sync_avg_ms=_mean_ms(events, EventKind.SYNC_END),
+        cpu_avg_count=kinds[EventKind.CPU_AVG_START],
+        cpu_avg_avg_ms=_mean_ms(events, EventKind.CPU_AVG_END),
+        anchor_count=kinds[EventKind.ANCHOR],
+        throttle_count=kinds[EventKind.THROTTLE],
+    )
+
+
+def _mean_ms(events: Iterable[TimelineEvent], kind: EventKind) -> float | None:
+    lengths = [float(event.fields["ms"]) for event in events if event.kind is kind]
+    return fmean(lengths) if lengths else None

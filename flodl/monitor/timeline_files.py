@@ -1,0 +1,153 @@
+"""Timelines in files: JSON to keep and read again, CSV for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import io
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flodl.errors import DataError
+from flodl.files import replace_text
+from flodl.monitor.records import finite, to_json
+from flodl.monitor.resources import GpuSnapshot
+from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSample
+from flodl.monitor.timeline_store import SampleStore
+
+
+@dataclass
+class TimelineContent:
+    """Everything a timeline holds at one moment."""
+
+    samples: SampleStore
+    events: list[TimelineEvent]
+    total_ms: float
+
+
+def write_json(path: str | os.PathLike[str], content: TimelineContent) -> None:
+    """Write ``{"total_ms", "devices": {index: name}, "samples": […], "events": […]}``.
+
+    Missing folders are made; a record stands on a line of its own.
+    """
+    samples = ",\n".join(to_json(sample.as_json()) for sample in content.samples)
+    events = ",\n".join(to_json(event.as_json()) for event in content.events)
+    devices = {str(device): name for device, name in content.samples.names.items()}
+    _write(
+        path,
+        f'{{"total_ms":{to_json(finite(content.total_ms))},"devices":{to_json(devices)},\n'
+        f'"samples":[\n{samples}],\n"events":[\n{events}]}}\n',
+    )
+
+
+def read_json(path: str | os.PathLike[str]) -> TimelineContent:
+    """Read what :func:`write_json` wrote.
+
+    Raises:
+        OSError: The file cannot be read.
+        DataError: It is not a timeline.
+    """
+    try:
+        form = json.loads(Path(path).read_bytes())
+        names = {int(device): str(name) for device, name in form.get("devices", {}).items()}
+        content = TimelineContent(SampleStore(), [], float(form["total_ms"]))
+        content.samples.extend(_sample(one, names) for one in form["samples"])
+        content.events.extend(_event(one) for one in form["events"])
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise DataError(
+            f"{os.fspath(path)} is no timeline ({type(error).__name__}: {error}); "
+            "give a file that Timeline.save_json wrote"
+        ) from error
+    return content
+
+
+def write_csv(path: str | os.PathLike[str], content: TimelineContent) -> None:
+    """Write one row per sample and per event, in the order of time."""
+    devices = list(content.samples.names)
+    header = ["t_ms", "cpu_pct", "ram_used", "ram_total"]
+    for device in devices:
+        header += [
+            f"gpu{device}_{part}" for part in ("pct", "vram_used", "vram_alloc", "vram_total")
+        ]
+    blank = [""] * (len(header) - 1)
+    table = io.StringIO()
+    rows = csv.writer(table, lineterminator="\n")
+    rows.writerow([*header, "event", "fields"])
+    samples = ((sample.t_ms, _cells(sample, devices)) for sample in content.samples)
+    events = ((event.t_ms, [*blank, *_event_cells(event)]) for event in content.events)
+    for t_ms, cells in heapq.merge(samples, events, key=lambda row: row[0]):
+        rows.writerow([_number(t_ms), *cells])
+    _write(path, table.getvalue())
+
+
+def _cells(sample: TimelineSample, devices: list[int]) -> list[str]:
+    used, total = sample.ram or ("", "")
+    cells = [_number(sample.cpu), str(used), str(total)]
+    gpus = {gpu["d"]: gpu for gpu in sample.as_json()["gpus"]}
+    for device in devices:
+        gpu = gpus.get(device)
+        cells += [""] * 4 if gpu is None else [_number(gpu[key]) for key in ("u", "vu", "va", "vt")]
+    return [*cells, "", ""]
+
+
+def _event_cells(event: TimelineEvent) -> Iterator[str]:
+    yield event.kind.value
+    yield json.dumps(event.fields_as_json(), ensure_ascii=False) if event.fields else ""
+
+
+def _number(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.15g}"
+
+
+def _sample(form: Mapping[str, Any], names: Mapping[int, str]) -> TimelineSample:
+    used_total = form["ram"]
+    gpus = tuple(
+        GpuSnapshot(
+            device=int(gpu["d"]),
+            name=names.get(int(gpu["d"]), ""),
+            util=_optional(gpu["u"]),
+            reserved=int(gpu["va"]),
+            total=int(gpu["vt"]),
+        )
+        for gpu in form["gpus"]
+    )
+    ram = None if used_total is None else (int(used_total[0]), int(used_total[1]))
+    return TimelineSample(float(form["t"]), _optional(form["cpu"]), ram, gpus)
+
+
+def _optional(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _event(form: Mapping[str, Any]) -> TimelineEvent:
+    # JSON has no nan: a number that was not finite comes back as one.
+    fields = {
+        name: math.nan if value is None else value
+        for name, value in form.items()
+        if name not in ("t", "k")
+    }
+    return TimelineEvent(float(form["t"]), EventKind(form["k"]), fields)
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(target, text)

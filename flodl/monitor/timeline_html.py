@@ -1,0 +1,88 @@
+"""The swimlane view of a timeline: one HTML file that needs nothing but a browser."""
+
+from __future__ import annotations
+
+import functools
+import html
+import os
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from flodl.files import replace_text
+from flodl.monitor.records import finite, to_json
+from flodl.monitor.timeline_analysis import IDLE_BELOW_PCT, idle_gaps
+from flodl.monitor.timeline_files import TimelineContent
+from flodl.monitor.timeline_records import known_util
+
+SHORTEST_GAP_MS = 500.0
+"""Idle stretches of a GPU from this length on are hatched."""
+
+# In the order in which they build on each other; the report page shares the first.
+_SCRIPTS = ("page/format.js", *(f"timeline_page/{name}.js" for name in ("data", "lanes", "view")))
+
+
+def write_html(path: str | os.PathLike[str], content: TimelineContent, *, title: str) -> None:
+    """Write the page; missing folders are made.
+
+    Raises:
+        OSError: The file cannot be written; an older one is kept.
+    """
+    data = to_json(_columns(content))
+    page = _shell().substitute(title=html.escape(title), data=data)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(target, page)
+
+
+def _columns(content: TimelineContent) -> dict[str, Any]:
+    """Return what the page draws: one list per curve, which is short and quick to read."""
+    t: list[float] = []
+    cpu, used, total = [], [], []
+    gpus: dict[int, dict[str, list[Any]]] = {
+        device: {"util": [], "used": [], "total": []} for device in content.samples.names
+    }
+    for sample in content.samples:
+        t.append(sample.t_ms)
+        cpu.append(None if sample.cpu is None else finite(sample.cpu))
+        used.append(sample.ram and sample.ram[0])
+        total.append(sample.ram and sample.ram[1])
+        known = {gpu.device: gpu for gpu in sample.gpus}
+        for device, curves in gpus.items():
+            gpu = known.get(device)
+            curves["util"].append(gpu and known_util(gpu))
+            curves["used"].append(gpu and gpu.reserved)
+            curves["total"].append(gpu and gpu.total)
+    return {
+        "total_ms": finite(content.total_ms),
+        "idle_below": IDLE_BELOW_PCT,
+        "t": t,
+        "cpu": cpu,
+        "ram": {"used": used, "total": total},
+        "gpus": [
+            {"device": device, "name": name, **gpus[device], "gaps": _gaps(t, gpus[device]["util"])}
+            for device, name in content.samples.names.items()
+        ],
+        "events": [event.as_json() for event in content.events],
+    }
+
+
+def _gaps(t: list[float], util: list[float | None]) -> list[list[float]]:
+    gaps = idle_gaps(zip(t, util, strict=True), IDLE_BELOW_PCT, SHORTEST_GAP_MS)
+    return [[gap.start_ms, gap.end_ms] for gap in gaps]
+
+
+@functools.cache
+def _shell() -> Template:
+    """Return the page with style and scripts in place; open are ``$title`` and ``$data``."""
+    folder = resources.files(__package__)
+    scripts = "\n".join(f"<script>\n{_escaped(folder / name)}</script>" for name in _SCRIPTS)
+    style = _escaped(folder / "timeline_page/timeline.css")
+    shell = Template((folder / "timeline_page/timeline.html").read_text(encoding="utf-8"))
+    return Template(shell.safe_substitute(style=style, scripts=scripts))
+
+
+def _escaped(file: resources.abc.Traversable) -> str:
+    """Return a file's text, its dollar signs kept from being taken for places to fill."""
+    return file.read_text(encoding="utf-8").replace("$", "$$")

@@ -1,0 +1,336 @@
+"use strict";
+/* The lanes of the swimlane view, drawn on one canvas. */
+
+const GUTTER = 118;
+const AXIS = 26;
+const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5];
+
+/** What all lanes draw with: the canvas, the colours of the theme, and where a moment lies. */
+class Sheet {
+  #colors = new Map();
+  #hatching = null;
+  #probe = null;
+
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.brush = canvas.getContext("2d");
+  }
+
+  /** Begin a drawing of [from, to] in milliseconds. */
+  begin(width, height, from, to) {
+    const ratio = window.devicePixelRatio || 1;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(height * ratio);
+    this.canvas.style.height = `${height}px`;
+    Object.assign(this, { width, height, from, to });
+    this.scale = (width - GUTTER) / (to - from);
+    this.brush.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.brush.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+    this.brush.textBaseline = "middle";
+    this.#colors.clear();
+    this.#hatching = null;
+  }
+
+  /** A colour of the style sheet; the browser resolves light and dark. */
+  color(name) {
+    if (this.#colors.has(name)) return this.#colors.get(name);
+    if (!this.#probe) {
+      this.#probe = document.createElement("i");
+      this.#probe.hidden = true;
+      document.body.append(this.#probe);
+    }
+    this.#probe.style.color = `var(--${name})`;
+    const color = getComputedStyle(this.#probe).color;
+    this.#colors.set(name, color);
+    return color;
+  }
+
+  x(t) {
+    return GUTTER + (t - this.from) * this.scale;
+  }
+
+  t(x) {
+    return this.from + (x - GUTTER) / this.scale;
+  }
+
+  /** Draw only right of the names. */
+  clipped(draw) {
+    this.brush.save();
+    this.brush.beginPath();
+    this.brush.rect(GUTTER, 0, this.width - GUTTER, this.height);
+    this.brush.clip();
+    draw();
+    this.brush.restore();
+  }
+
+  label(text, y, color = this.color("text")) {
+    this.brush.fillStyle = color;
+    this.brush.textAlign = "left";
+    this.brush.fillText(shortened(this.brush, text, GUTTER - 10), 0, y);
+  }
+
+  hatching() {
+    if (this.#hatching) return this.#hatching;
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = 8;
+    const brush = tile.getContext("2d");
+    brush.strokeStyle = this.color("gap");
+    brush.lineWidth = 1.4;
+    brush.beginPath();
+    for (const shift of [-8, 0, 8]) {
+      brush.moveTo(shift, 8);
+      brush.lineTo(shift + 8, 0);
+    }
+    brush.stroke();
+    return (this.#hatching = this.brush.createPattern(tile, "repeat"));
+  }
+}
+
+function shortened(brush, text, width) {
+  if (brush.measureText(text).width <= width) return text;
+  let kept = text.slice(0, Math.ceil(width / 3));
+  while (kept && brush.measureText(`${kept}…`).width > width) kept = kept.slice(0, -1);
+  return `${kept}…`;
+}
+
+/** Times along the top, with lines through all lanes. */
+function drawAxis(sheet) {
+  const { brush } = sheet;
+  const wanted = 90 / sheet.scale;
+  const step = STEPS.find((one) => one >= wanted) || STEPS[STEPS.length - 1];
+  brush.textAlign = "center";
+  sheet.clipped(() => {
+    for (let at = Math.ceil(sheet.from / step) * step; at <= sheet.to; at += step) {
+      const x = Math.round(sheet.x(at)) + 0.5;
+      brush.fillStyle = sheet.color("line");
+      brush.fillRect(x - 0.5, AXIS - 4, 1, sheet.height - AXIS + 4);
+      brush.fillStyle = sheet.color("soft");
+      brush.textAlign = x - GUTTER < 24 ? "left" : sheet.width - x < 24 ? "right" : "center";
+      brush.fillText(momentText(at, step), x, 10);
+    }
+  });
+}
+
+/** Bars with a start and an end, such as epochs. */
+class SpanLane {
+  height = 26;
+
+  constructor(name, spans, colors, text = null) {
+    Object.assign(this, { name, spans, colors, text });
+  }
+
+  draw(sheet, top) {
+    const { brush } = sheet;
+    const [y, high] = [top + 4, this.height - 8];
+    sheet.label(this.name, top + this.height / 2);
+    const colors = this.colors.map((name) => sheet.color(name));
+    const textColor = sheet.color("text");
+    let drawnTo = -Infinity;
+    sheet.clipped(() => {
+      this.spans.forEach((span, index) => {
+        if (span.end < sheet.from || span.start > sheet.to) return;
+        const left = sheet.x(span.start);
+        const right = Math.max(sheet.x(span.end), left + 1);
+        if (right < drawnTo + 0.5) return; // within a pixel that is already full
+        drawnTo = right;
+        brush.fillStyle = colors[index % colors.length];
+        brush.fillRect(left, y, right - left, high);
+        if (this.text && right - left > 30) this.#write(sheet, textColor, span, left, right, y + high / 2);
+      });
+    });
+  }
+
+  #write({ brush, width }, color, span, left, right, y) {
+    const from = Math.max(left, GUTTER);
+    const room = Math.min(right, width) - from - 12;
+    brush.fillStyle = color;
+    brush.textAlign = "left";
+    const full = this.text(span);
+    const text = brush.measureText(full).width < room ? full : full.split(",")[0];
+    if (brush.measureText(text).width < room) brush.fillText(text, from + 6, y);
+  }
+
+  rows(t) {
+    const span = spanAt(this.spans, t);
+    if (!span) return [];
+    return [[this.name, this.text ? this.text(span) : lengthText(span.last?.ms ?? span.end - span.start)]];
+  }
+}
+
+/** Single moments: a form for each kind. */
+class MarkLane {
+  height = 26;
+  name = "Events";
+
+  constructor(data) {
+    this.data = data;
+  }
+
+  draw(sheet, top) {
+    const { brush } = sheet;
+    const y = top + this.height / 2;
+    sheet.label(this.name, y);
+    brush.fillStyle = brush.strokeStyle = sheet.color("event");
+    const { marks, markTimes } = this.data;
+    let drawn = -Infinity;
+    sheet.clipped(() => {
+      for (let index = lowerBound(markTimes, sheet.t(GUTTER - 8)); index < marks.length; index++) {
+        const x = sheet.x(marks[index].t);
+        if (x > sheet.width + 8) break;
+        if (x < drawn + 1) continue;
+        drawn = x;
+        this.#form(brush, marks[index].k, x, y);
+      }
+    });
+  }
+
+  #form(brush, kind, x, y) {
+    brush.beginPath();
+    if (kind === "custom") brush.arc(x, y, 4, 0, 2 * Math.PI);
+    else if (kind === "throttle") brush.rect(x - 4, y - 4, 8, 8);
+    else {
+      const tip = kind === "anchor" ? -5 : 5;
+      brush.moveTo(x - 5, y - tip);
+      brush.lineTo(x + 5, y - tip);
+      brush.lineTo(x, y + tip);
+      brush.closePath();
+    }
+    brush.fill();
+  }
+
+  rows(t, reach) {
+    const { marks, markTimes } = this.data;
+    const found = marks.slice(lowerBound(markTimes, t - reach), lowerBound(markTimes, t + reach));
+    const rows = found.slice(0, 4).map((mark) => [mark.k, markText(mark)]);
+    if (found.length > 4) rows.push(["", `and ${found.length - 4} more`]);
+    return rows;
+  }
+}
+
+/** Curves of percentages over time; `gaps` are hatched. */
+class CurveLane {
+  height = 64;
+
+  constructor(name, data, curves, { gaps = [], rows }) {
+    Object.assign(this, { name, data, curves, gaps, rows });
+  }
+
+  draw(sheet, top) {
+    const { brush } = sheet;
+    const [base, high] = [top + this.height - 5, this.height - 12];
+    sheet.label(this.name, top + 17);
+    this.curves.forEach((curve, index) => {
+      if (curve.label) sheet.label(curve.label, top + 34 + 15 * index, sheet.color(curve.color));
+    });
+    sheet.clipped(() => {
+      brush.fillStyle = sheet.hatching();
+      for (const [start, end] of this.gaps) {
+        if (end < sheet.from || start > sheet.to) continue;
+        const left = sheet.x(start);
+        brush.fillRect(left, base - high, Math.max(1, sheet.x(end) - left), high);
+      }
+      for (const curve of this.curves) this.#curve(sheet, curve, base, high);
+    });
+    brush.fillStyle = sheet.color("line");
+    brush.fillRect(GUTTER, base, sheet.width - GUTTER, 1);
+  }
+
+  #curve(sheet, { values, color, filled }, base, high) {
+    const { brush } = sheet;
+    brush.strokeStyle = brush.fillStyle = sheet.color(color);
+    brush.lineWidth = 1.4;
+    brush.lineJoin = "round";
+    const y = (value) => base - (Math.min(100, Math.max(0, value)) / 100) * high;
+    for (const run of this.runs(sheet, values)) {
+      brush.beginPath();
+      run.forEach(([x, value], index) => (index ? brush.lineTo(x, y(value)) : brush.moveTo(x, y(value))));
+      if (run.length === 1) brush.lineTo(run[0][0] + 1, y(run[0][1]));
+      brush.stroke();
+      if (!filled) continue;
+      brush.lineTo(run[run.length - 1][0], base);
+      brush.lineTo(run[0][0], base);
+      brush.globalAlpha = 0.14;
+      brush.fill();
+      brush.globalAlpha = 1;
+    }
+  }
+
+  /** Runs of [x, value] without a hole; of many samples per pixel only the extremes remain. */
+  runs(sheet, values) {
+    const { t } = this.data;
+    const from = Math.max(0, lowerBound(t, sheet.from) - 1);
+    const to = Math.min(t.length, lowerBound(t, sheet.to) + 1);
+    const dense = to - from > 2 * (sheet.width - GUTTER);
+    const runs = [];
+    let run = [];
+    for (let index = from; index < to; ) {
+      const value = values[index];
+      if (value === null) {
+        if (run.length) runs.push(run);
+        run = [];
+        index++;
+      } else if (dense) {
+        index = this.#pixel(sheet, values, index, to, run);
+      } else {
+        run.push([sheet.x(t[index]), value]);
+        index++;
+      }
+    }
+    if (run.length) runs.push(run);
+    return runs;
+  }
+
+  /** Add lowest and highest value of the pixel that begins at `index`; return where it ends. */
+  #pixel(sheet, values, index, to, run) {
+    const { t } = this.data;
+    const until = sheet.t(Math.floor(sheet.x(t[index])) + 1);
+    let [low, high] = [index, index];
+    let end = index + 1;
+    for (; end < to && t[end] < until && values[end] !== null; end++) {
+      if (values[end] < values[low]) low = end;
+      if (values[end] > values[high]) high = end;
+    }
+    const pair = low < high ? [low, high] : [high, low];
+    run.push([sheet.x(t[pair[0]]), values[pair[0]]]);
+    if (low !== high) run.push([sheet.x(t[pair[1]]), values[pair[1]]]);
+    return end;
+  }
+}
+
+/** The lanes a timeline has something for; processor and epochs always. */
+function lanesOf(data) {
+  const percent = (value) => (value === null || value === undefined ? DASH : formatPercent(value));
+  const lanes = [new SpanLane("Epochs", data.epochs, ["epoch", "epoch-next"], epochText)];
+  if (data.syncs.length) lanes.push(new SpanLane("Sync", data.syncs, ["sync"]));
+  if (data.averages.length) lanes.push(new SpanLane("CPU average", data.averages, ["average"]));
+  if (data.marks.length) lanes.push(new MarkLane(data));
+  const cpu = data.cpu || [];
+  lanes.push(new CurveLane("CPU", data, data.cpu ? [{ values: cpu, color: "cpu", filled: true }] : [], {
+    rows: (_t, _reach, index) => [["CPU", percent(cpu[index])]],
+  }));
+  if (data.ram) {
+    lanes.push(new CurveLane("RAM", data, [{ values: data.ramShare, color: "ram", filled: true }], {
+      rows: (_t, _reach, index) => [["RAM", bytesOf(data.ram.used[index], data.ram.total[index])]],
+    }));
+  }
+  for (const gpu of data.gpus) {
+    const name = `GPU ${gpu.device}`;
+    const curves = [
+      { values: gpu.util, color: "gpu", filled: true, label: "utilisation" },
+      { values: gpu.share, color: "vram", label: "memory" },
+    ];
+    const gaps = [...gpu.gaps, ...gpu.idles.map((idle) => [idle.t - (idle.ms || 0), idle.t])];
+    lanes.push(new CurveLane(name, data, curves, {
+      gaps,
+      rows: (_t, _reach, index) => [
+        [name, percent(gpu.util[index])],
+        [`${name} memory`, bytesOf(gpu.used[index], gpu.total[index])],
+      ],
+    }));
+  }
+  return lanes;
+}
+
+function bytesOf(used, total) {
+  return used === null || used === undefined ? DASH : `${formatBytes(used)} / ${formatBytes(total)}`;
+}

@@ -1,0 +1,258 @@
+"use strict";
+/* The view: which part of the time is shown, what is pointed at, and the tables. */
+
+const SHORTEST_VIEW_MS = 5;
+
+class TimelineView {
+  #pending = false;
+  #drag = null;
+
+  constructor(data) {
+    this.data = data;
+    this.lanes = lanesOf(data);
+    this.from = 0;
+    this.to = data.end;
+    this.moment = null;
+    this.stage = document.getElementById("stage");
+    this.readout = document.getElementById("readout");
+    this.sheet = new Sheet(document.getElementById("canvas"));
+    this.stage.setAttribute("aria-valuemin", 0);
+    this.stage.setAttribute("aria-valuemax", Math.round(data.end));
+    this.#listen();
+    this.draw();
+  }
+
+  /** Show [from, from + length], kept within the timeline. */
+  show(from, length) {
+    const wanted = Math.min(this.data.end, Math.max(SHORTEST_VIEW_MS, length));
+    this.from = Math.min(Math.max(0, from), this.data.end - wanted);
+    this.to = this.from + wanted;
+    this.later();
+  }
+
+  /** Show `factor` of the present length; the moment `at` keeps its place. */
+  zoom(factor, at = this.moment ?? (this.from + this.to) / 2) {
+    const length = (this.to - this.from) * factor;
+    const bounded = Math.min(this.data.end, Math.max(SHORTEST_VIEW_MS, length));
+    const part = (at - this.from) / (this.to - this.from);
+    this.show(at - part * bounded, bounded);
+  }
+
+  /** Move the moment and, where there is more to see, the view with it. */
+  pan(part) {
+    const step = (this.to - this.from) * part;
+    const at = this.moment ?? (this.from + this.to) / 2;
+    this.moment = Math.min(this.data.end, Math.max(0, at + step));
+    this.show(this.from + step, this.to - this.from);
+  }
+
+  later() {
+    if (this.#pending) return;
+    this.#pending = true;
+    requestAnimationFrame(() => {
+      this.#pending = false;
+      this.draw();
+    });
+  }
+
+  draw() {
+    this.width = Math.max(GUTTER + 120, this.stage.clientWidth);
+    const height = AXIS + this.lanes.reduce((sum, lane) => sum + lane.height, 0);
+    this.sheet.begin(this.width, height, this.from, this.to);
+    drawAxis(this.sheet);
+    let top = AXIS;
+    for (const lane of this.lanes) {
+      lane.draw(this.sheet, top);
+      top += lane.height;
+    }
+    this.#drawMoment(height);
+  }
+
+  #drawMoment(height) {
+    const t = this.moment;
+    const shown = t !== null && t >= this.from && t <= this.to;
+    this.readout.hidden = !shown;
+    if (!shown) return;
+    const x = Math.round(this.sheet.x(t));
+    this.sheet.brush.fillStyle = this.sheet.color("text");
+    this.sheet.brush.fillRect(x, AXIS - 6, 1, height - AXIS + 6);
+    const reach = 6 / this.sheet.scale;
+    const index = this.data.nearest(t);
+    const rows = this.lanes.flatMap((lane) => lane.rows(t, reach, index));
+    const title = momentText(t, Math.min(1000, (this.to - this.from) / 200));
+    this.readout.replaceChildren(
+      made("b", title),
+      ...rows.map(([name, value]) => made("span", made("i", name), made("em", value))),
+    );
+    const onLeft = x < (GUTTER + this.width) / 2;
+    this.readout.style.left = onLeft ? `${x + 12}px` : "auto";
+    this.readout.style.right = onLeft ? "auto" : `${this.width - x + 12}px`;
+    this.stage.setAttribute("aria-valuenow", Math.round(t));
+    const spoken = rows.map(([name, value]) => `${name} ${value}`);
+    this.stage.setAttribute("aria-valuetext", [title, ...spoken].join(", "));
+  }
+
+  #listen() {
+    const { stage } = this;
+    stage.addEventListener("pointermove", (event) => this.#point(event));
+    stage.addEventListener("pointerleave", () => {
+      if (!this.#drag && !stage.matches(":focus-visible")) this.#leave();
+    });
+    stage.addEventListener("pointerdown", (event) => {
+      this.#drag = { x: event.clientX, from: this.from };
+      stage.setPointerCapture(event.pointerId);
+      stage.classList.add("dragging");
+    });
+    for (const kind of ["pointerup", "pointercancel"]) {
+      stage.addEventListener(kind, () => {
+        this.#drag = null;
+        stage.classList.remove("dragging");
+      });
+    }
+    // A wheel alone scrolls the page, as everywhere.
+    stage.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      this.zoom(1.0015 ** event.deltaY, this.sheet.t(this.#x(event)));
+    }, { passive: false });
+    stage.addEventListener("focus", () => {
+      if (this.moment === null && stage.matches(":focus-visible")) this.moment = (this.from + this.to) / 2;
+      this.later();
+    });
+    stage.addEventListener("blur", () => this.#leave());
+    stage.addEventListener("keydown", (event) => this.#press(event));
+    for (const [id, act] of Object.entries(this.#acts())) document.getElementById(id).addEventListener("click", act);
+    const dark = window.matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", () => this.later());
+    new ResizeObserver(() => {
+      if (stage.clientWidth !== this.width) this.later();
+    }).observe(stage);
+  }
+
+  #acts() {
+    return {
+      "zoom-in": () => this.zoom(1 / 1.5),
+      "zoom-out": () => this.zoom(1.5),
+      fit: () => this.show(0, this.data.end),
+    };
+  }
+
+  #press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const acts = this.#acts();
+    const moves = {
+      ArrowLeft: () => this.pan(-0.05),
+      ArrowRight: () => this.pan(0.05),
+      PageUp: () => this.pan(-0.5),
+      PageDown: () => this.pan(0.5),
+      Home: () => this.pan(-Infinity),
+      End: () => this.pan(Infinity),
+      "+": acts["zoom-in"],
+      "=": acts["zoom-in"],
+      "-": acts["zoom-out"],
+      0: acts.fit,
+      Escape: () => this.#leave(),
+    };
+    if (!Object.hasOwn(moves, event.key)) return;
+    event.preventDefault();
+    moves[event.key]();
+  }
+
+  #point(event) {
+    const x = this.#x(event);
+    if (this.#drag) {
+      this.show(this.#drag.from - (event.clientX - this.#drag.x) / this.sheet.scale, this.to - this.from);
+    }
+    this.moment = x < GUTTER ? null : Math.min(this.to, Math.max(this.from, this.sheet.t(x)));
+    this.later();
+  }
+
+  #leave() {
+    this.moment = null;
+    this.later();
+  }
+
+  #x(event) {
+    return event.clientX - this.stage.getBoundingClientRect().left;
+  }
+}
+
+function made(tag, ...children) {
+  const element = document.createElement(tag);
+  element.append(...children);
+  return element;
+}
+
+/** Mean and largest of the values that are known. */
+function statistics(values) {
+  let [count, sum, most] = [0, 0, -Infinity];
+  for (const value of values) {
+    if (value === null) continue;
+    count++;
+    sum += value;
+    most = Math.max(most, value);
+  }
+  return count ? { count, mean: sum / count, most } : null;
+}
+
+function fillTable(id, header, rows) {
+  const table = document.getElementById(id);
+  const head = header.map((text) => Object.assign(made("th", text), { scope: "col" }));
+  const body = rows.map(([name, ...cells]) =>
+    made("tr", Object.assign(made("th", name), { scope: "row" }), ...cells.map((text) => made("td", text))),
+  );
+  table.append(made("thead", made("tr", ...head)), made("tbody", ...body));
+}
+
+function fillLoad(data) {
+  const row = (name, values, show, idle = [DASH, DASH]) => {
+    const found = statistics(values);
+    return [name, ...(found ? [show(found.mean), show(found.most)] : [DASH, DASH]), ...idle];
+  };
+  const rows = [];
+  if (data.cpu) rows.push(row("CPU", data.cpu, formatPercent));
+  if (data.ram) rows.push(row("RAM", data.ram.used, formatBytes));
+  for (const gpu of data.gpus) {
+    const below = gpu.util.filter((value) => value !== null && value < data.idleBelow).length;
+    const known = gpu.util.filter((_, index) => gpu.used[index] !== null).length;
+    const gone = gpu.gaps.reduce((sum, [start, end]) => sum + end - start, 0);
+    const gaps = gpu.gaps.length ? `${gpu.gaps.length}, ${lengthText(gone)}` : "none";
+    const idle = [known ? formatPercent((100 * below) / known) : DASH, gaps];
+    rows.push(row(gpu.name ? `GPU ${gpu.device}, ${gpu.name}` : `GPU ${gpu.device}`, gpu.util, formatPercent, idle));
+    rows.push(row(`GPU ${gpu.device} memory`, gpu.used, formatBytes));
+  }
+  if (!rows.length) rows.push(["no samples", DASH, DASH, DASH, DASH]);
+  fillTable("load", ["", "Mean", "Most", "Idle", "Idle gaps"], rows);
+}
+
+function fillEvents(data) {
+  const lengths = (spans) => spans.map((span) => span.last?.ms ?? span.end - span.start);
+  const row = (name, values) => {
+    const found = statistics(values);
+    const cells = found ? [found.mean, found.most, found.mean * found.count] : [];
+    return [name, String(values.length), ...(found ? cells.map(lengthText) : [DASH, DASH, DASH])];
+  };
+  const rows = [];
+  if (data.epochs.length) rows.push(row("Epochs", data.epochs.map((span) => span.end - span.start)));
+  if (data.syncs.length) rows.push(row("Sync", lengths(data.syncs)));
+  if (data.averages.length) rows.push(row("CPU average", lengths(data.averages)));
+  for (const [kind, name] of [["anchor", "Anchor changes"], ["throttle", "Throttles"], ["custom", "Custom"]]) {
+    const found = data.marks.filter((mark) => mark.k === kind);
+    if (found.length) rows.push([name, String(found.length), DASH, DASH, DASH]);
+  }
+  const idle = data.marks.filter((mark) => mark.k === "idle");
+  if (idle.length) rows.push(row("Idle", idle.map((mark) => mark.ms)));
+  if (!rows.length) rows.push(["none", "0", DASH, DASH, DASH]);
+  fillTable("events", ["", "Count", "Mean", "Longest", "Together"], rows);
+}
+
+function startTimeline() {
+  const data = new TimelineData(JSON.parse(document.getElementById("data").textContent));
+  const facts = [formatDuration(data.end / 1000), `${data.t.length} samples`, `${data.events.length} events`];
+  document.getElementById("facts").textContent = facts.join(" · ");
+  fillLoad(data);
+  fillEvents(data);
+  return new TimelineView(data);
+}
+
+const timeline = startTimeline();

@@ -1,0 +1,216 @@
+"""What a timeline holds: samples of the machine, events of the training, and their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
+
+from flodl.monitor.records import finite
+from flodl.monitor.resources import GpuSnapshot
+
+
+class EventKind(StrEnum):
+    """What can happen; the fields an event of each kind takes stand behind it."""
+
+    EPOCH_START = "epoch_start"
+    """``epoch``, counted from 0."""
+    EPOCH_END = "epoch_end"
+    """``epoch`` and ``loss``."""
+    SYNC_START = "sync_start"
+    SYNC_END = "sync_end"
+    """``ms``: how long the ranks exchanged gradients or weights."""
+    CPU_AVG_START = "cpu_avg_start"
+    CPU_AVG_END = "cpu_avg_end"
+    """``ms``: how long weights were averaged on the CPU."""
+    ANCHOR = "anchor"
+    """``from`` and ``to``: batches between two averages, before and after."""
+    THROTTLE = "throttle"
+    """``rank``: who was held back."""
+    IDLE = "idle"
+    """``dev`` and ``ms``: a device that had nothing to do."""
+    CUSTOM = "custom"
+    """``label``: anything else."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        known = ", ".join(cls)
+        raise ValueError(
+            f"{value!r} is no kind of timeline event; take one of {known}; "
+            "anything else is 'custom' with a label"
+        )
+
+
+_WHOLE, _NUMBER, _TEXT = "a whole number", "a number", "text"
+_FIELDS: Mapping[EventKind, Mapping[str, str]] = {
+    EventKind.EPOCH_START: {"epoch": _WHOLE},
+    EventKind.EPOCH_END: {"epoch": _WHOLE, "loss": _NUMBER},
+    EventKind.SYNC_START: {},
+    EventKind.SYNC_END: {"ms": _NUMBER},
+    EventKind.CPU_AVG_START: {},
+    EventKind.CPU_AVG_END: {"ms": _NUMBER},
+    EventKind.ANCHOR: {"from": _WHOLE, "to": _WHOLE},
+    EventKind.THROTTLE: {"rank": _WHOLE},
+    EventKind.IDLE: {"dev": _WHOLE, "ms": _NUMBER},
+    EventKind.CUSTOM: {"label": _TEXT},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """Something that happened at one moment.
+
+    Attributes:
+        t_ms: Milliseconds since the timeline was made.
+        kind: What happened; the string of an :class:`EventKind` is accepted.
+        fields: The values of that kind. A name that is a keyword of Python may end in ``_``.
+
+    Raises:
+        ValueError: The kind is unknown, or the fields are not those of the kind.
+    """
+
+    t_ms: float
+    kind: EventKind
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kind = EventKind(self.kind)
+        given = {name.removesuffix("_"): value for name, value in self.fields.items()}
+        fields = _checked_fields(kind, given)
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "fields", MappingProxyType(fields))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return ``{"t", "k", …fields}``; the loss has six decimals, non-finite values are null."""
+        return {"t": self.t_ms, "k": self.kind.value, **self.fields_as_json()}
+
+    def fields_as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        form = {}
+        for name, value in self.fields.items():
+            if isinstance(value, float):
+                form[name] = finite(round(value, 6) if name == "loss" else value)
+            else:
+                form[name] = value
+        return form
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineSample:
+    """The load of the machine at one moment; what was not measured is None or absent.
+
+    Attributes:
+        t_ms: Milliseconds since the timeline was made.
+        cpu: Percent of all cores.
+        ram: Used and total bytes.
+        gpus: One snapshot per device.
+    """
+
+    t_ms: float
+    cpu: float | None = None
+    ram: tuple[int, int] | None = None
+    gpus: Sequence[GpuSnapshot] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return ``{"t", "cpu", "ram": [used, total], "gpus": [{"d", "u", "vu", "va", "vt"}]}``.
+
+        Per GPU: device, utilisation in percent, and bytes of its memory: used by this process,
+        reserved by it (more than used where the driver spills to host memory), and total.
+        """
+        return {
+            "t": self.t_ms,
+            "cpu": None if self.cpu is None else finite(self.cpu),
+            "ram": None if self.ram is None else list(self.ram),
+            "gpus": [
+                {
+                    "d": gpu.device,
+                    "u": known_util(gpu),
+                    "vu": min(gpu.reserved, gpu.total),
+                    "va": gpu.reserved,
+                    "vt": gpu.total,
+                }
+                for gpu in self.gpus
+            ],
+        }
+
+    def util(self, device: int) -> float | None:
+        """Return the utilisation of a device in percent; None where it is not known."""
+        for gpu in self.gpus:
+            if gpu.device == device:
+                return known_util(gpu)
+        return None
+
+
+def known_util(gpu: GpuSnapshot) -> float | None:
+    """Return the utilisation of a GPU in percent; None where it is not known."""
+    return None if gpu.util is None else finite(gpu.util)
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineBroadcast:
+    """What came since the last broadcast; `final` marks the last one before a stop."""
+
+    samples: tuple[TimelineSample, ...]
+    events: tuple[TimelineEvent, ...]
+    final: bool = False
+
+
+class IdleGap(NamedTuple):
+    """A stretch in which a device had nothing to do, in milliseconds."""
+
+    start_ms: float
+    end_ms: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimelineSummary:
+    """A timeline in a few numbers.
+
+    Attributes:
+        total_ms: Length of the timeline.
+        sample_count: Samples it holds.
+        event_count: Events it holds.
+        gpu_idle_pct: Percent of its samples in which a device was used less than 5 %, by device.
+        sync_count: Exchanges begun.
+        sync_avg_ms: Mean length of the finished ones; None without one.
+        cpu_avg_count: Averagings on the CPU begun.
+        cpu_avg_avg_ms: Mean length of the finished ones; None without one.
+        anchor_count: Changes of the anchor.
+        throttle_count: Times a rank was held back.
+    """
+
+    total_ms: float
+    sample_count: int
+    event_count: int
+    gpu_idle_pct: Mapping[int, float]
+    sync_count: int
+    sync_avg_ms: float | None
+    cpu_avg_count: int
+    cpu_avg_avg_ms: float | None
+    anchor_count: int
+    throttle_count: int
+
+
+def _checked_fields(kind: EventKind, fields: Mapping[str, object]) -> dict[str, object]:
+    expected = _FIELDS[kind]
+    if fields.keys() != expected.keys():
+        wanted = ", ".join(f"{name} ({what})" for name, what in expected.items()) or "no fields"
+        given = ", ".join(fields) or "nothing"
+        raise ValueError(f"an event {kind.value!r} takes {wanted}, but was given {given}")
+    return {name: _checked_field(kind, name, fields[name]) for name in expected}
+
+
+def _checked_field(kind: EventKind, name: str, value: object) -> object:
+    what = _FIELDS[kind][name]
+    if what == _TEXT and isinstance(value, str):
+        return str(value)
+    # A bool is a number, too; the abstract numbers include those of NumPy.
+    if what != _TEXT and type(value) is not bool:
+        if isinstance(value, Integral):
+            return int(value)
+        if what == _NUMBER and isinstance(value, Real):
+            return float(value)
+    raise ValueError(f"{name} of an event {kind.value!r} must be {what}, not {value!r}")

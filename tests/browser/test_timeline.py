@@ -1,0 +1,299 @@
+"""The swimlane page in a real browser: what it draws, says and answers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from flodl.monitor.resources import GpuSnapshot
+from flodl.monitor.timeline import Timeline
+from flodl.monitor.timeline_records import TimelineEvent, TimelineSample
+
+from .chromium import Browser
+
+GIB = 1024**3
+TOTAL_MS = 60_000
+
+
+def load(t_ms: float) -> TimelineSample:
+    """A machine whose first GPU pauses from 20 s to 26 s and whose second is always busy."""
+    wave = math.sin(t_ms / 1500)
+    paused = 20_000 <= t_ms < 26_000
+    return TimelineSample(
+        t_ms,
+        55 + 25 * wave,
+        (int((6 + 1.5 * math.sin(t_ms / 20_000)) * GIB), 16 * GIB),
+        [
+            GpuSnapshot(0, "H200", 1.0 if paused else 88 + 8 * wave, int(60 * GIB), 141 * GIB),
+            GpuSnapshot(1, "H200", 93 - 5 * wave, int(58 * GIB + GIB * wave), 141 * GIB),
+        ],
+    )
+
+
+def happenings() -> list[TimelineEvent]:
+    """Six epochs of ten seconds, an exchange each second, and one of everything else."""
+    events = []
+    for epoch in range(6):
+        events.append(TimelineEvent(10_000 * epoch, "epoch_start", {"epoch": epoch}))
+        end = {"epoch": epoch, "loss": 2 / (epoch + 1)}
+        events.append(TimelineEvent(10_000 * epoch + 9_800, "epoch_end", end))
+    for second in range(60):
+        events.append(TimelineEvent(1000 * second, "sync_start"))
+        events.append(TimelineEvent(1000 * second + 120, "sync_end", {"ms": 120}))
+    events += [
+        TimelineEvent(12_000, "cpu_avg_start"),
+        TimelineEvent(12_400, "cpu_avg_end", {"ms": 400.0}),
+        TimelineEvent(15_000, "anchor", {"from": 10, "to": 12}),
+        TimelineEvent(30_000, "throttle", {"rank": 1}),
+        TimelineEvent(45_000, "custom", {"label": "learning rate ÷ 10"}),
+        TimelineEvent(50_000, "idle", {"dev": 1, "ms": 1500}),
+    ]
+    return events
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("timeline") / "timeline.html"
+    samples = [load(100.0 * index) for index in range(TOTAL_MS // 100 + 1)]
+    Timeline.from_samples(samples, happenings()).save_html(path, title="two GPUs")
+    return path
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    found = browser.evaluate(
+        f"[...document.querySelectorAll({selector!r})].map(one => one.textContent)"
+    )
+    return [" ".join(text.split()) for text in found]
+
+
+def table(browser: Browser, name: str) -> list[list[str]]:
+    rows = browser.evaluate(
+        f"[...document.querySelectorAll('#{name} tbody tr')]"
+        ".map(row => [...row.children].map(cell => cell.textContent))"
+    )
+    return [list(row) for row in rows]
+
+
+def view(browser: Browser) -> tuple[float, float]:
+    """First and last moment shown."""
+    start, end = browser.evaluate("[timeline.from, timeline.to]")
+    return start, end
+
+
+def rows(browser: Browser) -> dict[str, str]:
+    """What the read-out says at the moment pointed at."""
+    names = texts(browser, ".readout:not([hidden]) i")
+    return dict(zip(names, texts(browser, ".readout:not([hidden]) em"), strict=True))
+
+
+def point(browser: Browser, t_ms: float) -> None:
+    """Move the mouse to a moment, in the middle of the lanes."""
+    left, top = browser.evaluate(
+        "(r => [r.left, r.top])(document.getElementById('stage').getBoundingClientRect())"
+    )
+    x = browser.evaluate(f"timeline.sheet.x({t_ms})")
+    browser.point(left + x, top + 100)
+
+
+def pixels(browser: Browser, name: str) -> int:
+    """How many pixels of the canvas have a colour of the style sheet."""
+    return int(
+        browser.evaluate(
+            "(() => { const {canvas, brush} = timeline.sheet;"
+            f"const [r, g, b] = timeline.sheet.color('{name}').match(/[\\d.]+/g).map(Number);"
+            "const data = brush.getImageData(0, 0, canvas.width, canvas.height).data;"
+            "let count = 0;"
+            "for (let at = 0; at < data.length; at += 4)"
+            "  if (Math.abs(data[at] - r) + Math.abs(data[at + 1] - g) + Math.abs(data[at + 2] - b)"
+            "    < 6 && data[at + 3] > 250) count++;"
+            "return count; })()"
+        )
+    )
+
+
+def test_lanes_and_tables_of_a_run(browser, page):
+    browser.open(page)
+    assert browser.evaluate("document.title") == "two GPUs"
+    assert texts(browser, "h1, #facts") == ["two GPUs", "1m00s · 601 samples · 138 events"]
+    lanes = browser.evaluate("timeline.lanes.map(lane => lane.name)")
+    assert lanes == [
+        *("Epochs", "Sync", "CPU average", "Events", "CPU", "RAM", "GPU 0", "GPU 1"),
+    ]
+    assert browser.console == []  # the browser has an opinion on reading many pixels
+    for color in ("epoch", "epoch-next", "sync", "average", "event", "cpu", "ram", "gpu", "vram"):
+        assert pixels(browser, color) > 8, color
+    assert table(browser, "load") == [
+        ["CPU", "56 %", "80 %", "–", "–"],
+        ["RAM", "7.0 GB", "7.5 GB", "–", "–"],
+        ["GPU 0, H200", "80 %", "96 %", "10 %", "1, 6.0s"],
+        ["GPU 0 memory", "60.0 GB", "60.0 GB", "–", "–"],
+        ["GPU 1, H200", "93 %", "98 %", "0 %", "none"],
+        ["GPU 1 memory", "58.0 GB", "59.0 GB", "–", "–"],
+    ]
+    assert table(browser, "events") == [
+        ["Epochs", "6", "9.8s", "9.8s", "58.8s"],
+        ["Sync", "60", "120ms", "120ms", "7.2s"],
+        ["CPU average", "1", "400ms", "400ms", "400ms"],
+        ["Anchor changes", "1", "–", "–", "–"],
+        ["Throttles", "1", "–", "–", "–"],
+        ["Custom", "1", "–", "–", "–"],
+        ["Idle", "1", "1.5s", "1.5s", "1.5s"],
+    ]
+    assert browser.requests == [page.as_uri()]
+
+
+def test_idle_gaps_are_hatched_where_they_are(browser, page):
+    browser.open(page)
+    browser.evaluate("timeline.show(20000, 6000)")
+    browser.settle()
+    inside = pixels(browser, "gap")
+    browser.evaluate("timeline.show(30000, 6000)")
+    browser.settle()
+    assert inside > 1000
+    assert pixels(browser, "gap") == 0
+
+
+def test_the_mouse_reads_every_lane(browser, page):
+    browser.open(page)
+    point(browser, 45_000)
+    assert texts(browser, ".readout:not([hidden]) b") == ["45.0 s"]
+    said = rows(browser)
+    assert said["Epochs"] == "Epoch 5, loss 0.4000"
+    assert said["Sync"] == "120ms"
+    assert said["custom"] == "learning rate ÷ 10"
+    assert (said["CPU"], said["RAM"]) == ("30 %", "7.2 GB / 16.0 GB")
+    assert (said["GPU 0"], said["GPU 0 memory"]) == ("80 %", "60.0 GB / 141.0 GB")
+    browser.point(2, 2)
+    assert texts(browser, ".readout:not([hidden])") == []
+
+
+def test_the_keyboard_pans_zooms_and_speaks(browser, page):
+    browser.open(page)
+    for _ in range(4):  # three buttons, then the lanes
+        browser.press("Tab")
+    assert browser.evaluate("document.activeElement.id") == "stage"
+    stage = "document.getElementById('stage')"
+    assert browser.evaluate(f"{stage}.getAttribute('aria-valuenow')") == "30000"
+    spoken = browser.evaluate(f"{stage}.getAttribute('aria-valuetext')")
+    assert "Epochs Epoch 4, loss 0.5000" in spoken
+    assert "throttle throttle rank 1" in spoken
+    browser.press("+")
+    assert view(browser) == (10_000, 50_000)
+    browser.press("ArrowRight")
+    assert view(browser) == (12_000, 52_000)
+    assert browser.evaluate("timeline.moment") == 32_000
+    browser.press("ArrowLeft")
+    browser.press("ArrowLeft")
+    assert view(browser) == (8_000, 48_000)
+    browser.press("-")
+    assert view(browser) == (0, 60_000)
+    browser.press("+")
+    browser.press("End")
+    assert (view(browser), browser.evaluate("timeline.moment")) == ((20_000, 60_000), 60_000)
+    browser.press("Home")
+    assert (view(browser), browser.evaluate("timeline.moment")) == ((0, 40_000), 0)
+    browser.press("0")
+    assert view(browser) == (0, 60_000)
+    browser.press("Escape")
+    assert browser.evaluate("timeline.moment") is None
+    assert browser.console == []
+
+
+def test_zoom_ends_at_milliseconds_and_at_everything(browser, page):
+    browser.open(page)
+    for _ in range(60):
+        browser.evaluate("document.getElementById('zoom-in').click()")
+    browser.settle()
+    start, end = view(browser)
+    assert end - start == pytest.approx(5)
+    for _ in range(60):
+        browser.evaluate("document.getElementById('zoom-out').click()")
+    assert view(browser) == (0, 60_000)
+
+
+def test_a_drag_moves_the_view(browser, page):
+    browser.open(page)
+    browser.evaluate("timeline.show(20000, 20000)")
+    browser.settle()
+    left, top = browser.evaluate(
+        "(r => [r.left, r.top])(document.getElementById('stage').getBoundingClientRect())"
+    )
+    scale = browser.evaluate("timeline.sheet.scale")
+    for kind, x in [("mousePressed", 600), ("mouseMoved", 700), ("mouseReleased", 700)]:
+        browser.call(
+            "Input.dispatchMouseEvent", type=kind, x=left + x, y=top + 60, button="left",
+            buttons=1, clickCount=1,
+        )  # fmt: skip
+        browser.settle()
+    assert view(browser)[0] == pytest.approx(20_000 - 100 / scale, abs=1)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1400])
+def test_both_themes_fit_every_window(browser, page, width, dark):
+    browser.open(page, width=width, dark=dark)
+    back = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert back == ("rgb(14, 17, 22)" if dark else "rgb(245, 246, 248)")
+    assert browser.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    assert pixels(browser, "cpu") > 8
+    assert browser.console == []
+
+
+def test_hostile_labels_are_only_text(browser, tmp_path):
+    names = ["</script><script>window.stolen=1</script>", "<img src=x onerror=window.stolen=1>"]
+    names += ["naïve 学习 🙂", "", "x" * 400]
+    events = [TimelineEvent(float(i), "custom", {"label": n}) for i, n in enumerate(names)]
+    snapshot = GpuSnapshot(0, names[0], 1.0, 1, 2)
+    samples = [TimelineSample(0.0, 1.0, None, [snapshot])]
+    Timeline.from_samples(samples, events).save_html(tmp_path / "t.html", title=names[0])
+    browser.open(tmp_path / "t.html", width=500)
+    assert browser.evaluate("document.title") == names[0]
+    assert texts(browser, "#load tbody tr:nth-child(2) th") == [f"GPU 0, {names[0]}"]
+    for moment, name in enumerate(names[:3]):
+        point(browser, moment)
+        assert name in rows(browser).values()
+    assert browser.evaluate("window.stolen ?? null") is None
+    assert browser.console == []
+
+
+def test_a_timeline_without_samples_or_events(browser, tmp_path):
+    Timeline.from_samples([]).save_html(tmp_path / "t.html")
+    browser.open(tmp_path / "t.html")
+    assert texts(browser, "#facts") == ["1ms · 0 samples · 0 events"]
+    assert browser.evaluate("timeline.lanes.map(lane => lane.name)") == ["Epochs", "CPU"]
+    assert table(browser, "load") == [["no samples", "–", "–", "–", "–"]]
+    point(browser, 0.5)
+    assert rows(browser) == {"CPU": "–"}
+    assert browser.console == []
+
+
+def test_holes_and_single_samples_are_drawn(browser, tmp_path):
+    values = [50.0, None, 60.0, None, None, 70.0, 70.0]
+    samples = [TimelineSample(100.0 * i, value) for i, value in enumerate(values)]
+    Timeline.from_samples(samples).save_html(tmp_path / "t.html")
+    browser.open(tmp_path / "t.html")
+    runs = "timeline.lanes[1].runs(timeline.sheet, timeline.data.cpu).map(run => run.length)"
+    assert browser.evaluate(runs) == [1, 1, 2]
+    assert browser.console == []
+
+
+def test_a_hundred_thousand_samples_keep_their_peaks_and_draw_little(browser, tmp_path):
+    samples = [
+        TimelineSample(100.0 * i, 99.0 if i == 54_321 else 20.0 + i % 7) for i in range(100_000)
+    ]
+    Timeline.from_samples(samples).save_html(tmp_path / "t.html")
+    browser.open(tmp_path / "t.html")
+    drawn = browser.evaluate(
+        "timeline.lanes[1].runs(timeline.sheet, timeline.data.cpu).flat().map(([, value]) => value)"
+    )
+    assert len(drawn) <= 2 * 1400 + 4
+    assert max(drawn) == 99.0
+    assert min(drawn) == 20.0
+    point(browser, 5_432_100)
+    browser.evaluate("timeline.show(5432000, 200)")
+    browser.settle()
+    point(browser, 5_432_100)
+    assert rows(browser)["CPU"] == "99 %"
+    assert browser.console == []

@@ -1,0 +1,361 @@
+"""The live page's server, asked over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from flodl.errors import StateError
+from flodl.monitor import Monitor
+from flodl.monitor.records import StepSeries
+from flodl.monitor.server_events import RING, EventLog, Lagging
+from flodl.monitor.server_http import is_loopback
+
+
+@pytest.fixture
+def served(monitor):
+    """The monitor of five epochs, with its page on a free port."""
+    monitor.serve(0)
+    yield monitor
+    monitor.close()
+
+
+def get(monitor, path="", **headers):
+    """Status, headers and body of one request."""
+    address = urlsplit(monitor.url)
+    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=10)
+    try:
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("GET", address.path + path, headers=fields)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+    finally:
+        connection.close()
+
+
+class Stream:
+    """A client of the event stream."""
+
+    def __init__(self, monitor, path="events", **headers):
+        address = urlsplit(monitor.url)
+        self.connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=10)
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.connection.request("GET", address.path + path, headers=fields)
+        self.answer = self.connection.getresponse()
+        assert self.answer.headers["Content-Type"] == "text/event-stream"
+
+    def __iter__(self):
+        """Yield (kind, id, data) until the server hangs up."""
+        kind, number = "", None
+        for raw in self.answer:
+            line = raw.decode().rstrip("\n")
+            if line.startswith("event: "):
+                kind, number = line.removeprefix("event: "), None
+            elif line.startswith("id: "):
+                number = int(line.removeprefix("id: "))
+            elif line.startswith("data: "):
+                yield kind, number, json.loads(line.removeprefix("data: "))
+
+    def epochs(self):
+        """Ids and epochs to the end, and whether ``complete`` came last."""
+        seen = list(self)
+        self.connection.close()
+        found = [(number, data["epoch"]) for kind, number, data in seen if kind == "epoch"]
+        return found, seen[-1][0] == "complete"
+
+
+def log(monitor, *epochs):
+    for epoch in epochs:
+        monitor.log(epoch, 1.0, {"loss": 1 / (epoch + 1)})
+
+
+@pytest.mark.case("runtime", 45)
+def test_every_epoch_reaches_a_late_client_once_and_in_order(served):
+    log(served, 0, 1, 2)
+    early = Stream(served)
+    log(served, 3, 4)
+    resumed = Stream(served, Last_Event_ID="4")
+    served.finish()
+    everything = [(number, number) for number in range(1, 6)]
+    assert early.epochs() == (everything, True)
+    assert resumed.epochs() == ([(5, 5)], True)
+    assert Stream(served).epochs() == (everything, True), "after the end too"
+    assert Stream(served, Last_Event_ID="4").epochs() == ([(5, 5)], True)
+    assert Stream(served, "events?after=3").epochs() == ([(4, 4), (5, 5)], True)
+    assert Stream(served, Last_Event_ID="nonsense").epochs() == (everything, True)
+
+
+@pytest.mark.case("runtime", 81)
+def test_what_is_not_finite_is_null_in_the_stream(served):
+    stream = Stream(served)
+    served.log(0, 1.0, {"x": math.nan})
+    served.log_steps([StepSeries("x", [0, 1], [math.inf, 2.0])])
+    served.finish()
+    told = {kind: data for kind, _, data in stream}
+    assert told["epoch"]["metrics"] == {"x": None}
+    assert told["steps"] == {"series": [{"name": "x", "steps": [0, 1], "values": [None, 2.0]}]}
+    assert told["complete"]["metrics"] == {"x": None}
+
+
+def test_no_epoch_is_lost_or_doubled_while_clients_come_and_go(clock):
+    monitor = Monitor(400, clock=clock, terminal=False)
+    monitor.serve(0)
+    streams = []
+    for epoch in range(400):
+        if epoch % 40 == 0:
+            streams.append(Stream(monitor))
+        monitor.log(epoch, 1.0)
+    monitor.finish()
+    everything = [(number, number) for number in range(1, 401)]
+    for stream in streams:
+        assert stream.epochs() == (everything, True)
+    monitor.close()
+
+
+def test_what_the_paths_hold(served):
+    served.set_svg("<svg/>")
+    served.set_identity(label="digits")
+    log(served, 0, 1)
+    served.log_steps([StepSeries("loss", range(10), [float(9 - n) for n in range(10)])])
+    served.log_steps([StepSeries("a b&c", [3], [1.0])])
+    served.flush()
+    status, headers, page = get(served)
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert "<title>digits</title>" in page
+    assert "connect-src 'self'" in headers["Content-Security-Policy"]
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    status, headers, drawing = get(served, "graph.svg")
+    assert (status, headers["Content-Type"], drawing) == (200, "image/svg+xml", "<svg/>")
+    history = json.loads(get(served, "api/history")[2])
+    assert [one["epoch"] for one in history] == [1, 2]
+    assert json.loads(get(served, "api/series")[2]) == {"names": ["loss", "a b&c"]}
+    [part] = json.loads(get(served, "api/series?name=loss&from=4&to=6")[2])["series"]
+    assert part == {"name": "loss", "steps": [3, 4, 5, 6, 7], "values": [6.0, 5.0, 4.0, 3.0, 2.0]}
+    [other] = json.loads(get(served, f"api/series?name={quote('a b&c')}")[2])["series"]
+    assert other["steps"] == [3]
+    assert get(served, "api/series?name=none")[0] == 404
+    assert get(served, "api/series?name=loss&points=many")[0] == 400
+    assert get(served, "nothing/here")[::2] == (404, "404 Not Found: there is no /nothing/here\n")
+
+
+def test_thinned_curves_keep_their_extremes(served):
+    values = [0.0] * 50_000
+    values[12_345], values[33_333] = 7.0, -7.0
+    served.log_steps([StepSeries("loss", range(50_000), values)])
+    [curve] = json.loads(get(served, "api/series?name=loss&points=500")[2])["series"]
+    assert len(curve["steps"]) <= 500
+    points = dict(zip(curve["steps"], curve["values"], strict=True))
+    assert points[12_345] == 7.0
+    assert points[33_333] == -7.0
+    assert (curve["steps"][0], curve["steps"][-1]) == (0, 49_999)
+
+
+def raw(monitor, request):
+    """Send bytes, return all that comes back."""
+    with socket.create_connection(("127.0.0.1", urlsplit(monitor.url).port), timeout=10) as channel:
+        channel.sendall(request)
+        answer = b""
+        while piece := channel.recv(65536):
+            answer += piece
+        return answer.decode()
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 403),
+        (b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1.evil.example:3000\r\n\r\n", 403),
+        (b"GET /api/history HTTP/1.1\r\nHost: LOCALHOST:8080\r\n\r\n", 200),
+        (b"GET /api/history HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n", 200),
+        (b"GET //[ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000, 431),
+    ],
+)
+def test_odd_requests_and_strange_names_are_refused(served, request_, status):
+    assert raw(served, request_).startswith(f"HTTP/1.1 {status} ")
+    assert get(served)[0] == 200
+
+
+def test_elsewhere_than_on_this_machine_every_path_needs_the_token(monitor):
+    monitor.serve(0, host="0.0.0.0")
+    address = urlsplit(monitor.url)
+    assert re.fullmatch(r"/[\w-]{22}/", address.path)
+    token = address.path.strip("/")
+    for path in ("", "events", "graph.svg", "api/history", "api/series"):
+        for wrong in ("", token[:-1] + "/", token + "x/"):
+            head = f"GET /{wrong}{path} HTTP/1.1\r\nHost: whatever\r\n\r\n"
+            assert raw(monitor, head.encode()).startswith("HTTP/1.1 403 ")
+    head = f"GET /{token}/api/history HTTP/1.1\r\nHost: whatever\r\n\r\n"
+    assert raw(monitor, head.encode()).startswith("HTTP/1.1 200 ")
+    monitor.close()
+    monitor.serve(0)
+    assert urlsplit(monitor.url).path == "/", "on this machine none is needed"
+    monitor.close()
+
+
+def test_names_of_this_machine():
+    assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.8.8.8", "::1", "[::1]"]))
+    assert not any(map(is_loopback, ["", "0.0.0.0", "192.168.0.1", "localhost.evil.example", "::"]))
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 99999])
+def test_a_port_that_does_not_exist_is_refused(port):
+    with pytest.raises(StateError, match=rf"serve\(port={port}\): ports are 0 to 65535"):
+        Monitor(1, terminal=False).serve(port)
+
+
+def test_closing_frees_the_port_and_the_run_goes_on(served):
+    url = served.url
+    assert served.serve(0) == url, "it is served once"
+    stream = Stream(served)
+    port = urlsplit(url).port
+    with pytest.raises(StateError, match=f"port={port}.*choose another port, or port=0"):
+        Monitor(1, terminal=False).serve(port)
+    log(served, 0)
+    served.flush()
+    served.close()
+    assert served.url is None
+    assert [data["epoch"] for kind, _, data in stream if kind == "epoch"] == [1]
+    served.close()
+    log(served, 1)
+    assert served.serve(port) == url
+    assert [one["epoch"] for one in json.loads(get(served, "api/history")[2])] == [1, 2]
+
+
+def test_the_address_is_told_on_the_terminal(capsys):
+    monitor = Monitor(1)
+    monitor.serve(0)
+    assert capsys.readouterr().out == f"  live page: {monitor.url}\n"
+    monitor.close()
+    monitor.finish()
+
+
+def fill(monitor, batches):
+    """Log many steps as fast as it goes."""
+    for batch in range(batches):
+        steps = range(400 * batch, 400 * (batch + 1))
+        values = [0.123456789] * len(steps)
+        monitor.log_steps([StepSeries(name, steps, values) for name in ("loss", "accuracy")])
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_stopped_client_is_dropped_and_holds_up_nobody(served):
+    """A client that is alive for the system and dead for us: SIGSTOP while it reads."""
+    reader = (
+        "import socket, sys\n"
+        "channel = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+        "channel.sendall(b'GET /events HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n')\n"
+        "print(len(channel.recv(100)), flush=True)\n"
+        "while channel.recv(65536): pass\n"
+    )
+    port = str(urlsplit(served.url).port)
+    with subprocess.Popen([sys.executable, "-c", reader, port], stdout=subprocess.PIPE) as client:
+        assert client.stdout.readline() == b"100\n"
+        os.kill(client.pid, signal.SIGSTOP)
+        try:
+            fill(served, RING + 300)
+            wait_until(lambda: served._server.dropped == 1)
+            log(served, 0)
+            served.finish()
+            assert Stream(served).epochs() == ([(1, 1)], True), "the others are served as ever"
+        finally:
+            os.kill(client.pid, signal.SIGCONT)
+        assert client.wait(timeout=20) == 0, "it was hung up on"
+
+
+def test_two_hundred_clients_get_everything_and_silent_ones_cost_nothing(served):
+    port = urlsplit(served.url).port
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    for channel in silent[:50]:
+        channel.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    readers = [Stream(served) for _ in range(100)]
+    wait_until(lambda: served._server.clients == 150)
+    log(served, *range(5))
+    served.finish()
+    everything = [(number, number) for number in range(1, 6)]
+    assert all(reader.epochs() == (everything, True) for reader in readers)
+    for channel in silent:
+        channel.close()
+
+
+def test_the_queue_of_a_client_is_bounded():
+    events = EventLog(ring=4)
+    slow, fast = events.reader(), events.reader()
+    for number in range(4):
+        events.news("steps", str(number))
+        assert fast.take() == f"event: steps\ndata: {number}\n\n".encode()
+    assert slow.take().count(b"data") == 4, "what fits is delivered"
+    for number in range(5):
+        events.news("steps", str(number))
+    assert slow.lagging
+    with pytest.raises(Lagging):
+        slow.take()
+    # It comes back and loses nothing that counts: epochs are kept for good.
+    for number in range(9):
+        events.epoch(f'{{"epoch":{number + 1}}}')
+    again = events.reader(after=2)
+    assert [*re.findall(rb"id: (\d+)", again.take())] == [b"3", b"4", b"5", b"6", b"7", b"8", b"9"]
+
+
+def test_only_the_newest_facts_are_told_to_newcomers():
+    events = EventLog()
+    for seconds in ("1", "2", "2"):
+        events.fact("ledger", seconds)
+    assert events.reader().take() == b"event: ledger\ndata: 2\n\n"
+
+
+def test_a_watched_graph_is_drawn_and_named(served):
+    import torch
+    from torch import nn
+
+    from flodl.graph import FlowBuilder
+
+    graph = FlowBuilder.from_(nn.Linear(4, 8)).through(nn.ReLU()).tag("hidden").build()
+    served.set_metadata({"parameters": {"total": 7}})
+    served.watch(graph)
+    served.flush()
+    plain = get(served, "graph.svg")[2]
+    assert "#hidden" in plain
+    page = get(served)[2]
+    assert graph.structural_hash() in page
+    assert '"parameters":{"total":7}' in page, "what the program set itself stands"
+    graph.enable_profiling()
+    served.watch_profiled(graph)
+    graph(torch.zeros(2, 4))
+    graph(torch.zeros(2, 4))
+    log(served, 0)
+    served.flush()
+    timed = get(served, "graph.svg")[2]
+    assert timed != plain
+    assert re.search(r"\d (µs|ms)", timed)
+    served.finish_with(graph)
+    assert json.loads(get(served, "api/history")[2])[0]["epoch"] == 1
+
+
+def test_a_stream_is_never_silent_for_long(served, monkeypatch):
+    monkeypatch.setattr("flodl.monitor.server_loop.HEARTBEAT_SECONDS", 0.1)
+    stream = Stream(served)
+    lines = iter(stream.answer.readline, b"")  # b"" is the end of the stream
+    assert b": \n" in lines
+    stream.connection.close()
