@@ -1,0 +1,145 @@
+"""Whether a tuned step computes what the plain one does: tried on copies, before it is used."""
+
+from __future__ import annotations
+
+import copy
+import math
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.train.engines.tuned import TunedEngine
+from flodl.train.engines.tuning import Tuning
+from flodl.train.losses import LossLog
+from flodl.train.metrics import RecordedValues, recording_into
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from flodl.data import Batch
+    from flodl.train.engines.base import StepSettings
+    from flodl.train.engines.tuned import Forward
+
+STEPS = 3
+"""Steps of each kind: the second loss tells of the first backward, the third of the optimizer."""
+
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+_LOW_PRECISION = 2e-2
+
+
+@final
+class _Losses(LossLog):
+    """Keeps losses without judging them."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.values: list[float] = []
+
+    def add(self, loss: Tensor) -> None:
+        self.values.append(float(loss))
+
+    def _arrive(self, *, wait: bool) -> None:
+        """Every loss is read when it comes."""
+
+
+def disagreement(
+    model: nn.Module,
+    optimizer: Optimizer,
+    settings: StepSettings,
+    tuning: Tuning,
+    batch: Batch,
+    compiled: Forward | None = None,
+) -> str:
+    """Train copies for a few steps on one batch, plainly and with a tuning.
+
+    The model, the optimizer and the random generators stay as they are. Gradients must be cleared
+    before, as between two steps.
+
+    Returns:
+        Why the tuning must not be used; empty if the losses agree.
+    """
+    bare = replace(settings, schedule=None, scaler=None, average=None, ledger=None)
+    plain = replace(tuning, heap=False)
+    try:
+        with _untouched(model) as touched:
+            expected = _losses(model, optimizer, bare, Tuning(), batch)
+            seen = _losses(model, optimizer, bare, plain, batch, compiled)
+    except Exception as error:
+        return f"it failed on a copy of the model ({type(error).__name__}: {error})"
+    if touched:
+        return "train_fn trains another model than the one it is given"
+    dtype = settings.autocast or next((p.dtype for p in model.parameters()), torch.float32)
+    tolerance = _TOLERANCES.get(dtype, _LOW_PRECISION)
+    for step, (one, other) in enumerate(zip(expected, seen, strict=True)):
+        if not math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance * 1e-3):
+            return f"loss {other:.7g} instead of {one:.7g} in step {step} of a trial on copies"
+    return ""
+
+
+def _losses(
+    model: nn.Module,
+    optimizer: Optimizer,
+    settings: StepSettings,
+    tuning: Tuning,
+    batch: Batch,
+    compiled: Forward | None = None,
+) -> list[float]:
+    twin, mover = copy.deepcopy((model, optimizer))
+    engine = TunedEngine(twin, mover, settings)
+    engine.compiled_forward = compiled
+    engine.use(tuning)
+    losses = _Losses()
+    with generators_kept(), recording_into(RecordedValues()):
+        for _ in range(STEPS):
+            engine.step(batch, losses)
+    return losses.values
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Let the generators of torch, Python and NumPy go on as if nothing had been drawn inside."""
+    states = generator_states()
+    try:
+        yield
+    finally:
+        set_generator_states(states)
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Iterator[list[str]]:
+    """Notice, and undo, what a training function does to a model it was not given."""
+    touched: list[str] = []
+    # A parameter that the optimizer leaves out keeps the gradients of former steps.
+    gradients = [
+        (name, p, p.grad, None if p.grad is None else p.grad.clone())
+        for name, p in model.named_parameters()
+    ]
+    buffers = [(name, value, value.clone()) for name, value in model.named_buffers()]
+    try:
+        yield touched
+    finally:
+        with torch.no_grad():
+            for name, parameter, grad, before in gradients:
+                if _differs(parameter.grad, before):
+                    touched.append(name)
+                    if grad is not None and before is not None:
+                        grad.copy_(before)
+                parameter.grad = grad
+            for name, value, before in buffers:
+                # Not by version counters: batch normalisation writes without telling them.
+                if _differs(value, before):
+                    value.copy_(before)
+                    touched.append(name)
+
+
+def _differs(now: Tensor | None, before: Tensor | None) -> bool:
+    if now is None or before is None:
+        return now is not before
+    # A nan that stays is no difference.
+    return not torch.equal(now, before) and not torch.allclose(now, before, 0, 0, equal_nan=True)

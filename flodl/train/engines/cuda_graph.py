@@ -1,0 +1,190 @@
+"""A whole training step as a CUDA graph: one launch instead of hundreds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from flodl import log
+from flodl.data import Batch
+from flodl.monitor.ledger import Account
+from flodl.nn.cuda_graph import cuda_graph_capture
+from flodl.train.engines.tuned import TunedEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+    from flodl.train.engines.base import StepSettings
+    from flodl.train.losses import LossLog
+
+_WARMUP = 3
+
+
+@final
+class CudaGraphEngine(TunedEngine):
+    """Captures forward, backward, clipping and optimizer once and replays them.
+
+    A batch is copied into the inputs of the capture on the device; bringing it there in time is the
+    loader's work, which keeps several batches on the device and copies on a stream of its own.
+
+    The first steps run plainly (they count like all others), because libraries choose their
+    kernels and the optimizer makes its state then. A step that cannot be captured, and a batch of
+    another shape, runs plainly, too; :meth:`report` tells why.
+
+    Args:
+        model: In training mode, on its device.
+        optimizer: Over the parameters of the model; made ``capturable``.
+        settings: How a step goes.
+        device: Where the model is.
+    """
+
+    name: ClassVar[str] = "cuda_graph"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        settings: StepSettings,
+        *,
+        device: torch.device,
+    ) -> None:
+        super().__init__(model, optimizer, settings)
+        self._device = device
+        self._refusal = refusal(model, optimizer, settings, device)
+        self._warm = 0
+        self._replays = 0
+        self._captured: _Capture | None = None
+        if self._refusal:
+            log.warning(f'engine="cuda_graph" runs eagerly: {self._refusal}')
+        else:
+            _make_capturable(optimizer, device)
+
+    def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+        """Train on one batch or on a part of one."""
+        if not self._refusal and (parts != 1 or not closes):
+            self._give_up("a step of several parts is not one graph")
+        if self._refusal:
+            super().step(batch, losses, parts=parts, closes=closes)
+            return
+        if self._warm < _WARMUP:
+            self._warm += 1
+            self._aside(batch, losses)
+            return
+        captured = self._captured or self._capture(batch)
+        if captured is None or not captured.fits(batch):
+            super().step(batch, losses)
+            return
+        self._update.prepare(self.global_step)
+        losses.add(captured.replay(batch))
+        self._update.conclude()
+        self.global_step += 1
+        self._replays += 1
+        if self._lap is not None:
+            self._lap(Account.OPTIMIZER)
+
+    def report(self) -> Mapping[str, object]:
+        """Tell how many steps were replayed, and why others were not."""
+        facts = {**super().report(), "replayed_steps": self._replays}
+        return {**facts, "fallback": self._refusal} if self._refusal else facts
+
+    def close(self) -> None:
+        """Let go of the capture and its memory."""
+        self._captured = None
+        super().close()
+
+    def _aside(self, batch: Batch, losses: LossLog) -> None:
+        """Run a plain step on a side stream, as a later capture needs it."""
+        side: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(side):
+            super().step(batch, losses)
+        torch.cuda.current_stream(self._device).wait_stream(side)
+
+    def _capture(self, batch: Batch) -> _Capture | None:
+        """Capture the step, which runs nothing; the parameters stay where they are."""
+        self._optimizer.zero_grad()
+        try:
+            self._captured = _Capture(batch, self._body)
+        except RuntimeError as error:
+            self._optimizer.zero_grad()
+            torch.cuda.synchronize(self._device)
+            self._give_up(f"the step cannot be captured: {str(error).splitlines()[0]}")
+        if self._lap is not None:
+            self._lap(Account.COMPILE)
+        return self._captured
+
+    def _body(self, batch: Batch) -> Tensor:
+        loss = self._forward(self._model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.settings.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self.settings.max_grad_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return loss.detach()
+
+    def _give_up(self, reason: str) -> None:
+        self._refusal = reason
+        log.warning(f'engine="cuda_graph" runs eagerly from here on: {reason}')
+
+
+@final
+class _Capture:
+    """A captured step and the tensors it reads and writes."""
+
+    def __init__(self, batch: Batch, body: Callable[[Batch], Tensor]) -> None:
+        self._inputs = Batch([tensor.clone() for tensor in batch], batch.names)
+        self._kinds = [(tensor.shape, tensor.dtype) for tensor in batch]
+        self._body = body
+        # Warmed up by the plain steps before, which trained on batches of their own.
+        self._graph = cuda_graph_capture(0, None, self._run)
+
+    def _run(self) -> None:
+        self._loss = self._body(self._inputs)
+
+    def fits(self, batch: Batch) -> bool:
+        """Whether a batch has the shapes that were captured."""
+        return [(tensor.shape, tensor.dtype) for tensor in batch] == self._kinds
+
+    def replay(self, batch: Batch) -> Tensor:
+        """Copy a batch in and run the step; return its loss, which the next replay overwrites."""
+        for target, source in zip(self._inputs, batch, strict=True):
+            target.copy_(source, non_blocking=True)
+        self._graph.replay()
+        return self._loss
+
+
+def refusal(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    settings: StepSettings,
+    device: torch.device,
+) -> str:
+    """Return why a step cannot be captured; empty if it may be tried."""
+    if device.type != "cuda":
+        return f"CUDA graphs need a CUDA device, the model is on {device}"
+    if settings.scaler is not None:
+        return "a gradient scaler reads from the device in every step; use bf16 without one"
+    capturable = all("capturable" in group for group in optimizer.param_groups)
+    if settings.schedule is not None and not capturable:
+        return (
+            f"{type(optimizer).__name__} is not capturable, so its learning rate would stay as "
+            "captured; use Adam or AdamW, or no schedule"
+        )
+    reasons = getattr(getattr(model, "capturable", None), "reasons", ())
+    return "; ".join(reasons)
+
+
+def _make_capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = torch.tensor(float(group["lr"]), device=device)
+    for state in optimizer.state.values():
+        step = state.get("step")
+        if isinstance(step, Tensor):
+            state["step"] = step.to(device)

@@ -1,0 +1,60 @@
+"""The first half of a step: the user's function, and what it may return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from flodl.data import Batch
+    from flodl.train.engines.base import StepSettings
+
+
+def forward_function(
+    model: nn.Module, settings: StepSettings
+) -> Callable[[nn.Module, Batch], Tensor]:
+    """Return the training function, under autocast where that is asked for."""
+    train_fn, dtype = settings.train_fn, settings.autocast
+    if dtype is None:
+        return train_fn
+    first = next(model.parameters(), None)
+    device_type = first.device.type if first is not None else "cpu"
+
+    def forward(model: nn.Module, batch: Batch) -> Tensor:
+        with torch.autocast(device_type, dtype):
+            return train_fn(model, batch)
+
+    return forward
+
+
+def scalar_loss(loss: object) -> Tensor:
+    """Check what a training function returned.
+
+    Returns:
+        The loss with shape ``[]``.
+
+    Raises:
+        ValueError: It is no tensor, has several elements, or no gradient leads back from it.
+    """
+    if not isinstance(loss, Tensor):
+        raise ValueError(
+            f"train_fn returned a {type(loss).__name__}, not a loss tensor; "
+            "end it with `return loss` (and without .item())"
+        )
+    if loss.numel() != 1:
+        raise ValueError(
+            f"train_fn returned a loss of shape {list(loss.shape)}; a loss is one number: reduce "
+            "it, for instance with .mean()"
+        )
+    if not loss.requires_grad:
+        raise ValueError(
+            f"train_fn returned a loss of shape {list(loss.shape)} without gradient: it was "
+            "detached or computed under no_grad, or every parameter is frozen"
+        )
+    return loss.reshape(())

@@ -1,0 +1,69 @@
+"""Keeping the heap: memory a step frees stays with the process for the next step.
+
+The C library gives large blocks back to the system at once. A step of a convolutional network frees
+and asks for the same gigabytes again and again, and every page is cleared and mapped anew each
+time: hundreds of thousands of page faults per step. See mallopt(3).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import resource
+import sys
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -2, -3, -4
+_KEPT = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 * 2**20))
+# Setting a threshold switches glibc's own adjustment of it off, so the values it grows to stand
+# here and not those it starts with.
+_USUAL = (
+    (_M_MMAP_MAX, 65536),
+    (_M_MMAP_THRESHOLD, 32 * 2**20),
+    (_M_TRIM_THRESHOLD, 64 * 2**20),
+    (_M_TOP_PAD, 128 * 2**10),
+)
+
+
+def can_keep() -> bool:
+    """Whether this process runs on a C library that can be told."""
+    return _library() is not None
+
+
+def kept_by_environment() -> bool:
+    """Whether the process was started with settings of this kind, as ``fdl`` does."""
+    return "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
+
+
+def keep() -> None:
+    """Let freed memory stay with the process, from now on."""
+    _tell(_KEPT)
+
+
+def release() -> None:
+    """Go back to the usual behaviour, and give back what is free."""
+    _tell(_USUAL)
+    library = _library()
+    if library is not None:
+        library.malloc_trim(0)
+
+
+def page_faults() -> int:
+    """Pages this process has been given so far without reading a disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _tell(settings: tuple[tuple[int, int], ...]) -> None:
+    library = _library()
+    if library is not None:
+        for parameter, value in settings:
+            library.mallopt(parameter, value)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None)
+    glibc = hasattr(library, "gnu_get_libc_version") and hasattr(library, "malloc_trim")
+    return library if glibc else None

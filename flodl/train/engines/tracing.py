@@ -1,0 +1,35 @@
+"""Tracing in one thread while another one trains."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any, cast
+
+import torch.fx
+
+
+@functools.cache
+def trace_own_thread_only() -> None:
+    """Let torch.fx follow the calls of the thread that traces, and no others.
+
+    While it traces, torch.fx replaces ``torch.nn.Module.__call__``, for all threads. A module that
+    another thread calls meanwhile is taken for a part of what is traced, and refused because it is
+    none. Holds for the rest of the process; tracing itself stays as it is.
+    """
+    tracer = cast(Any, torch.fx.Tracer)
+    trace, call_module = tracer.trace, tracer.call_module
+
+    @functools.wraps(trace)
+    def trace_here(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.flodl_thread = threading.get_ident()
+        return trace(self, *args, **kwargs)
+
+    @functools.wraps(call_module)
+    def call_module_here(self: Any, m: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+        here = threading.get_ident()
+        if getattr(self, "flodl_thread", here) != here:
+            return forward(*args, **kwargs)
+        return call_module(self, m, forward, args, kwargs)
+
+    tracer.trace, tracer.call_module = trace_here, call_module_here

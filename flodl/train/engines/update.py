@@ -1,0 +1,81 @@
+"""The second half of a step: from gradients to moved parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from flodl.train.rate import ScheduledRate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from flodl.train.engines.base import StepSettings
+    from flodl.train.engines.fused import OptimizerStep
+
+
+@final
+class Update:
+    """Clips, sets the learning rate, steps the optimizer and clears the gradients.
+
+    Args:
+        model: Its ``end_step``, where it has one, ends each step.
+        optimizer: Over the parameters of the model.
+        settings: Schedule, clipping, scaler and average.
+
+    Attributes:
+        step: How the optimizer moves the parameters and clears the gradients; None: as its own
+            ``step()`` and ``zero_grad()`` do.
+    """
+
+    step: OptimizerStep | None
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, settings: StepSettings
+    ) -> None:
+        self.step = None
+        self._model = model
+        self._optimizer = optimizer
+        schedule = settings.schedule
+        self._rate = ScheduledRate(optimizer, schedule) if schedule is not None else None
+        self._max_grad_norm = settings.max_grad_norm
+        self._scaler = settings.scaler
+        self._average = settings.average
+        self._end_step: Callable[[], object] | None = getattr(model, "end_step", None)
+
+    def apply(self, global_step: int) -> None:
+        """Move the parameters by the gradients they hold.
+
+        Args:
+            global_step: Optimizer steps done before this one.
+        """
+        self.prepare(global_step)
+        moved = True
+        if self._scaler is not None:
+            moved = self._scaler.step(self._optimizer, clip_norm=self._max_grad_norm)
+            self._scaler.update()
+            self._optimizer.zero_grad()
+        else:
+            if self._max_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
+            if self.step is not None:
+                self.step()
+            else:
+                self._optimizer.step()
+                self._optimizer.zero_grad()
+        self.conclude(moved=moved)
+
+    def prepare(self, global_step: int) -> None:
+        """Set the learning rate of the step to come."""
+        if self._rate is not None:
+            self._rate.apply(global_step)
+
+    def conclude(self, *, moved: bool = True) -> None:
+        """End the step; the average takes the parameters if they have moved."""
+        if moved and self._average is not None:
+            self._average.update()
+        if self._end_step is not None:
+            self._end_step()

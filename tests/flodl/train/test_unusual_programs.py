@@ -1,0 +1,494 @@
+"""Programs that do unusual things in a step: every engine trains them as a plain loop does."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from flodl.data import Batch
+from flodl.train import Callback, RunDirectory, Trainer
+from flodl.train.ema import WeightAverage
+from flodl.train.engines import (
+    AutoEngine,
+    AutoPolicy,
+    CompiledEngine,
+    EagerEngine,
+    StepEngine,
+    StepSettings,
+)
+from flodl.train.engines.agreement import disagreement
+from flodl.train.engines.routing import RouteVerdict
+from flodl.train.engines.side_effects import Surroundings
+from flodl.train.engines.tuned import TunedEngine
+from flodl.train.engines.tuning import Tuning, can_be_laid_out
+from flodl.train.losses import loss_log
+from flodl.train.metrics import ScalarLog, record_scalar, recording_into
+from tests.flodl.train.programs import line, squared_error, training
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+
+TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=1e9)
+
+
+@pytest.fixture(autouse=True)
+def no_probe(monkeypatch):
+    verdict = RouteVerdict(reason="not in this test")
+    monkeypatch.setattr("flodl.train.engines.auto.route_verdict", lambda: verdict)
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Trace with torch's compiler and run what it traced; returns the list of compilations."""
+    compilations: list[object] = []
+    real = torch.compile
+
+    def backend(graph: Any, _: object) -> object:
+        compilations.append(graph)
+        return graph.forward
+
+    def quick(function: Any, **settings: Any) -> object:
+        return real(function, **{**settings, "backend": backend, "options": None})
+
+    monkeypatch.setattr(torch, "compile", quick)
+    return compilations
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+
+
+def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
+    return mse_loss(model(batch["x"]), batch["y"])
+
+
+def adam(model: nn.Module) -> torch.optim.Adam:
+    return torch.optim.Adam(model.parameters(), lr=1e-2)
+
+
+def batches(count: int, rows: int = 6) -> list[Batch]:
+    draw = torch.Generator().manual_seed(1)
+    pairs = [
+        (torch.randn(rows, 8, generator=draw), torch.randn(rows, 4, generator=draw))
+        for _ in range(count)
+    ]
+    return [Batch(pair, ("x", "y")) for pair in pairs]
+
+
+def trained(engine: StepEngine, data: list[Batch]) -> list[float]:
+    losses = loss_log(torch.device("cpu"), 0)
+    for batch in data:
+        engine.step(batch, losses)
+    return losses.take()
+
+
+def auto(model: nn.Module, optimizer: torch.optim.Optimizer, train_fn: Any) -> AutoEngine:
+    settings = StepSettings(train_fn=train_fn)
+    return AutoEngine(model, optimizer, settings, total_steps=10_000, policy=TRY_ALL)
+
+
+# --- A trial on copies must not be felt ----------------------------------------------------------
+
+
+class Annealed:
+    """A training function that is an object with a counter."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        self.calls += 1
+        return loss_fn(model, batch) / (1 + self.calls / 100)
+
+
+def counting_closure() -> Any:
+    seen = [0]
+
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        seen[0] += 1
+        return loss_fn(model, batch) / (1 + seen[0] / 100)
+
+    return train_fn
+
+
+def with_teacher() -> Any:
+    teacher = mlp()
+
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        for mine, theirs in zip(teacher.parameters(), model.parameters(), strict=True):
+            mine.data.mul_(0.9).add_(theirs.data, alpha=0.1)
+        return loss_fn(model, batch) + mse_loss(model(batch["x"]), teacher(batch["x"]).detach())
+
+    return train_fn
+
+
+def with_adversary() -> Any:
+    adversary = nn.Linear(4, 1)
+    theirs = torch.optim.SGD(adversary.parameters(), lr=0.1)
+
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        made = model(batch["x"])
+        theirs.zero_grad()
+        (adversary(made.detach()).mean() - adversary(batch["y"]).mean()).backward()
+        theirs.step()
+        return loss_fn(model, batch) - adversary(made).mean()
+
+    return train_fn
+
+
+def with_second_loader() -> Any:
+    unlabelled = iter(batches(1000))
+    noise = torch.linspace(0, 1, 1000).tolist().__iter__()
+
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        return loss_fn(model, batch) + next(noise) * model(next(unlabelled)["x"]).square().mean()
+
+    return train_fn
+
+
+def drawing() -> Any:
+    random.seed(3)
+    np.random.seed(3)
+
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        return loss_fn(model, batch) * (random.random() + np.random.rand() + torch.rand(()))
+
+    return train_fn
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Annealed, counting_closure, with_teacher, with_adversary, with_second_loader, drawing],
+    ids=lambda make: make.__name__,
+)
+def test_auto_trains_a_function_that_changes_more_than_the_model_as_a_plain_loop_does(make):
+    torch.manual_seed(5)
+    mine = mlp()
+    losses = trained(auto(mine, adam(mine), make()), batches(150))
+    torch.manual_seed(5)
+    theirs = mlp()
+    plain = EagerEngine(theirs, adam(theirs), StepSettings(train_fn=make()))
+    assert losses == pytest.approx(trained(plain, batches(150)), rel=1e-3)
+
+
+def test_auto_says_what_a_trial_would_have_changed():
+    model = mlp()
+    engine = auto(model, adam(model), with_teacher())
+    trained(engine, batches(30))
+    note = engine.report()["trials"]["fused optimizer"]
+    assert "felt outside of the model" in note
+    assert "teacher" in note
+
+
+def test_auto_tries_a_function_that_only_reads_what_it_can_reach():
+    weights, names, bound = torch.ones(4), ["x", "y"], mlp().requires_grad_(False)
+
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        record_scalar("seen", 1.0)
+        error = (model(batch[names[0]]) - batch[names[1]]).square() * weights
+        return error.mean() + mse_loss(model(batch["x"]), bound(batch["x"]))
+
+    model = mlp()
+    optimizer = adam(model)
+    engine = EagerEngine(model, optimizer, StepSettings(train_fn=train_fn))
+    with recording_into(ScalarLog(engine)):
+        around = Surroundings(train_fn, model, optimizer)
+        trained(engine, batches(3))
+        assert around.changed() == ""
+
+
+def test_surroundings_are_looked_through_where_programs_keep_their_state():
+    model = mlp()
+
+    def by_attribute() -> None:
+        by_attribute.calls += 1  # type: ignore[attr-defined]
+
+    by_attribute.calls = 0  # type: ignore[attr-defined]
+    memory: dict[str, Any] = {"queue": torch.zeros(2, 3), "rows": np.zeros(3), "set": set()}
+    generator, numpy = torch.Generator(), np.random.default_rng(0)
+
+    def helper() -> None:
+        memory["queue"][1, 2] += 1
+
+    def by_helper() -> None:
+        helper()
+
+    hooked = mlp()
+    seen: list[int] = []
+    hooked[0].register_forward_hook(lambda *_: seen.append(1))
+    cases: list[tuple[Any, nn.Module, Any]] = [
+        (by_attribute, model, by_attribute),
+        (by_helper, model, by_helper),
+        (lambda: memory, model, lambda: memory["rows"].__setitem__(1, 2.0)),
+        (lambda: memory, model, lambda: memory["set"].add(1)),
+        (lambda: memory, model, lambda: memory.update(new=1)),
+        (lambda: generator, model, lambda: torch.rand(1, generator=generator)),
+        (lambda: numpy, model, numpy.random),
+        (loss_fn, hooked, lambda: hooked(torch.zeros(1, 8))),
+    ]
+    for train_fn, trained_model, change in cases:
+        around = Surroundings(train_fn, trained_model, adam(trained_model))
+        assert around.changed() == ""
+        change()
+        assert around.changed() != ""
+
+
+def test_gradients_of_parameters_without_an_optimizer_outlive_a_trial():
+    model = mlp()
+    optimizer = torch.optim.SGD(model[3].parameters(), lr=0.1)
+    settings = StepSettings(train_fn=loss_fn)
+    [batch] = batches(1)
+    trained(EagerEngine(model, optimizer, settings), [batch])
+    gradient = model[0].weight.grad
+    before = gradient.clone()
+    assert disagreement(model, optimizer, settings, Tuning(fused=True), batch) == ""
+    assert model[0].weight.grad is gradient
+    assert torch.equal(gradient, before)
+
+
+def test_a_buffer_of_nan_is_no_reason_against_a_trial():
+    model = mlp()
+    model.register_buffer("unknown", torch.tensor([float("nan"), 1.0]))
+    [batch] = batches(1)
+    settings = StepSettings(train_fn=loss_fn)
+    assert disagreement(model, adam(model), settings, Tuning(fused=True), batch) == ""
+
+
+# --- What was compiled need not fit for ever ------------------------------------------------------
+
+
+class Counting(nn.Module):
+    """Computes with a number that changes at every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.net(x) * (1 + 1 / self.calls)
+
+
+def test_a_compiled_step_survives_more_changes_than_torch_compiles_for(traced, capsys):
+    mine, theirs = Counting(), Counting()
+    engine = CompiledEngine(mine, adam(mine), StepSettings(train_fn=loss_fn))
+    plain = TunedEngine(theirs, adam(theirs), StepSettings(train_fn=loss_fn))
+    plain.use(Tuning(fused=True))
+    assert trained(engine, batches(20)) == pytest.approx(trained(plain, batches(20)), rel=1e-5)
+    assert mine.calls == 20
+    assert len(traced) > 1
+    assert "runs plainly from here on" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_compiled_step_survives_batches_of_every_size():
+    mine, theirs = mlp(), mlp()
+    data = [batches(1, rows)[0] for rows in range(2, 14)]
+    engine = CompiledEngine(mine, adam(mine), StepSettings(train_fn=loss_fn))
+    plain = TunedEngine(theirs, adam(theirs), StepSettings(train_fn=loss_fn))
+    plain.use(Tuning(fused=True))
+    assert trained(engine, data) == pytest.approx(trained(plain, data), rel=1e-5)
+
+
+def test_auto_never_compiles_again_once_it_has_decided(traced):
+    model = mlp()
+    model.temperature = 1.0
+
+    def train_fn(model: Any, batch: Batch) -> Tensor:
+        return loss_fn(model, batch) * model.temperature
+
+    policy = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=0.0, gain=-100.0)
+    settings = StepSettings(train_fn=train_fn)
+    engine = AutoEngine(model, adam(model), settings, total_steps=10**9, policy=policy)
+    while not engine.decided:
+        trained(engine, batches(20))
+    assert "compiled" in engine.report()["tuning"]
+    assert len(traced) == 1
+    for number in range(12):
+        model.temperature = 1.0 + number
+        trained(engine, batches(2, rows=3 + number))
+    assert len(traced) == 1
+
+
+def test_numbers_drawn_between_steps_do_not_repeat_while_a_thread_compiles(monkeypatch):
+    traced, drawn = threading.Event(), threading.Event()
+    real = torch.compile
+
+    def backend(graph: Any, _: object) -> object:
+        traced.set()
+        assert drawn.wait(60)
+        return graph.forward
+
+    def slow(function: Any, **settings: Any) -> object:
+        return real(function, **{**settings, "backend": backend, "options": None})
+
+    monkeypatch.setattr(torch, "compile", slow)
+    model = mlp()
+    policy = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=0.0)
+    settings = StepSettings(train_fn=loss_fn)
+    engine = AutoEngine(model, adam(model), settings, total_steps=10**9, policy=policy)
+    while not traced.wait(0.01):
+        trained(engine, batches(5))
+    before = torch.get_rng_state()
+    numbers = torch.rand(3)
+    trained(engine, batches(1))
+    drawn.set()
+    while not engine.decided:
+        trained(engine, batches(5))
+    numbers = torch.cat([numbers, torch.rand(3)])
+    torch.set_rng_state(before)
+    assert torch.equal(numbers, torch.cat([torch.rand(3), torch.rand(3)]))
+
+
+@pytest.mark.usefixtures("traced")
+def test_compiled_steps_with_sparse_gradients_use_the_optimizers_own_step():
+    def words() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Flatten(), nn.Linear(8, 4))
+
+    draw = torch.Generator().manual_seed(1)
+    data = [
+        Batch((torch.randint(0, 5, (6, 2), generator=draw), torch.ones(6, 4)), ("x", "y"))
+        for _ in range(8)
+    ]
+    mine, theirs = words(), words()
+    settings = StepSettings(train_fn=loss_fn)
+    engine = CompiledEngine(mine, torch.optim.SGD(mine.parameters(), lr=0.1), settings)
+    plain = EagerEngine(theirs, torch.optim.SGD(theirs.parameters(), lr=0.1), settings)
+    assert trained(engine, data) == pytest.approx(trained(plain, data), rel=1e-5)
+
+
+def test_an_optimizer_whose_step_was_replaced_keeps_its_own():
+    model = mlp()
+    optimizer = adam(model)
+    original, steps = optimizer.step, []
+
+    def step() -> None:
+        steps.append(1)
+        original()
+
+    optimizer.step = step
+    engine = TunedEngine(model, optimizer, StepSettings(train_fn=loss_fn))
+    engine.use(Tuning(fused=True))
+    trained(engine, batches(4))
+    assert len(steps) == 4
+
+
+# --- Layout of weights ----------------------------------------------------------------------------
+
+
+def images() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1))
+
+
+def test_the_end_of_a_training_gives_the_layout_of_weights_back():
+    model = images()
+    optimizer = adam(model)
+    engine = TunedEngine(model, optimizer, StepSettings(train_fn=lambda m, b: m(b["x"]).mean()))
+    engine.use(Tuning(channels_last=True))
+    trained(engine, [Batch((torch.ones(2, 3, 4, 4),), ("x",))])
+    assert not model[0].weight.is_contiguous()
+    engine.close()
+    assert nn.utils.parameters_to_vector(model.parameters()).numel() == 168
+    assert optimizer.state[model[0].weight]["exp_avg"].is_contiguous()
+
+
+def test_weights_that_share_memory_or_lie_as_the_user_wants_are_not_laid_out():
+    assert can_be_laid_out(images())
+    assert not can_be_laid_out(mlp())
+    assert not can_be_laid_out(images().to(memory_format=torch.channels_last))
+    tied = images()
+    tied[1].weight.data = tied[0].weight.data
+    assert not can_be_laid_out(tied)
+
+
+# --- Optimizers -----------------------------------------------------------------------------------
+
+
+class Unfreeze(Callback):
+    """Begins to train the first layer in the second epoch, at a tenth of the rate."""
+
+    def on_epoch_start(self, run: Any) -> None:
+        if run.epoch == 1:
+            run.model[0].requires_grad_(True)
+            run.optimizer.add_param_group({"params": run.model[0].parameters(), "lr": 0.01})
+
+
+class Halving:
+    def lr(self, step: int) -> float:
+        return 0.2 * 0.5**step
+
+
+@pytest.mark.parametrize("engine", ["eager", "auto"])
+def test_a_parameter_group_that_is_added_later_follows_the_schedule(engine):
+    def model(_: object) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(1, 4).requires_grad_(False), nn.Linear(4, 1))
+
+    rates = []
+
+    class Watch(Callback):
+        def on_step_end(self, run: Any) -> None:
+            rates.append([group["lr"] for group in run.optimizer.param_groups])
+
+    optimizer = lambda params: torch.optim.SGD(params[2:], lr=0.1)  # noqa: E731
+    builder = Trainer.builder(model, optimizer, squared_error).dataset(line(4)).batch_size(2)
+    builder.num_epochs(2).device("cpu").engine(engine).scheduler(lambda _: Halving())
+    builder.callbacks(Unfreeze(), Watch()).run()
+    assert rates == [[0.2], [0.1], [0.05, pytest.approx(0.005)], [0.025, pytest.approx(0.0025)]]
+
+
+def test_an_optimizer_that_wants_a_closure_is_refused_with_what_to_do():
+    builder = training()
+    builder._settings["optimizer_factory"] = torch.optim.LBFGS
+    with pytest.raises(ValueError, match=r"LBFGS evaluates the loss several times.*Trainer\.setup"):
+        builder.run()
+
+
+def test_a_model_whose_parameters_have_no_shape_yet_is_refused_with_what_to_do(tmp_path):
+    builder = training().run_dir(RunDirectory.create(tmp_path))
+    builder._settings["model_factory"] = lambda _: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 1))
+    with pytest.raises(ValueError, match=r"no shape yet \(0\.weight, 0\.bias\): call it once"):
+        builder.run()
+
+
+# --- Averages -------------------------------------------------------------------------------------
+
+
+class Centred(nn.Module):
+    """Puts a new tensor in the place of its buffer at every call, and has a complex weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.5 * self.mean + 0.5 * x.mean(0)
+        return ((x - self.mean) * self.weight).abs()
+
+
+def test_an_average_takes_complex_weights_and_buffers_that_are_replaced():
+    model = Centred()
+    average = WeightAverage(model, 0.5)
+    with torch.no_grad():
+        for value in (2.0, 4.0):
+            model.weight.fill_(value * 1j)
+            model(torch.full((2, 3), value))
+            average.update()
+    assert model.mean.tolist() == [2.5] * 3  # after 1 and 2.5
+    with average.applied():
+        assert model.mean.tolist() == [1.75] * 3
+        assert model.weight.tolist() == [3j] * 3
+        model(torch.full((2, 3), 9.0))
+    assert model.mean.tolist() == [2.5] * 3
+    assert model.weight.tolist() == [4j] * 3
