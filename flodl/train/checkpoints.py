@@ -4,26 +4,97 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, final
+import threading
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from flodl import log
-from flodl.checkpoint import persistent_buffers, save_checkpoint_file
+from flodl.checkpoint import checkpoint_metadata, persistent_buffers, save_checkpoint_file
 from flodl.errors import CheckpointError
+from flodl.files import replacing
+from flodl.train.training_state import TrainingState
+from flodl.worker import CpuWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from torch import nn
 
     from flodl.train.run_directory import RunDirectory
+    from flodl.train.training_state import Parts, Position
+
+
+@final
+class _Background:
+    """One file of the run directory that another thread writes.
+
+    Training waits only while its state is copied in memory. One write is under way at a time, and
+    a newer state takes the place of one that still waits.
+
+    Attributes:
+        written: The moment whose state the file holds.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any], worker: CpuWorker) -> None:
+        self.written: Position | None = None
+        self._path = path
+        self._config = config
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._waiting: TrainingState | None = None
+        self._spare: TrainingState | None = None
+        self._complaint = ""
+
+    def save(self, capture: Callable[[TrainingState | None], TrainingState]) -> None:
+        """Replace the file soon; a disk that refuses is reported, training goes on.
+
+        Args:
+            capture: ``(reuse) -> state``; the memory of ``reuse`` may be overwritten.
+        """
+        state = capture(self._take_buffers())
+        with self._lock:
+            self._waiting = state
+        self._worker.submit(self._write)
+
+    def release(self) -> None:
+        """Let go of memory that was kept for the next state."""
+        self._spare = None
+
+    def complain(self, text: str) -> None:
+        """Report a failure, unless it is the one reported last."""
+        if text != self._complaint:
+            self._complaint = text
+            log.warning(text)
+
+    def _take_buffers(self) -> TrainingState | None:
+        """A state whose memory is free: one that was overtaken, or one that is on the disk."""
+        with self._lock:
+            if self._waiting is None:
+                self._waiting, self._spare = self._spare, None
+            taken, self._waiting = self._waiting, None
+            return taken
+
+    def _write(self) -> None:
+        with self._lock:
+            state, self._waiting = self._waiting, None
+        if state is None:  # overtaken: a later task writes the newer one
+            return
+        try:
+            state.write(self._path, config=self._config)
+        except (CheckpointError, ValueError) as error:
+            self.complain(f"{error}; training goes on without it")
+        else:
+            self.written = state.position
+            self._complaint = ""
+        with self._lock:
+            self._spare = state
 
 
 @final
 class CheckpointKeeper:
-    """Keeps the last good state of a model in a run directory, if there is one.
+    """Keeps states of a training in a run directory, if there is one.
 
     The caller asks only for states whose losses and parameters are finite, see
     :func:`non_finite_parameters`.
@@ -32,55 +103,106 @@ class CheckpointKeeper:
     def __init__(self, model: nn.Module, run: RunDirectory | None) -> None:
         self._model = model
         self._run = run
-        self._last: Path | None = None
-        self._moment = ""
+        self._worker = worker = CpuWorker()
+        self._last = self._best = None
+        if run is not None:
+            self._last = _Background(run.last_checkpoint, run.config, worker)
+            self._best = _Background(run.best_checkpoint, run.config, worker)
 
-    def save_last(self, epoch: int, metrics: Mapping[str, float], *, step: int = 0) -> None:
-        """Replace the newest checkpoint; a disk that refuses is reported and training goes on.
+    def save(self, parts: Parts, position: Position, metrics: Mapping[str, float]) -> None:
+        """Replace the newest checkpoint soon.
 
         Args:
-            epoch: Epochs completed.
+            parts: The training, between two steps.
+            position: How far it has come.
             metrics: Those of the last epoch.
-            step: Steps done in the epoch that was under way.
+
+        Raises:
+            StateError: After :meth:`finish`.
+        """
+        last = self._last
+        if last is None:
+            return
+
+        def capture(reuse: TrainingState | None) -> TrainingState:
+            try:
+                return TrainingState.capture(parts, position, metrics, reuse=reuse)
+            except ValueError as problem:
+                last.complain(f"{problem}: checkpoints keep the model, but cannot be resumed")
+                return TrainingState.capture_model(parts.model, position, metrics, reuse=reuse)
+
+        last.save(capture)
+
+    def save_best(self, position: Position, metrics: Mapping[str, float]) -> None:
+        """Replace the best model soon, by the one there is now.
+
+        Raises:
+            StateError: After :meth:`finish`.
+        """
+        if self._best is not None:
+            self._best.save(
+                lambda reuse: TrainingState.capture_model(
+                    self._model, position, metrics, reuse=reuse
+                )
+            )
+
+    def adopt_best(self, source: Path, epochs: int) -> None:
+        """Take over the best model of the run that this one continues.
+
+        Args:
+            source: The checkpoint it continues from.
+            epochs: Complete epochs in that; a model of a later one is left.
         """
         if self._run is None:
             return
+        earlier = source.with_name(self._run.best_checkpoint.name)
         try:
-            self._save(self._run.last_checkpoint, epoch, metrics, step)
-        except CheckpointError as error:
-            log.warning(f"{error}; training goes on without it")
-            return
-        self._last = self._run.last_checkpoint
-        self._moment = f"{epoch} complete epochs" + (f" and {step} steps" if step else "")
+            if earlier.is_file() and int(checkpoint_metadata(earlier)["epoch"]) <= epochs:
+                with replacing(self._run.best_checkpoint) as file:
+                    file.write(earlier.read_bytes())
+        except (OSError, ValueError, KeyError, CheckpointError) as problem:
+            log.warning(f"cannot take over the best model so far, {earlier}: {problem}")
 
     def save_final(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Write the trained model.
+        """Write the trained model, after whatever is still being written.
 
         Raises:
             CheckpointError: It cannot be written.
         """
-        if self._run is not None:
-            self._save(self._run.model_checkpoint, epoch, metrics, 0)
-
-    def whereabouts(self) -> str:
-        """Say where the last good state is, for the message of a run that ends early."""
-        if self._last is None:
-            return "no checkpoint had been written"
-        return f"the last good checkpoint is {self._last} (after {self._moment})"
-
-    def _save(self, path: Path, epoch: int, metrics: Mapping[str, float], step: int) -> None:
+        self.finish()
+        if self._run is None:
+            return
         model = self._model
         identify = getattr(model, "structural_hash", None)
         finite = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
         save_checkpoint_file(
-            path,
+            self._run.model_checkpoint,
             model.named_parameters(remove_duplicate=False),
             persistent_buffers(model, tied=True),
             str(identify()) if callable(identify) else None,
             label=str(getattr(model, "label", None) or ""),
-            config=self._run.config if self._run else None,
-            metadata={"epoch": str(epoch), "step": str(step), "metrics": json.dumps(finite)},
+            config=self._run.config,
+            metadata={"epoch": str(epoch), "step": "0", "metrics": json.dumps(finite)},
         )
+
+    def finish(self) -> None:
+        """Wait until everything is written; no more can be saved."""
+        self._worker.finish()
+        for file in (self._last, self._best):
+            if file is not None:
+                file.release()
+
+    def whereabouts(self) -> str:
+        """Wait for the write under way, and say where the last good state is.
+
+        For the message of a run that ends early.
+        """
+        self.finish()
+        if self._run is None or self._last is None or self._last.written is None:
+            return "no checkpoint had been written"
+        epoch, step = self._last.written.epoch, self._last.written.step
+        moment = f"{epoch} complete epochs" + (f" and {step} steps" if step else "")
+        return f"the last good checkpoint is {self._run.last_checkpoint} (after {moment})"
 
 
 @torch.no_grad()

@@ -1,10 +1,16 @@
-"""Which device trains."""
+"""Which device trains, and how exactly it repeats itself."""
 
 from __future__ import annotations
 
+import os
 import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def select_device(requested: torch.device | str | None = None) -> torch.device:
@@ -44,3 +50,24 @@ def _first_usable() -> torch.device:
         else:
             return device
     return torch.device("cpu")
+
+
+@contextmanager
+def deterministic_algorithms(device: torch.device) -> Iterator[None]:
+    """Let torch use only algorithms that give the same bits every time, inside the context.
+
+    An operation that has none raises ``RuntimeError``. For CUDA the workspace of cuBLAS is fixed
+    where the environment does not say otherwise; that must come before its first use.
+    """
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+        torch.backends.cudnn.benchmark = benchmark

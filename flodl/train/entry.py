@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, TypeVar
 
 from flodl.errors import FlodlError
+from flodl.train.interrupt import TERMINATED, Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,8 @@ def entry(main: Callable[[A], object], args: A) -> int:
     - An ``int`` returned by ``main`` is the exit code; anything else means 0.
     - What a user can cause (:class:`~flodl.errors.FlodlError`, and a ``ValueError`` raised by a
       check of flodl itself) becomes one line ``error: …`` on stderr and exit code 1.
-    - Ctrl-C gives 130, a closed output pipe 141.
+    - Ctrl-C gives 130, a request to terminate (SIGTERM) during a training 143, a closed output
+      pipe 141.
     - Every other exception is a bug of the program and passes through with its traceback.
 
     Use it as ``sys.exit(entry(main, args))``.
@@ -38,6 +40,9 @@ def entry(main: Callable[[A], object], args: A) -> int:
     except KeyboardInterrupt as stop:
         _say(f"interrupted: {stop}" if str(stop) else "interrupted")
         return INTERRUPTED
+    except Terminated as stop:
+        _say(f"terminated: {stop}" if str(stop) else "terminated")
+        return TERMINATED
     except BrokenPipeError:
         _discard_stdout()
         return BROKEN_PIPE

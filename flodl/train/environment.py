@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
+
+from flodl.train.processor import processor_facts
+
+_TUNABLE = "glibc.malloc."
+_REPLACEMENTS = ("jemalloc", "tcmalloc", "mimalloc")
+_ALLOCATOR_VARIABLES = (
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+)
 
 
 def environment_report() -> dict[str, Any]:
@@ -26,7 +41,37 @@ def environment_report() -> dict[str, Any]:
         "cuda_devices": _cuda_devices(),
         "flodl": _version(),
         "git_commit": git_commit(Path.cwd()),
+        "allocator": allocator_report(os.environ),
     }
+
+
+def allocator_report(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Say which allocator serves this process's main memory, and how it was set up from outside.
+
+    Args:
+        environ: The variables the process was started with.
+
+    Returns:
+        ``library`` (``glibc 2.36``, ``jemalloc``, …; None where nobody tells) and ``settings``:
+        tunables of glibc's ``malloc`` by name, and the variables that other allocators read.
+    """
+    preloaded = environ.get("LD_PRELOAD", "").lower()
+    library = next((name for name in _REPLACEMENTS if name in preloaded), None) or _libc()
+    tunables = [entry.partition("=") for entry in environ.get("GLIBC_TUNABLES", "").split(":")]
+    settings = {
+        name.removeprefix(_TUNABLE): value
+        for name, _, value in tunables
+        if name.startswith(_TUNABLE)
+    }
+    settings |= {name: environ[name] for name in _ALLOCATOR_VARIABLES if environ.get(name)}
+    return {"library": library, "settings": settings}
+
+
+def _libc() -> str | None:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, ValueError, OSError):
+        return None  # another C library, or no POSIX system
 
 
 def git_commit(folder: Path) -> str | None:
@@ -58,14 +103,7 @@ def git_commit(folder: Path) -> str | None:
 
 
 def _cpu_model() -> str:
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
+    return processor_facts().get("model name") or platform.processor() or platform.machine()
 
 
 def _cuda_devices() -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from flodl.errors import ShapeMismatch
+from flodl.errors import ShapeMismatch, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.monitor import EpochMetrics, Monitor
+    from flodl.train.ema import WeightAverage
 
 
 @final
@@ -72,14 +73,28 @@ def _pairs(
 class TrainerHandle:
     """The result of :meth:`TrainerBuilder.run`."""
 
-    def __init__(self, model: nn.Module, metrics: Iterable[EpochMetrics]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        metrics: Iterable[EpochMetrics],
+        *,
+        average: WeightAverage | None = None,
+        stopped: str | None = None,
+    ) -> None:
         self._model = model
         self._unread = deque(metrics)
+        self._average = average
+        self._stopped = stopped
 
     @property
     def model(self) -> nn.Module:
         """The trained model itself, on its device and in training mode."""
         return self._model
+
+    @property
+    def stopped(self) -> str | None:
+        """Why training ended before its last epoch; None when it did not."""
+        return self._stopped
 
     def poll_metrics(self) -> list[EpochMetrics]:
         """Return the epochs not yet taken, and take them."""
@@ -96,8 +111,21 @@ class TrainerHandle:
         introduce(self._model, monitor)
 
     def join(self) -> TrainedState:
-        """Return the trained parameters and buffers."""
+        """Return the trained parameters and buffers, as the last step left them."""
         return TrainedState.of(self._model)
+
+    def average(self) -> TrainedState:
+        """Return the averaged weights of a training with ``ema``: those that were evaluated.
+
+        They are also what ``model.fdl`` of the run directory holds.
+
+        Raises:
+            StateError: The training averaged nothing.
+        """
+        if self._average is None:
+            raise StateError("this training averaged no weights; ask for it with .ema(0.999)")
+        with self._average.applied():
+            return TrainedState.of(self._model)
 
 
 def introduce(model: nn.Module, monitor: Monitor) -> None:

@@ -1,39 +1,75 @@
-"""Ctrl-C during training: stop cleanly at the next step, or at once when pressed again."""
+"""SIGINT and SIGTERM during training: stop cleanly at the next step, or at once when repeated."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NoReturn, final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType, TracebackType
-    from typing import Self
+    from typing import Any, Self
+
+TERMINATED = 143
+"""Exit code after a request to terminate: 128 + SIGTERM."""
+
+
+@final
+class Terminated(SystemExit):
+    """The process was asked to end (SIGTERM), as batch systems do before they take a machine away.
+
+    Uncaught it ends the process quietly with exit code 143.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(TERMINATED)
+        self._message = message
+
+    def __str__(self) -> str:
+        return self._message
 
 
 @final
 class InterruptRequest:
-    """Turns the first SIGINT into a request, and gives every later one its usual effect.
+    """Turns the first SIGINT or SIGTERM into a request, and lets the next one act at once.
 
-    A context manager. The handler is installed only in the main thread, where Python allows it,
-    and only where SIGINT would interrupt (a job started with it ignored stays that way); leaving
-    the context puts the former handler back.
+    A context manager. Handlers are installed only in the main thread, where Python allows it, and
+    only in place of what a signal does by itself: a job started with SIGINT ignored, and a
+    program with a SIGTERM handler of its own, keep what they have. Leaving the context puts the
+    former handlers back.
+
+    Args:
+        wake: Called from the handler, so that whoever looks only now and then looks soon.
     """
 
-    def __init__(self) -> None:
-        self._requested = False
-        self._installed = False
+    def __init__(self, wake: Callable[[], object] | None = None) -> None:
+        self._wake = wake
+        self._signal: signal.Signals | None = None
+        self._former: dict[signal.Signals, Any] = {}
 
     @property
     def requested(self) -> bool:
         """Whether training shall stop at the next step boundary."""
-        return self._requested
+        return self._signal is not None
+
+    def stop(self, message: str) -> NoReturn:
+        """Leave training in the way the signal asked for.
+
+        Raises:
+            KeyboardInterrupt: It was SIGINT.
+            Terminated: It was SIGTERM.
+        """
+        if self._signal == signal.SIGTERM:
+            raise Terminated(message)
+        raise KeyboardInterrupt(message)
 
     def __enter__(self) -> Self:
-        self._former = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is threading.main_thread() and callable(self._former):
-            signal.signal(signal.SIGINT, self._request)
-            self._installed = True
+        if threading.current_thread() is threading.main_thread():
+            if callable(signal.getsignal(signal.SIGINT)):
+                self._install(signal.SIGINT)
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                self._install(signal.SIGTERM)
         return self
 
     def __exit__(
@@ -44,11 +80,21 @@ class InterruptRequest:
     ) -> None:
         self._restore()
 
-    def _request(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal's form
-        self._requested = True
+    def _install(self, number: signal.Signals) -> None:
+        self._former[number] = signal.signal(number, self._request)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is None:
+            self._signal = signal.Signals(number)
+            if self._wake is not None:
+                self._wake()
+            return
+        former = self._former[signal.Signals(number)]
         self._restore()
+        if number == signal.SIGTERM:
+            raise Terminated
+        former(number, frame)
 
     def _restore(self) -> None:
-        if self._installed:
-            self._installed = False
-            signal.signal(signal.SIGINT, self._former)
+        while self._former:
+            signal.signal(*self._former.popitem())

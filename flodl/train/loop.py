@@ -5,90 +5,62 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import nn
 
 from flodl import log
-from flodl.data import DataLoader
-from flodl.errors import DivergedError, FlodlError
+from flodl.errors import DivergedError
 from flodl.monitor import EpochMetrics, Monitor
+from flodl.monitor.ledger import Account, TimeLedger
+from flodl.train.agenda import Agenda
+from flodl.train.assembly import assemble
+from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.checkpoints import CheckpointKeeper, non_finite_parameters
-from flodl.train.device import select_device
-from flodl.train.engine import EagerEngine
-from flodl.train.handle import TrainerHandle, introduce
-from flodl.train.interrupt import InterruptRequest
-from flodl.train.losses import LossLog, loss_log
+from flodl.train.continuation import EpochTexts, LoopState, UnfinishedEpoch, modes
+from flodl.train.device import deterministic_algorithms, select_device
+from flodl.train.engines import make_engine
+from flodl.train.engines.base import StepSettings
+from flodl.train.handle import TrainerHandle
+from flodl.train.interrupt import InterruptRequest, Terminated
+from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
+from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
+from flodl.train.reporting import Reporter
+from flodl.train.resuming import resume
+from flodl.train.scaling import CountedScaler
+from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from torch import Tensor
 
-    from flodl.train.engine import TrainFn
-    from flodl.train.rate import Schedule
-    from flodl.train.run_directory import EndState, RunDirectory
-
-    ModelFactory: TypeAlias = Callable[[torch.device], nn.Module]
-    OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """What an ``epoch_fn`` may look at and change before its epoch begins."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    device: torch.device
-    rank: int = 0
-    world_size: int = 1
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingPlan:
-    """Everything a training needs to know, checked; see ``TrainerBuilder`` for the meaning."""
-
-    model_factory: ModelFactory
-    optimizer_factory: OptimizerFactory
-    train_fn: TrainFn
-    dataset: Any
-    batch_size: int
-    num_epochs: int
-    seed: int = 42
-    device: torch.device | str | None = None
-    scheduler: Callable[[int], Schedule] | None = None
-    max_grad_norm: float | None = None
-    epoch_fn: Callable[[int, Worker], object] | None = None
-    metrics_fn: Callable[[EpochMetrics], object] | None = None
-    eval_fn: Callable[[Any], Mapping[str, float | Tensor]] | None = None
-    checkpoint_every: int = 1
-    checkpoint_fn: Callable[[int, Any], object] | None = None
-    monitor: Monitor | None = None
-    run_dir: RunDirectory | None = None
+    from flodl.data import Batch
+    from flodl.train.run_directory import EndState
 
 
 def train(plan: TrainingPlan) -> TrainerHandle:
     """Carry out a plan; whatever ends it, the run directory and the monitor learn how."""
+    ledger = TimeLedger.since_process_start()
     monitor = plan.monitor
-    if monitor is None and plan.run_dir is not None:
+    if monitor is None and (plan.run_dir is not None or plan.live is not None):
         monitor = Monitor(plan.num_epochs)
     history: list[EpochMetrics] = []
+    reporter = Reporter(plan, monitor, ledger)
     try:
-        interrupt = InterruptRequest()
-        loop = TrainingLoop(plan, monitor, interrupt, history)
-        # Not earlier: while data is being loaded there is no step that could end.
-        with interrupt:
+        device = select_device(plan.device)
+        with deterministic_algorithms(device) if plan.deterministic else nullcontext():
+            loop = TrainingLoop(plan, device, reporter, ledger, history)
             loop.run()
     except BaseException as error:
-        _close(plan.run_dir, monitor, _state(error), len(history), error)
+        reporter.finish(_state(error), len(history), error)
         raise
-    _close(plan.run_dir, monitor, "complete", len(history), None)
-    return TrainerHandle(loop.model, history)
+    reporter.finish("complete", len(history), None)
+    return TrainerHandle(loop.model, history, average=loop.average, stopped=loop.stopped)
 
 
 @final
@@ -98,84 +70,206 @@ class TrainingLoop:
     def __init__(
         self,
         plan: TrainingPlan,
-        monitor: Monitor | None,
-        interrupt: InterruptRequest,
+        device: torch.device,
+        reporter: Reporter,
+        ledger: TimeLedger,
         history: list[EpochMetrics],
     ) -> None:
         self._plan = plan
-        self._monitor = monitor
-        self._interrupt = interrupt
+        self._reporter = reporter
+        self._ledger = ledger
         self._history = history
-        device = select_device(plan.device)
-        self._loader = DataLoader(
-            plan.dataset, plan.batch_size, device=device, seed=plan.seed, drop_last=True
-        )
-        torch.manual_seed(plan.seed)
-        self.model = build_model(plan.model_factory, device)
-        optimizer = build_optimizer(plan.optimizer_factory, self.model)
-        self.model.train()
-        self._engine = EagerEngine(
-            self.model,
-            optimizer,
-            plan.train_fn,
-            schedule=plan.scheduler(1) if plan.scheduler is not None else None,
-            max_grad_norm=plan.max_grad_norm,
-        )
-        self._worker = Worker(self.model, optimizer, device)
+        self._hooks = Hooks(plan.callbacks)
+        self._agenda = Agenda(plan.checkpoint_steps, every_step=self._hooks.watches_steps)
+        self._interrupt = InterruptRequest(self._agenda.wake)
+        self._assembly = parts = assemble(plan, device)
+        self.model, self._loader, self.average = parts.model, parts.loader, parts.average
+        self._worker = Worker(self.model, parts.optimizer, device)
+        self._run = TrainingRun(self.model, parts.optimizer, device, plan.num_epochs, history)
+        self._epoch_texts = EpochTexts()
         self._keeper = CheckpointKeeper(self.model, plan.run_dir)
-        if monitor is not None:
-            introduce(self.model, monitor)
-            if plan.run_dir is not None:
-                plan.run_dir.attach(monitor)
+        self._start = start = resume(plan, parts, self._prepare_epoch)
+        history.extend(start.state.history)
+        if start.source is not None and plan.best is not None:
+            self._keeper.adopt_best(start.source, start.position.epoch)
+        ledger.load(start.state.ledger)
+        self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
+        self._engine = make_engine(
+            plan.engine,
+            self.model,
+            parts.optimizer,
+            StepSettings(
+                train_fn=plan.train_fn,
+                schedule=parts.schedule,
+                max_grad_norm=plan.max_grad_norm,
+                autocast=plan.autocast,
+                scaler=self._scaler,
+                average=self.average,
+                ledger=ledger,
+            ),
+            device=device,
+            total_steps=parts.steps - start.position.global_step,
+            memory=plan.memory == "auto",
+        )
+        self._engine.global_step = start.position.global_step
+        reporter.introduce(self.model, self._engine.report(), start.state.records)
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the training ended before its last epoch."""
+        return self._run.stopped
 
     def run(self) -> None:
         """Train every epoch, then write the model."""
+        self._ledger.lap(Account.SETUP)
         try:
-            for epoch in range(self._plan.num_epochs):
-                metrics = self._epoch(epoch)
-                self._history.append(metrics)
-                self._report(metrics)
-                self._stop_if_requested(epoch + 1, 0)
+            # Not earlier: while data is being loaded there is no step that could end.
+            with self._interrupt:
+                self._hooks.call("on_train_start", self._run)
+                self._start.rewind_generators()
+                for epoch in range(self._start.position.epoch, self._plan.num_epochs):
+                    if self._run.stopped is not None:
+                        log.msg(f"  stopped after epoch {epoch}: {self._run.stopped}")
+                        break
+                    self._epoch(epoch)
+            with self._averaged():
+                self._keeper.save_final(len(self._history), self._last_values())
+            self._hooks.call("on_train_end", self._run)
         except DivergedError as error:
-            raise DivergedError(
+            told = DivergedError(
                 f"{error}; {self._keeper.whereabouts()}. Lower the learning rate, clip the "
                 "gradients (max_grad_norm), or look for bad values in the data",
                 epoch=error.epoch,
                 step=error.step,
-            ) from None
-        self._keeper.save_final(self._plan.num_epochs, self._last_values())
+            )
+            self._hooks.tell_exception(self._run, told)
+            raise told from None
+        except BaseException as error:
+            self._hooks.tell_exception(self._run, error)
+            raise
+        finally:
+            self._engine.close()
+            self._keeper.finish()
+            self._loader.close()
+            self._ledger.lap(Account.LOGGING)
 
-    def _epoch(self, epoch: int) -> EpochMetrics:
+    def _epoch(self, epoch: int) -> None:
+        """Train, evaluate, tell and save one epoch."""
+        start = self._start
+        first = start.position.step if epoch == start.position.epoch else 0
+        self._run.epoch, self._run.step = epoch, first
+        if first:  # prepared when the parts were restored
+            self._hooks.call("on_epoch_start", self._run)
+            start.rewind_generators()
+        else:
+            self._prepare_epoch(epoch)
+            self._hooks.call("on_epoch_start", self._run)
+        self._ledger.lap(Account.LOGGING)
+        metrics = self._measured(epoch, first)
+        self._ledger.lap(Account.EVALUATION)
+        self._hooks.call("on_epoch_end", self._run, metrics)
+        self._history.append(metrics)
+        self._keep_best()
+        self._report(metrics)
+        self._stop_if_requested(epoch + 1, 0)
+
+    def _prepare_epoch(self, epoch: int) -> None:
         if self._plan.epoch_fn is not None:
             try:
                 self._plan.epoch_fn(epoch, self._worker)
             except Exception as error:
                 error.add_note(f"in epoch_fn before epoch {epoch} (counted from 0)")
                 raise
-        batches = self._loader.epoch(epoch)
-        steps = len(batches)
-        losses = loss_log(self._loader.device, epoch, steps)
-        scalars = ScalarLog()
-        started = time.monotonic()
+
+    def _measured(self, epoch: int, first: int) -> EpochMetrics:
+        """Train the batches of an epoch, ``first`` of them being done; return the measurements."""
+        known = self._start.state.unfinished if first else UnfinishedEpoch()
+        batches = self._loader.epoch(epoch, first)
+        steps = first + len(batches)
+        self._losses = losses = loss_log(self._loader.device, epoch, known.losses)
+        self._scalars = scalars = ScalarLog(self._engine, known.scalars)
+        next_time = self._reporter.begin_epoch(
+            epoch,
+            steps=steps,
+            done=first,
+            first_step=self._engine.global_step,
+            losses=losses,
+            scalars=scalars,
+        )
+        self._agenda.plan(self._engine.global_step, next_time)
+        self._started = time.monotonic() - known.seconds
         with recording_into(scalars):
-            for step, batch in enumerate(batches):
-                self._stop_if_requested(epoch, step, losses)
-                try:
-                    self._engine.step(batch, losses)
-                except Exception as error:
-                    error.add_note(f"in epoch {epoch}, step {step} (both counted from 0)")
-                    raise
+            done = self._train_batches(batches, first, steps)
+        self._reporter.end_steps()
+        self._tell_skipped(epoch, steps)
         avg_loss = losses.mean()
-        self._check_parameters(epoch, steps - 1)
-        epoch_ms = (time.monotonic() - started) * 1000
+        run = self._run
+        run.step, run.global_step, run.loss = done, self._engine.global_step, losses.latest
+        self._check_parameters(epoch, done - 1)
+        seconds = time.monotonic() - self._started
+        self._ledger.lap(Account.LOGGING if self._loader.device.type == "cpu" else Account.SYNC)
+        samples = min(done * self._loader.batch_size, self._loader.num_samples)
         return EpochMetrics(
             epoch=epoch,
             avg_loss=avg_loss,
             scalars={**self._model_metrics(), **scalars.means(), **self._evaluate(epoch)},
-            epoch_ms=epoch_ms,
-            throughput=steps * self._loader.batch_size / epoch_ms if epoch_ms else 0.0,
+            epoch_ms=seconds * 1000,
+            throughput=samples / (seconds * 1000) if seconds else 0.0,
             share=[1.0],
         )
+
+    def _train_batches(self, batches: Iterator[Batch], first: int, steps: int) -> int:
+        """Train on the batches ``first`` to ``steps`` of an epoch; return how many are done."""
+        engine, losses, agenda = self._engine, self._losses, self._agenda
+        accumulate, lap, clock = self._plan.accumulate, self._ledger.lap, time.perf_counter
+        waiting = Account.DATA
+        done = first
+        for done, batch in enumerate(batches, first + 1):
+            lap(waiting)
+            try:
+                if accumulate == 1:
+                    engine.step(batch, losses)
+                else:
+                    # The last group of an epoch may be smaller: each of its batches counts more.
+                    part = (done - 1) % accumulate
+                    parts = min(accumulate, steps - (done - 1 - part))
+                    closes = part == parts - 1
+                    engine.step(batch, losses, parts=parts, closes=closes)
+                    if not closes:
+                        continue
+            except Exception as error:
+                self._run.step = done - 1
+                error.add_note(f"in epoch {self._run.epoch}, step {done - 1} (both counted from 0)")
+                raise
+            if clock() >= agenda.next_time or engine.global_step >= agenda.next_step:
+                self._look_up(done)
+                if self._run.stopped is not None:
+                    break
+        return done
+
+    def _look_up(self, done: int) -> None:
+        """Do what is due between two steps, ``done`` batches of the epoch being done."""
+        run, step = self._run, self._engine.global_step
+        run.step, run.global_step, run.loss = done, step, self._losses.latest
+        if self._hooks.watches_steps:
+            self._hooks.call("on_step_end", run)
+        # Planned before the request is looked at: one that comes in between wakes us once more.
+        self._agenda.plan(step, self._reporter.tick(done))
+        self._ledger.lap(Account.LOGGING)
+        self._stop_if_requested(run.epoch, done)
+        if self._agenda.checkpoint_due(step):
+            self._losses.check()
+            self._check_parameters(run.epoch, done - 1)
+            self._save(run.epoch, done)
+
+    def _tell_skipped(self, epoch: int, batches: int) -> None:
+        if self._scaler is not None and self._scaler.skipped:
+            log.msg(
+                f"  {self._scaler.skipped} of {optimizer_steps(batches, self._plan.accumulate)} "
+                f"steps of epoch {epoch + 1} were left out: a gradient was not finite; "
+                "the loss scale was lowered"
+            )
+            self._scaler.skipped = 0
 
     def _check_parameters(self, epoch: int, step: int) -> None:
         """Refuse a model that its last steps have broken, whatever the losses were."""
@@ -196,13 +290,17 @@ class TrainingLoop:
         latest = getattr(self.model, "latest_metrics", None)
         return {name: float(value) for name, value in latest()} if callable(latest) else {}
 
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Give the model its averaged weights, where there are any."""
+        return self.average.applied() if self.average is not None else nullcontext()
+
     def _evaluate(self, epoch: int) -> dict[str, float]:
         if self._plan.eval_fn is None:
             return {}
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._averaged():
                 return _evaluated(self._plan.eval_fn, self.model)
         except Exception as error:
             error.add_note(f"in eval_fn after epoch {epoch} (counted from 0)")
@@ -215,25 +313,64 @@ class TrainingLoop:
     def _report(self, metrics: EpochMetrics) -> None:
         """Tell everyone about a finished epoch, and keep its checkpoint when it is due."""
         plan, version = self._plan, metrics.epoch + 1
-        if self._monitor is not None:
-            self._monitor.log(metrics.epoch, metrics.epoch_ms / 1000, metrics)
+        self._reporter.tell_facts(self._engine.report())
+        self._reporter.end_epoch(metrics)
         if plan.metrics_fn is not None:
             _call("metrics_fn", metrics.epoch, plan.metrics_fn, metrics)
+        self._ledger.lap(Account.LOGGING)
         if version % plan.checkpoint_every == 0:
-            self._keeper.save_last(version, self._last_values())
+            self._save(version, 0)
             if plan.checkpoint_fn is not None:
                 _call("checkpoint_fn", metrics.epoch, plan.checkpoint_fn, version, self.model)
+            self._ledger.lap(Account.CHECKPOINT)
 
-    def _stop_if_requested(self, epoch: int, step: int, losses: LossLog | None = None) -> None:
-        """Honour Ctrl-C: keep the state if it is good, and leave."""
+    def _stop_if_requested(self, epoch: int, step: int) -> None:
+        """Honour SIGINT and SIGTERM: keep the state if it is good, and leave."""
         if not self._interrupt.requested:
             return
-        if losses is not None:
-            losses.check()
+        if step:
+            self._losses.check()
         if not non_finite_parameters(self.model):
-            self._keeper.save_last(epoch, self._last_values(), step=step)
-        raise KeyboardInterrupt(
+            self._save(epoch, step)
+        self._interrupt.stop(
             f"stopped after {epoch} complete epochs and {step} steps; {self._keeper.whereabouts()}"
+        )
+
+    def _save(self, epoch: int, step: int) -> None:
+        """Keep the state after ``epoch`` complete epochs and ``step`` batches of the next."""
+        run = self._plan.run_dir
+        if run is None:
+            return
+        extra = self._loop_state(step).as_json(self._epoch_texts)
+        position = Position(epoch, step, self._engine.global_step)
+        self._keeper.save(self._assembly.parts(extra), position, self._last_values())
+        self._hooks.call("on_checkpoint", self._run, run.last_checkpoint)
+        self._ledger.lap(Account.CHECKPOINT)
+
+    def _keep_best(self) -> None:
+        """Keep the model that was just evaluated, if no epoch was better."""
+        best, epochs = self._plan.best, len(self._history)
+        if best is not None and best.reached(self._history):
+            with self._averaged():
+                position = Position(epochs, 0, self._engine.global_step)
+                self._keeper.save_best(position, self._last_values())
+            self._ledger.lap(Account.CHECKPOINT)
+
+    def _loop_state(self, step: int) -> LoopState:
+        unfinished = UnfinishedEpoch()
+        if step:
+            unfinished = UnfinishedEpoch(
+                losses=self._losses.state(),
+                scalars=self._scalars.state(),
+                seconds=time.monotonic() - self._started,
+            )
+        return LoopState(
+            history=self._history,
+            records=self._reporter.records(),
+            unfinished=unfinished,
+            ledger=self._ledger.state_dict(),
+            grouping={"accumulate": self._plan.accumulate},
+            **modes(self.model),
         )
 
     def _last_values(self) -> dict[str, float]:
@@ -241,35 +378,6 @@ class TrainingLoop:
             return {}
         last = self._history[-1]
         return {"loss": last.avg_loss, **last.scalars}
-
-
-def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:
-    """Call a model factory and move what it made to the device.
-
-    Raises:
-        TypeError: It made something that is not a module.
-    """
-    model = factory(device)
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"the model factory returned a {type(model).__name__}, not a torch.nn.Module"
-        )
-    return model.to(device)
-
-
-def build_optimizer(factory: OptimizerFactory, model: nn.Module) -> torch.optim.Optimizer:
-    """Call an optimizer factory with the parameters of a model that is on its device.
-
-    Raises:
-        TypeError: It made something that is not an optimizer.
-    """
-    optimizer = factory(list(model.parameters()))
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"the optimizer factory returned a {type(optimizer).__name__}, not a "
-            "torch.optim.Optimizer"
-        )
-    return optimizer
 
 
 def _evaluated(
@@ -299,31 +407,6 @@ def _call(name: str, epoch: int, callback: Callable[..., Any], *args: object) ->
 
 
 def _state(error: BaseException) -> EndState:
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt | Terminated):
         return "interrupted"
     return "diverged" if isinstance(error, DivergedError) else "failed"
-
-
-def _close(
-    run: RunDirectory | None,
-    monitor: Monitor | None,
-    state: EndState,
-    epochs: int,
-    error: BaseException | None,
-) -> None:
-    try:
-        if monitor is not None:
-            monitor.finish(state)
-    finally:
-        if run is not None:
-            _finish_run(run, state, epochs, error)
-
-
-def _finish_run(
-    run: RunDirectory, state: EndState, epochs: int, error: BaseException | None
-) -> None:
-    try:
-        run.finish(state, epochs=epochs, error=error)
-    except FlodlError as failure:
-        # The end of the training itself is what the caller must hear of.
-        log.warning(str(failure))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from torch import Tensor
 
@@ -22,20 +22,30 @@ class ScheduledRate:
     """Sets the scheduled learning rate and keeps the ratios between parameter groups.
 
     Group ``i`` gets ``lr · lr_i / lr_0`` with the rates the groups had at first (ratio 1 where
-    the first group began at 0), so that groups made with different rates stay different.
+    the first group began at 0), so that groups made with different rates stay different. A group
+    that is added later counts by the rate it was added with.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule) -> None:
-        self._groups = optimizer.param_groups
+        # Not its list of groups: loading a state replaces that.
+        self._optimizer = optimizer
         self._schedule = schedule
-        first, *_ = rates = [float(group["lr"]) for group in self._groups]
-        self._ratios = [rate / first if first else 1.0 for rate in rates]
+        self._first = float(optimizer.param_groups[0]["lr"])
+        self._ratios: list[float] = []
+        self._take_in(optimizer.param_groups)
 
     def apply(self, step: int) -> None:
         """Set the learning rates for an optimizer step."""
         rate = self._schedule.lr(step)
-        for group, ratio in zip(self._groups, self._ratios, strict=True):
+        groups = self._optimizer.param_groups
+        if len(groups) > len(self._ratios):
+            self._take_in(groups[len(self._ratios) :])
+        for group, ratio in zip(groups, self._ratios, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate * ratio)
             else:
                 group["lr"] = rate * ratio
+
+    def _take_in(self, groups: list[dict[str, Any]]) -> None:
+        first = self._first
+        self._ratios += [float(group["lr"]) / first if first else 1.0 for group in groups]

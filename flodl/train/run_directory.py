@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 EndState: TypeAlias = Literal["complete", "interrupted", "diverged", "failed"]
 """How a run can end; until then ``run.json`` says ``running``."""
 
+_LAST = "last.fdl"
+
 
 @final
 class RunDirectory:
@@ -38,12 +41,13 @@ class RunDirectory:
 
     ========================  ==================================================================
     ``config.json``           the configuration, values with their origins where they have one
-    ``environment.json``      machine, versions and commit
-    ``run.json``              state, times, epochs, error
+    ``environment.json``      machine, versions, commit, and how the steps were carried out
+    ``run.json``              state, times, epochs, error, process, what it continues
     ``metrics.csv``           one row per epoch
     ``training.log``          the lines of the terminal
     ``report.html``           the report page
-    ``last.fdl``              the newest checkpoint; finite, always complete
+    ``last.fdl``              the newest checkpoint, to resume from; finite, always complete
+    ``best.fdl``              the model of the best epoch, where a Trainer was told to keep it
     ``model.fdl``             the trained model; only of a run that is complete
     ========================  ==================================================================
     """
@@ -54,10 +58,13 @@ class RunDirectory:
         record: Mapping[str, Any],
         metadata: Mapping[str, Any],
         clock: Callable[[], datetime],
+        resume: Path | None = None,
     ) -> None:
         self._path = path
+        self._resume = resume
         self._record = dict(record)
         self._metadata = metadata
+        self._environment = dict(metadata["environment"])
         self._clock = clock
 
     @classmethod
@@ -66,24 +73,31 @@ class RunDirectory:
         root: str | os.PathLike[str],
         *,
         config: Mapping[str, Any] | None = None,
+        resume: str | os.PathLike[str] | None = None,
         clock: Callable[[], datetime] = datetime.now,
     ) -> RunDirectory:
         """Make ``<root>/<local time>/`` for a run that begins now.
 
-        The folder appears under its name only when it is complete.
+        The folder appears under its name only when it is complete. A run that continues another
+        one gets a folder of its own, too, and leaves that of the other as it is.
 
         Args:
             root: Folder of all runs; made if missing. Under ``fdl`` a relative one counts from the
                 project's root (``FDL_PROJECT_ROOT``), wherever the program stands.
             config: What the run was configured with, also kept in its checkpoints; a value may
                 be a mapping ``{"value": …, "origin": "train/fdl.yml:9:13"}``.
+            resume: What to continue: ``"last"`` (the newest run under ``root`` that has a
+                checkpoint, is not complete and was not continued by another), the name of a run
+                under ``root``, the folder of a run, or a checkpoint. Paths count from where
+                ``root`` does.
             clock: Local time.
 
         Raises:
-            RunDirectoryError: The root cannot be written.
+            RunDirectoryError: The root cannot be written, or there is nothing to resume.
             ValueError: ``config`` is not a mapping.
         """
-        folder = Path(os.environ.get("FDL_PROJECT_ROOT", "")) / root
+        folder = _from_project(root)
+        source = _checkpoint_to_resume(resume, folder) if resume is not None else None
         started = clock()
         metadata = {
             "config": read_metadata(config or {}),
@@ -95,6 +109,8 @@ class RunDirectory:
             "finished": None,
             "epochs": 0,
             "error": None,
+            "resumed_from": str(source) if source is not None else None,
+            **_process(),
         }
         files = {"config": metadata["config"], "environment": metadata["environment"]}
         staging = folder / f".new-{secrets.token_hex(6)}"
@@ -109,7 +125,7 @@ class RunDirectory:
         finally:
             with suppress(OSError):
                 shutil.rmtree(staging)
-        return cls(path, record, metadata, clock)
+        return cls(path, record, metadata, clock, source)
 
     @property
     def path(self) -> Path:
@@ -125,12 +141,21 @@ class RunDirectory:
     @property
     def last_checkpoint(self) -> Path:
         """Where the newest checkpoint goes."""
-        return self._path / "last.fdl"
+        return self._path / _LAST
+
+    @property
+    def best_checkpoint(self) -> Path:
+        """Where the model of the best epoch goes."""
+        return self._path / "best.fdl"
 
     @property
     def model_checkpoint(self) -> Path:
         """Where the trained model goes."""
         return self._path / "model.fdl"
+
+    def resume_source(self) -> Path | None:
+        """The checkpoint that this run continues; None for a run that begins anew."""
+        return self._resume
 
     def __enter__(self) -> Self:
         return self
@@ -153,6 +178,21 @@ class RunDirectory:
         monitor.add_sink(LogSink(self._path / "training.log"))
         monitor.add_sink(HtmlSink(self._path / "report.html"))
 
+    def add_environment(self, facts: Mapping[str, Any]) -> None:
+        """Add to ``environment.json`` what became known in the course of the run.
+
+        Args:
+            facts: JSON values; an entry replaces an earlier one of the same name.
+
+        Raises:
+            RunDirectoryError: The file cannot be written.
+        """
+        self._environment.update(read_metadata(facts))
+        try:
+            replace_text(self._path / "environment.json", _json(self._environment))
+        except OSError as failure:
+            raise _refused(self._path, failure) from failure
+
     def finish(
         self, state: EndState, *, epochs: int, error: BaseException | str | None = None
     ) -> None:
@@ -173,6 +213,65 @@ class RunDirectory:
             replace_text(self._path / "run.json", _json(self._record))
         except OSError as failure:
             raise _refused(self._path, failure) from failure
+
+
+def _from_project(path: str | os.PathLike[str]) -> Path:
+    return Path(os.environ.get("FDL_PROJECT_ROOT", "")) / path
+
+
+def _checkpoint_to_resume(resume: str | os.PathLike[str], root: Path) -> Path:
+    if resume == "last":
+        return _newest_unfinished(root)
+    path = _from_project(resume)
+    if not path.exists() and (root / resume).is_dir():
+        path = root / resume
+    checkpoint = path / _LAST if path.is_dir() else path
+    if not checkpoint.is_file():
+        raise RunDirectoryError(
+            f"there is no checkpoint {checkpoint} to resume from: name a run's folder or its "
+            f"{_LAST}, or 'last' for the newest run that was not completed"
+        )
+    return checkpoint
+
+
+def _newest_unfinished(root: Path) -> Path:
+    """The checkpoint of the run begun last among those that have one and did not complete."""
+    found: list[tuple[datetime, int, Path]] = []
+    continued = set()
+    complete = 0
+    for checkpoint in root.glob(f"*/{_LAST}"):
+        try:
+            record = json.loads((checkpoint.parent / "run.json").read_text(encoding="utf-8"))
+            state, started = record["state"], datetime.fromisoformat(record["started"])
+            continued.add(Path(record["resumed_from"] or "").parent.name)
+            written = checkpoint.stat().st_mtime_ns
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # not a run's folder, or a broken one: it can still be named
+        if state == "complete":
+            complete += 1
+        else:
+            # Runs of one second are told apart by their checkpoints.
+            found.append((started.astimezone(), written, checkpoint))
+    found = [one for one in found if one[2].parent.name not in continued]
+    if not found:
+        why = "all of them are complete" if complete else f"none has a {_LAST}"
+        raise RunDirectoryError(
+            f"there is no run to resume under {root}: {why}; begin a new one without resume, or "
+            "name the folder of a run to go on from"
+        )
+    return max(found)[2]
+
+
+def _process() -> dict[str, object]:
+    """Who runs this: lets others find out that a run which never recorded its end is dead."""
+    facts: dict[str, object] = {"pid": os.getpid(), "host": socket.gethostname()}
+    with suppress(OSError, IndexError, ValueError):  # systems without /proc
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        status = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
+        # The start time is field 22; the program's name, field 2, may hold blanks and brackets.
+        ticks = int(status.rpartition(")")[2].split()[19])
+        facts |= {"boot_id": boot.strip(), "process_started": ticks}
+    return facts
 
 
 def _publish(staging: Path, root: Path, name: str) -> Path:

@@ -6,28 +6,39 @@ and the loop is the user's. The plain loop is torch alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+import inspect
+from typing import TYPE_CHECKING, Any, Literal, final
 
+import torch
 from torch import nn
 
-from flodl.data.dataset import as_batch_data_set
-from flodl.data.loader import positive_integer
+from flodl.data.adapters import as_batch_data_set
+from flodl.data.loader import DataLoader, positive_integer
+from flodl.nn.amp import GradScaler
 from flodl.train.device import select_device
-from flodl.train.loop import TrainingPlan, build_optimizer, train
+from flodl.train.early_stop import EarlyStop, StopMode
+from flodl.train.engines import ENGINES
+from flodl.train.loop import train
+from flodl.train.plan import TrainingPlan, build_optimizer
+from flodl.train.setup import SetupConfig, TrainingSetup
+from flodl.train.watched import Best
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
     from typing import Self
 
-    import torch
     from torch import Tensor
 
     from flodl.monitor import EpochMetrics, Monitor
-    from flodl.train.engine import TrainFn
+    from flodl.monitor.timeline import Timeline
+    from flodl.train.callbacks import Callback
+    from flodl.train.engines.base import LossScaler, TrainFn
     from flodl.train.handle import TrainerHandle
-    from flodl.train.loop import ModelFactory, OptimizerFactory, Worker
+    from flodl.train.plan import ModelFactory, OptimizerFactory, Worker
     from flodl.train.rate import Schedule
     from flodl.train.run_directory import RunDirectory
+    from flodl.train.setup import Headed
 
 
 @final
@@ -51,7 +62,7 @@ class Trainer:
     @staticmethod
     def setup(
         model: nn.Module,
-        factory: ModelFactory | None,  # noqa: ARG004 - replicas exist on several devices only
+        factory: ModelFactory | None,
         optimizer: OptimizerFactory,
         *,
         device: torch.device | str | None = None,
@@ -72,53 +83,50 @@ class Trainer:
         Raises:
             ValueError: The device does not exist here.
         """
-        chosen = select_device(device)
-        model.to(chosen)
+        return Trainer.setup_with(model, factory, optimizer, SetupConfig(device=device))
+
+    @staticmethod
+    def setup_with(
+        model: nn.Module,
+        factory: ModelFactory | None,  # noqa: ARG004 - replicas exist on several devices only
+        optimizer: OptimizerFactory,
+        config: SetupConfig,
+    ) -> TrainingSetup:
+        """Prepare a model as :meth:`setup` does, with more settings.
+
+        Raises:
+            ValueError: The device does not exist here.
+        """
+        device = select_device(config.device)
+        model.to(device)
         made = build_optimizer(optimizer, model)
         attach = getattr(model, "set_optimizer", None)
         if callable(attach):
             attach(lambda _: made)
         model.train()
-        return TrainingSetup(model, made, chosen)
+        return TrainingSetup(model, made, device, config)
 
+    @staticmethod
+    def setup_head(
+        head: Headed,
+        factory: ModelFactory | None,
+        optimizer: OptimizerFactory,
+        *,
+        config: SetupConfig | None = None,
+    ) -> TrainingSetup:
+        """Prepare an object that wraps a model as its ``graph``, such as a task head.
 
-@final
-class TrainingSetup:
-    """A model that is ready for a loop of the user's own."""
-
-    def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
-    ) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        self._device = device
-        attached = callable(getattr(model, "set_optimizer", None))
-        self._model_step: Callable[[], object] | None = (
-            getattr(model, "step", None) if attached else None
-        )
-
-    @property
-    def model(self) -> nn.Module:
-        """The model, on its device."""
-        return self._model
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer over its parameters."""
-        return self._optimizer
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is, and the batches belong."""
-        return self._device
-
-    def step(self) -> None:
-        """Move the parameters and clear the gradients: once after each ``loss.backward()``."""
-        if self._model_step is not None:
-            self._model_step()
-            return
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        Raises:
+            ValueError: The device does not exist here.
+            TypeError: ``head.graph`` is no module.
+        """
+        model = getattr(head, "graph", None)
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"setup_head needs an object whose .graph is a torch.nn.Module; that of "
+                f"{type(head).__name__} is {model!r}; pass a module itself to Trainer.setup"
+            )
+        return Trainer.setup_with(model, factory, optimizer, config or SetupConfig())
 
 
 @final
@@ -157,6 +165,68 @@ class TrainerBuilder:
         """Train there; default: the first usable CUDA device, else the CPU."""
         return self._set("device", device)
 
+    def loader_options(self, **options: object) -> Self:
+        """Pass settings of the :class:`~flodl.data.DataLoader` on, such as ``streaming=True``.
+
+        An incomplete last batch is left out unless ``drop_last=False`` is among them.
+        """
+        known = set(inspect.signature(DataLoader).parameters) - _OWN_LOADER_SETTINGS
+        for name in options:
+            if name not in known:
+                raise ValueError(
+                    f"loader_options({name}=…): use one of {', '.join(sorted(known))}; "
+                    f"{', '.join(sorted(_OWN_LOADER_SETTINGS))} have methods of their own"
+                )
+        return self._set("loader_options", options)
+
+    def engine(self, name: str) -> Self:
+        """Choose who carries out the steps: auto, eager, compiled or cuda_graph.
+
+        All give the same numbers up to rounding; ``"auto"``, the default, begins with eager and
+        keeps whichever is measured to be the fastest.
+        """
+        return self._choose("engine", name, ENGINES)
+
+    def deterministic(self, on: bool = True) -> Self:
+        """Give the same bits in every run: the eager engine and deterministic algorithms only.
+
+        An operation that has no such algorithm raises ``RuntimeError``.
+        """
+        return self._set("deterministic", bool(on))
+
+    def memory(self, policy: Literal["auto", "default"]) -> Self:
+        """Let the engine arrange memory where that is faster (auto), or leave it as torch does."""
+        return self._choose("memory", policy, ("auto", "default"))
+
+    def accumulate(self, batches: int) -> Self:
+        """Make one optimizer step out of so many batches: their mean loss.
+
+        The last step of an epoch takes what is left. Schedule and ``checkpoint_steps`` count
+        optimizer steps.
+        """
+        return self._set("accumulate", positive_integer("accumulate", batches))
+
+    def autocast(self, dtype: torch.dtype) -> Self:
+        """Compute the forward pass in bfloat16 or float16 where torch deems that safe.
+
+        float16 brings a :class:`~flodl.GradScaler`, see :meth:`grad_scaler`.
+        """
+        return self._choose("autocast", dtype, (torch.bfloat16, torch.float16))
+
+    def grad_scaler(self, scaler: LossScaler | None) -> Self:
+        """Scale the loss with this; None for no scaling, also in float16."""
+        return self._set("scaler", scaler)
+
+    def ema(self, decay: float) -> Self:
+        """Average the weights over the steps, and evaluate with the average.
+
+        ``model.fdl`` of the run directory holds the average, ``last.fdl`` both; the handle gives
+        the weights of the last step by ``join()`` and the average by ``average()``.
+        """
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"ema={decay!r}: it must be at least 0 and below 1, such as 0.999")
+        return self._set("ema", float(decay))
+
     def scheduler(self, factory: Callable[[int], Schedule]) -> Self:
         """Learning rate by step: ``factory(world_size)`` gives an object with ``lr(step)``."""
         return self._set("scheduler", _callable("scheduler", factory))
@@ -183,9 +253,66 @@ class TrainerBuilder:
         """
         return self._set("eval_fn", _callable("eval_fn", callback))
 
+    def callbacks(self, *callbacks: Callback) -> Self:
+        """Call the hooks of these; see :class:`~flodl.train.callbacks.Callback`.
+
+        Several calls add up.
+        """
+        return self._set("callbacks", (*self._settings.get("callbacks", ()), *callbacks))
+
+    def early_stop(
+        self,
+        metric: str = "loss",
+        *,
+        window: int = 5,
+        tolerance: float = 1e-3,
+        mode: StopMode = "stalled",
+        patience: int = 1,
+        higher_is_better: bool = False,
+    ) -> Self:
+        """End the training when the trend of a metric has settled.
+
+        See :class:`~flodl.train.early_stop.EarlyStop`.
+        """
+        return self.callbacks(
+            EarlyStop(
+                metric,
+                window=window,
+                tolerance=tolerance,
+                mode=mode,
+                patience=patience,
+                higher_is_better=higher_is_better,
+            )
+        )
+
     def checkpoint_every(self, epochs: int) -> Self:
         """Keep a checkpoint every so many epochs; every epoch without this call."""
         return self._set("checkpoint_every", positive_integer("checkpoint_every", epochs))
+
+    def checkpoint_steps(self, steps: int) -> Self:
+        """Keep a checkpoint every so many optimizer steps as well, also inside an epoch."""
+        return self._set("checkpoint_steps", positive_integer("checkpoint_steps", steps))
+
+    def keep_best(self, metric: str = "loss", *, higher_is_better: bool = False) -> Self:
+        """Keep the model of the best epoch as ``best.fdl`` of the run directory.
+
+        With :meth:`ema` it holds the averaged weights, which were evaluated.
+
+        Args:
+            metric: ``"loss"`` for the mean loss of the epoch, else the name of a scalar, such as
+                one that ``eval_fn`` returns.
+            higher_is_better: The metric improves upwards, as an accuracy does.
+        """
+        return self._set("best", Best(metric, higher_is_better))
+
+    def resume(self, source: str | os.PathLike[str] | None) -> Self:
+        """Continue a training exactly where a checkpoint was written; None starts anew.
+
+        Args:
+            source: A ``last.fdl``, or ``"last"`` for that of the newest run beside the run
+                directory that did not get to its end.
+        """
+        return self._set("resume", source)
 
     def checkpoint_fn(self, callback: Callable[[int, Any], object]) -> Self:
         """Call ``callback(version, model)`` when a checkpoint is due; version = epoch + 1.
@@ -205,6 +332,23 @@ class TrainerBuilder:
         """
         return self._set("run_dir", run)
 
+    def live(self, port: int = 0, host: str = "127.0.0.1") -> Self:
+        """Serve the live page while training; port 0 picks a free one and its address is told."""
+        return self._set("live", (port, host))
+
+    def timeline(self, timeline: Timeline) -> Self:
+        """Mark the beginning and the end of every epoch there."""
+        return self._set("timeline", timeline)
+
+    def progress(self, on: bool | None) -> Self:
+        """Show how far an epoch has come: a line that renews itself, or a few lines in a pipe.
+
+        Args:
+            on: None: on a terminal, and in a pipe if a monitor tells the epochs there. Never where
+                ``FLODL_VERBOSITY`` is quiet.
+        """
+        return self._set("progress", on)
+
     def policy(self, policy: object) -> Self:  # noqa: ARG002 - see below
         """How several devices agree; without effect on one."""
         return self
@@ -216,26 +360,45 @@ class TrainerBuilder:
     def run(self) -> TrainerHandle:
         """Train, and return when it is done.
 
-        Ctrl-C stops at the next step boundary with a checkpoint; a second one stops at once.
+        Ctrl-C and SIGTERM stop at the next step boundary with a checkpoint; a second one stops at
+        once.
 
         Raises:
             ValueError: A required setting is missing, the batch is larger than the data set, or
                 ``train_fn`` does not return a scalar loss.
             DataError: The data set is empty, malformed or too large.
             DivergedError: A loss or a parameter is no longer finite.
+            CheckpointError: The checkpoint to resume from cannot be used.
             KeyboardInterrupt: Ctrl-C; the message names the checkpoint.
+            Terminated: SIGTERM; it is a ``SystemExit`` with code 143.
         """
         missing = [name for name in _REQUIRED if name not in self._settings]
         if missing:
             calls = ", ".join(f".{name}(…)" for name in missing)
             raise ValueError(f"Trainer.builder needs {calls} before .run()")
-        samples = len(as_batch_data_set(self._settings["dataset"]))
-        if 0 < samples < self._settings["batch_size"]:
+        settings = self._settings
+        samples = len(as_batch_data_set(settings["dataset"]))
+        drop_last = settings.get("loader_options", {}).get("drop_last", True)
+        if drop_last and 0 < samples < settings["batch_size"]:
             raise ValueError(
-                f"batch_size={self._settings['batch_size']} is larger than the data set "
+                f"batch_size={settings['batch_size']} is larger than the data set "
                 f"({samples} samples): no batch would ever be full"
             )
-        return train(TrainingPlan(**self._settings))
+        if settings.get("deterministic"):
+            if settings.get("engine", "auto") not in ("auto", "eager"):
+                raise ValueError(
+                    f"engine={settings['engine']!r} together with deterministic(): only the eager "
+                    "engine repeats itself to the bit; leave one of the two out"
+                )
+            settings = {**settings, "engine": "eager"}
+        if settings.get("autocast") == torch.float16 and "scaler" not in settings:
+            settings = {**settings, "scaler": GradScaler()}
+        return train(TrainingPlan(**settings))
+
+    def _choose(self, name: str, value: Any, choices: tuple[Any, ...]) -> Self:
+        if value not in choices:
+            raise ValueError(f"{name}={value!r}: it must be one of {', '.join(map(repr, choices))}")
+        return self._set(name, value)
 
     def _set(self, name: str, value: object) -> Self:
         self._settings[name] = value
@@ -243,6 +406,7 @@ class TrainerBuilder:
 
 
 _REQUIRED = ("dataset", "batch_size", "num_epochs")
+_OWN_LOADER_SETTINGS = {"dataset", "batch_size", "device", "seed"}
 
 
 def _callable(name: str, value: Any) -> Any:

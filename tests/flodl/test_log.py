@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 from functools import partial
 
@@ -13,6 +12,7 @@ import pytest
 
 from flodl import log
 from flodl.log import Verbosity, debug, enabled, msg, set_verbosity, trace, verbose, verbosity
+from tests import fork_server
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +26,7 @@ def _normal():
 def run(program: str, *args: str, **env: str) -> tuple[str, str]:
     """Run a program as a process of its own and return what it said on stdout and stderr."""
     base = {key: text for key, text in os.environ.items() if key != "FLODL_VERBOSITY"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *args],
-        env={**base, **env},
-        capture_output=True,
-        text=True,
-    )
+    done = fork_server.python("-c", program, *args, env={**base, **env}, torch=True)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

@@ -103,7 +103,7 @@ def test_parameters_broken_by_the_last_step_are_noticed_and_never_saved(tmp_path
 @pytest.mark.parametrize("where", ["host", "device"])
 def test_both_ways_of_keeping_losses_find_the_first_bad_one(where: str) -> None:
     def log() -> LossLog:
-        return HostLossLog(3) if where == "host" else DeviceLossLog(3, 4)
+        return HostLossLog(3) if where == "host" else DeviceLossLog(3)
 
     good = log()
     for value in (1.0, 2.0, 6.0):
@@ -120,7 +120,7 @@ def test_both_ways_of_keeping_losses_find_the_first_bad_one(where: str) -> None:
 
 
 def test_losses_on_a_device_are_not_read_before_the_epoch_ends() -> None:
-    log = DeviceLossLog(0, 2)
+    log = DeviceLossLog(0)
     loss = torch.tensor(float("nan"))
     log.add(loss)
     loss.zero_()  # what is kept is the value of that moment

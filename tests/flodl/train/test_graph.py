@@ -12,7 +12,9 @@ from flodl.checkpoint import checkpoint_metadata
 from flodl.data import Batch, DataLoader
 from flodl.errors import ArchitectureMismatch
 from flodl.graph import FlowBuilder, Graph
-from flodl.train import RunDirectory, Trainer
+from flodl.monitor import EpochMetrics
+from flodl.train import RunDirectory, Trainer, TrainerBuilder
+from flodl.train.callbacks import Callback, TrainingRun
 
 from .programs import line, sgd, squared_error
 
@@ -82,3 +84,51 @@ def test_label_hash_and_recorded_metrics_of_a_graph_reach_the_run(tmp_path: Path
     assert all(torch.equal(tensor, trained[name]) for name, tensor in fresh.state_dict().items())
     with pytest.raises(ArchitectureMismatch):
         graph(width=4).load_checkpoint(run.path / "model.fdl")
+
+
+class StopAt(Callback):
+    """Ctrl-C after so many steps."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step_end(self, run: TrainingRun) -> None:
+        if run.global_step == self._step:
+            raise KeyboardInterrupt
+
+
+class TrendOfHalf(Callback):
+    """Looks at the graph's own metrics after each epoch."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:  # noqa: ARG002
+        self.seen.append(run.model.trend("half").values)
+
+
+def test_a_resumed_training_goes_on_with_the_metrics_of_its_graph(tmp_path: Path) -> None:
+    def train_fn(model: Graph, batch: Batch) -> Tensor:
+        loss = squared_error(model, batch)
+        model.record_scalar("half", loss / 2)
+        return loss
+
+    def described() -> TrainerBuilder:
+        builder = Trainer.builder(lambda _: graph(), sgd, train_fn).dataset(line(10))
+        return builder.batch_size(3).num_epochs(3).device("cpu").engine("eager")
+
+    whole = TrendOfHalf()
+    straight = described().callbacks(whole).run()
+
+    run = RunDirectory.create(tmp_path)
+    with pytest.raises(KeyboardInterrupt):  # in the midst of the second epoch
+        described().checkpoint_steps(1).callbacks(StopAt(5)).run_dir(run).run()
+    rest = TrendOfHalf()
+    resumed = described().callbacks(rest).resume(run.last_checkpoint).run()
+    assert rest.seen == whole.seen[1:]
+    assert [one.scalars for one in resumed.poll_metrics()] == [
+        one.scalars for one in straight.poll_metrics()
+    ]
+    model = resumed.model
+    assert isinstance(model, Graph)
+    assert (model.step_count, model.epoch_count, model.flush_count) == (9, 3, 3)

@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
 
@@ -15,8 +16,12 @@ import pytest
 
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
 from flodl.train.interrupt import InterruptRequest
+from tests import fork_server
 
 from .programs import network, training
+
+Child = fork_server.Forked | subprocess.Popen[str]
+Start = Callable[..., Child]
 
 posix_only = pytest.mark.skipif(os.name != "posix", reason="sends SIGINT to a child process")
 
@@ -46,27 +51,32 @@ PROGRAM = dedent(
 )
 
 
-def start(root: Path, call: int, pause: float) -> subprocess.Popen[str]:
-    """Start a training that says "ready" in its call-th step and then sleeps in it."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(root), str(call), str(pause)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, "FLODL_VERBOSITY": "quiet"},
-    )
-    assert child.stdout is not None
-    said = child.stdout.readline()
-    if said != "ready\n":
-        child.kill()
-        pytest.fail(f"the program said {said!r} and {child.communicate()[1]!r}")
-    return child
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a training that says "ready" in its call-th step and then sleeps in it."""
+    with ExitStack() as children:
+
+        def begin(call: int, pause: float, program: str = PROGRAM) -> Child:
+            child = fork_server.start_torch(
+                *("-c", program, str(tmp_path), str(call), str(pause)),
+                cwd=Path(__file__).parents[3],
+                env={**os.environ, "FLODL_VERBOSITY": "quiet"},
+            )
+            children.enter_context(child)
+            children.callback(child.kill)
+            assert child.stdout is not None
+            said = child.stdout.readline()
+            if said != "ready\n":
+                child.kill()
+                pytest.fail(f"the program said {said!r} and {child.communicate()[1]!r}")
+            return child
+
+        yield begin
 
 
 @posix_only
-def test_ctrl_c_saves_at_the_next_step_and_exits_130(tmp_path: Path) -> None:
-    child = start(tmp_path, call=8, pause=0.5)
+def test_ctrl_c_saves_at_the_next_step_and_exits_130(start: Start, tmp_path: Path) -> None:
+    child = start(call=8, pause=0.5)
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
 
@@ -90,8 +100,8 @@ def test_ctrl_c_saves_at_the_next_step_and_exits_130(tmp_path: Path) -> None:
 
 
 @posix_only
-def test_a_second_ctrl_c_stops_in_the_middle_of_a_step(tmp_path: Path) -> None:
-    child = start(tmp_path, call=5, pause=600)
+def test_a_second_ctrl_c_stops_in_the_middle_of_a_step(start: Start, tmp_path: Path) -> None:
+    child = start(call=5, pause=600)
     child.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(timeout=0.5)  # the step sleeps on
@@ -106,16 +116,88 @@ def test_a_second_ctrl_c_stops_in_the_middle_of_a_step(tmp_path: Path) -> None:
     assert (record["state"], record["epochs"]) == ("interrupted", 1)
 
 
+@posix_only
+def test_a_request_to_terminate_saves_at_the_next_step_and_exits_143(
+    start: Start, tmp_path: Path
+) -> None:
+    child = start(call=8, pause=0.5)
+    child.send_signal(signal.SIGTERM)
+    _, said = child.communicate(timeout=60)
+
+    assert child.returncode == 143
+    (run,) = tmp_path.iterdir()
+    assert said == (
+        "terminated: stopped after 2 complete epochs and 2 steps; the last good checkpoint is "
+        f"{run / 'last.fdl'} (after 2 complete epochs and 2 steps)\n"
+    )
+    facts = checkpoint_metadata(run / "last.fdl")
+    assert (facts["epoch"], facts["step"]) == ("2", "2")
+    record = json.loads((run / "run.json").read_text())
+    assert (record["state"], record["epochs"]) == ("interrupted", 2)
+    assert record["error"].startswith("Terminated: stopped after 2 complete epochs")
+
+
+@posix_only
+@pytest.mark.parametrize(
+    ("first", "second", "code", "said"),
+    [
+        (signal.SIGTERM, signal.SIGTERM, 143, "terminated\n"),
+        pytest.param(signal.SIGTERM, signal.SIGINT, 130, "interrupted\n", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, signal.SIGTERM, 143, "terminated\n", marks=pytest.mark.slow),
+    ],
+)
+def test_the_second_signal_acts_at_once_whichever_it_is(
+    start: Start,
+    tmp_path: Path,
+    first: signal.Signals,
+    second: signal.Signals,
+    code: int,
+    said: str,
+) -> None:
+    child = start(call=5, pause=600)
+    child.send_signal(first)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(timeout=0.5)  # the step sleeps on
+    child.send_signal(second)
+    _, printed = child.communicate(timeout=60)
+    assert (child.returncode, printed) == (code, said)
+    (run,) = tmp_path.iterdir()
+    record = json.loads((run / "run.json").read_text())
+    assert (record["state"], record["epochs"]) == ("interrupted", 1)
+
+
+@posix_only
+@pytest.mark.slow
+def test_without_entry_a_request_to_terminate_ends_the_program_quietly(start: Start) -> None:
+    program = PROGRAM.replace("sys.exit(entry(main, Path(sys.argv[1])))", "main(sys.argv[1])")
+    child = start(call=5, pause=0.5, program=program)
+    child.send_signal(signal.SIGTERM)
+    _, said = child.communicate(timeout=60)
+    assert (child.returncode, said) == (143, "")
+
+
+def test_a_program_with_a_handler_for_sigterm_keeps_it() -> None:
+    asked: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    try:
+        training(epochs=1).epoch_fn(lambda *_: signal.raise_signal(signal.SIGTERM)).run()
+        assert asked == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_the_handler_of_the_program_is_back_after_training() -> None:
     before = signal.getsignal(signal.SIGINT)
     seen: list[object] = []
     training().metrics_fn(lambda _: seen.append(signal.getsignal(signal.SIGINT))).run()
     assert seen[0] != before
     assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     with pytest.raises(ZeroDivisionError):
         training(lambda *_: 1 / 0).run()
     assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_training_in_another_thread_leaves_the_signal_alone() -> None:

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -121,7 +125,12 @@ def test_without_a_monitor_the_epochs_are_told_and_quiet_silences_them(
 ) -> None:
     training().run_dir(RunDirectory.create(tmp_path)).run()
     said = capfd.readouterr()
-    assert [line.split()[0] for line in said.out.splitlines()] == ["epoch", "epoch", "training"]
+    assert [line.split()[0] for line in said.out.splitlines()] == [
+        "epoch",
+        "epoch",
+        "training",
+        "time:",
+    ]
     assert said.err == ""
     monkeypatch.setattr(log, "_level", log.Verbosity.QUIET)
     training().run_dir(RunDirectory.create(tmp_path)).run()
@@ -173,13 +182,107 @@ def test_a_folder_that_vanishes_does_not_stop_the_epochs(
     def remove(epoch: int, _: object) -> None:
         epochs.append(epoch)
         if epoch == 1:
-            shutil.rmtree(run.path)
-            run.path.write_text("in the way")
+            # Again where the checkpoint that is being written makes the folder anew.
+            while not run.path.is_file():
+                with suppress(OSError):
+                    run.path.rename(tmp_path / secrets.token_hex())
+                    run.path.write_text("in the way")
 
     with pytest.raises(RuntimeError, match=r"cannot write checkpoint .*model\.fdl"):
         training(epochs=3).epoch_fn(remove).run_dir(run).run()
     assert epochs == [0, 1, 2]
     assert "last.fdl" in capfd.readouterr().err
+
+
+# --- Continuing another run ------------------------------------------------------------------
+
+
+def run_of(root: Path, hour: int, state: str | None, *, checkpoint: bool = True) -> RunDirectory:
+    """A run that began at an hour and ended in a state, or not at all."""
+    run = RunDirectory.create(root, clock=lambda: datetime(2026, 3, 1, hour))
+    if checkpoint:
+        run.last_checkpoint.write_bytes(b"state")
+    if state is not None:
+        run.finish(state, epochs=1)  # type: ignore[arg-type]
+    return run
+
+
+def test_last_continues_the_newest_run_that_has_a_checkpoint_and_is_not_complete(
+    tmp_path: Path,
+) -> None:
+    run_of(tmp_path, 9, "failed")
+    killed = run_of(tmp_path, 10, None)
+    run_of(tmp_path, 11, "complete")
+    run_of(tmp_path, 12, None, checkpoint=False)
+    (tmp_path / "2027-01-01T00-00-00").mkdir()
+    (tmp_path / "2027-01-01T00-00-00" / "last.fdl").write_bytes(b"no run.json beside it")
+
+    run = RunDirectory.create(tmp_path, resume="last")
+    assert run.resume_source() == killed.last_checkpoint
+    assert run.path != killed.path
+    record = json.loads((run.path / "run.json").read_text())
+    assert record["resumed_from"] == str(killed.last_checkpoint)
+    assert json.loads((killed.path / "run.json").read_text())["state"] == "running"
+
+
+def test_last_does_not_continue_a_run_twice(tmp_path: Path) -> None:
+    killed = run_of(tmp_path, 9, None)
+    successor = RunDirectory.create(tmp_path, resume="last", clock=lambda: datetime(2026, 3, 1, 10))
+    assert RunDirectory.create(tmp_path, resume="last").resume_source() == killed.last_checkpoint
+    successor.last_checkpoint.write_bytes(b"further")
+    assert RunDirectory.create(tmp_path, resume="last").resume_source() == (
+        successor.last_checkpoint
+    )
+    successor.finish("complete", epochs=2)
+    with pytest.raises(RunDirectoryError, match="all of them are complete"):
+        RunDirectory.create(tmp_path, resume="last")
+    run = RunDirectory.create(tmp_path, resume=killed.path)
+    assert run.resume_source() == killed.last_checkpoint, "it can still be named"
+
+
+def test_of_ten_runs_of_one_second_the_one_that_saved_last_is_continued(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, 9, "interrupted") for _ in range(11)]
+    for number, run in enumerate(runs):
+        os.utime(run.last_checkpoint, ns=(0, number))
+    assert RunDirectory.create(tmp_path, resume="last").resume_source() == runs[-1].last_checkpoint
+
+
+def test_a_run_or_a_checkpoint_can_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run_of(tmp_path / "runs", 9, "complete")
+    for name in (done.path, str(done.path), done.last_checkpoint, done.path.name):
+        run = RunDirectory.create(tmp_path / "runs", resume=name)
+        assert run.resume_source() == done.last_checkpoint
+    monkeypatch.setenv("FDL_PROJECT_ROOT", str(tmp_path))
+    run = RunDirectory.create("runs", resume=f"runs/{done.path.name}")
+    assert run.resume_source() == done.last_checkpoint
+
+
+def test_nothing_to_resume_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"no run to resume under .*: none has a last\.fdl"):
+        RunDirectory.create(tmp_path, resume="last")
+    run_of(tmp_path, 9, "complete")
+    with pytest.raises(RunDirectoryError, match="all of them are complete; begin a new one"):
+        RunDirectory.create(tmp_path, resume="last")
+    with pytest.raises(RunDirectoryError, match=r"there is no checkpoint .*typo to resume from"):
+        RunDirectory.create(tmp_path, resume=tmp_path / "typo")
+    assert [p.name for p in tmp_path.iterdir()] == ["2026-03-01T09-00-00"]
+
+
+def test_a_run_names_its_process_and_begins_anew_unless_told_otherwise(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    assert run.resume_source() is None
+    record = json.loads((run.path / "run.json").read_text())
+    assert record["resumed_from"] is None
+    assert (record["pid"], record["host"]) == (os.getpid(), socket.gethostname())
+    if Path("/proc/self/stat").exists():
+        assert record["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        assert (
+            0
+            < record["process_started"]
+            < time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+        )
 
 
 @pytest.fixture

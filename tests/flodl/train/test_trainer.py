@@ -105,6 +105,7 @@ def test_another_seed_gives_other_numbers_and_the_same_seed_the_same() -> None:
     assert not torch.equal(weights(7), weights(8))
 
 
+@pytest.mark.case("runtime", 76)
 def test_set_up_on_the_cpu_leaves_the_model_there_in_training_mode() -> None:
     model = network().eval()
     before = [parameter.data_ptr() for parameter in model.parameters()]
@@ -116,6 +117,7 @@ def test_set_up_on_the_cpu_leaves_the_model_there_in_training_mode() -> None:
     assert held == {id(parameter) for parameter in model.parameters()}
 
 
+@pytest.mark.case("runtime", 76)
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_set_up_moves_a_cpu_model_and_its_optimizer_to_the_gpu() -> None:

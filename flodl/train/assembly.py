@@ -1,0 +1,84 @@
+"""The parts of a training, made once from its plan."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from flodl.data import DataLoader
+from flodl.train.advice import warn_of_single_sample, warn_of_unfinished_schedule
+from flodl.train.ema import WeightAverage
+from flodl.train.plan import build_model, build_optimizer, optimizer_steps
+from flodl.train.training_state import Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from flodl.train.engines.base import LossScaler
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.rate import Schedule
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What a training works with."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loader: DataLoader
+    schedule: Schedule | None
+    scaler: LossScaler | None
+    average: WeightAverage | None
+    steps: int
+    """Optimizer steps of the whole training."""
+
+    def parts(self, extra: Mapping[str, Any]) -> Parts:
+        """Return what a checkpoint keeps, with ``extra`` from the loop."""
+        scaler: Any = self.scaler
+        return Parts(
+            model=self.model,
+            optimizer=self.optimizer,
+            loader=self.loader,
+            scaler=scaler,
+            average=self.average,
+            schedule=self.schedule,
+            extra=extra,
+        )
+
+
+def assemble(plan: TrainingPlan, device: torch.device) -> Assembly:
+    """Load the data, seed torch, and make model, optimizer and the rest, in this order.
+
+    Raises:
+        ValueError: The optimizer wants a closure.
+    """
+    options = {"drop_last": True, **plan.loader_options}
+    loader = DataLoader(plan.dataset, plan.batch_size, device=device, seed=plan.seed, **options)
+    torch.manual_seed(plan.seed)
+    model = build_model(plan.model_factory, device)
+    optimizer = build_optimizer(plan.optimizer_factory, model)
+    _check_steps_alone(optimizer)
+    model.train()
+    steps = optimizer_steps(loader.num_batches, plan.accumulate) * plan.num_epochs
+    schedule = plan.scheduler(1) if plan.scheduler is not None else None
+    warn_of_unfinished_schedule(schedule, steps)
+    kept = loader.num_batches * plan.batch_size > loader.num_samples
+    warn_of_single_sample(model, loader.num_samples, plan.batch_size, kept=kept)
+    average = WeightAverage(model, plan.ema) if plan.ema is not None else None
+    return Assembly(model, optimizer, loader, schedule, plan.scaler, average, steps)
+
+
+def _check_steps_alone(optimizer: torch.optim.Optimizer) -> None:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"{type(optimizer).__name__} evaluates the loss several times per step, through a "
+            "closure, and a Trainer evaluates it once: use an optimizer whose step() needs no "
+            "closure, or write the loop yourself around Trainer.setup"
+        )

@@ -1,0 +1,130 @@
+"""Hooks into a training, and the view of the training that they get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    import torch
+    from torch import nn
+
+    from flodl.monitor import EpochMetrics
+
+
+class TrainingRun:
+    """A training under way, as callbacks see it.
+
+    Attributes:
+        model: On its device.
+        optimizer: Over the parameters of the model.
+        device: Where the training happens.
+        num_epochs: Epochs the training intends.
+        epoch: Epoch under way, counted from 0.
+        step: Batches done in this epoch.
+        global_step: Optimizer steps done in the whole run.
+        loss: The newest loss that could be read without waiting, on a GPU a little old; None
+            before the first.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
+        num_epochs: int,
+        history: Sequence[EpochMetrics],
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.device = device
+        self.num_epochs = num_epochs
+        self.epoch = 0
+        self.step = 0
+        self.global_step = 0
+        self.loss: float | None = None
+        self._history = history
+        self._stopped: str | None = None
+
+    @property
+    def history(self) -> tuple[EpochMetrics, ...]:
+        """The epochs that are complete, also those before a resume."""
+        return tuple(self._history)
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the training ends early, once :meth:`stop` was called."""
+        return self._stopped
+
+    def stop(self, reason: str) -> None:
+        """End the training after the step or epoch under way; it counts as complete."""
+        if self._stopped is None:
+            self._stopped = reason
+
+
+class Callback:
+    """Base of callbacks: override the hooks you need; the others cost nothing.
+
+    Unlike an error of ``metrics_fn``, what a hook raises ends the training.
+    """
+
+    def on_train_start(self, run: TrainingRun) -> None:
+        """The model is built, resumed where that was asked for, and about to be trained."""
+
+    def on_epoch_start(self, run: TrainingRun) -> None:
+        """The epoch ``run.epoch`` begins, or continues after a resume."""
+
+    def on_step_end(self, run: TrainingRun) -> None:
+        """The optimizer made a step."""
+
+    def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:
+        """An epoch is complete, evaluation included; it is told and saved after this."""
+
+    def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
+        """The state was handed over for saving; ``path`` holds it soon, replaced as a whole."""
+
+    def on_exception(self, run: TrainingRun, error: BaseException) -> None:
+        """The training ends with this error, an interruption included."""
+
+    def on_train_end(self, run: TrainingRun) -> None:
+        """The training is complete; not called after an error."""
+
+
+@final
+class Hooks:
+    """Calls each hook of those callbacks that have their own.
+
+    Raises:
+        TypeError: One of them is not a callback.
+    """
+
+    def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
+        self._callbacks = tuple(callbacks)
+        for callback in self._callbacks:
+            if not isinstance(callback, Callback):
+                raise TypeError(f"callback {callback!r}: derive it from flodl.Callback")
+        self.watches_steps = bool(self._own("on_step_end"))
+
+    def call(self, hook: str, *args: object) -> None:
+        """Call a hook of every callback, in the order they were given."""
+        for method in self._own(hook):
+            try:
+                method(*args)
+            except Exception as error:
+                error.add_note(f"in {hook} of {type(getattr(method, '__self__', method)).__name__}")
+                raise
+
+    def tell_exception(self, run: TrainingRun, error: BaseException) -> None:
+        """Call ``on_exception``; what that raises becomes a note of the error itself."""
+        for method in self._own("on_exception"):
+            try:
+                method(run, error)
+            except Exception as failure:
+                error.add_note(f"on_exception failed as well: {type(failure).__name__}: {failure}")
+
+    def _own(self, hook: str) -> list[Callable[..., Any]]:
+        base = getattr(Callback, hook)
+        found = [getattr(callback, hook) for callback in self._callbacks]
+        return [method for method in found if getattr(method, "__func__", None) is not base]

@@ -1,0 +1,182 @@
+"""What the loop itself must remember to go on where it stopped, as JSON values.
+
+The tensors of a training (model, optimizer, generators) are kept elsewhere; here is what the loop
+knows: the epochs done, and how far the one under way has come.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+from flodl.errors import CheckpointError
+from flodl.monitor import EpochMetrics, EpochRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import nn
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnfinishedEpoch:
+    """What is known of an epoch before its end; nothing at its beginning."""
+
+    losses: Sequence[float] = (0.0, 0)
+    """Total and count."""
+    scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Total and count by name."""
+    seconds: float = 0.0
+    """Time spent on its steps."""
+
+
+@final
+class EpochTexts:
+    """The epochs of one training as JSON text, each of them put into words once.
+
+    Every checkpoint holds all epochs so far: writing them anew each time would take longer with
+    each epoch, and longer than the epoch in the end.
+    """
+
+    def __init__(self) -> None:
+        self._history: list[str] = []
+        self._records: list[str] = []
+
+    def history(self, epochs: Sequence[EpochMetrics]) -> str:
+        """Return a JSON list; ``epochs`` only ever grows from call to call."""
+        self._history += map(_text, map(_metrics_as_json, epochs[len(self._history) :]))
+        return f"[{','.join(self._history)}]"
+
+    def records(self, epochs: Sequence[EpochRecord]) -> str:
+        """Return a JSON list; ``epochs`` only ever grows from call to call."""
+        self._records += (_text(epoch.as_json()) for epoch in epochs[len(self._records) :])
+        return f"[{','.join(self._records)}]"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopState:
+    """The loop's own part of a checkpoint."""
+
+    history: Sequence[EpochMetrics] = ()
+    records: Sequence[EpochRecord] = ()
+    unfinished: UnfinishedEpoch = field(default_factory=UnfinishedEpoch)
+    frozen: Sequence[str] = ()
+    """Parameters that get no gradient."""
+    evaluating: Sequence[str] = ()
+    """Modules that are in eval mode while the others train."""
+    ledger: Mapping[str, Any] = field(default_factory=lambda: {"sessions": []})
+    grouping: Mapping[str, int] = field(default_factory=dict)
+    """Settings that decide which samples a step sees."""
+
+    def as_json(self, epochs: EpochTexts | None = None) -> dict[str, Any]:
+        """Return the JSON form.
+
+        Args:
+            epochs: Remembers the text of epochs that were written before.
+        """
+        epochs = epochs or EpochTexts()
+        return {
+            "history": epochs.history(self.history),
+            "records": epochs.records(self.records),
+            "unfinished": {
+                "losses": list(self.unfinished.losses),
+                "scalars": {n: [_number(t), c] for n, (t, c) in self.unfinished.scalars.items()},
+                "seconds": self.unfinished.seconds,
+            },
+            "frozen": list(self.frozen),
+            "evaluating": list(self.evaluating),
+            "ledger": dict(self.ledger),
+            "grouping": dict(self.grouping),
+        }
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> LoopState:
+        """Read what :meth:`as_json` wrote.
+
+        Raises:
+            CheckpointError: It is something else.
+        """
+        try:
+            unfinished = form["unfinished"]
+            scalars = {n: (float(t), int(c)) for n, (t, c) in unfinished["scalars"].items()}
+            return cls(
+                history=[_metrics_from_json(metrics) for metrics in json.loads(form["history"])],
+                records=[EpochRecord.from_json(record) for record in json.loads(form["records"])],
+                unfinished=UnfinishedEpoch(
+                    losses=[float(value) for value in unfinished["losses"]],
+                    scalars=scalars,
+                    seconds=float(unfinished["seconds"]),
+                ),
+                frozen=[str(name) for name in form["frozen"]],
+                evaluating=[str(name) for name in form["evaluating"]],
+                ledger=dict(form["ledger"]),
+                grouping={str(name): int(value) for name, value in form["grouping"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"the checkpoint's record of the training is malformed "
+                f"({type(error).__name__}: {error}); resume from another one"
+            ) from error
+
+    def check_grouping(self, grouping: Mapping[str, int], step: int) -> None:
+        """Refuse to go on inside an epoch whose batches would be others.
+
+        Raises:
+            CheckpointError: A setting differs and ``step`` batches of the epoch are done.
+        """
+        changed = [name for name, value in grouping.items() if self.grouping.get(name) != value]
+        if step and changed:
+            name = changed[0]
+            raise CheckpointError(
+                f"the checkpoint was written {step} batches into an epoch with "
+                f"{name}={self.grouping.get(name)}, and now it is {grouping[name]}: the rest of "
+                "the epoch would be other batches; keep the setting, or resume from a checkpoint "
+                "at the end of an epoch"
+            )
+
+    def apply_modes(self, model: nn.Module) -> None:
+        """Freeze the parameters and quiet the modules that were so."""
+        frozen, evaluating = set(self.frozen), set(self.evaluating)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in frozen)
+        for name, module in model.named_modules():
+            module.training = name not in evaluating
+
+
+def modes(model: nn.Module) -> dict[str, list[str]]:
+    """Return which parts of a model are frozen and which in eval mode, as in LoopState."""
+    return {
+        "frozen": [name for name, p in model.named_parameters() if not p.requires_grad],
+        "evaluating": [name for name, module in model.named_modules() if not module.training],
+    }
+
+
+def _text(form: object) -> str:
+    return json.dumps(form, separators=(",", ":"), allow_nan=False)
+
+
+def _number(value: float) -> float | str:
+    """JSON has no nan and no infinities; ``float`` reads their names."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _metrics_as_json(metrics: EpochMetrics) -> dict[str, Any]:
+    form = asdict(metrics)
+    form["avg_loss"] = _number(metrics.avg_loss)
+    form["scalars"] = {name: _number(value) for name, value in metrics.scalars.items()}
+    return form
+
+
+def _metrics_from_json(form: Mapping[str, Any]) -> EpochMetrics:
+    return EpochMetrics(
+        epoch=int(form["epoch"]),
+        avg_loss=float(form["avg_loss"]),
+        scalars={str(name): float(value) for name, value in form["scalars"].items()},
+        epoch_ms=float(form["epoch_ms"]),
+        throughput=float(form["throughput"]),
+        share=[float(part) for part in form["share"]],
+    )

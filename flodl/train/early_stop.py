@@ -1,0 +1,93 @@
+"""Ending a training that gets nowhere any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias, final, get_args
+
+from flodl.graph.trend import Trend
+from flodl.train.callbacks import Callback
+from flodl.train.watched import watched_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flodl.monitor import EpochMetrics
+    from flodl.train.callbacks import TrainingRun
+
+StopMode: TypeAlias = Literal["stalled", "converged", "not improving"]
+
+
+@final
+class EarlyStop(Callback):
+    """Stops when the trend of a metric has settled for several epochs in a row.
+
+    The verdict depends on the history alone, so a resumed training stops where the uninterrupted
+    one would have.
+
+    Args:
+        metric: ``"loss"`` for the mean loss of the epoch, else the name of a scalar.
+        window: Epochs the trend is taken over, at least 2; no verdict before so many are done.
+        tolerance: ``stalled``: the metric changes by less per epoch. ``converged``: its variance
+            is less. Not used for ``not improving``.
+        mode: ``stalled`` (level), ``converged`` (quiet) or ``not improving`` (level or worse).
+        patience: Epochs in a row with that verdict.
+        higher_is_better: The metric improves upwards, as an accuracy does.
+
+    Raises:
+        ValueError: A setting is out of range.
+    """
+
+    def __init__(
+        self,
+        metric: str = "loss",
+        *,
+        window: int = 5,
+        tolerance: float = 1e-3,
+        mode: StopMode = "stalled",
+        patience: int = 1,
+        higher_is_better: bool = False,
+    ) -> None:
+        if mode not in get_args(StopMode):
+            raise ValueError(
+                f"early_stop mode={mode!r}: use one of {', '.join(map(repr, get_args(StopMode)))}"
+            )
+        if window < 2:
+            raise ValueError(f"early_stop window={window!r}: a trend needs at least 2 epochs")
+        if not tolerance > 0:
+            raise ValueError(f"early_stop tolerance={tolerance!r}: it must be greater than 0")
+        if patience < 1:
+            raise ValueError(f"early_stop patience={patience!r}: it must be at least 1")
+        self._metric = metric
+        self._window = window
+        self._tolerance = tolerance
+        self._mode = mode
+        self._patience = patience
+        self._sign = -1.0 if higher_is_better else 1.0
+
+    def on_train_start(self, run: TrainingRun) -> None:
+        """Look at the epochs before a resume: the run may have been about to stop."""
+        self._look(run, run.history)
+
+    def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:
+        """Look at the trend, the epoch just finished included."""
+        self._look(run, (*run.history, metrics))
+
+    def _look(self, run: TrainingRun, epochs: Sequence[EpochMetrics]) -> None:
+        values = [watched_value(epoch, self._metric, "early_stop") for epoch in epochs]
+        if self._settled(values):
+            run.stop(
+                f"{self._metric} {self._mode} over {self._window} epochs"
+                + (f", {self._patience} epochs in a row" if self._patience > 1 else "")
+            )
+
+    def _settled(self, values: Sequence[float]) -> bool:
+        ends = range(len(values), len(values) - self._patience, -1)
+        return all(end >= self._window and self._verdict(values[:end]) for end in ends)
+
+    def _verdict(self, values: Sequence[float]) -> bool:
+        trend = Trend(self._sign * value for value in values)
+        if self._mode == "stalled":
+            return trend.stalled(self._window, self._tolerance)
+        if self._mode == "converged":
+            return trend.converged(self._window, self._tolerance)
+        return not trend.improving(self._window)

@@ -1,0 +1,126 @@
+"""A running average of a model's weights, which often evaluates better than the last weights.
+
+The average after update t is ``a_t = d·a_{t-1} + (1 - d)·w_t`` with ``a_1 = w_1`` (Polyak and
+Juditsky's averaging with exponential forgetting), to the bit what
+``torch.optim.swa_utils.AveragedModel`` computes.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from flodl.errors import ShapeMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor, nn
+
+
+@final
+class WeightAverage:
+    """The exponential moving average of every floating or complex parameter and buffer of a model.
+
+    Args:
+        model: On its device. The names and shapes of its tensors must stay while this lives; a
+            module may put another tensor in the place of a buffer.
+        decay: Weight of the past, in [0, 1): 0.999 looks back over about 1000 steps.
+
+    Raises:
+        ValueError: ``decay`` is out of range.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"ema decay={decay!r}: it must be at least 0 and below 1")
+        named = chain(model.named_parameters(), model.named_buffers())
+        tensors = {n: t for n, t in named if t.is_floating_point() or t.is_complex()}
+        homes = _homes(model)
+        self._decay = float(decay)
+        self._names = list(tensors)
+        self._homes = [homes[name] for name in tensors]
+        self._average = [tensor.detach().clone() for tensor in tensors.values()]
+        self._updates = 0
+        self._applied = False
+
+    @property
+    def decay(self) -> float:
+        """Weight of the past in every update."""
+        return self._decay
+
+    @property
+    def updates(self) -> int:
+        """How many steps the average has seen."""
+        return self._updates
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the weights of the model into the average: once after each optimizer step."""
+        if self._updates == 0:
+            torch._foreach_copy_(self._average, self._weights())
+        else:
+            torch._foreach_lerp_(self._average, self._weights(), 1.0 - self._decay)
+        self._updates += 1
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the model have the averaged weights inside the context, in place; not nested."""
+        if self._applied:
+            raise RuntimeError("applied() inside of applied(): the model has the average already")
+        weights = self._weights()
+        kept = [tensor.detach().clone() for tensor in weights]
+        self._applied = True
+        try:
+            with torch.no_grad():
+                torch._foreach_copy_(weights, self._average)
+            yield
+        finally:
+            for (holder, key), tensor in zip(self._homes, weights, strict=True):
+                holder[key] = tensor
+            with torch.no_grad():
+                torch._foreach_copy_(weights, kept)
+            self._applied = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return ``{"decay", "updates", "tensors": {name: tensor}}``; the tensors are its own."""
+        return {
+            "decay": self._decay,
+            "updates": self._updates,
+            "tensors": dict(zip(self._names, self._average, strict=True)),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved average; the decay stays the one this was made with.
+
+        Raises:
+            ShapeMismatch: It averages other tensors; nothing was changed.
+        """
+        tensors: Mapping[str, Tensor] = state["tensors"]
+        shapes = {n: list(t.shape) for n, t in zip(self._names, self._average, strict=True)}
+        saved = {name: list(tensor.shape) for name, tensor in tensors.items()}
+        if shapes != saved:
+            wrong = sorted(n for n in {*shapes, *saved} if shapes.get(n) != saved.get(n))
+            raise ShapeMismatch(
+                f"the saved weight average does not fit the model at {', '.join(wrong[:3])}"
+                f"{' and more' if wrong[3:] else ''}; build the model the way it was built before"
+            )
+        for name, tensor in zip(self._names, self._average, strict=True):
+            tensor.copy_(tensors[name])
+        self._updates = int(state["updates"])
+
+    def _weights(self) -> list[Tensor]:
+        return [holder[key] for holder, key in self._homes]
+
+
+def _homes(model: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
+    """Where modules keep the tensors of these names: looked up anew, they may be replaced."""
+    homes: dict[str, tuple[dict[str, Any], str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        for holder in (module._parameters, module._buffers):
+            homes |= {f"{path}.{key}" if path else key: (holder, key) for key in holder}
+    return homes

@@ -1,0 +1,121 @@
+"""What a training is to do, checked, and the parts that are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from flodl.monitor import EpochMetrics, Monitor
+    from flodl.monitor.timeline import Timeline
+    from flodl.train.callbacks import Callback
+    from flodl.train.engines.base import LossScaler, TrainFn
+    from flodl.train.rate import Schedule
+    from flodl.train.run_directory import RunDirectory
+    from flodl.train.watched import Best
+
+    ModelFactory: TypeAlias = Callable[[torch.device], nn.Module]
+    OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What an ``epoch_fn`` may look at and change before its epoch begins."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingPlan:
+    """Everything a training needs to know, checked; see ``TrainerBuilder`` for the meaning."""
+
+    model_factory: ModelFactory
+    optimizer_factory: OptimizerFactory
+    train_fn: TrainFn
+    dataset: Any
+    batch_size: int
+    num_epochs: int
+    seed: int = 42
+    device: torch.device | str | None = None
+    loader_options: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = "auto"
+    deterministic: bool = False
+    memory: str = "auto"
+    accumulate: int = 1
+    autocast: torch.dtype | None = None
+    scaler: LossScaler | None = None
+    scheduler: Callable[[int], Schedule] | None = None
+    max_grad_norm: float | None = None
+    ema: float | None = None
+    epoch_fn: Callable[[int, Worker], object] | None = None
+    metrics_fn: Callable[[EpochMetrics], object] | None = None
+    eval_fn: Callable[[Any], Mapping[str, float | Tensor]] | None = None
+    callbacks: tuple[Callback, ...] = ()
+    checkpoint_every: int = 1
+    checkpoint_steps: int | None = None
+    best: Best | None = None
+    checkpoint_fn: Callable[[int, Any], object] | None = None
+    resume: str | os.PathLike[str] | None = None
+    monitor: Monitor | None = None
+    live: tuple[int, str] | None = None
+    timeline: Timeline | None = None
+    progress: bool | None = None
+    run_dir: RunDirectory | None = None
+
+
+def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:
+    """Call a model factory and move what it made to the device.
+
+    Raises:
+        TypeError: It made something that is not a module.
+        ValueError: Some of its parameters have no shape yet.
+    """
+    model = factory(device)
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"the model factory returned a {type(model).__name__}, not a torch.nn.Module"
+        )
+    lazy = [name for name, p in model.named_parameters() if is_lazy(p)]
+    if lazy:
+        raise ValueError(
+            f"the parameters of the model have no shape yet ({', '.join(lazy[:3])}"
+            f"{' and more' if lazy[3:] else ''}): call it once on an example, such as "
+            "model(torch.zeros(2, features)), before the model factory returns it"
+        )
+    return model.to(device)
+
+
+def build_optimizer(factory: OptimizerFactory, model: nn.Module) -> torch.optim.Optimizer:
+    """Call an optimizer factory with the parameters of a model that is on its device.
+
+    Raises:
+        TypeError: It made something that is not an optimizer.
+    """
+    optimizer = factory(list(model.parameters()))
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"the optimizer factory returned a {type(optimizer).__name__}, not a "
+            "torch.optim.Optimizer"
+        )
+    return optimizer
+
+
+def optimizer_steps(batches: int, accumulate: int) -> int:
+    """Optimizer steps of an epoch: its last group of batches may be smaller."""
+    return -(-batches // accumulate)

@@ -1,0 +1,228 @@
+"""Telling those who watch a training: monitor, progress line, timeline, time ledger."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import TYPE_CHECKING, Any, final
+
+from flodl import log
+from flodl.errors import FlodlError
+from flodl.monitor.formats import format_duration
+from flodl.monitor.records import StepSeries
+from flodl.train.handle import introduce
+from flodl.train.progress import Progress, ProgressStyle, progress_style
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import nn
+
+    from flodl.monitor import EpochMetrics, EpochRecord, Monitor
+    from flodl.monitor.ledger import TimeLedger
+    from flodl.train.losses import LossLog
+    from flodl.train.metrics import ScalarLog
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.run_directory import EndState
+
+_SERIES_PERIOD = 1.0
+"""Seconds between two deliveries of step values: a curve that moves, for hardly any work."""
+
+
+@final
+class Reporter:
+    """Passes on what a training measures, at the pace each of the watchers wants.
+
+    Args:
+        plan: Says who watches.
+        monitor: Takes epochs and step values; None for nobody.
+        ledger: Where the time went.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        monitor: Monitor | None,
+        ledger: TimeLedger,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._plan = plan
+        self._monitor = monitor
+        self._ledger = ledger
+        self._clock = clock
+        self._progress = Progress(plan.num_epochs, _style(plan, monitor))
+        self._facts: dict[str, object] = {}
+
+    def introduce(
+        self, model: nn.Module, facts: Mapping[str, object], records: Sequence[EpochRecord]
+    ) -> None:
+        """Tell the monitor what is trained and how, and open the live page.
+
+        Args:
+            model: What is trained.
+            facts: How the steps are carried out.
+            records: The epochs of the run that this one continues.
+        """
+        self.tell_facts(facts)
+        if self._monitor is None:
+            return
+        introduce(model, self._monitor)
+        if records:
+            self._monitor.restore(records)
+        if self._plan.run_dir is not None:
+            self._plan.run_dir.attach(self._monitor)
+        if self._plan.live is not None:
+            port, host = self._plan.live
+            self._monitor.serve(port, host)
+
+    def records(self) -> Sequence[EpochRecord]:
+        """The epochs as the monitor has them."""
+        return self._monitor.history if self._monitor is not None else ()
+
+    def tell_facts(self, facts: Mapping[str, object]) -> None:
+        """Tell how the steps are carried out, where that has changed."""
+        if facts == self._facts:
+            return
+        self._facts = dict(facts)
+        if self._monitor is not None:
+            self._monitor.set_metadata({"engine": self._facts})
+        if self._plan.run_dir is not None:
+            try:
+                self._plan.run_dir.add_environment({"engine": self._facts})
+            except FlodlError as failure:
+                log.warning(str(failure))
+
+    def begin_epoch(
+        self,
+        epoch: int,
+        *,
+        steps: int,
+        done: int,
+        first_step: int,
+        losses: LossLog,
+        scalars: ScalarLog,
+    ) -> float:
+        """Start an epoch.
+
+        Args:
+            epoch: Counted from 0.
+            steps: Batches of the whole epoch.
+            done: Those done before a resume.
+            first_step: Optimizer steps done before.
+            losses: Of this epoch.
+            scalars: Of this epoch.
+
+        Returns:
+            When :meth:`tick` wants to be called first.
+        """
+        now = self._clock()
+        self._losses, self._scalars = losses, scalars
+        self._next_step, self._untold = first_step, list[float]()
+        self._progress.begin(
+            epoch, steps=steps, done=done, batch_size=self._plan.batch_size, now=now
+        )
+        self._series_due = now + _SERIES_PERIOD
+        self._progress_due = now + self._progress.period
+        if self._plan.timeline is not None:
+            self._plan.timeline.event("epoch_start", epoch=epoch)
+        return min(self._series_due, self._progress_due)
+
+    def tick(self, done: int) -> float:
+        """Tell what is due, ``done`` batches of the epoch being done.
+
+        Returns:
+            When the next call is due.
+
+        Raises:
+            DivergedError: A loss is not finite.
+        """
+        now = self._clock()
+        if now >= self._series_due:
+            self._tell_series(wait=False)
+            self._series_due = now + _SERIES_PERIOD
+        if now >= self._progress_due:
+            self._progress.update(done, self._losses.latest, now)
+            self._progress_due = now + self._progress.period
+        return min(self._series_due, self._progress_due)
+
+    def end_steps(self) -> None:
+        """Tell the rest of the step values and clear the progress line."""
+        self._tell_series(wait=True)
+        self._progress.erase()
+
+    def end_epoch(self, metrics: EpochMetrics) -> None:
+        """Tell a finished epoch."""
+        if self._plan.timeline is not None:
+            self._plan.timeline.event("epoch_end", epoch=metrics.epoch, loss=metrics.avg_loss)
+        if self._monitor is not None:
+            self._monitor.log_ledger(self._ledger.seconds())
+            self._monitor.log(metrics.epoch, metrics.epoch_ms / 1000, metrics)
+
+    def finish(self, state: EndState, epochs: int, error: BaseException | None) -> None:
+        """Tell the end to the monitor and the run directory, and where the time went."""
+        self._progress.erase()
+        try:
+            if self._monitor is not None:
+                self._monitor.log_ledger(self._ledger.seconds())
+                self._monitor.finish(state)
+                self._tell_time()
+        finally:
+            if self._plan.run_dir is not None:
+                _finish_run(self._plan, state, epochs, error)
+
+    def _tell_series(self, *, wait: bool) -> None:
+        if wait:
+            self._losses.check()
+        values = self._untold + self._losses.take()
+        size = self._plan.accumulate
+        # Several batches make one optimizer step; at the end of an epoch perhaps fewer.
+        whole = len(values) if wait else len(values) // size * size
+        values, self._untold = values[:whole], values[whole:]
+        if size > 1:
+            groups = (values[at : at + size] for at in range(0, whole, size))
+            values = [math.fsum(group) / len(group) for group in groups]
+        steps = range(self._next_step, self._next_step + len(values))
+        self._next_step += len(values)
+        pieces = [StepSeries("loss", steps, values)] if values else []
+        for name, at, recorded in self._scalars.take(wait=wait):
+            pieces.append(_by_step(name, at, recorded))
+        if self._monitor is not None and pieces:
+            self._monitor.log_steps(pieces)
+
+    def _tell_time(self) -> None:
+        if log.enabled(log.Verbosity.VERBOSE):
+            for line in self._ledger.table().splitlines():
+                log.verbose(f"  {line}")
+            return
+        spent = sorted(self._ledger.seconds().items(), key=lambda item: -item[1])
+        total = self._ledger.total
+        parts = [f"{name} {part / total:.0%}" for name, part in spent if part >= 0.01 * total > 0]
+        if parts:
+            log.msg(f"  time: {format_duration(total)}  {'  '.join(parts)}")
+
+
+def _style(plan: TrainingPlan, monitor: Monitor | None) -> ProgressStyle:
+    # Without a monitor nobody asked to be told of epochs, so only a terminal is worth a line.
+    style = progress_style(sys.stdout)
+    if plan.progress is False or (plan.progress is None and monitor is None and style == "lines"):
+        return "none"
+    return style
+
+
+def _by_step(name: str, steps: list[int], values: list[float]) -> StepSeries:
+    """One value per step: the mean of those recorded within it."""
+    sums: dict[int, tuple[float, int]] = {}
+    for step, value in zip(steps, values, strict=True):
+        total, count = sums.get(step, (0.0, 0))
+        sums[step] = total + value, count + 1
+    return StepSeries(name, list(sums), [total / count for total, count in sums.values()])
+
+
+def _finish_run(plan: Any, state: EndState, epochs: int, error: BaseException | None) -> None:
+    try:
+        plan.run_dir.finish(state, epochs=epochs, error=error)
+    except FlodlError as failure:
+        # The end of the training itself is what the caller must hear of.
+        log.warning(str(failure))

@@ -1,0 +1,100 @@
+"""Putting newly made parts where an earlier training stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from torch import Tensor
+
+from flodl import log
+from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.errors import RunDirectoryError
+from flodl.train.continuation import LoopState
+from flodl.train.training_state import Position, TrainingState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from flodl.train.assembly import Assembly
+    from flodl.train.plan import TrainingPlan
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a training begins."""
+
+    position: Position = field(default_factory=lambda: Position(0, 0, 0))
+    state: LoopState = field(default_factory=LoopState)
+    generators: dict[str, Any] | None = None
+    source: Path | None = None
+    """The checkpoint; None where the training begins anew."""
+
+    def rewind_generators(self) -> None:
+        """Let random numbers go on where they were, whatever was drawn since the resume."""
+        if self.generators is not None:
+            set_generator_states(self.generators)
+
+
+def resume_source(plan: TrainingPlan) -> Path | None:
+    """Return the checkpoint to go on from; None to begin anew.
+
+    A run directory that was made to continue another one says so itself.
+
+    Raises:
+        RunDirectoryError: ``"last"`` was asked for and no run directory looks for it.
+    """
+    if plan.resume is not None and plan.resume != "last":
+        return Path(plan.resume)
+    source = plan.run_dir.resume_source() if plan.run_dir is not None else None
+    if source is None and plan.resume == "last":
+        raise RunDirectoryError(
+            "resume('last'): the newest run is looked for when the run directory is made; make it "
+            "with RunDirectory.create(root, resume='last') and give it to .run_dir(…), or name "
+            "the last.fdl"
+        )
+    return source
+
+
+def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int], object]) -> Start:
+    """Restore the parts of a training; nothing where it begins anew.
+
+    Args:
+        plan: Says from where.
+        assembly: The parts, as newly made.
+        before_epoch: Called with the epoch to continue in its midst: what it sets up outside of
+            the parts is in no checkpoint, and what it changes in them is restored again.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged or belongs to another training.
+    """
+    source = resume_source(plan)
+    if source is None:
+        return Start()
+    rates = [float(group["lr"]) for group in assembly.optimizer.param_groups]
+    restored = TrainingState.restore(source, assembly.parts({}))
+    position = restored.position
+    state = LoopState.from_json(restored.extra)
+    state.check_grouping({"accumulate": plan.accumulate}, position.step)
+    if position.step:
+        before_epoch(position.epoch)
+        TrainingState.restore(source, assembly.parts({}))
+    state.apply_modes(assembly.model)
+    if assembly.schedule is not None:
+        # A schedule keeps the ratios that the rates had at the very beginning.
+        _set_rates(assembly.optimizer, rates)
+    within = f" and {position.step} batches" if position.step else ""
+    log.msg(f"  resumed from {source} after {position.epoch} complete epochs{within}")
+    return Start(position, state, generator_states(), source)
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

@@ -1,0 +1,38 @@
+"""Counting the steps that a loss scaler left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from flodl.train.engines.base import LossScaler
+
+
+@final
+class CountedScaler:
+    """A loss scaler that counts: behaves as the one inside it.
+
+    Attributes:
+        skipped: Optimizer steps left out because a gradient was not finite.
+    """
+
+    def __init__(self, scaler: LossScaler) -> None:
+        self._scaler = scaler
+        self.skipped = 0
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """Return the loss times the scale."""
+        return self._scaler.scale(loss)
+
+    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> bool:
+        """Unscale, clip and step unless a gradient is not finite; tell whether it stepped."""
+        stepped = self._scaler.step(optimizer, clip_norm=clip_norm)
+        self.skipped += not stepped
+        return stepped
+
+    def update(self) -> None:
+        """Adjust the scale."""
+        self._scaler.update()

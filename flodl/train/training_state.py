@@ -1,0 +1,402 @@
+"""A training at one step boundary: taken while it runs, written later, continued from exactly."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import torch
+from torch import Tensor, nn
+
+from flodl.checkpoint import persistent_buffers
+from flodl.checkpoint.container import TRAINING_PREFIX
+from flodl.checkpoint.generators import (
+    check_generator_states,
+    generator_states,
+    set_generator_states,
+)
+from flodl.checkpoint.optimizer import describe_optimizer, read_optimizer
+from flodl.checkpoint.snapshot import snapshot
+from flodl.checkpoint.store import tensors_by_name
+from flodl.checkpoint.training import TrainingFile, describe_training, save_training_file
+from flodl.errors import CheckpointError
+from flodl.graph import Graph
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+
+class HasState(Protocol):
+    """What keeps its state in a mapping, as torch's optimizers and schedulers do."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state: tensors, numbers, strings, and lists, tuples and mappings of them."""
+
+    def load_state_dict(self, state: Any) -> object:
+        """Continue from such a state."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """Everything of a training that changes from step to step.
+
+    Attributes:
+        model: Its parameters and persistent buffers are kept, and of its graphs what they carry
+            from one call to the next, their metrics and their counters.
+        optimizer: Any that :func:`flodl.save_optimizer_state` can save.
+        loader: Where the batches come from; its position is kept.
+        scaler: The gradient scaler of fp16.
+        average: The running average of the weights.
+        schedule: The learning-rate schedule; kept if it has a ``state_dict``.
+        extra: Whatever else the loop wants back: numbers, strings, tensors, and lists, tuples and
+            mappings of them.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loader: HasState | None = None
+    scaler: HasState | None = None
+    average: HasState | None = None
+    schedule: object | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a training has come.
+
+    Attributes:
+        epoch: Complete epochs: the number of the epoch that is under way, counted from 0.
+        step: Steps done in that epoch.
+        global_step: Optimizer steps done in the whole run.
+    """
+
+    epoch: int
+    step: int
+    global_step: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """A copy of a training's state in host memory, which training cannot reach any more.
+
+    Attributes:
+        position: When it was taken.
+        metrics: What was measured last.
+        tensors: Of the model by qualified name, and of everything else.
+        description: All else, as JSON data; None where only the model could be taken.
+        structural_hash: That of the model, if it has one.
+        label: Name of the model.
+    """
+
+    position: Position
+    metrics: Mapping[str, float]
+    tensors: dict[str, Tensor]
+    description: Mapping[str, object] | None
+    structural_hash: str | None
+    label: str
+
+    @classmethod
+    def capture(
+        cls,
+        parts: Parts,
+        position: Position,
+        metrics: Mapping[str, float] | None = None,
+        *,
+        reuse: TrainingState | None = None,
+    ) -> TrainingState:
+        """Copy the state of a training; call it between two steps, on the training thread.
+
+        Args:
+            parts: What to copy.
+            position: How far they have come.
+            metrics: What was measured last; kept for people.
+            reuse: A state that nobody needs any more: its memory is overwritten.
+
+        Raises:
+            ValueError: A part holds an object that a checkpoint cannot keep.
+        """
+        named = _model_tensors(parts.model)
+        facts = {
+            "position": [position.epoch, position.step, position.global_step],
+            "random": generator_states(),
+            "carried": _carried_state(parts.model),
+            "observed": {path: g.observed_state() for path, g in _graphs(parts.model).items()},
+            "states": {name: part.state_dict() for name, part in _stateful(parts).items()},
+            "extra": parts.extra,
+        }
+        description = describe_training(facts, named)
+        prefix = f"{TRAINING_PREFIX}optimizer/"
+        description["optimizer"] = describe_optimizer(parts.optimizer, prefix, named)
+        return cls._of(parts.model, named, description, position, metrics, reuse)
+
+    @classmethod
+    def capture_model(
+        cls,
+        model: nn.Module,
+        position: Position,
+        metrics: Mapping[str, float] | None = None,
+        *,
+        reuse: TrainingState | None = None,
+    ) -> TrainingState:
+        """Copy the model alone; the file can be loaded, but no training resumed from it."""
+        return cls._of(model, _model_tensors(model), None, position, metrics, reuse)
+
+    @classmethod
+    def _of(
+        cls,
+        model: nn.Module,
+        named: dict[str, Tensor],
+        description: Mapping[str, object] | None,
+        position: Position,
+        metrics: Mapping[str, float] | None,
+        reuse: TrainingState | None,
+    ) -> TrainingState:
+        tensors = snapshot(named, reuse.tensors if reuse is not None else None)
+        label = str(getattr(model, "label", None) or "")
+        return cls(position, dict(metrics or {}), tensors, description, _hash(model), label)
+
+    def write(
+        self, path: str | os.PathLike[str], *, config: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the state to one file, atomically; any thread may do it.
+
+        Raises:
+            CheckpointError: The file cannot be written.
+        """
+        finite = {name: v if math.isfinite(v) else None for name, v in self.metrics.items()}
+        facts = {"epoch": self.position.epoch, "step": self.position.step}
+        save_training_file(
+            path,
+            self.tensors,
+            self.description,
+            self.structural_hash,
+            label=self.label,
+            config=config,
+            metadata={
+                **{name: str(value) for name, value in facts.items()},
+                "metrics": json.dumps(finite),
+            },
+        )
+
+    @staticmethod
+    @torch.no_grad()
+    def restore(path: str | os.PathLike[str], parts: Parts) -> Restored:
+        """Put newly made parts into the state of a file; an error leaves them as they were.
+
+        The generators of torch, Python and NumPy go on from where they were, too: the next step
+        is the one that would have followed.
+
+        Args:
+            path: A file of :meth:`write`.
+            parts: Made the way those of the file were made; ``extra`` is not looked at.
+
+        Raises:
+            ArchitectureMismatch: The model is another one.
+            ShapeMismatch: Likewise.
+            CheckpointError: The file is damaged or holds no training, or another part is not the
+                one that was saved: optimizer, parameter groups, data, scaler, average, schedule.
+        """
+        file = TrainingFile.open(path)
+        try:
+            position = _position(file.value("position"))
+            values = file.model_values(_model_tensors(parts.model), _hash(parts.model))
+            described = file.description["optimizer"]
+            optimizer = read_optimizer(described, parts.optimizer, file.tensor, file.where)
+            random = file.value("random")
+            check_generator_states(random)
+            carried = _checked_carried(file.value("carried"), parts.model)
+            observed = file.value("observed")
+            if not isinstance(observed, dict) or observed.keys() != _graphs(parts.model).keys():
+                raise ValueError("it has observations of graphs that the model has not")
+            states = _checked_states(file, parts)
+            extra = file.value("extra")
+            if not isinstance(extra, dict):
+                raise ValueError("extra is no mapping")
+            with ExitStack() as undo:
+                for name, part in _stateful(parts).items():
+                    _load(part, states[name], undo)
+                _load(parts.optimizer, optimizer, undo)
+                for path, graph in _graphs(parts.model).items():
+                    undo.callback(graph.set_observed_state, graph.observed_state())
+                    graph.set_observed_state(observed[path])
+                undo.callback(set_generator_states, generator_states())
+                set_generator_states(random)
+                undo.pop_all()
+        except CheckpointError:
+            raise
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            IndexError,
+            RuntimeError,
+            OverflowError,
+        ) as problem:
+            raise CheckpointError(
+                f"{file.where} has a damaged training state: {problem}"
+            ) from problem
+        for tensor, value in values:
+            tensor.copy_(value)
+        for graph, state in carried:
+            graph.set_carried_state(state)
+        return Restored(position, extra)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Where a training goes on.
+
+    Attributes:
+        position: How far it had come.
+        extra: What the loop had given in :attr:`Parts.extra`.
+    """
+
+    position: Position
+    extra: dict[str, Any]
+
+
+def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    return tensors_by_name(
+        model.named_parameters(remove_duplicate=False), persistent_buffers(model, tied=True)
+    )
+
+
+def _hash(model: nn.Module) -> str | None:
+    identify = getattr(model, "structural_hash", None)
+    return str(identify()) if callable(identify) else None
+
+
+def _stateful(parts: Parts) -> dict[str, Any]:
+    """The parts beside model and optimizer that have a state."""
+    named = {
+        "loader": parts.loader,
+        "scaler": parts.scaler,
+        "average": parts.average,
+        "schedule": parts.schedule,
+    }
+    return {name: p for name, p in named.items() if callable(getattr(p, "state_dict", None))}
+
+
+def _load(part: Any, state: Any, undo: ExitStack) -> None:
+    former = copy.deepcopy(part.state_dict())
+    undo.callback(part.load_state_dict, former)
+    part.load_state_dict(state)
+
+
+def _position(value: Any) -> Position:
+    match value:
+        case [int(epoch), int(step), int(global_step)] if min(value) >= 0:
+            return Position(epoch, step, global_step)
+    raise ValueError("its position is no epoch with steps")
+
+
+# --- What graphs carry from one call to the next --------------------------------------------
+
+
+def _graphs(model: nn.Module) -> dict[str, Graph]:
+    """The graphs in a model, by path; any of them may keep values between calls."""
+    return {path: m for path, m in model.named_modules() if isinstance(m, Graph)}
+
+
+def _carried_state(model: nn.Module) -> dict[str, list[Tensor | None]]:
+    carried = {path: list(graph.carried_state()) for path, graph in _graphs(model).items()}
+    return {path: values for path, values in carried.items() if any(v is not None for v in values)}
+
+
+def _checked_carried(saved: Any, model: nn.Module) -> list[tuple[Graph, tuple[Tensor | None, ...]]]:
+    graphs = _graphs(model)
+    if not isinstance(saved, dict) or not saved.keys() <= graphs.keys():
+        raise ValueError("it carries values of graphs that the model has not")
+    checked = []
+    for path, graph in graphs.items():
+        slots = len(graph.carried_state())
+        values = saved.get(path, [None] * slots)
+        if len(values) != slots or not all(v is None or isinstance(v, Tensor) for v in values):
+            raise ValueError(f"what graph {path or 'at the top'} carries is not one tensor per tag")
+        home = next((p.device for p in graph.parameters()), torch.device("cpu"))
+        checked.append((graph, tuple(v if v is None else v.to(home) for v in values)))
+    return checked
+
+
+# --- Parts with a state_dict ----------------------------------------------------------------
+
+_REMEDIES = {
+    "loader": "give the Trainer the data it was given before",
+    "scaler": "use a gradient scaler exactly where the saved training did",
+    "average": "average the weights (ema) exactly where the saved training did",
+    "schedule": "use the scheduler of the saved training",
+}
+_POSITION = ("epoch", "batch")
+"""Keys of a loader's state that change while it runs; all others say what it loads."""
+
+
+def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
+    """The states of the file, one for every part that takes one, of the form it has itself."""
+    states = file.value("states")
+    stateful = _stateful(parts)
+    if not isinstance(states, dict):
+        raise ValueError("its states are no mapping")
+    for name, remedy in _REMEDIES.items():
+        if (name in states) != (name in stateful):
+            verb = ("has", "this training has none") if name in states else ("lacks", "it has one")
+            raise CheckpointError(
+                f"{file.where} {verb[0]} the state of a {name} and {verb[1]}: {remedy}"
+            )
+    for name, part in stateful.items():
+        current = part.state_dict()
+        if name == "loader":
+            _check_same_data(file.where, states[name], current)
+        if problem := _difference(states[name], current, name):
+            raise CheckpointError(
+                f"{file.where} does not fit this training: {problem}; {_REMEDIES[name]}"
+            )
+    return states
+
+
+def _check_same_data(where: str, saved: Any, current: Mapping[str, Any]) -> None:
+    if not isinstance(saved, dict):
+        raise ValueError("the state of its loader is no mapping")
+    others = [
+        f"{key} was {saved[key]!r} and is {value!r}"
+        for key, value in current.items()
+        if key not in _POSITION and key in saved and saved[key] != value
+    ]
+    if others:
+        raise CheckpointError(
+            f"{where} belongs to a training with other data: {'; '.join(others)}. The batches that "
+            f"are left would be others: {_REMEDIES['loader']}"
+        )
+
+
+def _difference(saved: Any, current: Any, path: str) -> str | None:
+    """Say where two states differ in form; None where one can take the place of the other."""
+    if isinstance(current, dict) and isinstance(saved, dict):
+        if saved.keys() != current.keys():
+            odd = sorted(map(str, saved.keys() ^ current.keys()))
+            return f"only one of the file and the {path} has {', '.join(odd[:3])}"
+        problems = (_difference(saved[key], current[key], f"{path}.{key}") for key in current)
+        return next((problem for problem in problems if problem), None)
+    if isinstance(current, Tensor) and isinstance(saved, Tensor):
+        if saved.shape == current.shape and saved.dtype == current.dtype:
+            return None
+        return (
+            f"{path} is {saved.dtype} {list(saved.shape)} in the file and "
+            f"{current.dtype} {list(current.shape)} here"
+        )
+    if saved is None or current is None or _kind(saved) == _kind(current):
+        return None
+    return f"{path} is a {type(saved).__name__} in the file and a {type(current).__name__} here"
+
+
+def _kind(value: object) -> object:
+    return float if isinstance(value, bool | int | float) else type(value)

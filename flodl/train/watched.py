@@ -1,0 +1,59 @@
+"""A metric that decides something: which epoch is the best, when a training ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flodl.monitor import EpochMetrics
+
+
+def watched_value(metrics: EpochMetrics, name: str, watcher: str) -> float:
+    """Return a metric of an epoch.
+
+    Args:
+        metrics: Of the epoch.
+        name: ``"loss"`` for the mean loss, else the name of a scalar.
+        watcher: Who wants to know, for the message.
+
+    Raises:
+        ValueError: The epoch did not report it.
+    """
+    if name == "loss":
+        return metrics.avg_loss
+    if name not in metrics.scalars:
+        known = ", ".join(map(repr, ("loss", *metrics.scalars)))
+        raise ValueError(
+            f"{watcher} watches {name!r}, which epoch {metrics.epoch} did not report; it has "
+            f"{known}"
+        )
+    return metrics.scalars[name]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Tells which epoch is the best so far.
+
+    Attributes:
+        metric: ``"loss"`` for the mean loss of the epoch, else the name of a scalar.
+        higher_is_better: The metric improves upwards, as an accuracy does.
+    """
+
+    metric: str
+    higher_is_better: bool = False
+
+    def reached(self, history: Sequence[EpochMetrics]) -> bool:
+        """Whether the last epoch is better than all before it; of equal ones the first counts.
+
+        Raises:
+            ValueError: An epoch did not report the metric.
+        """
+        sign = -1.0 if self.higher_is_better else 1.0
+        values = [sign * watched_value(epoch, self.metric, "keep_best") for epoch in history]
+        before = [value for value in values[:-1] if not math.isnan(value)]
+        return not math.isnan(values[-1]) and all(values[-1] < value for value in before)
