@@ -13,6 +13,7 @@ BUILTINS = {
     "skill": "Teach a coding assistant to port models to flodl",
     "api-ref": "Print the reference of flodl's classes and functions",
     "list": "List every command of the project, one per line",
+    "runs": "List, compare, watch and clear away past and present runs",
     "why": "Explain one value: every place that sets it, and which one wins",
     "config": "Show the manifest's values with their places, or change one",
     "schema": "Look after what fdl knows about the arguments of programs",

@@ -326,6 +326,112 @@ _SCHEMA = Builtin(
     ),
 )
 
+_RUN = _optional(
+    "run",
+    "`last` (the usual one), `best:METRIC`, a name or its beginning, or a path",
+    completer="runs",
+)
+_PLACES = _optional(
+    "path",
+    "Runs or folders of runs, instead of every `output.dir` of the manifest",
+    type="path",
+    variadic=True,
+)
+_PLACES.shape = "list"
+_STATE = Parameter(
+    "state",
+    shape="optional",
+    completer="run-states",
+    help="Only runs in this state: running, complete, interrupted, diverged, failed or dead",
+)
+
+_RUNS = Builtin(
+    "runs",
+    children=(
+        Builtin(
+            "list",
+            "List the runs, newest first",
+            parameters=(
+                _PLACES,
+                _STATE,
+                Parameter(
+                    "best",
+                    shape="optional",
+                    completer="metrics",
+                    help="Best value of this metric first; `margin:max` says where better lies",
+                ),
+                _JSON,
+            ),
+            handler="fdl.commands.runs:list_",
+            notes="A run is dead when it calls itself running and its process is gone.",
+        ),
+        Builtin(
+            "show",
+            "Show one run: metrics, configuration with its origins, environment, files",
+            parameters=(_RUN, _JSON),
+            handler="fdl.commands.runs:show",
+        ),
+        Builtin(
+            "compare",
+            "Show what tells runs apart; a star marks the best value of each metric",
+            parameters=(
+                Parameter(
+                    "runs",
+                    kind="arg",
+                    shape="list",
+                    variadic=True,
+                    completer="runs",
+                    help="Two or more runs, named as in `fdl runs show`",
+                ),
+                _JSON,
+            ),
+            handler="fdl.commands.runs:compare",
+        ),
+        Builtin(
+            "open",
+            "Open a run's report in the browser; without a display, print its path",
+            parameters=(_RUN, _flag("print", "Print the path and open nothing")),
+            handler="fdl.commands.runs:open_",
+        ),
+        Builtin(
+            "tail",
+            "Print the end of a run's log",
+            parameters=(
+                _RUN,
+                _flag("follow", "Go on with every new line until the run has ended", "f"),
+                Parameter("lines", type="int", default=10, short="l", help="Lines to begin with"),
+                _flag("metrics", "The table of metrics instead of the log"),
+            ),
+            handler="fdl.commands.runs:tail",
+            notes="With --follow the exit code is 0 when the run completes, else 1.",
+        ),
+        Builtin(
+            "clean",
+            "List the runs that would go, with their sizes, and remove them when you agree",
+            parameters=(
+                _PLACES,
+                Parameter(
+                    "keep",
+                    type="int",
+                    shape="optional",
+                    help="The newest N of each folder stay",
+                ),
+                Parameter(
+                    "older-than",
+                    shape="optional",
+                    help="Only runs that began longer ago: 30d, 12h, 2w",
+                ),
+                _STATE,
+                _flag("yes", "Remove without asking", "y"),
+                _DRY_RUN,
+            ),
+            handler="fdl.commands.runs:clean",
+            notes="All that is given has to apply. A run that is running stays, and so does what "
+            "a link leads to.",
+        ),
+    ),
+)
+
 REGISTRY = {
     builtin.name: builtin
     for builtin in (
@@ -383,6 +489,7 @@ REGISTRY = {
             handler="fdl.commands.api_ref:api_ref",
         ),
         Builtin("list", parameters=(_JSON,), handler="fdl.commands.list:list_"),
+        _RUNS,
         Builtin(
             "why",
             parameters=(

@@ -8,6 +8,7 @@ A parameter of :mod:`fdl.commands.registry` names one of these as its ``complete
 from __future__ import annotations
 
 import os
+from itertools import islice
 
 from fdl.errors import FdlError, ManifestError
 
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
     from fdl.dispatch.walk import Level
     from fdl.libtorch.catalog import Artifact
     from fdl.project import Project
+    from fdl.run_directory.run import Run
 
     Values = Iterable[tuple[str, str]]
     Source = Callable[["Asked"], Values]
+
+
+_MEASURED_RUNS = 20
 
 
 class Asked:
@@ -37,6 +42,11 @@ class Asked:
         self._project = project
         self.before = before
         self.text = text
+
+    @property
+    def known_project(self) -> Project | None:
+        """The project under the active environment, or None."""
+        return self._project
 
     @property
     def project(self) -> Project:
@@ -138,6 +148,29 @@ def libtorch_sources(_asked: Asked) -> Values:
     return [("archive", "The official archive"), ("wheel", "torch's Python package, through pip")]
 
 
+def runs(asked: Asked) -> Values:
+    """Names of the runs, newest first, and the words for some of them."""
+    found = _runs(asked)
+    if found:
+        yield "last", f"The newest: {found[0].name}"
+    for run in found:
+        yield run.name, run.state
+    for name in _metric_names(found):
+        yield f"best:{name}", "The best of all epochs"
+
+
+def run_states(_asked: Asked) -> Values:
+    """The states a run can be in."""
+    from fdl.run_directory.run import STATES
+
+    return [(state, "") for state in STATES]
+
+
+def metrics(asked: Asked) -> Values:
+    """The metrics that runs have measured."""
+    return [(name, "") for name in _metric_names(_runs(asked))]
+
+
 SOURCES: dict[str, Source] = {
     "command-line": command_line,
     "cuda-versions": cuda_versions,
@@ -146,7 +179,10 @@ SOURCES: dict[str, Source] = {
     "layers": layers,
     "libtorch-names": libtorch_names,
     "libtorch-sources": libtorch_sources,
+    "metrics": metrics,
     "programs": programs,
+    "run-states": run_states,
+    "runs": runs,
     "torch-versions": torch_versions,
     "variants": variants,
 }
@@ -171,6 +207,18 @@ def _artifacts() -> list[Artifact]:
     from fdl.libtorch.catalog import artifacts, default_version, this_platform
 
     return artifacts(default_version(), this_platform())
+
+
+def _runs(asked: Asked) -> list[Run]:
+    from fdl.run_directory.find import folders, search
+
+    return search(folders(asked.known_project))
+
+
+def _metric_names(found: Iterable[Run]) -> Iterable[str]:
+    """Of the newest runs only: a completion does not read hundreds of tables."""
+    newest = islice(found, _MEASURED_RUNS)
+    return dict.fromkeys(name for run in newest for name in run.metrics.names)
 
 
 def _overlay(directory: str, env: str) -> str:

@@ -114,7 +114,10 @@ class Planner:
 
         Raises:
             ManifestError: The entry, its variables, or its container cannot be had.
+            UsageError: ``FDL_MEMORY`` is no known word.
         """
+        from fdl.dispatch.heap import keep_heap
+
         argv, flags = entry_argv(level, preset)
         entry = level.entry
         plan = Plan(
@@ -132,6 +135,7 @@ class Planner:
         )
         scopes = level.scopes
         self._give_variables(plan, (*scopes, level.commands[preset]) if preset else scopes)
+        keep_heap(plan, scopes, self.surroundings.variables)
         if schema is not None and not schema.origins:
             _yield_to_variables(plan, schema, {} if plan.service else self.surroundings.variables)
         if plan.service:

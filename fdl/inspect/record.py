@@ -57,8 +57,7 @@ def explain(path: str, asked: str) -> list[Field]:
     Raises:
         FdlError: Nothing is recorded there, or not this field.
     """
-    record, where = _read(path)
-    known = [_field(name, entry) for name, entry in _entries(record, ())]
+    known, where = _fields(path)
     if not asked:
         return [field for _, field in known]
     argument = asked.removeprefix("--").replace("-", "_")
@@ -78,6 +77,25 @@ def explain(path: str, asked: str) -> list[Field]:
             hint=f"did you mean `{close}`?" if close else f"it records: {names or 'nothing'}",
         )
     return found
+
+
+def recorded(path: str) -> dict[str, Field]:
+    """What a run was configured with, by the names of the program's own arguments.
+
+    Args:
+        path: As for :func:`explain`.
+
+    Raises:
+        FdlError: Nothing is recorded there.
+    """
+    known, _ = _fields(path)
+    return dict(known)
+
+
+def _fields(path: str) -> tuple[list[tuple[str, Field]], str]:
+    """Name and field of every recorded value, and the file that holds them."""
+    record, where = _read(path)
+    return [_field(name, entry) for name, entry in _entries(record, ())], where
 
 
 def _last(name: str) -> str:

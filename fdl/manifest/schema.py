@@ -34,6 +34,7 @@ _NAMED_MODES = (
     *(f"{backend}-{policy}" for backend in _BACKENDS for policy in _AVERAGING),
 )
 _SOLO = "solo-"
+_MEMORY = ("auto", "default")
 
 _SCALAR: Rule = {"type": ["string", "number", "boolean"]}
 _ENV_FILE: Rule = {
@@ -365,6 +366,12 @@ ROOT = Section(
         "The program of this folder: `python main.py`. It gets the settings below as flags.",
     ),
     Key("docker", Text(), "Docker compose service in which `entry` runs."),
+    Key(
+        "memory",
+        OneOf(*_MEMORY),
+        "Whether `entry` keeps freed memory for its next step (`auto`, where the system can), or "
+        "has the system's own heap (`default`); the variable `FDL_MEMORY` is stronger.",
+    ),
     Key(
         "env",
         Variables(),

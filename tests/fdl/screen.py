@@ -40,7 +40,9 @@ class _Faint(pyte.Screen):
 def typed(*args: str, cwd: Path, columns: int, env: Mapping[str, str]) -> tuple[int, str]:
     """Type ``fdl ARGS`` on a terminal that wide; exit code and the raw text it received."""
     program = _SIZED.replace("LINES", str(_LINES)).replace("COLUMNS", str(columns))
-    with Terminal(*args, cwd=cwd, env=env, program=program) as terminal:
+    # A test runner may tell its workers a width of its own.
+    own = {"COLUMNS": "", **env}
+    with Terminal(*args, cwd=cwd, env=own, program=program) as terminal:
         return terminal.finish(), terminal.text
 
 

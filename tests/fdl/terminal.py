@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests import fork_server
+
 # Makes the terminal on stdin the controlling one, as a login does, then becomes fdl.
 _ON_TERMINAL = """
 import fcntl, os, sys, termios
@@ -117,12 +119,9 @@ def outside_container(
     *args: str, cwd: Path, env: Mapping[str, str] | None = None, terminal: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Type ``fdl ARGS`` on a machine that is no container itself."""
-    return subprocess.run(
-        [sys.executable, "-c", _OUTSIDE.replace("TERMINAL", str(terminal)), *args],
+    return fork_server.python(
+        *("-c", _OUTSIDE.replace("TERMINAL", str(terminal)), *args),
         cwd=cwd,
         env={**os.environ, **_QUIET, **(env or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=PATIENCE,
     )

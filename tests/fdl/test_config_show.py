@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fdl.dispatch.heap import KEPT_HEAP
 from tests.conftest import Fdl, Project
 
 MANIFEST = """
@@ -300,7 +301,11 @@ def test_a_command_shows_its_sections_its_argv_and_where_they_come_from(
     argv = "python main.py --epochs 1 --lr 0.1 --model linear --lr 0.5"
     assert shown == {
         "entry": "python main.py",
-        "env": {"HF_HOME": "/data", "FDL_PROJECT_ROOT": str(root)},
+        "env": {
+            "HF_HOME": "/data",
+            "GLIBC_TUNABLES": ":".join(f"{name}={value}" for name, value in KEPT_HEAP.items()),
+            "FDL_PROJECT_ROOT": str(root),
+        },
         "training": {"epochs": 1, "lr": 0.5},
         "options": {"model": "linear", "workers": 8},
         "argv": argv.split(),
@@ -313,6 +318,7 @@ def test_a_command_shows_its_sections_its_argv_and_where_they_come_from(
     assert comments == {
         "entry": "train/fdl.yml:1",
         "HF_HOME": "fdl.yml:1",
+        "GLIBC_TUNABLES": "fdl",
         "FDL_PROJECT_ROOT": "fdl",
         "epochs": "train/fdl.yml:9, preset quick (overrides train/fdl.yml:2)",
         "lr": "command line (overrides train/fdl.yml:2, schema default)",

@@ -17,6 +17,9 @@ class Args(FdlArgs):
     lr: float = option(default=3e-3, help="Learning rate of AdamW")
     seed: int = option(default=42, help="Decides the initial weights and the order of the data")
     output: str = option(default="runs/train", help="Folder that receives this run's folder")
+    resume: str | None = option(default="last", help="Run to continue: its folder, or the last one")
+    live: int | None = option(default=0, help="Port of the live page; 0 takes a free one")
+    engine: str = option(default="auto", help="auto, eager, compiled or cuda_graph")
 
 
 def build_model() -> Graph:
@@ -62,9 +65,12 @@ def main(args: Args) -> None:
         .batch_size(args.batch_size)
         .num_epochs(args.epochs)
         .seed(args.seed)
+        .engine(args.engine)
         .eval_fn(evaluate)
     )
-    with RunDirectory.create(args.output, config=args.resolved()) as run:
+    if args.live is not None:
+        trainer.live(args.live)
+    with RunDirectory.create(args.output, config=args.resolved(), resume=args.resume) as run:
         trained = trainer.run_dir(run).run()
     last = trained.poll_metrics()[-1]
     print(f"accuracy {last.scalars['accuracy']:.1%} on held-out digits")

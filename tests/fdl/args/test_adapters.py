@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -11,6 +10,7 @@ import pytest
 from fdl.args import expose
 from fdl.schema.contract import parse
 from fdl.secrets import REDACTED
+from tests import fork_server
 
 ARGPARSE = """
     import argparse
@@ -120,7 +120,7 @@ def program(tmp_path):
     def run(text: str, *words: str) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "main.py"
         script.write_text(dedent(text))
-        return subprocess.run([sys.executable, script, *words], capture_output=True, text=True)
+        return fork_server.python(str(script), *words)
 
     return run
 

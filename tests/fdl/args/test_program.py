@@ -13,6 +13,7 @@ import pytest
 from fdl import FdlArgs, arg, option
 from fdl.schema.contract import ContractError, parse
 from fdl.secrets import REDACTED
+from tests import fork_server
 
 PROGRAM = """
     from pathlib import Path
@@ -73,12 +74,7 @@ def program(tmp_path):
     def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         hidden = ("FDL_PLAN", "LR", "FORCE_COLOR", "NO_COLOR", "FLODL_COLOR")
         base = {name: value for name, value in os.environ.items() if name not in hidden}
-        return subprocess.run(
-            [sys.executable, str(script), *words],
-            capture_output=True,
-            text=True,
-            env={**base, "COLUMNS": "80", **env},
-        )
+        return fork_server.python(str(script), *words, env={**base, "COLUMNS": "80", **env})
 
     return run
 

@@ -13,7 +13,6 @@ from tests.fdl.libtorch.archives import archive, is_whole
 from tests.fdl.libtorch.conftest import TORCH, offer
 
 SIZE = 3_000_000
-KILLS = 30
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
@@ -82,8 +81,9 @@ def test_two_installs_of_different_variants_do_not_disturb_each_other(
     assert lock.count("blake3") == 2
 
 
+@pytest.mark.parametrize("kills", [12, pytest.param(60, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_the_store_is_right_and_the_next_call_continues(
-    start, libtorch, store, mirror
+    start, libtorch, store, mirror, kills
 ):
     content = archive(TORCH, "cpu", size=SIZE)
     resource = offer(mirror, TORCH, "cpu", content=content, drip=(150_000, 0.02))
@@ -93,7 +93,7 @@ def test_killed_at_any_moment_the_store_is_right_and_the_next_call_continues(
     duration = time.monotonic() - began
     moments = random.Random(4)
     killed = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         if folder.exists():
             assert is_whole(folder, TORCH, "cpu", size=SIZE)
             assert libtorch("remove", "precompiled/cpu").exit == 0
@@ -107,7 +107,7 @@ def test_killed_at_any_moment_the_store_is_right_and_the_next_call_continues(
         shown = libtorch("list")
         assert shown.exit == 0
         assert shown.out.startswith("precompiled/cpu") == folder.exists()
-    assert killed >= KILLS // 3
+    assert killed >= kills // 3
 
     resource.drip = None
     done = libtorch("install", "cpu", "--torch", TORCH)

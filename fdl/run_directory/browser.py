@@ -1,0 +1,38 @@
+"""Showing a file in the browser of whoever sits here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def show(file: Path, environ: Mapping[str, str]) -> bool:
+    """Open a file with the program this desktop has for it.
+
+    Returns:
+        Whether one was started; without a display, or without such a program, nothing is.
+    """
+    if sys.platform == "win32":
+        os.startfile(file)  # noqa: S606 - the user's own report
+        return True
+    if sys.platform == "darwin":
+        opener = "open"
+    elif environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"):
+        opener = "xdg-open"
+    else:
+        return False
+    program = shutil.which(opener, path=environ.get("PATH"))
+    if program is None:
+        return False
+    done = subprocess.run(
+        [program, str(file)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return done.returncode == 0

@@ -1,0 +1,138 @@
+"""Which runs may go, and removing them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdl.errors import FdlError, UsageError
+from fdl.run_directory.run import CONFIG, RECORD, RUNNING, STATES, Run, read
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_AGE = re.compile(r"(\d+)([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+class Rule:
+    """What decides that a run goes; all that is given has to apply.
+
+    Args:
+        keep: How many of the newest stay, whatever else applies, in each folder of runs.
+        older_than: An age such as ``30d``: only runs that began earlier go.
+        state: Only runs in this state go.
+
+    Raises:
+        UsageError: Nothing is given, or something is no age, number or state.
+    """
+
+    def __init__(
+        self, keep: int | None = None, older_than: str | None = None, state: str | None = None
+    ) -> None:
+        if keep is None and older_than is None and state is None:
+            raise UsageError(
+                "nothing says which runs go",
+                hint="give --keep N, --older-than AGE or --state STATE",
+            )
+        if keep is not None and keep < 0:
+            raise UsageError(f"--keep takes 0 or more, not {keep}")
+        if state == RUNNING:
+            raise UsageError("a run that is running is never removed", hint="stop it first")
+        self._keep = keep or 0
+        self._age = age(older_than) if older_than is not None else None
+        self._state = require_state(state) if state is not None else None
+
+    def choose(self, runs: Sequence[Run], now: datetime) -> list[Run]:
+        """The runs that go, of runs listed newest first."""
+        chosen = []
+        seen: dict[Path, int] = {}
+        for run in runs:
+            folder = run.path.parent
+            seen[folder] = seen.get(folder, 0) + 1
+            if seen[folder] > self._keep and self._applies(run, now):
+                chosen.append(run)
+        return chosen
+
+    def _applies(self, run: Run, now: datetime) -> bool:
+        if run.state == RUNNING or not _is_removable(run.path):
+            return False
+        if self._state is not None and run.state != self._state:
+            return False
+        return self._age is None or (run.started is not None and now - run.started > self._age)
+
+
+def age(text: str) -> timedelta:
+    """``30d``, ``12h``, ``2w`` as a span of time.
+
+    Raises:
+        UsageError: It is none.
+    """
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"`{text}` is no age", hint="a number and s, m, h, d or w: 30d is thirty days"
+        )
+    try:
+        return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        return timedelta.max
+
+
+def require_state(word: str) -> str:
+    """``word``, where it is a state of a run.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if word in STATES:
+        return word
+    from fdl.suggest import nearest
+
+    close = nearest(word, STATES)
+    hint = f"did you mean `{close}`?" if close else f"one of {', '.join(STATES)}"
+    raise UsageError(f"`{word}` is no state of a run", hint=hint)
+
+
+def _is_removable(path: Path) -> bool:
+    """Whether a path is a folder of its own: what a link leads to belongs to somebody else."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def remove(run: Run) -> bool:
+    """Delete a run's folder; links in it go, what they lead to stays.
+
+    What makes it a run directory goes last, so that one whose removal was interrupted is still
+    found and can be removed again.
+
+    Returns:
+        False where it is a run no longer, or one that runs: nothing was removed.
+
+    Raises:
+        FdlError: Something in it cannot be deleted.
+    """
+    current = read(run.path)
+    if current is None or current.state == RUNNING or not _is_removable(run.path):
+        return False
+    try:
+        with os.scandir(run.path) as entries:
+            others = [entry for entry in entries if entry.name not in (RECORD, CONFIG)]
+        for entry in others:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                Path(entry.path).unlink()
+        # Without its record it is no run any more; whatever else remains is an empty shell.
+        (run.path / CONFIG).unlink()
+        (run.path / RECORD).unlink()
+        run.path.rmdir()
+    except OSError as problem:
+        raise FdlError(
+            f"{problem.filename or run.path} cannot be deleted: {problem.strerror}",
+            hint="check the permissions of its folder, then run the command again",
+        ) from None
+    return True

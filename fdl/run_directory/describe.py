@@ -1,0 +1,272 @@
+"""Everything about one run, and what tells several runs apart."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fdl.errors import FdlError
+from fdl.inspect.record import recorded
+from fdl.run_directory.find import shortened
+from fdl.run_directory.metrics import Metric
+from fdl.run_directory.text import duration, number, printable, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fdl.output import Palette
+    from fdl.run_directory.metrics import Best
+    from fdl.run_directory.run import Run
+
+_ABSENT = "-"
+_BEST_MARK = "*"
+_LONGEST = 60
+
+
+class Setting(NamedTuple):
+    """One recorded value of a run, fit for print, and where it came from."""
+
+    value: object
+    origin: str
+
+
+def settings(run: Run) -> dict[str, Setting]:
+    """The run's configuration: name of the program's argument -> value, without its secrets.
+
+    Raises:
+        FdlError: Its ``config.json`` cannot be read.
+    """
+    return {
+        name: Setting(field.value, field.top.place or field.top.source)
+        for name, field in recorded(str(run.path)).items()
+    }
+
+
+def environment(run: Run) -> dict[str, object]:
+    """What the run depended on beside its configuration: dotted name -> value.
+
+    An empty mapping says nothing.
+    """
+    return dict(_flat(run.environment(), ""))
+
+
+def _flat(content: Mapping[str, Any], prefix: str) -> list[tuple[str, object]]:
+    found: list[tuple[str, object]] = []
+    for key, value in content.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{prefix}{key}.")
+        else:
+            found.append((f"{prefix}{key}", value))
+    return found
+
+
+def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
+    """A run as JSON data; ``whole`` adds configuration, environment and files."""
+    summary: dict[str, object] = {
+        "name": run.name,
+        "path": str(run.path),
+        "state": run.state,
+        "started": run.record["started"],
+        "finished": run.record.get("finished"),
+        "seconds": run.seconds,
+        "epochs": run.epochs,
+        "resumed_from": run.resumed_from or None,
+        "error": run.error or None,
+        "metrics": _finite(run.metrics.last()),
+    }
+    if whole:
+        summary["best"] = {
+            name: _best_json(best)
+            for name in run.metrics.names
+            if (best := run.metrics.best(Metric.parse(name)))
+        }
+        summary["config"] = {name: one._asdict() for name, one in settings(run).items()}
+        summary["environment"] = run.environment()
+        summary["files"] = dict(run.files())
+    return summary
+
+
+def _best_json(best: Best) -> dict[str, object]:
+    return {**_finite({"value": best.value}), "epoch": best.epoch}
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no word for nan and infinity."""
+    return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
+
+
+def page(run: Run, palette: Palette) -> str:
+    """Everything about a run, in sections."""
+    facts = [
+        ("path", str(shortened(run.path))),
+        ("state", run.state + (f" (process {run.record.get('pid')})" if _names(run) else "")),
+        ("started", str(run.record["started"])),
+        ("finished", str(run.record.get("finished") or "")),
+        ("time", duration(run.seconds)),
+        ("epochs", str(run.epochs)),
+        ("resumed from", run.resumed_from),
+        ("error", run.error),
+        ("resume with", f"--resume {shortened(run.path)}" if run.is_resumable else ""),
+    ]
+    config = [(name, shown(one.value), one.origin) for name, one in settings(run).items()]
+    rows = [(name, shown(value)) for name, value in environment(run).items()]
+    files = [(name, size(count)) for name, count in run.files()]
+    sections: list[tuple[str, Sequence[tuple[str, ...]]]] = [
+        ("", [fact for fact in facts if fact[1]]),
+        ("Metrics", _metric_rows(run)),
+        ("Configuration", config),
+        ("Environment", rows),
+        ("Files", files),
+    ]
+    blocks = []
+    for title, found in sections:
+        if found:
+            lines = table([tuple(printable(cell) for cell in row) for row in found])
+            indented = [f"  {line}" if title else line for line in lines]
+            blocks.append("\n".join([palette.bold(f"{title}:"), *indented] if title else lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _names(run: Run) -> bool:
+    return run.state == "running" and isinstance(run.record.get("pid"), int)
+
+
+def _metric_rows(run: Run) -> list[tuple[str, ...]]:
+    last = run.metrics.last()
+    rows: list[tuple[str, ...]] = []
+    for name in run.metrics.names:
+        best = run.metrics.best(Metric.parse(name))
+        now = number(last[name]) if name in last else _ABSENT
+        rows.append((name, now, f"best {number(best.value)} (epoch {best.epoch})" if best else ""))
+    return rows
+
+
+def shown(value: object) -> str:
+    """A recorded value in one short piece of text."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+class Comparison:
+    """What tells several runs apart.
+
+    Attributes:
+        runs: The runs, in the order of the columns.
+        config: Configuration that differs: name -> one setting per run, None where it has none.
+        environment: The same of the environment, with plain values.
+        metrics: Metric -> one best value per run, None where it has none.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self.config = _differing([settings(run) for run in runs])
+        self.environment = _differing([environment(run) for run in runs])
+        names = dict.fromkeys(name for run in runs for name in run.metrics.names)
+        parsed = {name: Metric.parse(name) for name in names}
+        self.metrics = {
+            name: [run.metrics.best(metric) for run in runs] for name, metric in parsed.items()
+        }
+
+    def winners(self, name: str) -> list[int]:
+        """The runs, by their place, that have the best value of a metric."""
+        metric = Metric.parse(name)
+        ranks = [metric.rank(best.value) if best else None for best in self.metrics[name]]
+        known = [rank for rank in ranks if rank is not None]
+        # One value alone has won nothing.
+        return (
+            [place for place, rank in enumerate(ranks) if rank == min(known)] if known[1:] else []
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """The comparison as JSON data."""
+        return {
+            "runs": [as_json(run) for run in self.runs],
+            "config": {
+                name: [one._asdict() if one else None for one in row]
+                for name, row in self.config.items()
+            },
+            "environment": {name: list(row) for name, row in self.environment.items()},
+            "metrics": {
+                name: {
+                    "values": [_best_json(best) if best else None for best in row],
+                    "best": self.winners(name),
+                }
+                for name, row in self.metrics.items()
+            },
+        }
+
+    def page(self, palette: Palette) -> str:
+        """The comparison as tables; a ``*`` marks the best value of each metric."""
+        heads = ("", *map(printable, _told_apart(self.runs)))
+        facts = [
+            ("state", *(run.state for run in self.runs)),
+            ("epochs", *(str(run.epochs) for run in self.runs)),
+            ("time", *(duration(run.seconds) for run in self.runs)),
+        ]
+        sections = [
+            ("Metrics, best of all epochs", [self._metric_row(name) for name in self.metrics]),
+            ("Configuration that differs", [_config_row(*item) for item in self.config.items()]),
+            ("Environment that differs", [_plain_row(*item) for item in self.environment.items()]),
+        ]
+        # One table, so that the columns of all sections line up.
+        body = [*facts, *(row for _, rows in sections for row in rows)]
+        first, *lines = table([heads, *body])
+        blocks = ["\n".join([palette.bold(first), *lines[: len(facts)]])]
+        place = len(facts)
+        for title, rows in sections:
+            if rows:
+                own = lines[place : place + len(rows)]
+                blocks.append("\n".join([palette.bold(f"{title}:"), *own]))
+            place += len(rows)
+        return "\n\n".join(blocks) + "\n"
+
+    def _metric_row(self, name: str) -> tuple[str, ...]:
+        winners = self.winners(name)
+        cells = [
+            f"{number(best.value)} @{best.epoch}{_BEST_MARK if place in winners else ''}"
+            if best
+            else _ABSENT
+            for place, best in enumerate(self.metrics[name])
+        ]
+        return (printable(name), *cells)
+
+
+def _told_apart(runs: Sequence[Run]) -> list[str]:
+    """The runs' names, which are short; their paths where two have the same name."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(shortened(run.path)) for run in runs]
+
+
+def _config_row(name: str, row: Sequence[Setting | None]) -> tuple[str, ...]:
+    cells = [f"{shown(one.value)}  {one.origin}" if one else _ABSENT for one in row]
+    return (printable(name), *map(printable, cells))
+
+
+def _plain_row(name: str, row: Sequence[object]) -> tuple[str, ...]:
+    cells = [_ABSENT if value is None else shown(value) for value in row]
+    return (printable(name), *map(printable, cells))
+
+
+def _differing(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The names whose values are not the same everywhere; another origin alone is no difference."""
+    names = dict.fromkeys(name for record in records for name in record)
+    found = {}
+    for name in names:
+        row = [record.get(name) for record in records]
+        plain = [one.value if isinstance(one, Setting) else one for one in row]
+        absent = [name not in record for record in records]
+        if any(value != plain[0] for value in plain) or any(absent):
+            found[name] = row
+    return found
+
+
+def require_several(runs: Sequence[Run]) -> None:
+    """Refuse to compare a run with itself.
+
+    Raises:
+        FdlError: There are fewer than two different runs.
+    """
+    if len({run.path.resolve() for run in runs}) < len(runs) or len(runs) < 2:
+        raise FdlError(
+            "a comparison takes two or more different runs", hint="fdl runs compare RUN RUN"
+        )

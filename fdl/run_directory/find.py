@@ -1,0 +1,206 @@
+"""Where runs lie, and which run a word means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdl.errors import FdlError, UsageError
+from fdl.run_directory.metrics import Metric
+from fdl.run_directory.run import Run, flaw, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from fdl.dispatch.walk import Level
+    from fdl.project import Project
+
+USUAL_FOLDER = "runs"
+"""Where runs are looked for when no manifest says it."""
+
+_BEST = "best:"
+# `runs` holds `runs/train`, which holds the runs.
+_DEPTH = 2
+_MOST_CANDIDATES = 5
+_TRAIN_OR_NAME = "train first, or look into another folder: fdl runs list FOLDER"
+
+
+def folders(project: Project | None) -> list[Path]:
+    """The folders of runs: every ``output.dir`` of the project, else ``runs``.
+
+    Of a program whose schema is known, the default of its ``--output`` counts as well.
+
+    Raises:
+        ManifestError: The project's own manifest is broken.
+    """
+    root = Path(project.directory) if project else Path.cwd()
+    named = dict.fromkeys(_declared(project)) if project else {}
+    return [root / one for one in named] or [root / USUAL_FOLDER]
+
+
+def _declared(project: Project) -> Iterator[str]:
+    from fdl.commands import BUILTINS, HIDDEN
+    from fdl.dispatch.classify import PATH, PRESET
+    from fdl.dispatch.survey import survey
+    from fdl.dispatch.walk import enter
+
+    top = project.level()
+    yield from _of_level(top)
+    levels: dict[tuple[str, ...], Level] = {(): top}
+    for entry in survey(top, project.child, (*BUILTINS, *HIDDEN)):
+        *above, name = entry.names
+        if entry.kind == PRESET:
+            yield from _output_dir(entry.spec)
+        elif entry.kind == PATH:
+            level = levels[tuple(above)]
+            levels[entry.names] = enter(level, name, project.child)
+            yield from _of_level(levels[entry.names])
+
+
+def _of_level(level: Level) -> Iterator[str]:
+    yield from _output_dir(level.manifest.node)
+    if not level.entry:
+        return
+    from fdl.schema import known
+
+    schema = known(level)
+    output = schema.options.get("output") if schema else None
+    if output and isinstance(output.default, str) and output.default:
+        yield output.default
+
+
+def _output_dir(node: object) -> Iterator[str]:
+    from fdl.manifest import Node
+
+    output = node.get("output") if isinstance(node, Node) else None
+    if output and (folder := output.text("dir")):
+        yield folder
+
+
+def search(places: Iterable[Path]) -> list[Run]:
+    """The runs in some folders, newest first; a place may also be a run itself.
+
+    Names that begin with a dot are passed over: runs being made, and what is none of ours.
+    """
+    found: dict[str, Run] = {}
+    for place in places:
+        for run in _below(place, _DEPTH):
+            found.setdefault(os.path.realpath(run.path), run)
+    return sorted(found.values(), key=lambda run: (run.age, str(run.path)), reverse=True)
+
+
+def _below(place: Path, depth: int) -> Iterator[Run]:
+    run = read(place)
+    if run is not None:
+        yield run
+        return
+    if depth == 0:
+        return
+    try:
+        with os.scandir(place) as entries:
+            names = sorted(
+                entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()
+            )
+    except OSError:
+        return
+    for name in names:
+        yield from _below(place / name, depth - 1)
+
+
+def choose(word: str, places: Sequence[Path]) -> Run:
+    """The run that a word means.
+
+    Args:
+        word: ``last``, ``best:METRIC``, the path of a run or of a folder of runs (its newest), a
+            name, or the beginning of one.
+        places: Folders where names are looked for.
+
+    Raises:
+        FdlError: It means no run, or several.
+    """
+    if os.sep in word or "/" in word or word in (".", ".."):
+        return _at(Path(word))
+    runs = search(places)
+    if word == "last":
+        if not runs:
+            raise _none(places)
+        return runs[0]
+    if word.startswith(_BEST):
+        return _best(Metric.parse(word.removeprefix(_BEST)), runs, places)
+    exact = [run for run in runs if run.name == word]
+    fitting = exact or [run for run in runs if run.name.startswith(word)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        shown = ", ".join(str(shortened(run.path)) for run in fitting[:_MOST_CANDIDATES])
+        more = len(fitting) - _MOST_CANDIDATES
+        raise UsageError(
+            f"`{word}` means {len(fitting)} runs: {shown}{f' and {more} more' if more > 0 else ''}",
+            hint="type more of the name, or the run's path",
+        )
+    if Path(word).is_dir():
+        return _at(Path(word))
+    for place in places:
+        _refuse_broken(place / word)
+    if not runs:
+        raise _none(places)
+    raise UsageError(f"no run is called `{word}`", hint="`fdl runs list` names them all")
+
+
+def _at(path: Path) -> Run:
+    runs = search([path])
+    if not runs:
+        _refuse_broken(path)
+        what = "is no run and holds none" if path.is_dir() else "does not exist"
+        raise UsageError(f"{path} {what}", hint="`fdl runs list` names the project's runs")
+    return runs[0]
+
+
+def _refuse_broken(path: Path) -> None:
+    problem = flaw(path)
+    if problem:
+        raise FdlError(
+            f"{shortened(path)} {problem}", hint="restore it from a copy, or remove the folder"
+        )
+
+
+def _best(metric: Metric, runs: list[Run], places: Sequence[Path]) -> Run:
+    ranked = by_metric(metric, runs)
+    if ranked:
+        return ranked[0]
+    if not runs:
+        raise _none(places)
+    raise unmeasured(metric, runs)
+
+
+def by_metric(metric: Metric, runs: Iterable[Run]) -> list[Run]:
+    """The runs that measured a metric, the best one first; of equals the newest."""
+    values = [(run, best) for run in runs if (best := run.metrics.best(metric))]
+    return [run for run, best in sorted(values, key=lambda pair: metric.rank(pair[1].value))]
+
+
+def unmeasured(metric: Metric, runs: Iterable[Run]) -> UsageError:
+    """The error that no run measured a metric."""
+    from fdl.suggest import nearest
+
+    names = dict.fromkeys(name for run in runs for name in run.metrics.names)
+    close = nearest(metric.name, names)
+    hint = f"they measured: {', '.join(names)}" if names else "none has finished an epoch"
+    return UsageError(
+        f"no run measured `{metric.name}`", hint=f"did you mean `{close}`?" if close else hint
+    )
+
+
+def _none(places: Sequence[Path]) -> FdlError:
+    shown = ", ".join(str(shortened(place)) for place in places)
+    return FdlError(f"there are no runs in {shown}", hint=_TRAIN_OR_NAME)
+
+
+def shortened(path: Path) -> Path:
+    """A path as seen from the working directory, where that is no detour."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):
+        return path
+    return path if relative.startswith("..") else Path(relative)

@@ -1,0 +1,99 @@
+"""The lines of a file that a run writes, as they come."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from fdl.errors import FdlError
+from fdl.run_directory.run import METRICS, RUNNING, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from fdl.run_directory.run import Run
+
+_PAUSE_SECONDS = 0.2
+# Asking for a run's state reads files and asks the system; nobody sees half a second.
+_LOOKS_PER_STATE = 3
+
+
+def last_lines(file: Path, count: int) -> list[str]:
+    """The last lines of a run's file, without their ends; of a table also its heading.
+
+    Raises:
+        FdlError: The file cannot be read.
+    """
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError as problem:
+        run = file.parent.name
+        raise FdlError(
+            f"{run} has no {file.name} to read: {problem.strerror}", hint=f"fdl runs show {run}"
+        ) from None
+    return _end(text.splitlines(), file, count)
+
+
+def _end(lines: list[str], file: Path, count: int) -> list[str]:
+    end = lines[-count:] if count > 0 else []
+    if file.name == METRICS and len(end) < len(lines):
+        return [lines[0], *end]
+    return end
+
+
+def follow(
+    run: Run, file: Path, count: int, pause: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """What :func:`last_lines` gives, then every new line, until the run has ended.
+
+    A file that was written anew is told from its beginning. The generator's value is the run's
+    final state.
+
+    Args:
+        run: The run.
+        file: One of its files; it may come into being later.
+        count: How many of the lines that are there already.
+        pause: Waits for seconds.
+    """
+    source = _Growing(file)
+    yield from _end(source.lines(), file, count)
+    looks = 0
+    while True:
+        looks += 1
+        current = read(run.path) if looks % _LOOKS_PER_STATE == 1 else run
+        # Read after the state: what a run has written before its end is there by now.
+        yield from source.lines(rest=current is None or current.state != RUNNING)
+        if current is None or current.state != RUNNING:
+            return
+        pause(_PAUSE_SECONDS)
+
+
+class _Growing:
+    """A text file that grows, or is replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        self._offset = 0
+        self._partial = b""
+
+    def lines(self, *, rest: bool = False) -> list[str]:
+        """The whole lines since the last call; with ``rest`` also one that is not ended."""
+        try:
+            with self._path.open("rb") as stream:
+                status = os.fstat(stream.fileno())
+                identity = (status.st_dev, status.st_ino)
+                if identity != self._file or status.st_size < self._offset:
+                    self._file, self._offset, self._partial = identity, 0, b""
+                stream.seek(self._offset)
+                data = stream.read()
+        except OSError:
+            data = b""
+        self._offset += len(data)
+        *whole, self._partial = (self._partial + data).split(b"\n")
+        if rest and self._partial:
+            whole.append(self._partial)
+            self._partial = b""
+        return [line.decode("utf-8", "replace").rstrip("\r") for line in whole]

@@ -1,0 +1,119 @@
+"""The table of a run's metrics, and which of two values is the better one."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from fdl.errors import UsageError
+
+_RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
+_FIRST = ("epoch", "duration_s")
+
+LOWEST, HIGHEST = DIRECTIONS = ("min", "max")
+
+_HIGHER_IS_BETTER = (
+    "acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "map", "mcc", "ndcg",
+    "precision", "psnr", "r2", "recall", "return", "reward", "rouge", "score", "ssim",
+    "throughput", "top1", "top5",
+)  # fmt: skip
+
+
+class Best(NamedTuple):
+    """A metric's best value and the epoch, from 1, that reached it first."""
+
+    value: float
+    epoch: int
+
+
+class Metrics:
+    """Metrics of a run by epoch.
+
+    Attributes:
+        names: Metrics in the order of the table.
+        epochs: The last epoch of the table, counted from 1; 0 without one.
+    """
+
+    def __init__(self, names: list[str], rows: list[tuple[int, dict[str, float]]]) -> None:
+        self.names = names
+        self._rows = rows
+
+    @classmethod
+    def read(cls, file: Path) -> Metrics:
+        """Read ``metrics.csv``; empty where there is none, and without lines cut off or broken."""
+        try:
+            with file.open(encoding="utf-8", errors="replace", newline="") as stream:
+                table = [row for row in csv.reader(stream) if row]
+        except (OSError, csv.Error):
+            table = []
+        heading, *lines = table or [[]]
+        # Resource columns stand last: a metric may have the name of one.
+        end = len(heading) - len(_RESOURCES)
+        if tuple(heading[:2]) != _FIRST or tuple(heading[end:]) != _RESOURCES:
+            return cls([], [])
+        names = heading[2:end]
+        rows = []
+        for line in lines:
+            if len(line) != len(heading) or not line[0].isdecimal():
+                continue
+            cells = zip(names, line[2:end], strict=True)
+            rows.append((int(line[0]), {name: _number(cell) for name, cell in cells if cell}))
+        return cls(names, rows)
+
+    @property
+    def epochs(self) -> int:
+        """The last epoch of the table."""
+        return max((epoch for epoch, _ in self._rows), default=0)
+
+    def last(self) -> dict[str, float]:
+        """The metrics of the last epoch, in the table's order."""
+        return self._rows[-1][1] if self._rows else {}
+
+    def best(self, metric: Metric) -> Best | None:
+        """The best value of a metric over all epochs; nan is none."""
+        found = [
+            Best(row[metric.name], epoch)
+            for epoch, row in self._rows
+            if not math.isnan(row.get(metric.name, math.nan))
+        ]
+        return min(found, key=lambda one: (metric.rank(one.value), one.epoch), default=None)
+
+
+class Metric(NamedTuple):
+    """A metric and where its better values lie."""
+
+    name: str
+    higher: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Metric:
+        """Read ``val_loss``, ``val_loss:min`` or ``margin:max``.
+
+        Without a direction the name decides: an accuracy, a score and their like are better when
+        they are higher, everything else when it is lower.
+
+        Raises:
+            UsageError: The text names no metric.
+        """
+        name, colon, direction = text.rpartition(":")
+        if colon and direction in DIRECTIONS:
+            text = name
+        if not text:
+            raise UsageError("no metric is named", hint="such as val_loss, or margin:max")
+        if colon and direction in DIRECTIONS:
+            return cls(text, direction == HIGHEST)
+        words = text.lower().replace("/", "_").replace(".", "_").replace("-", "_").split("_")
+        return cls(text, any(word in _HIGHER_IS_BETTER for word in words))
+
+    def rank(self, value: float) -> float:
+        """What grows as the value gets worse."""
+        return -value if self.higher else value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

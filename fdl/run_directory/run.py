@@ -1,0 +1,199 @@
+"""One run directory, read from its files."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any
+
+from fdl.run_directory.metrics import Metrics
+from fdl.run_directory.process import is_gone
+
+RECORD = "run.json"
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
+METRICS = "metrics.csv"
+LOG = "training.log"
+REPORT = "report.html"
+LATEST = "last.fdl"
+CHECKPOINTS = (LATEST, "best.fdl", "model.fdl")
+
+RUNNING, DEAD = "running", "dead"
+STATES = (RUNNING, "complete", "interrupted", "diverged", "failed", DEAD)
+"""What a run can be; ``dead`` says that it calls itself running, and its process is gone."""
+
+_MAX_BYTES = 16 << 20
+_NAME_LENGTH = len("2026-01-31T10-00-00")
+
+
+class Run:
+    """One run.
+
+    Attributes:
+        path: Its folder, as it was found.
+        record: What ``run.json`` says.
+        state: One of :data:`STATES`.
+    """
+
+    def __init__(self, path: Path, record: dict[str, Any]) -> None:
+        self.path = path
+        self.record = record
+        self.state: str = record["state"]
+        if self.state == RUNNING and is_gone(record):
+            self.state = DEAD
+
+    @property
+    def name(self) -> str:
+        """The folder's name: when the run began."""
+        return self.path.name
+
+    @property
+    def age(self) -> tuple[float, int]:
+        """Orders runs by their beginning; a second one of the same second ends in ``-2``."""
+        attempt = self.name[_NAME_LENGTH + 1 :]
+        began = self.started.timestamp() if self.started else 0.0
+        return began, int(attempt) if attempt.isdecimal() else 1
+
+    @property
+    def started(self) -> datetime | None:
+        """When it began."""
+        return _moment(self.record.get("started"))
+
+    @property
+    def finished(self) -> datetime | None:
+        """When it ended; None while it runs, or when nobody recorded its end."""
+        return _moment(self.record.get("finished"))
+
+    @property
+    def seconds(self) -> float | None:
+        """From its beginning to its end; so far, for one that runs; None where nobody knows."""
+        if self.started is None:
+            return None
+        end = self.finished
+        if end is None and self.state == RUNNING:
+            end = datetime.now().astimezone()
+        if end is None:
+            end = self._last_sign
+        return max((end - self.started).total_seconds(), 0.0) if end else None
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that it completed, as far as its files tell."""
+        recorded = self.record.get("epochs")
+        counted = self.metrics.epochs
+        return max(recorded if isinstance(recorded, int) else 0, counted)
+
+    @property
+    def resumed_from(self) -> str:
+        """What it continues, as recorded: a checkpoint or a run's folder; or empty."""
+        origin = self.record.get("resumed_from")
+        return origin if isinstance(origin, str) else ""
+
+    @property
+    def predecessor(self) -> str:
+        """The name of the run it continues, or empty."""
+        origin = PurePath(self.resumed_from)
+        return origin.parent.name if origin.suffix == ".fdl" else origin.name
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether it stopped on the way, and left a state to go on from."""
+        stopped = self.state in ("interrupted", "failed", DEAD)
+        return stopped and (self.path / LATEST).is_file()
+
+    @property
+    def error(self) -> str:
+        """What went wrong, or empty."""
+        error = self.record.get("error")
+        return error if isinstance(error, str) else ""
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Its table of metrics; empty before the first epoch."""
+        return Metrics.read(self.path / METRICS)
+
+    def environment(self) -> dict[str, Any]:
+        """What ``environment.json`` says; empty where it is missing or broken."""
+        return read_json(self.path / ENVIRONMENT) or {}
+
+    def files(self) -> list[tuple[str, int]]:
+        """Name and bytes of everything in the folder, sorted; links are not followed."""
+        found = []
+        for folder, folders, names in os.walk(self.path):
+            folders.sort()
+            for name in names:
+                file = Path(folder, name)
+                try:
+                    size = file.lstat().st_size
+                except OSError:
+                    continue  # gone since
+                found.append((file.relative_to(self.path).as_posix(), size))
+        return sorted(found)
+
+    @property
+    def bytes(self) -> int:
+        """What the folder's files hold together."""
+        return sum(size for _, size in self.files())
+
+    @property
+    def _last_sign(self) -> datetime | None:
+        """When a dead run last wrote one of its files."""
+        written = []
+        for name in (METRICS, LOG, *CHECKPOINTS):
+            try:
+                written.append((self.path / name).stat().st_mtime)
+            except OSError:
+                continue
+        return datetime.fromtimestamp(max(written)).astimezone() if written else None
+
+
+def read(path: Path) -> Run | None:
+    """The run of a folder; None where the folder is none.
+
+    A run directory is one with a ``run.json`` that names a state and a beginning, beside a
+    ``config.json``; both are files of their own and no links.
+    """
+    if not all(_is_own_file(path / name) for name in (RECORD, CONFIG)):
+        return None
+    record = read_json(path / RECORD)
+    if (
+        record is None
+        or record.get("state") not in STATES
+        or _moment(record.get("started")) is None
+    ):
+        return None
+    return Run(path, record)
+
+
+def flaw(path: Path) -> str:
+    """Why a folder that looks like a run is none; empty where it is one, or looks like none."""
+    if not (path / RECORD).is_file() or read(path) is not None:
+        return ""
+    if not _is_own_file(path / CONFIG):
+        return f"has a {RECORD}, and no {CONFIG} beside it"
+    return f"has a {RECORD} that is broken"
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """A JSON object from a file; None where there is none that can be read."""
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+        content = json.loads(data) if len(data) <= _MAX_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _is_own_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _moment(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).astimezone() if isinstance(text, str) else None
+    except (ValueError, OverflowError, OSError):
+        return None

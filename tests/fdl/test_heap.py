@@ -1,0 +1,209 @@
+"""The heap of an entry's program: what fdl sets, and who can decline."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fdl.dispatch.heap import KEPT_HEAP
+from fdl.dispatch.heap import TUNABLES_VARIABLE as TUNABLES
+from tests.fdl.docker_engine import Engine
+from tests.fdl.terminal import outside_container
+
+OURS = ":".join(f"{name}={value}" for name, value in KEPT_HEAP.items())
+ENTRY = "entry: python main.py\n"
+PROJECT = {
+    "fdl.yml": "commands: {train: , shell: {run: 'echo [$GLIBC_TUNABLES]'}}",
+    "train/fdl.yml": ENTRY + "commands: {quick: {training: {epochs: 1}}}",
+    "train/main.py": "import os\nprint(os.environ.get('GLIBC_TUNABLES'))",
+}
+
+GLIBC = pytest.mark.skipif(
+    not (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+    if "CS_GNU_LIBC_VERSION" in getattr(os, "confstr_names", {})
+    else True,
+    reason="the tunables are glibc's",
+)
+
+# Frees a block of 200 MB and says how much of it the process still holds, and how many blocks it
+# has taken from the system one by one.
+MEASURE = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+before = resident()
+size = 200_000_000
+block = libc.malloc(size)
+libc.memset(block, 1, size)
+libc.free(block)
+print("kept" if resident() - before > size // 2 else "given back")
+"""
+
+
+def variables(session):
+    """Name -> variable of a dry run."""
+    assert (session.exit, session.err) == (0, "")
+    return {one["name"]: one for one in json.loads(session.out)["variables"]}
+
+
+def plan(fdl, *words, **env):
+    return variables(fdl("--dry-run", "--json", *words, env=env))
+
+
+@GLIBC
+@pytest.mark.parametrize("words", [["train"], ["train", "quick"]])
+def test_an_entry_gets_a_kept_heap_and_the_plan_says_from_whom(project, fdl, words):
+    project(PROJECT)
+    assert plan(fdl, *words)[TUNABLES] == {
+        "name": TUNABLES,
+        "value": OURS,
+        "origin": "fdl",
+        "secret": False,
+        "losers": [],
+    }
+    assert fdl(*words).out == f"{OURS}\n"
+    assert f"{TUNABLES}={OURS}  fdl\n" in fdl("--dry-run", *words).out
+    why = fdl("why", f"env.{TUNABLES}", "--command", " ".join(words))
+    assert why.out.splitlines()[0] == f'env.{TUNABLES} = "{OURS}"'
+
+
+@GLIBC
+def test_the_childs_allocator_obeys(project, fdl):
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": ENTRY, "train/main.py": MEASURE})
+    assert fdl("train").out == "kept\n"
+    assert fdl("train", env={"FDL_MEMORY": "default"}).out == "given back\n"
+
+
+def test_a_run_command_gets_nothing(project, fdl):
+    project(PROJECT)
+    assert TUNABLES not in plan(fdl, "shell")
+    assert fdl("shell").out == "[]\n"
+
+
+@GLIBC
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0:" + OURS.partition(":")[2]),
+        ("glibc.malloc.arena_max=1", f"glibc.malloc.arena_max=1:{OURS}"),
+        (OURS, OURS),
+        ("nonsense", "nonsense"),
+        ("", OURS),
+    ],
+)
+def test_what_the_user_has_set_stays(project, fdl, given, expected):
+    project(PROJECT)
+    assert fdl("train", env={TUNABLES: given}).out == f"{expected}\n"
+
+
+@GLIBC
+def test_the_plan_keeps_the_users_value_as_the_one_it_extends(project, fdl):
+    project(PROJECT)
+    known = plan(fdl, "train", GLIBC_TUNABLES="glibc.malloc.hugetlb=0")[TUNABLES]
+    assert known["losers"] == [{"value": "glibc.malloc.hugetlb=0", "origin": "shell"}]
+
+
+@GLIBC
+def test_a_manifests_own_value_is_extended_too(project, fdl):
+    project({**PROJECT, "train/fdl.yml": ENTRY + "env: {GLIBC_TUNABLES: glibc.malloc.top_pad=1}"})
+    known = plan(fdl, "train")[TUNABLES]
+    assert known["value"].startswith("glibc.malloc.top_pad=1:glibc.malloc.hugetlb=1:")
+    assert known["value"].count("top_pad") == 1
+    assert known["losers"] == [{"value": "glibc.malloc.top_pad=1", "origin": "train/fdl.yml:2:23"}]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train/fdl.yml": ENTRY + "memory: default"},
+        {"fdl.yml": "memory: default\ncommands: {train: }"},
+        {"train/fdl.yml": ENTRY + "env: {FDL_MEMORY: default}"},
+    ],
+)
+def test_a_manifest_declines_and_the_program_is_told(project, fdl, files):
+    project({**PROJECT, **files, "train/main.py": "import os; print(os.environ['FDL_MEMORY'])"})
+    known = plan(fdl, "train")
+    assert TUNABLES not in known
+    assert known["FDL_MEMORY"]["value"] == "default"
+    assert ":" in known["FDL_MEMORY"]["origin"]
+    assert fdl("train").out == "default\n"
+
+
+@GLIBC
+def test_the_closer_manifest_and_then_the_variable_decide(project, fdl):
+    project(
+        {
+            **PROJECT,
+            "fdl.yml": "memory: default\ncommands: {train: }",
+            "train/fdl.yml": ENTRY + "memory: auto",
+        }
+    )
+    assert TUNABLES in plan(fdl, "train")
+    assert TUNABLES not in plan(fdl, "train", FDL_MEMORY="default")
+    project({"train/fdl.yml": ENTRY + "memory: default"})
+    assert TUNABLES in plan(fdl, "train", FDL_MEMORY="auto")
+
+
+def test_an_unknown_word_is_refused(project, fdl):
+    project(PROJECT)
+    session = fdl("train", env={"FDL_MEMORY": "lots"})
+    assert (session.exit, session.out) == (1, "")
+    assert "FDL_MEMORY=lots (shell): must be `auto` or `default`" in session.err
+    project({"train/fdl.yml": ENTRY + "memory: lots"})
+    session = fdl("train")
+    assert session.exit == 1
+    assert "train/fdl.yml:2:9: `memory` must be `auto` or `default`" in session.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen"), [("", OURS), ("default", None)], ids=["kept", "declined"]
+)
+def test_a_container_gets_the_same(project, tmp_path_factory, asked, seen):
+    mount = tmp_path_factory.mktemp("container") / "app"
+    folder = project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": ENTRY + "docker: dev",
+            "train/main.py": "",
+            "compose.yml": f"services: {{dev: {{image: x, volumes: ['.:{mount}']}}}}",
+        }
+    )
+    mount.symlink_to(folder)
+    engine = Engine(tmp_path_factory.mktemp("docker") / "engine", workdir=str(mount))
+    env = {"PATH": engine.path, "FDL_MEMORY": asked}
+    assert outside_container("train", cwd=folder, env=env).returncode == 0
+    call = engine.runs()[-1]
+    assert call["env"].get(TUNABLES) == seen
+    named = ["FDL_MEMORY"] if asked else [TUNABLES]
+    passed = [call["argv"][place + 1] for place, word in enumerate(call["argv"]) if word == "-e"]
+    assert [name for name in passed if name in (TUNABLES, "FDL_MEMORY")] == named
+
+
+def test_where_the_library_is_not_glibc_nothing_is_set(project):
+    folder = project(PROJECT)
+    program = (
+        "import os, sys\n"
+        "def refuse(name): raise ValueError('unrecognized configuration name')\n"
+        "os.confstr = refuse\n"
+        "from fdl.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    env = {name: value for name, value in os.environ.items() if name != TUNABLES}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--dry-run", "--json", "train"],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert TUNABLES not in json.loads(done.stdout)["env"]
