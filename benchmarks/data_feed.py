@@ -1,0 +1,234 @@
+"""How fast batches arrive: our loader beside a bare ``index_select`` and torch's ``DataLoader``.
+
+An MNIST-sized set (60,000×1×28×28) and its labels in memory, shuffled, batches of 128. Then two
+questions of their own: what one batch costs on top of the gather when the samples are tiny, and
+whether streaming hides a slow ``get_batch`` behind the step.
+
+    python -m benchmarks.data_feed [--rounds 5] [--device cpu|cuda] [--output docs/benchmarks/…]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import torch
+import torch.utils.data
+from torch import Tensor
+
+from benchmarks.measure import environment, interleaved, median_ratio, publish, table
+from flodl.data import BatchDataSet, DataLoader, TensorDataSet
+
+SAMPLES = 60_000
+BATCH = 128
+DEFAULT = "torch DataLoader, default"
+BARE = "bare index_select"
+OURS = "flodl, resident"
+
+READ_SECONDS = 0.003
+STEP_SECONDS = 0.005
+STEPS = 60
+
+
+class _Together(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """The same data with the hook that torch's loader has for reading many samples at once."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images = images
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
+
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        rows = torch.tensor(indices)
+        return self.images.index_select(0, rows), self.labels.index_select(0, rows)
+
+
+def _as_is(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return batch
+
+
+def consume(batches: Iterable[object]) -> None:
+    """Take every batch and let it go."""
+    for _ in batches:
+        pass
+
+
+def finished(device: torch.device, work: Callable[[], object]) -> Callable[[], object]:
+    """The work, up to the moment when the device is done with it."""
+
+    def run() -> None:
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return run
+
+
+def bare(tensors: Sequence[Tensor], batch_size: int) -> Callable[[], object]:
+    """One epoch of what no loader can do without: an order, and a gather per batch."""
+
+    def epoch() -> None:
+        n = len(tensors[0])
+        order = torch.randperm(n).to(tensors[0].device)
+        for rows in torch.split(order[: n // batch_size * batch_size], batch_size):
+            for tensor in tensors:
+                tensor.index_select(0, rows)
+
+    return epoch
+
+
+def subjects(dtype: torch.dtype, device: torch.device) -> dict[str, Callable[[], object]]:
+    """Name -> one epoch."""
+    images = torch.randint(0, 256, (SAMPLES, 1, 28, 28), dtype=torch.uint8).to(dtype)
+    labels = torch.randint(0, 10, (SAMPLES,))
+    ours = {
+        OURS: DataLoader(TensorDataSet(images, labels), BATCH, device=device),
+        "flodl, streaming": DataLoader(
+            TensorDataSet(images, labels), BATCH, device=device, streaming=True
+        ),
+    }
+
+    def torchs(data: torch.utils.data.Dataset[tuple[Tensor, Tensor]], **options: object) -> object:
+        loader = torch.utils.data.DataLoader(
+            data,
+            BATCH,
+            shuffle=True,
+            drop_last=True,
+            pin_memory=device.type == "cuda",
+            **options,  # type: ignore[arg-type]
+        )
+        if device.type == "cpu":
+            return lambda: consume(loader)
+        return lambda: consume(
+            [tensor.to(device, non_blocking=True) for tensor in batch] for batch in loader
+        )
+
+    plain = torch.utils.data.TensorDataset(images, labels)
+    epochs: dict[str, object] = {
+        DEFAULT: torchs(plain),  # type: ignore[arg-type]
+        "torch DataLoader, 2 worker processes": torchs(plain, num_workers=2),  # type: ignore[arg-type]
+        "torch DataLoader, __getitems__": torchs(_Together(images, labels), collate_fn=_as_is),
+        BARE: bare([images.to(device), labels.to(device)], BATCH),
+    }
+    for name, loader in ours.items():
+        epochs[name] = lambda loader=loader: consume(loader)
+    return {name: finished(device, epoch) for name, epoch in epochs.items()}  # type: ignore[arg-type]
+
+
+def throughput(dtype: torch.dtype, device: torch.device, rounds: int) -> str:
+    """Table of one dtype: samples per second, and the ratios that are promised."""
+    seconds = interleaved(subjects(dtype, device), rounds, warmup=1)
+    rows = [
+        [
+            name,
+            f"{SAMPLES / statistics.median(taken) / 1000:,.0f} k",
+            f"{median_ratio(seconds[DEFAULT], taken):.2f}",
+            f"{median_ratio(seconds[BARE], taken):.2f}",
+        ]
+        for name, taken in seconds.items()
+    ]
+    return table([str(dtype), "samples/s", "× torch default", "× bare index_select"], rows)
+
+
+def per_batch(device: torch.device, rounds: int) -> str:
+    """What our loader adds to a gather when the samples are tiny: batches of 4, 16 numbers."""
+    inputs, targets = torch.randn(40_000, 16), torch.randn(40_000, 1)
+    loader = DataLoader(TensorDataSet(inputs, targets, names=["x", "y"]), 4, device=device)
+    tiny = {
+        BARE: finished(device, bare([inputs.to(device), targets.to(device)], 4)),
+        OURS: finished(device, lambda: consume(loader)),
+    }
+    seconds = interleaved(tiny, max(rounds, 7), warmup=2)
+    each = {name: statistics.median(taken) / 10_000 * 1e6 for name, taken in seconds.items()}
+    return table(
+        ["tiny batches", "µs per batch"],
+        [
+            *([name, f"{micros:.2f}"] for name, micros in each.items()),
+            ["difference", f"{each[OURS] - each[BARE]:.2f}"],
+        ],
+    )
+
+
+class _Slow(BatchDataSet):
+    """Takes 3 ms for a batch, without a processor, as a disk does."""
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def get_batch(self, indices: Sequence[int]) -> Sequence[Tensor]:
+        time.sleep(READ_SECONDS)
+        return [torch.tensor(indices)]
+
+
+def hiding(device: torch.device, rounds: int) -> str:
+    """Steps of 5 ms alone, with data that is there, and with data that takes 3 ms a batch."""
+
+    def stepping(batches: Callable[[], Iterable[object]]) -> Callable[[], object]:
+        def epoch() -> None:
+            for _ in batches():
+                time.sleep(STEP_SECONDS)
+
+        return epoch
+
+    streamed = DataLoader(_Slow(), 1, device=device, streaming=True)
+    waiting = DataLoader(_Slow(), 1, device=device, streaming=True, prefetch=0)
+    alone = "steps alone"
+    seconds = interleaved(
+        {
+            alone: stepping(lambda: range(STEPS)),
+            "streaming": stepping(lambda: streamed),
+            "prefetch=0": stepping(lambda: waiting),
+        },
+        rounds,
+        warmup=1,
+    )
+    rows = [
+        [
+            name,
+            f"{statistics.median(taken) / STEPS * 1000:.2f}",
+            f"{median_ratio(taken, seconds[alone]):.3f}",
+        ]
+        for name, taken in seconds.items()
+    ]
+    return table(["3 ms of reading, 5 ms of stepping", "ms per step", "× steps alone"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=1, help="threads that torch may use")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    page = "\n\n".join(
+        [
+            "# Feeding batches",
+            f"`python -m benchmarks.data_feed --rounds {options.rounds} --device {device.type}"
+            f" --threads {options.threads}` on {where}: {environment('torch')}.",
+            f"One epoch of {SAMPLES:,} samples of 1×28×28, shuffled, batches of {BATCH}; medians "
+            "of interleaved rounds, ratios within each round.",
+            throughput(torch.float32, device, options.rounds),
+            throughput(torch.uint8, device, options.rounds),
+            "What a batch costs on top of the gather:",
+            per_batch(device, options.rounds),
+            "Whether reading is hidden behind the step. The first batch of an epoch has no step to "
+            f"hide behind, which is {READ_SECONDS / (STEPS * STEP_SECONDS):.1%} of these epochs.",
+            hiding(device, options.rounds),
+        ]
+    )
+    publish(page, options.output)
+
+
+if __name__ == "__main__":
+    main()
