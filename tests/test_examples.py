@@ -101,6 +101,23 @@ def test_observation_writes_below_runs_by_default(run: Run, tmp_path: Path) -> N
     assert (tmp_path / "runs/observation/curves.html").is_file()
 
 
+def test_schedulers_prints_what_every_schedule_did(run: Run) -> None:
+    header, *lines = run("schedulers.py").splitlines()
+    assert re.fullmatch(r"rate at( +epoch \d){6} +loss +accuracy", header)
+    table = {line[:16].strip(): [float(cell) for cell in line[16:].split()] for line in lines}
+    rates = {name: cells[:6] for name, cells in table.items()}
+    assert rates["step decay"] == [0.2, 0.2, 0.06, 0.06, 0.018, 0.018]
+    assert rates["multi-step"] == [0.2, 0.2, 0.2, 0.02, 0.02, 0.002]
+    assert rates["cosine"] == [0.2, 0.1866, 0.15, 0.1, 0.05, 0.0134]
+    assert rates["cyclic"] == [0.01, 0.2] * 3
+    assert rates["warm-up, cosine"][0] < 0.01 < rates["warm-up, cosine"][1] == 0.2
+    assert max(rates["one cycle"]) == rates["one cycle"][2] > 0.19
+    assert rates["exponential"][0] / rates["exponential"][3] == pytest.approx(10, rel=1e-3)
+    assert set(rates["plateau"]) <= {0.2, 0.06, 0.018, 0.0054}
+    assert len(table) == 8
+    assert all(loss < 0.2 and accuracy > 0.92 for *_, loss, accuracy in table.values())
+
+
 def test_showcase_trains_every_construct(run: Run) -> None:
     printed = run("showcase.py")
     found = re.search(r"first 20 windows (\S+), in the last 20 (\S+)$", printed, re.MULTILINE)
