@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,20 +13,27 @@ from textwrap import dedent
 
 import pytest
 
-# Several workers with several torch threads each would spend their time waiting for each other.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+from tests import fork_server
+
+# Models this small are slower on several threads; beside other workers many times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A background job of a script ignores Ctrl-C, and so would every program that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIXTURES = Path(__file__).parent / "projects"
 
 # What the developer's own shell may hold and a test must not see.
 _FOREIGN = (
     "FDL_ENV",
+    "FDL_MEMORY",
     "FDL_PLAN",
     "FDL_PROJECT_ROOT",
     "FLODL_COLOR",
     "FLODL_VERBOSITY",
     "FORCE_COLOR",
+    "GLIBC_TUNABLES",
     "NO_COLOR",
 )
 
@@ -82,14 +89,11 @@ def fdl(tmp_path: Path) -> Fdl:
         base = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
         # As in an activated environment: `python` in a manifest is the one that runs the tests.
         base["PATH"] = str(Path(sys.executable).parent) + os.pathsep + base.get("PATH", os.defpath)
-        done = subprocess.run(
-            [sys.executable, "-m", "fdl", *args],
+        done = fork_server.python(
+            *("-m", "fdl", *args),
             cwd=tmp_path / (cwd or "."),
             env={**base, "CI": "1", **(env or {})},
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
+            stdin=stdin,
             timeout=timeout,
         )
         return Session(done.returncode, done.stdout, done.stderr)

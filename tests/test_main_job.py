@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from flodl import checkpoint_metadata
+from tests import fork_server
 
 ROOT = Path(__file__).parent.parent
 
@@ -35,6 +36,18 @@ def demo(fdl, scaffold, tmp_path):
         return fdl(*words, cwd="demo", **options)
 
     run.path = tmp_path / "demo"
+    return run
+
+
+@pytest.fixture
+def program(demo):
+    """Starts the program with what ``fdl WORDS`` would give it, without another import of torch."""
+
+    def run(*words):
+        plan = json.loads(demo("--dry-run", "--json", *words).out)
+        _, script, *arguments = plan["argv"]
+        return fork_server.python(script, *arguments, cwd=plan["cwd"], torch=True)
+
     return run
 
 
@@ -80,6 +93,9 @@ def test_what_is_typed_beats_the_preset_and_is_recorded(demo):
         "lr": (0.003, "train/fdl.yml:10:7"),
         "seed": (42, "train/fdl.yml:11:9"),
         "output": ("runs/quick", "train/fdl.yml:22:12"),
+        "resume": (None, "default"),
+        "live": (None, "default"),
+        "engine": ("auto", "default"),
     }
     *beaten, _ = config["epochs"]["overrides"]
     assert [one["origin"] for one in beaten] == ["train/fdl.yml:20:15", "train/fdl.yml:8:11"]
@@ -112,10 +128,12 @@ def test_what_is_typed_beats_the_preset_and_is_recorded(demo):
         (["--epoch", "3"], 2, "error: unknown flag `--epoch`, did you mean `--epochs`?"),
     ],
 )
-def test_bad_arguments_are_refused_before_anything_is_written(demo, words, exit_code, message):
-    done = demo("train", "quick", *words)
-    assert done.exit == exit_code
-    assert message in done.err.splitlines()
+def test_bad_arguments_are_refused_before_anything_is_written(
+    program, demo, words, exit_code, message
+):
+    done = program("train", "quick", *words)
+    assert done.returncode == exit_code
+    assert message in done.stderr.splitlines()
     assert not (demo.path / "runs").exists()
 
 
@@ -128,13 +146,13 @@ def test_a_bad_batch_size_in_the_manifest_is_refused_with_its_place(demo):
     assert not (demo.path / "runs").exists()
 
 
-def test_an_output_folder_that_cannot_be_made_stops_before_training(demo):
+def test_an_output_folder_that_cannot_be_made_stops_before_training(program, demo):
     (demo.path / "blocked").write_text("a file\n")
-    done = demo("train", "quick", "--output", "blocked/here")
-    assert done.exit == 1
-    assert "cannot write the run directory" in done.err
-    assert "a file is in the way: remove it or choose another output directory" in done.err
-    assert done.out == ""
+    done = program("train", "quick", "--output", str(demo.path / "blocked/here"))
+    assert done.returncode == 1
+    assert "cannot write the run directory" in done.stderr
+    assert "a file is in the way: remove it or choose another output directory" in done.stderr
+    assert done.stdout == ""
 
 
 def test_a_diverging_loss_stops_with_epoch_step_and_remedy(demo):
@@ -149,13 +167,13 @@ def test_a_diverging_loss_stops_with_epoch_step_and_remedy(demo):
     assert not (run / "model.fdl").exists()
 
 
-def test_a_loss_that_is_no_scalar_is_refused_with_its_shape(demo):
-    program = demo.path / "train/main.py"
-    text = program.read_text()
-    program.write_text(text.replace('batch["label"])\n', 'batch["label"], reduction="none")\n', 1))
-    done = demo("train", "quick")
-    assert done.exit == 1
-    assert "train_fn returned a loss of shape [32]; a loss is one number" in done.err
+def test_a_loss_that_is_no_scalar_is_refused_with_its_shape(program, demo):
+    script = demo.path / "train/main.py"
+    text = script.read_text()
+    script.write_text(text.replace('batch["label"])\n', 'batch["label"], reduction="none")\n', 1))
+    done = program("train", "quick")
+    assert done.returncode == 1
+    assert "train_fn returned a loss of shape [32]; a loss is one number" in done.stderr
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")

@@ -10,7 +10,7 @@ import torch
 import yaml
 from torch import nn
 
-from flodl import Graph
+from flodl import Graph, Monitor, RunDirectory
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -45,7 +45,7 @@ def test_the_origin_the_tour_prints_is_the_real_one(manifest_project):
 
 
 def test_every_command_of_the_tour_exists(manifest_project):
-    console, _ = blocks("console")
+    console, *_ = blocks("console")
     lines = [shlex.split(line, comments=True) for line in console.splitlines()]
     assert len(lines) == 6
     for _, _, *words in lines:
@@ -54,7 +54,7 @@ def test_every_command_of_the_tour_exists(manifest_project):
 
 
 def test_every_libtorch_command_of_the_tour_exists(fdl, tmp_path):
-    _, console = blocks("console")
+    _, console, _ = blocks("console")
     lines = [line.partition(" > ")[0] for line in console.splitlines()]
     install, env, check, build, diagnose = [shlex.split(line, comments=True)[2:] for line in lines]
     env_home = {"FLODL_HOME": str(tmp_path / "home")}
@@ -98,12 +98,37 @@ def test_the_training_of_the_tour_trains(tmp_path, monkeypatch):
             model(batch["image"]), batch["label"]
         ),
     }
-    exec(training, scope)
+    # Another program may use the port that the tour shows.
+    assert ".live(port=3000)" in training
+    exec(training.replace("port=3000", "port=0"), scope)
     (run,) = (tmp_path / "runs/digits").iterdir()
     left = {path.name for path in run.iterdir()}
     assert {"config.json", "environment.json", "metrics.csv", "training.log", "report.html"} <= left
     assert "model.fdl" in left
     assert [p.shape for p in scope["trained"].params] == [(10, 64), (10,)]
+
+
+def test_the_runs_of_the_tour_are_found(tmp_path, monkeypatch, fdl):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fdl.yml").write_text("commands: {train: }\n")
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/fdl.yml").write_text("entry: python main.py\noutput: {dir: runs/digits}\n")
+    for loss in (0.4, 0.5):
+        with RunDirectory.create("runs/digits") as run:
+            monitor = Monitor(1, terminal=False)
+            run.attach(monitor)
+            monitor.log(0, 0.1, {"val_loss": loss})
+            monitor.finish()
+            run.finish("complete", epochs=1)
+    *_, console = blocks("console")
+    lines = [shlex.split(line, comments=True) for line in console.splitlines()]
+    assert [words[2:4] for words in lines] == [
+        ["runs", verb] for verb in ("list", "compare", "tail")
+    ]
+    for _, _, *words in lines:
+        done = fdl(*words)
+        assert done.exit == 0, (words, done.err)
+        assert done.out
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)]+)\)", README))

@@ -1,0 +1,296 @@
+"""Python programs without the price of an interpreter: each is a fork of one that waits.
+
+A forked program is as new as any other: its arguments, folder, environment and streams are its
+own, and nothing of fdl or flodl has been imported. Only the interpreter and what others wrote are
+there already: some of the standard library, PyYAML and pydantic, or torch for those that ask for
+it. Where a fork would differ from an ordinary start, programs start the ordinary way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+_SERVER = """
+import gc, os, runpy, signal, socket, sys, types
+
+gc.freeze()
+channel = socket.socket(fileno=int(sys.argv[1]))
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    data, streams, _, _ = socket.recv_fds(channel, 1 << 20, 4)
+    if not data:
+        sys.exit()
+    if os.fork() == 0:
+        break
+    for stream in streams:
+        os.close(stream)
+
+# A keeper for each program tells its id, and how it ended.
+channel.close()
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+*streams, status = streams
+child = os.fork()
+if child != 0:
+    for stream in streams:
+        os.close(stream)
+    os.write(status, b"%d\\n" % child)
+    os.write(status, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os._exit(0)
+
+os.close(status)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, stream in enumerate(streams):
+    os.dup2(stream, number)
+    os.close(stream)
+request = json.loads(data)
+os.chdir(request["cwd"])
+os.environ.clear()
+os.environ.update(request["env"])
+first, *arguments = request["words"]
+sys.argv[:] = [first, *arguments]
+if first == "-m":
+    del sys.argv[1]
+    sys.path[0] = os.getcwd()
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+elif first == "-c":
+    del sys.argv[1]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(compile(arguments[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
+else:
+    sys.path[0] = os.path.dirname(os.path.abspath(first))
+    runpy.run_path(first, run_name="__main__")
+"""
+_LIGHT = """
+import collections, contextlib, dataclasses, datetime, enum, functools, importlib.util, json
+import re, shlex, shutil, subprocess, threading, typing
+import pydantic, yaml
+pydantic.BaseModel
+"""
+_TORCH = """
+import json
+import torch, torch.utils.data
+torch.set_num_threads(1)
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # imports more than torch itself
+"""
+
+# What an interpreter, or the C library below it, reads before its program begins.
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ", "OMP_", "MKL_")
+_MOST_INPUT = 32 << 10
+"""Bytes that a pipe holds before anybody reads."""
+
+
+class Forked:
+    """A forked program; used like a :class:`subprocess.Popen` whose streams are pipes of text."""
+
+    def __init__(self, words: tuple[str, ...], out: int, err: int, status: int) -> None:
+        self.args = list(words)
+        self._streams = (out, err)
+        self.stdout = os.fdopen(out, encoding="utf-8", buffering=1, closefd=False)
+        self._status = os.fdopen(status, buffering=1)
+        self.pid = int(self._status.readline())
+        self.returncode: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        return self._ended(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not, after ``timeout`` seconds.
+        """
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """The rest of both streams, once nobody holds them any more.
+
+        Raises:
+            subprocess.TimeoutExpired: Somebody does, after ``timeout`` seconds.
+        """
+        limit = None if timeout is None else time.monotonic() + timeout
+        try:
+            out, err = _read_all(self._streams, limit)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+        self.wait()
+        return out, err
+
+    def __enter__(self) -> Forked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.wait()
+        self.stdout.close()
+        self._status.close()
+        for stream in self._streams:
+            os.close(stream)
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(self._status, selectors.EVENT_READ)
+                if waiting.select(timeout):
+                    self.returncode = int(self._status.readline())
+        return self.returncode
+
+
+class _Server:
+    """An interpreter that waits, and forks when it is asked to."""
+
+    def __init__(self, imports: str) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", imports + _SERVER, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        self._channel.close()
+        self._process.wait()
+
+    def start(
+        self, words: tuple[str, ...], cwd: Path | str, env: Mapping[str, str], stdin: str | None
+    ) -> Forked:
+        request = {"words": words, "cwd": str(cwd), "env": dict(env)}
+        out, theirs_out = os.pipe()
+        err, theirs_err = os.pipe()
+        status, theirs_status = os.pipe()
+        theirs = [_holding(stdin), theirs_out, theirs_err, theirs_status]
+        socket.send_fds(self._channel, [json.dumps(request).encode()], theirs)
+        for stream in theirs:
+            os.close(stream)
+        return Forked(words, out, err, status)
+
+
+@cache
+def _server(imports: str) -> _Server:
+    return _Server(imports)
+
+
+def _at_start(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+
+
+@cache
+def _servers_environment() -> dict[str, str]:
+    return _at_start(os.environ)
+
+
+def can_fork(env: Mapping[str, str], stdin: str | None = None) -> bool:
+    """Whether a forked program differs in nothing from one that was started."""
+    small = len((stdin or "").encode()) <= _MOST_INPUT
+    return sys.platform == "linux" and small and _at_start(env) == _servers_environment()
+
+
+def python(
+    *words: str,
+    cwd: Path | str = ".",
+    env: Mapping[str, str] = os.environ,
+    stdin: str | None = None,
+    timeout: float = 60,
+    torch: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """What ``python -m MODULE …``, ``-c PROGRAM …`` or ``FILE …`` leaves, without a terminal.
+
+    Args:
+        words: As on the interpreter's command line.
+        cwd: Its working directory.
+        env: Its whole environment.
+        stdin: What it may read; nothing when omitted.
+        timeout: Seconds after which it is killed.
+        torch: Whether it imports torch.
+
+    Raises:
+        subprocess.TimeoutExpired: The program took longer than that.
+    """
+    if not can_fork(env, stdin):
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=cwd,
+            env=env,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+    server = _server(_TORCH if torch else _LIGHT)
+    with server.start(words, Path(cwd).absolute(), env, stdin) as child:
+        out, err = child.communicate(timeout)
+        return subprocess.CompletedProcess(child.args, child.wait(), out, err)
+
+
+def start_torch(
+    *words: str, cwd: Path | str = ".", env: Mapping[str, str] = os.environ
+) -> Forked | subprocess.Popen[str]:
+    """A program that imports torch, while it runs."""
+    if can_fork(env):
+        return _server(_TORCH).start(words, Path(cwd).absolute(), env, None)
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _holding(text: str | None) -> int:
+    """A stream to read the text from; an empty one without any."""
+    if text is None:
+        return os.open(os.devnull, os.O_RDONLY)
+    reader, writer = os.pipe()
+    os.write(writer, text.encode())
+    os.close(writer)
+    return reader
+
+
+def _read_all(streams: tuple[int, int], limit: float | None) -> list[str]:
+    """Read both streams to their ends."""
+    texts = dict.fromkeys(streams, b"")
+    with selectors.DefaultSelector() as waiting:
+        for stream in streams:
+            waiting.register(stream, selectors.EVENT_READ)
+        while waiting.get_map():
+            ready = waiting.select(None if limit is None else max(0.0, limit - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                texts[key.fd] += data
+                if not data:
+                    waiting.unregister(key.fd)
+    # As subprocess reads text.
+    return [text.decode().replace("\r\n", "\n").replace("\r", "\n") for text in texts.values()]
