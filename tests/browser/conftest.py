@@ -25,7 +25,9 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(chromium: Browser) -> Browser:
-    """The browser with an empty console."""
+    """The browser with an empty page and an empty console."""
+    # A live page of the test before asks for its server, which is gone, until it is left.
+    chromium.open("about:blank")
     chromium.console.clear()
     chromium.requests.clear()
     return chromium
