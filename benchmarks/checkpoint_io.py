@@ -84,7 +84,7 @@ def measure(folder: Path, rounds: int) -> str:
 def savers(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Callable[[], object]]:
     """Ways to save, by what the table calls them."""
     theirs, ours = folder / "model.safetensors", folder / "model.fdl"
-    strings = checkpoint_strings(None, "", None, {})
+    strings = checkpoint_strings(None, "")
 
     def write(*, durable: bool) -> None:
         with files.replacing(ours, durable=durable) as file:

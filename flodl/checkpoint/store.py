@@ -119,8 +119,7 @@ def save_checkpoint_file(
         CheckpointError: The file or its companion cannot be written.
         ValueError: As for :func:`save_checkpoint`.
     """
-    kept = _optional_metadata(config, epoch, metrics, source_config)
-    strings = _metadata(hash, label, kept, metadata or {})
+    strings = checkpoint_strings(hash, label, config, epoch, metrics, source_config, metadata)
     with writing(path) as dest:
         named = tensors_by_name(params, buffers)
         write_named(dest, named, strings, rewindable=not is_compressed(path))
@@ -271,10 +270,17 @@ def _metadata(
 
 
 def checkpoint_strings(
-    hash: str | None, label: str, config: Mapping[str, Any] | None, metadata: Mapping[str, str]
+    hash: str | None,
+    label: str,
+    config: Mapping[str, Any] | None = None,
+    epoch: int | None = None,
+    metrics: Mapping[str, float] | None = None,
+    source_config: str | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The metadata of a checkpoint; the arguments are those of :func:`save_checkpoint`."""
-    return _metadata(hash, label, _optional_metadata(config, None, None, None), metadata)
+    kept = _optional_metadata(config, epoch, metrics, source_config)
+    return _metadata(hash, label, kept, metadata or {})
 
 
 def own_strings(hash: str, label: str) -> dict[str, str]:

@@ -43,6 +43,8 @@ def save_training_file(
     *,
     label: str,
     config: Mapping[str, Any] | None,
+    epoch: int,
+    metrics: Mapping[str, float],
     metadata: Mapping[str, str],
 ) -> None:
     """Write the file atomically.
@@ -54,13 +56,17 @@ def save_training_file(
         hash: Structural hash of the model.
         label: Name of the model.
         config: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
+        epoch: Likewise.
+        metrics: Likewise.
         metadata: Likewise.
 
     Raises:
         CheckpointError: The file cannot be written.
         ValueError: A tensor cannot be stored.
     """
-    strings = checkpoint_strings(hash, label, config, metadata)
+    strings = checkpoint_strings(
+        hash, label, config=config, epoch=epoch, metrics=metrics, metadata=metadata
+    )
     if description is not None:
         strings[TRAINING] = json.dumps(description, separators=(",", ":"), allow_nan=False)
     with writing(path) as dest:

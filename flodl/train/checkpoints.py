@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import threading
 from typing import TYPE_CHECKING, Any, final
 
@@ -13,7 +11,7 @@ from flodl import log
 from flodl.checkpoint import checkpoint_metadata, persistent_buffers, save_checkpoint_file
 from flodl.errors import CheckpointError
 from flodl.files import replacing
-from flodl.train.training_state import TrainingState
+from flodl.train.training_state import TrainingState, label_and_hash
 from flodl.worker import CpuWorker
 
 if TYPE_CHECKING:
@@ -173,16 +171,17 @@ class CheckpointKeeper:
         if self._run is None:
             return
         model = self._model
-        identify = getattr(model, "structural_hash", None)
-        finite = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
+        label, hash = label_and_hash(model)
         save_checkpoint_file(
             self._run.model_checkpoint,
             model.named_parameters(remove_duplicate=False),
             persistent_buffers(model, tied=True),
-            str(identify()) if callable(identify) else None,
-            label=str(getattr(model, "label", None) or ""),
+            hash,
+            label=label,
             config=self._run.config,
-            metadata={"epoch": str(epoch), "step": "0", "metrics": json.dumps(finite)},
+            epoch=epoch,
+            metrics=metrics,
+            metadata={"step": "0"},
         )
 
     def finish(self) -> None:

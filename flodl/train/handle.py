@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from flodl.errors import ShapeMismatch, StateError
+from flodl.monitor.drawing import facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -130,14 +131,6 @@ class TrainerHandle:
 
 def introduce(model: nn.Module, monitor: Monitor) -> None:
     """Set the identity of a model and its parameter counts in a monitor."""
-    identify = getattr(model, "structural_hash", None)
-    monitor.set_identity(
-        label=str(getattr(model, "label", None) or type(model).__name__),
-        hash=str(identify()) if callable(identify) else None,
-    )
-    counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    total = sum(count for count, _ in counts)
-    trainable = sum(count for count, learns in counts if learns)
-    monitor.set_metadata(
-        {"parameters": {"total": total, "trainable": trainable, "frozen": total - trainable}}
-    )
+    identity, parameters = facts_of(model)
+    monitor.set_identity(**({"label": type(model).__name__} | identity))
+    monitor.set_metadata({"parameters": parameters})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, final
@@ -161,8 +159,8 @@ class TrainingState:
         reuse: TrainingState | None,
     ) -> TrainingState:
         tensors = snapshot(named, reuse.tensors if reuse is not None else None)
-        label = str(getattr(model, "label", None) or "")
-        return cls(position, dict(metrics or {}), tensors, description, _hash(model), label)
+        label, hash = label_and_hash(model)
+        return cls(position, dict(metrics or {}), tensors, description, hash, label)
 
     def write(
         self, path: str | os.PathLike[str], *, config: Mapping[str, Any] | None = None
@@ -172,8 +170,6 @@ class TrainingState:
         Raises:
             CheckpointError: The file cannot be written.
         """
-        finite = {name: v if math.isfinite(v) else None for name, v in self.metrics.items()}
-        facts = {"epoch": self.position.epoch, "step": self.position.step}
         save_training_file(
             path,
             self.tensors,
@@ -181,10 +177,9 @@ class TrainingState:
             self.structural_hash,
             label=self.label,
             config=config,
-            metadata={
-                **{name: str(value) for name, value in facts.items()},
-                "metrics": json.dumps(finite),
-            },
+            epoch=self.position.epoch,
+            metrics=self.metrics,
+            metadata={"step": str(self.position.step)},
         )
 
     @staticmethod
@@ -208,7 +203,7 @@ class TrainingState:
         file = TrainingFile.open(path)
         try:
             position = _position(file.value("position"))
-            values = file.model_values(_model_tensors(parts.model), _hash(parts.model))
+            values = file.model_values(_model_tensors(parts.model), label_and_hash(parts.model)[1])
             described = file.description["optimizer"]
             optimizer = read_optimizer(described, parts.optimizer, file.tensor, file.where)
             random = file.value("random")
@@ -271,9 +266,11 @@ def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
     )
 
 
-def _hash(model: nn.Module) -> str | None:
+def label_and_hash(model: nn.Module) -> tuple[str, str | None]:
+    """Return the name and the structural hash of a model, as far as it tells them."""
     identify = getattr(model, "structural_hash", None)
-    return str(identify()) if callable(identify) else None
+    hash = str(identify()) if callable(identify) else None
+    return str(getattr(model, "label", None) or ""), hash
 
 
 def _stateful(parts: Parts) -> dict[str, Any]:

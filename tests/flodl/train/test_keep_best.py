@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_the_model_of_the_best_epoch_is_kept(tmp_path: Path) -> None:
     assert same(loaded(path), watched.models[1]), "of equal epochs the first counts"
     assert not same(loaded(path), watched.models[3])
     assert checkpoint_metadata(path)["epoch"] == "2"
-    assert '"score": 0.1' in checkpoint_metadata(path)["metrics"]
+    assert json.loads(checkpoint_metadata(path)["metrics"])["score"] == 0.1
 
 
 def test_an_accuracy_is_better_when_it_is_higher(tmp_path: Path) -> None:
