@@ -33,6 +33,8 @@ _ARCHIVE = RemoteFile(
     folders=("https://www.cs.toronto.edu/~kriz/",),
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
+REMOTE_FILES = (_ARCHIVE,)
+"""What :meth:`Cifar10.download` may fetch."""
 _MEMBERS = {
     "train": tuple(f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6)),
     "test": ("cifar-10-batches-bin/test_batch.bin",),

@@ -38,15 +38,20 @@ class Feed(ABC):
 
     @abstractmethod
     def batches(
-        self, order: Tensor, batch_size: int, *, seed: int = 0
+        self, order: Tensor, batch_size: int, *, seed: int = 0, join_remainder: bool = False
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches of an epoch, or of what is left of it.
+        """Yield the batches of an epoch, or of a part of it.
 
         Args:
-            order: The sample numbers, int64 on the CPU; the last batch takes what remains.
-            batch_size: Samples per batch.
+            order: The sample numbers, int64, on the CPU or as :meth:`place` gave them.
+            batch_size: Samples per batch; the last batch takes what remains.
             seed: What random transforms of worker processes may derive their generators from.
+            join_remainder: Whether a last batch of one sample joins the one before it.
         """
+
+    def place(self, order: Tensor) -> Tensor:
+        """Return an order where parts of it are best handed to :meth:`batches`."""
+        return order
 
     @abstractmethod
     def prefetch_depth(self) -> int:
@@ -57,8 +62,19 @@ class Feed(ABC):
         """Give back threads and processes; a later epoch takes new ones."""
 
 
-def rows_of(order: Tensor, batch_size: int) -> Iterator[Tensor]:
-    """Cut an order into the rows of each batch."""
+def rows_of(order: Tensor, batch_size: int, *, join_remainder: bool = False) -> Iterator[Tensor]:
+    """Cut an order into the rows of each batch.
+
+    Args:
+        order: The sample numbers.
+        batch_size: Samples per batch; the last takes what remains.
+        join_remainder: Whether a last batch of one sample joins the one before it.
+    """
+    if join_remainder and len(order) > batch_size and len(order) % batch_size == 1:
+        whole = len(order) - batch_size - 1
+        yield from rows_of(order[:whole], batch_size)
+        yield order[whole:]
+        return
     stride = batch_size * _SLICES
     for start in range(0, len(order), stride):
         yield from torch.split(order[start : start + stride], batch_size)
@@ -88,13 +104,18 @@ class ResidentFeed(Feed):
         batch_size: int,
         *,
         seed: int = 0,  # noqa: ARG002 - samples are read once
+        join_remainder: bool = False,
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the gathered rows of each batch; every tensor is the consumer's own."""
         gathers = [tensor.index_select for tensor in self._tensors]
         # One transfer for the epoch: a copy per batch would wait for the device every time.
-        for rows in rows_of(order.to(self._device), batch_size):
+        for rows in rows_of(self.place(order), batch_size, join_remainder=join_remainder):
             # A list is put together in half the time of a generator.
             yield tuple([gather(0, rows) for gather in gathers])
+
+    def place(self, order: Tensor) -> Tensor:
+        """Return the order on the device."""
+        return order.to(self._device)
 
     def prefetch_depth(self) -> int:
         """Zero: everything is there already."""

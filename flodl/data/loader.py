@@ -13,6 +13,7 @@ from flodl.data.budget import Memory, memory_of
 from flodl.data.counts import count, seed_value
 from flodl.data.counts import positive_integer as positive_integer
 from flodl.data.dataset import field_names
+from flodl.data.delivery import Deliveries, EpochCut, batch_seed
 from flodl.data.feed import Feed, read_rows, resident_bytes, resident_feed
 from flodl.data.loader_builder import LoaderBuilder as LoaderBuilder
 from flodl.data.sampler import RandomSampler, Sampler, SequentialSampler, epoch_order
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from flodl.data.dataset import BatchDataSet
 
 
-class LoaderState(TypedDict):
-    """What a loader needs to go on where it was; plain numbers, fit for JSON."""
+class _Needed(TypedDict):
+    """What the state of every loader holds."""
 
     seed: int
     epoch: int
@@ -37,6 +38,12 @@ class LoaderState(TypedDict):
     n: int
     batch_size: int
     drop_last: bool
+
+
+class LoaderState(_Needed, total=False):
+    """What a loader needs to go on where it was; plain numbers, fit for JSON."""
+
+    join_remainder: bool
 
 
 @final
@@ -62,6 +69,8 @@ class DataLoader:
             ``names``, its columns, or the keys of samples that are mappings), else ``"0"``,
             ``"1"``, ….
         drop_last: Leave out a last batch that is not full.
+        join_remainder: Where nothing is dropped, let a last batch of one sample join the one
+            before it: batch normalisation cannot train on a single sample.
         streaming: ``True`` streams, ``False`` keeps the data set on the device or fails,
             ``None`` decides by its size. Asking for workers means streaming.
         prefetch: Batches loaded ahead when streaming; 0 loads each when it is asked for. Default:
@@ -92,6 +101,7 @@ class DataLoader:
         sampler: Sampler | None = None,
         names: Sequence[str] | None = None,
         drop_last: bool = True,
+        join_remainder: bool = False,
         streaming: bool | None = None,
         prefetch: int | None = None,
         workers: int = 0,
@@ -112,7 +122,7 @@ class DataLoader:
         self._shuffle = shuffle
         self._given_sampler = sampler
         self._sampler = _sampler(sampler, self._n, seed=self._seed, shuffle=shuffle)
-        self._drop_last = drop_last
+        self._cut = EpochCut(self._n, self._batch_size, drop_last, join_remainder)
         sample = read_rows(source, range(1))
         self._names = field_names(keys_of(source) if declared is None else declared, len(sample))
         memory = memory_of(self._device, vram_max_usage=vram_max_usage)
@@ -129,6 +139,7 @@ class DataLoader:
             prefetch=prefetch,
             workers=workers,
         )
+        self._deliveries = self._new_deliveries()
         self._position = Position(0, 0)
         self._loaded: Position | None = None
         self._next_epoch = 0
@@ -153,8 +164,7 @@ class DataLoader:
     @property
     def num_batches(self) -> int:
         """Batches in a whole epoch."""
-        full, rest = divmod(self._n, self._batch_size)
-        return full if self._drop_last or rest == 0 else full + 1
+        return self._cut.num_batches
 
     @property
     def num_samples(self) -> int:
@@ -226,27 +236,93 @@ class DataLoader:
             start_batch = start_batch or self._loaded.batch
             self._loaded = None
         order = epoch_order(self._sampler, epoch, self._n)
-        stop = min(self._n, self.num_batches * self._batch_size)
         batches = self._feed.batches(
-            order[start_batch * self._batch_size : stop],
+            order[self._cut.slice_of(start_batch, self.num_batches)],
             self._batch_size,
-            # Room for every batch of an epoch between one epoch and the next.
-            seed=((self._seed + epoch) << 32) + start_batch,
+            seed=batch_seed(self._seed, epoch, start_batch),
+            join_remainder=self._cut.joins,
         )
         self._position = Position(epoch, start_batch)
         self._next_epoch = epoch + 1
         return EpochIterator(batches, self._names, self._position, self.num_batches)
 
+    def rows(self, epoch: int, number: int) -> Tensor:
+        """Return which samples are in one batch of an epoch.
+
+        Returns:
+            ``[samples]`` int64 on the CPU, in the order of the batch; not to be written to.
+
+        Raises:
+            ValueError: The epoch has no batch of that number.
+            DataError: A sampler of the user's gave unusable indices.
+        """
+        return self._deliveries.rows(epoch, number)
+
+    def deliver(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
+        """Iterate over a part of an epoch, with the sample numbers of each batch.
+
+        For consumers that share an epoch: the batches are those that :meth:`epoch` delivers, parts
+        may be asked for in any order, and the position in :meth:`state_dict` stays where it is.
+        Nothing behind the part is loaded; closing the iterator cancels the rest of it.
+
+        Args:
+            epoch: Number of the epoch.
+            start: First batch.
+            stop: Batch behind the last.
+
+        Returns:
+            Sample numbers as :meth:`rows` gives them, and the batch.
+
+        Raises:
+            ValueError: The batches are not all in the epoch.
+            DataError: A sampler of the user's gave unusable indices.
+        """
+        return self._deliveries.batches(epoch, start, stop)
+
+    def deliver_some(self, epoch: int, numbers: Sequence[int]) -> Iterator[tuple[Tensor, Batch]]:
+        """Iterate over batches of an epoch that need not follow each other.
+
+        As :meth:`deliver`, but for random transforms of worker processes, which draw for each
+        batch what they would draw for others.
+
+        Args:
+            epoch: Number of the epoch.
+            numbers: Of the batches, ascending; at least one.
+
+        Raises:
+            ValueError: The numbers do not ascend or are not all in the epoch.
+            DataError: A sampler of the user's gave unusable indices.
+        """
+        return self._deliveries.numbered(epoch, numbers)
+
+    def deliver_samples(self, epoch: int, start: int, stop: int) -> Batch:
+        """Return samples of an epoch as one batch, wherever its own batches end.
+
+        Args:
+            epoch: Number of the epoch.
+            start: Place of the first sample in the order of the epoch.
+            stop: Place behind the last.
+
+        Raises:
+            ValueError: There is no such sample, or the batches of the epoch leave one out.
+            DataError: A sampler of the user's gave unusable indices.
+        """
+        return self._deliveries.samples(epoch, start, stop)
+
     def state_dict(self) -> LoaderState:
         """Where the consumer is: in the epoch begun last, behind the batch delivered last."""
-        return {
+        state: LoaderState = {
             "seed": self._seed,
             "epoch": self._position.epoch,
             "batch": self._position.batch,
             "n": self._n,
             "batch_size": self._batch_size,
-            "drop_last": self._drop_last,
+            "drop_last": self._cut.drop_last,
         }
+        # Only where it says something: states from before there was a choice stay valid.
+        if self._cut.join_remainder:
+            state["join_remainder"] = True
+        return state
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on where a state was saved: with ``epoch(saved epoch)``, or with the next ``for``.
@@ -255,17 +331,18 @@ class DataLoader:
 
         Raises:
             DataError: The state is incomplete or belongs to another data set, batch size or
-                ``drop_last``.
+                ``drop_last`` or ``join_remainder``.
         """
-        missing = [key for key in LoaderState.__annotations__ if key not in state]
+        missing = [key for key in _Needed.__annotations__ if key not in state]
         if missing:
             raise DataError(f"the state of a loader lacks {', '.join(missing)}; save it again")
         mine = self.state_dict()
-        for key in ("n", "batch_size", "drop_last"):
-            if state[key] != mine[key]:
+        for key in ("n", "batch_size", "drop_last", "join_remainder"):
+            saved, own = state.get(key, False), mine.get(key, False)
+            if saved != own:
                 raise DataError(
-                    f"the state was saved with {key}={state[key]!r} and this loader has "
-                    f"{key}={mine[key]!r}: its batches are others; make the loader as it was, or "
+                    f"the state was saved with {key}={saved!r} and this loader has "
+                    f"{key}={own!r}: its batches are others; make the loader as it was, or "
                     "start the epoch anew without the state"
                 )
         if not (state["epoch"] >= 0 and 0 <= state["batch"] <= self.num_batches):
@@ -277,6 +354,7 @@ class DataLoader:
         self._sampler = _sampler(
             self._given_sampler, self._n, seed=self._seed, shuffle=self._shuffle
         )
+        self._deliveries = self._new_deliveries()
         self._position = Position(state["epoch"], state["batch"])
         self._loaded = Position(state["epoch"], state["batch"])
         finished = state["batch"] == self.num_batches
@@ -296,6 +374,9 @@ class DataLoader:
     def __iter__(self) -> EpochIterator:
         """Iterate over the next epoch: 0 at first, then the one behind that begun last."""
         return self.epoch(self._next_epoch)
+
+    def _new_deliveries(self) -> Deliveries:
+        return Deliveries(self._feed, self._names, self._cut, self._sampler, self._seed)
 
     def _resident(
         self, source: BatchDataSet, sample: Sequence[Tensor], memory: Memory, *, needed: bool

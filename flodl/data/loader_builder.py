@@ -59,6 +59,10 @@ class LoaderBuilder:
         """Leave out a last batch that is not full."""
         return self._set("drop_last", drop_last)
 
+    def join_remainder(self, join_remainder: bool = True) -> LoaderBuilder:
+        """Let a last batch of one sample join the one before it."""
+        return self._set("join_remainder", join_remainder)
+
     def streaming(self, streaming: bool | None = True) -> LoaderBuilder:
         """Read while training goes on, before it (``False``), or as the size decides."""
         return self._set("streaming", streaming)

@@ -51,6 +51,9 @@ _FILES = {
     ),
 }
 
+REMOTE_FILES = tuple(file for pair in _FILES.values() for file in pair)
+"""What :meth:`Mnist.download` may fetch."""
+
 
 @final
 class Mnist(TensorDataSet):

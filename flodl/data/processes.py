@@ -21,11 +21,11 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from flodl.data.feed import read_rows, rows_of
+from flodl.data.feed import read_rows
 from flodl.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -60,10 +60,9 @@ class _Order:
     def __init__(self) -> None:
         self._requests: Iterator[_Request] = iter(())
 
-    def set(self, order: Tensor, batch_size: int, *, seed: int) -> None:
+    def set(self, batches: Iterator[Tensor], *, seed: int) -> None:
         self._requests = (
-            _Request(_mixed(seed + place), rows.tolist())
-            for place, rows in enumerate(rows_of(order, batch_size))
+            _Request(_mixed(seed + place), rows.tolist()) for place, rows in enumerate(batches)
         )
 
     def __iter__(self) -> Iterator[_Request]:
@@ -152,13 +151,13 @@ class _Team:
         for _ in self._loader:
             pass
 
-    def begin(self, order: Tensor, batch_size: int, *, seed: int) -> Iterator[object]:
+    def begin(self, batches: Iterator[Tensor], *, seed: int) -> Iterator[object]:
         """Ask for the first batches of an epoch.
 
         Raises:
             RuntimeError: A process has ended since the epoch before.
         """
-        self._order.set(order, batch_size, seed=seed)
+        self._order.set(batches, seed=seed)
         return iter(self._loader)
 
     def batches(self, answers: Iterator[object]) -> Iterator[tuple[Tensor, ...]]:
@@ -226,8 +225,14 @@ class WorkerProcesses:
         self._teams += 1
         return team
 
-    def batches(self, order: Tensor, batch_size: int, *, seed: int) -> Iterator[tuple[Tensor, ...]]:
+    def batches(
+        self, rows: Callable[[], Iterator[Tensor]], *, seed: int
+    ) -> Iterator[tuple[Tensor, ...]]:
         """Yield what an idle team reads; runs on the thread that loads.
+
+        Args:
+            rows: Gives the sample numbers of each batch, from the first whenever it is called.
+            seed: Seed of the first batch; those behind it count up.
 
         Raises:
             Exception: Whatever the data set raised in a process.
@@ -237,14 +242,14 @@ class WorkerProcesses:
             team = self._idle.pop() if self._idle else self._new_team()
         try:
             try:
-                answers = team.begin(order, batch_size, seed=seed)
+                answers = team.begin(rows(), seed=seed)
             except Exception:
                 # Killed between two epochs, by Ctrl-C in a notebook for instance: nothing that
                 # the consumer waits for is lost yet.
                 with self._lock:
                     self._teams -= 1
                     team = self._new_team()
-                answers = team.begin(order, batch_size, seed=seed)
+                answers = team.begin(rows(), seed=seed)
             yield from team.batches(answers)
         finally:
             with self._lock:

@@ -23,6 +23,8 @@ _TEXT = RemoteFile(
     folders=("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/",),
     sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
+REMOTE_FILES = (_TEXT,)
+"""What :meth:`Shakespeare.download` may fetch."""
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 from flodl.data.budget import CPU_DEPTH
@@ -12,7 +13,7 @@ from flodl.data.processes import WorkerProcesses
 from flodl.data.transfer import transfer_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
     from torch import Tensor
@@ -110,18 +111,19 @@ class StreamingFeed(Feed):
         return self._depth.value
 
     def batches(
-        self, order: Tensor, batch_size: int, *, seed: int = 0
+        self, order: Tensor, batch_size: int, *, seed: int = 0, join_remainder: bool = False
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the batches in order; closing the iterator cancels what is not fetched."""
         if len(order) == 0:
             return
+        rows = partial(rows_of, order, batch_size, join_remainder=join_remainder)
         if self._depth.by_user is None:
             self._measure()
         self._epochs += 1
         if self._depth.value == 0:
-            yield from self._synchronous(order, batch_size)
+            yield from self._synchronous(rows())
             return
-        yield from self._ahead(order, batch_size, seed)
+        yield from self._ahead(rows, seed)
 
     def close(self) -> None:
         """End the thread and the processes."""
@@ -144,20 +146,22 @@ class StreamingFeed(Feed):
             first_epoch=self._epochs == 0,
         )
 
-    def _synchronous(self, order: Tensor, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
-        for batch in _read(self._source, self._sample, order, batch_size):
+    def _synchronous(self, rows: Iterator[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+        for batch in _read(self._source, self._sample, rows):
             yield self._transfer.receive(self._transfer.send(batch))
 
-    def _ahead(self, order: Tensor, batch_size: int, seed: int) -> Iterator[tuple[Tensor, ...]]:
+    def _ahead(
+        self, rows: Callable[[], Iterator[Tensor]], seed: int
+    ) -> Iterator[tuple[Tensor, ...]]:
         self._leave_parent()
         if self._workers:
             if self._processes is None:
                 self._processes = WorkerProcesses(self._source, self._sample, self._workers)
             busy = self._prefetcher.active() if self._prefetcher is not None else 0
             self._processes.prepare(busy + 1)
-            source = self._processes.batches(order, batch_size, seed=seed)
+            source = self._processes.batches(rows, seed=seed)
         else:
-            source = _read(self._source, self._sample, order, batch_size)
+            source = _read(self._source, self._sample, rows())
         # After the processes: they are forked from a program with one thread less.
         if self._prefetcher is None:
             self._prefetcher = Prefetcher(self._transfer)
@@ -165,8 +169,8 @@ class StreamingFeed(Feed):
 
 
 def _read(
-    source: BatchDataSet, like: Sequence[Tensor], order: Tensor, batch_size: int
+    source: BatchDataSet, like: Sequence[Tensor], batches: Iterator[Tensor]
 ) -> Iterator[tuple[Tensor, ...]]:
     # A function and no method: the thread that runs it must not keep the feed alive.
-    for rows in rows_of(order, batch_size):
+    for rows in batches:
         yield read_rows(source, rows.tolist(), like=like, one_shape=False)

@@ -1,0 +1,173 @@
+"""Parts of an epoch: how it is cut into batches, and what several consumers share of it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import closing
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, final
+
+import torch
+
+from flodl.data.batch import Batch, Position, deliver
+from flodl.data.feed import rows_of
+from flodl.data.sampler import epoch_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    from flodl.data.feed import Feed
+    from flodl.data.sampler import Sampler
+
+_EPOCHS = 2
+"""Orders kept: a window may begin in one epoch and end in the next."""
+
+
+@final
+class EpochCut(NamedTuple):
+    """How the order of an epoch becomes batches."""
+
+    samples: int
+    """Samples of the data set, at least 1."""
+    batch_size: int
+    drop_last: bool
+    join_remainder: bool
+    """Whether a last batch of one sample joins the one before it; only if nothing is dropped."""
+
+    @property
+    def joins(self) -> bool:
+        """Whether the last batch has one sample more than the others."""
+        return (
+            self.join_remainder
+            and not self.drop_last
+            and self.samples > self.batch_size
+            and self.samples % self.batch_size == 1
+        )
+
+    @property
+    def num_batches(self) -> int:
+        """Batches in a whole epoch."""
+        full, rest = divmod(self.samples, self.batch_size)
+        return full if self.drop_last or rest == 0 or self.joins else full + 1
+
+    @property
+    def delivered(self) -> int:
+        """Samples in the batches of a whole epoch."""
+        return self.num_batches * self.batch_size if self.drop_last else self.samples
+
+    def slice_of(self, start: int, stop: int) -> slice:
+        """Where the samples of batches ``start … stop`` are in the order of an epoch.
+
+        Raises:
+            ValueError: They are not batches of an epoch.
+        """
+        _check_range("batches", start, stop, self.num_batches)
+        first, last = (
+            self.delivered if number == self.num_batches else number * self.batch_size
+            for number in (start, stop)
+        )
+        return slice(first, last)
+
+
+@final
+class Deliveries:
+    """Delivers parts of epochs, in any order, from a feed that others may use as well.
+
+    Args:
+        feed: Where the batches come from.
+        names: Names of the tensors of a batch.
+        cut: How an epoch becomes batches.
+        sampler: Gives the order of each epoch.
+        seed: Decides, with epoch and batch, what random transforms of worker processes draw.
+    """
+
+    def __init__(
+        self, feed: Feed, names: tuple[str, ...], cut: EpochCut, sampler: Sampler, seed: int
+    ) -> None:
+        self._feed = feed
+        self._names = names
+        self._cut = cut
+        self._sampler = sampler
+        self._seed = seed
+        self._orders: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
+
+    def rows(self, epoch: int, number: int) -> Tensor:
+        """Return the sample numbers of one batch; see ``DataLoader.rows``."""
+        return self._order(epoch)[0][self._cut.slice_of(number, number + 1)]
+
+    def batches(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
+        """Deliver some batches in a row; see ``DataLoader.deliver``."""
+        part = self._cut.slice_of(start, stop)
+        order, placed = self._order(epoch)
+        cut, join = self._cut.batch_size, self._cut.joins
+        source = self._feed.batches(
+            placed[part], cut, seed=batch_seed(self._seed, epoch, start), join_remainder=join
+        )
+        rows = rows_of(order[part], cut, join_remainder=join)
+        return _paired(rows, source, self._names)
+
+    def numbered(self, epoch: int, numbers: Sequence[int]) -> Iterator[tuple[Tensor, Batch]]:
+        """Deliver some batches that need not follow each other; see ``DataLoader.deliver_some``.
+
+        Raises:
+            ValueError: They do not ascend.
+        """
+        if any(after <= before for before, after in pairwise(numbers)):
+            raise ValueError("the numbers of batches to deliver must ascend")
+        parts = [self._cut.slice_of(number, number + 1) for number in numbers]
+        order, placed = self._order(epoch)
+        cut, join = self._cut.batch_size, self._cut.joins
+        seed = batch_seed(self._seed, epoch, numbers[0])
+        source = self._feed.batches(
+            torch.cat([placed[part] for part in parts]), cut, seed=seed, join_remainder=join
+        )
+        rows = rows_of(torch.cat([order[part] for part in parts]), cut, join_remainder=join)
+        return _paired(rows, source, self._names)
+
+    def samples(self, epoch: int, start: int, stop: int) -> Batch:
+        """Deliver some samples as one batch; see ``DataLoader.deliver_samples``.
+
+        Raises:
+            ValueError: They are none, or not in the batches of an epoch.
+        """
+        _check_range("samples", start, stop, self._cut.delivered)
+        if start == stop:
+            raise ValueError(f"samples {start} to {stop} are none: a batch has at least one sample")
+        _, placed = self._order(epoch)
+        # Half of the seeds of an epoch belong to whole batches, the others are for these.
+        seed = batch_seed(self._seed, epoch, start + (1 << 31))
+        source = self._feed.batches(placed[start:stop], stop - start, seed=seed)
+        with closing(deliver(source, self._names, Position(epoch, 0))) as batches:
+            return next(batches)
+
+    def _order(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """The order of an epoch: in host memory, and where the feed wants it."""
+        found = self._orders.get(epoch)
+        if found is None:
+            order = epoch_order(self._sampler, epoch, self._cut.samples)
+            found = self._orders[epoch] = (order, self._feed.place(order))
+            if len(self._orders) > _EPOCHS:
+                self._orders.popitem(last=False)
+        else:
+            self._orders.move_to_end(epoch)
+        return found
+
+
+def batch_seed(seed: int, epoch: int, number: int) -> int:
+    """What the random transforms of one batch derive their generators from."""
+    # Room for every batch of an epoch between one epoch and the next.
+    return ((seed + epoch) << 32) + number
+
+
+def _paired(
+    rows: Iterator[Tensor], source: Iterator[tuple[Tensor, ...]], names: tuple[str, ...]
+) -> Iterator[tuple[Tensor, Batch]]:
+    with closing(deliver(source, names, Position(0, 0))) as batches:
+        yield from zip(rows, batches, strict=True)
+
+
+def _check_range(what: str, start: int, stop: int, end: int) -> None:
+    if not 0 <= start <= stop <= end:
+        raise ValueError(f"{what} {start} to {stop} are outside of an epoch of {end} {what}")
