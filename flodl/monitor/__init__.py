@@ -11,6 +11,8 @@ from flodl.monitor.ledger import Account as Account
 from flodl.monitor.ledger import TimeLedger as TimeLedger
 from flodl.monitor.mlflow import MlflowSink as MlflowSink
 from flodl.monitor.monitor import Monitor as Monitor
+from flodl.monitor.ranks import RankMetrics as RankMetrics
+from flodl.monitor.ranks import RankSummary as RankSummary
 from flodl.monitor.records import EpochMetrics as EpochMetrics
 from flodl.monitor.records import EpochRecord as EpochRecord
 from flodl.monitor.records import Finish as Finish
@@ -30,8 +32,10 @@ from flodl.monitor.sinks import StepSink as StepSink
 from flodl.monitor.sinks import TerminalSink as TerminalSink
 from flodl.monitor.tensorboard import TensorBoardSink as TensorBoardSink
 from flodl.monitor.timeline import Timeline as Timeline
+from flodl.monitor.timeline_merge import merge_timelines as merge_timelines
 from flodl.monitor.timeline_records import EventKind as EventKind
 from flodl.monitor.timeline_records import IdleGap as IdleGap
+from flodl.monitor.timeline_records import RankActivity as RankActivity
 from flodl.monitor.timeline_records import TimelineBroadcast as TimelineBroadcast
 from flodl.monitor.timeline_records import TimelineEvent as TimelineEvent
 from flodl.monitor.timeline_records import TimelineSample as TimelineSample

@@ -103,7 +103,7 @@ class Monitor:
         """
         if epoch < 0:
             raise ValueError(f"epoch is {epoch}; epochs count from 0")
-        pairs = metric_pairs(metrics)
+        pairs, measured = metric_pairs(metrics), _measured(metrics)
         load = self._load.take()
         with self._lock:
             if self._summary is not None:
@@ -119,7 +119,8 @@ class Monitor:
                 eta=self._eta(epoch, now),
                 resources=load,
                 elapsed=now - self._start,
-                throughput=_throughput(metrics),
+                throughput=measured.throughput if measured is not None else None,
+                ranks=measured.rank_summary() if measured is not None else None,
             )
             self._history.append(record)
             for delivery in self._deliveries:
@@ -376,9 +377,9 @@ class Monitor:
             log.warning(f"monitor: no more lines on stdout, training goes on: {error}")
 
 
-def _throughput(metrics: MetricSource) -> float | None:
+def _measured(metrics: MetricSource) -> EpochMetrics | None:
     first = metrics[0] if isinstance(metrics, tuple) and metrics else metrics
-    return first.throughput if isinstance(first, EpochMetrics) else None
+    return first if isinstance(first, EpochMetrics) else None
 
 
 def _join(deliveries: tuple[Delivery, ...], deadline: float, timeout: float) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+from flodl.monitor.ranks import RankMetrics as RankMetrics
+from flodl.monitor.ranks import RankSummary, shares_of
 from flodl.monitor.resources import ResourceSample
 
 Status = Literal["complete", "interrupted", "diverged", "failed"]
@@ -35,6 +37,37 @@ class EpochMetrics:
     """Samples per millisecond."""
     share: list[float]
     """Part of the samples each device took; ``[1.0]`` on one device."""
+    per_rank: tuple[RankMetrics, ...] = ()
+    """What each rank measured; empty where there is one."""
+    comm_ms: float = 0.0
+    """Time each rank spent on exchanges."""
+    wait_ms: float = 0.0
+    """Time a rank waited for the others, mean over the ranks."""
+    anchor: int | None = None
+    """Batches of the slowest rank between two averages, at the end of the epoch."""
+    counts: tuple[int, ...] = ()
+    """Batches of each rank between two averages, at the end of the epoch."""
+
+    @property
+    def per_rank_throughput(self) -> tuple[float, ...]:
+        """Samples per millisecond of busy time, by rank; nan where a rank was never busy."""
+        return tuple(rank.throughput for rank in self.per_rank)
+
+    @property
+    def per_rank_batch_share(self) -> tuple[float, ...]:
+        """Part of the epoch's batches, by rank; nan where nobody trained any."""
+        return shares_of(self.per_rank)
+
+    @property
+    def device_indices(self) -> tuple[int | None, ...]:
+        """Number of the device, by rank; None for a processor."""
+        return tuple(rank.device_index for rank in self.per_rank)
+
+    def rank_summary(self) -> RankSummary | None:
+        """Return what is shown of the ranks; None where there is one."""
+        if len(self.per_rank) < 2:
+            return None
+        return RankSummary(self.per_rank, self.comm_ms, self.wait_ms, self.anchor, self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +109,8 @@ class EpochRecord:
     """Seconds since the monitor was made."""
     throughput: float | None = None
     """Samples per millisecond, where the trainer knows it."""
+    ranks: RankSummary | None = None
+    """What the ranks did, where there are several."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form: epoch from 1, times in seconds, non-finite values as null."""
@@ -91,6 +126,8 @@ class EpochRecord:
             form["eta"] = finite(self.eta)
         if self.throughput is not None:
             form["throughput"] = finite(self.throughput)
+        if self.ranks is not None:
+            form["ranks"] = self.ranks.as_json()
         return form
 
     @classmethod
@@ -110,6 +147,7 @@ class EpochRecord:
                 resources=ResourceSample.from_json(form),
                 elapsed=_or_nan(form["elapsed"]),
                 throughput=_or_nan(form["throughput"]) if "throughput" in form else None,
+                ranks=RankSummary.from_json(form["ranks"]) if "ranks" in form else None,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(

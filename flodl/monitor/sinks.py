@@ -129,8 +129,10 @@ class CsvSink:
     """One row per epoch; the columns are the union over all epochs.
 
     ``epoch`` counts from 1, ``duration_s`` is in seconds, memory in bytes, percentages of all cores
-    or of the mean GPU. A cell without a value is blank; nan and inf stand as such. Rows are
-    appended; only when a new metric appears is the file written anew, as a whole.
+    or of the mean GPU. With several ranks there follow ``anchor``, ``comm_ms`` and ``wait_ms``, and
+    of each rank its batches, samples and ``busy_ms``. A cell without a value is blank; nan and inf
+    stand as such. Rows are appended; only when a new column appears is the file written anew, as a
+    whole.
 
     Args:
         path: File to write; an older one is replaced, missing folders are made.
@@ -142,6 +144,7 @@ class CsvSink:
         self._path = Path(path)
         self._opened = False
         self._columns: dict[str, None] = {}  # in order of appearance
+        self._ranks = 0
         self._records: list[EpochRecord] = []
         self._written = 0
         self._stale = True
@@ -158,9 +161,11 @@ class CsvSink:
 
     def record(self, record: EpochRecord) -> None:
         """Keep the epoch for the next flush."""
-        before = len(self._columns)
+        before = len(self._columns), self._ranks
         self._columns.update(dict.fromkeys(name for name, _ in record.metrics))
-        self._stale = self._stale or len(self._columns) > before
+        if record.ranks is not None:
+            self._ranks = max(self._ranks, len(record.ranks.per_rank))
+        self._stale = self._stale or (len(self._columns), self._ranks) != before
         self._records.append(record)
 
     def flush(self) -> None:
@@ -168,11 +173,12 @@ class CsvSink:
         names = list(self._columns)
         if self._stale:
             heading = ["epoch", "duration_s", *names, *_RESOURCE_COLUMNS]
-            rows = [_row(record, names) for record in self._records]
+            heading += _rank_columns(self._ranks)
+            rows = [_row(record, names, self._ranks) for record in self._records]
             replace_text(self._path, _csv([heading, *rows]))
         elif self._written < len(self._records):
             fresh = self._records[self._written :]
-            append_text(self._path, _csv([_row(record, names) for record in fresh]))
+            append_text(self._path, _csv([_row(record, names, self._ranks) for record in fresh]))
         self._stale = False
         self._written = len(self._records)
 
@@ -182,12 +188,17 @@ class CsvSink:
 
 
 def epoch_line(record: EpochRecord, room: int | None = None) -> str:
-    """Return ``epoch   7/100  loss=0.0023  [24ms  ETA 1.2s]``, in ``room`` characters if given."""
+    """Return ``epoch   7/100  loss=0.0023  [24ms  ETA 1.2s]``, in ``room`` characters if given.
+
+    With several ranks their shares, anchor and waiting stand before the times.
+    """
     total = str(record.total)
     head = f"epoch {record.epoch + 1:>{len(total)}}/{total}"
     took = format_duration(record.seconds)
     left = f"  ETA {format_eta(record.eta)}" if record.eta is not None else ""
     tail = f"[{took}{left}]"
+    if record.ranks is not None:
+        tail = f"{record.ranks.text(record.seconds)}  {tail}"
     values = [f"{_printable(name)}={format_metric(value)}" for name, value in record.metrics]
     if room is not None:
         values = _fitting(values, room - len(f"{head}  {tail}"))
@@ -249,9 +260,25 @@ def _printable(name: str) -> str:
 
 _INDENTATION = 2
 _RESOURCE_COLUMNS = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
+_RANK_PARTS = ("batches", "samples", "busy_ms")
 
 
-def _row(record: EpochRecord, names: list[str]) -> list[str]:
+def _rank_columns(ranks: int) -> list[str]:
+    each = [f"rank{rank}_{what}" for rank in range(ranks) for what in _RANK_PARTS]
+    return ["anchor", "comm_ms", "wait_ms", *each] if ranks else []
+
+
+def _rank_cells(record: EpochRecord, ranks: int) -> list[str]:
+    summary = record.ranks
+    if summary is None:
+        return [""] * len(_rank_columns(ranks))
+    cells = [_cell(summary.anchor, "d"), f"{summary.comm_ms:.3f}", f"{summary.wait_ms:.3f}"]
+    for one in summary.per_rank:
+        cells += [str(one.batches), str(one.samples), f"{one.busy_ms:.3f}"]
+    return cells + [""] * (len(_RANK_PARTS) * (ranks - len(summary.per_rank)))
+
+
+def _row(record: EpochRecord, names: list[str], ranks: int) -> list[str]:
     metrics, load = dict(record.metrics), record.resources
     first = load.gpus[0] if load.gpus else None
     return [
@@ -263,6 +290,7 @@ def _row(record: EpochRecord, names: list[str]) -> list[str]:
         _cell(load.gpu_util, ".1f"),
         _cell(first.reserved if first else None, "d"),
         _cell(load.vram_spill, "d"),
+        *_rank_cells(record, ranks),
     ]
 
 

@@ -27,7 +27,7 @@ from flodl.monitor.timeline_records import (
     TimelineSample,
     TimelineSummary,
 )
-from flodl.monitor.timeline_sampling import FineSampler, LoadSampler, Ticker
+from flodl.monitor.timeline_sampling import BusyMeter, FineSampler, LoadSampler, Ticker
 from flodl.monitor.timeline_store import SampleStore
 
 SUBSCRIBER_CAPACITY = 600
@@ -49,9 +49,15 @@ class Timeline:
             None takes that, with the utilisation of GPUs read at every sample.
         max_samples: Samples that are kept, and as many events; the oldest make room. A sample takes
             about 90 bytes and 32 more per GPU: the default keeps a day at ten a second in 100 MB.
+        rank: Whose timeline it is, where a training has several ranks; stands in every record.
+
+    Attributes:
+        busy: A rank's loop tells it when work on a batch begins and ends; samples then carry the
+            part of the time that it worked.
+        rank: As given.
 
     Raises:
-        ValueError: An interval or `max_samples` is not positive.
+        ValueError: An interval or `max_samples` is not positive, or `rank` is negative.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class Timeline:
         clock: Callable[[], float] = time.monotonic,
         sampler: LoadSampler | None = None,
         max_samples: int = 1_000_000,
+        rank: int | None = None,
     ) -> None:
         for name, value in (
             ("poll_interval_ms", poll_interval_ms),
@@ -70,6 +77,10 @@ class Timeline:
         ):
             if not value > 0:
                 raise ValueError(f"{name} of a timeline must be above 0, not {value!r}")
+        if rank is not None and rank < 0:
+            raise ValueError(f"rank of a timeline is {rank}; ranks count from 0")
+        self.rank = rank
+        self.busy = BusyMeter(clock)
         self._poll_ms = float(poll_interval_ms)
         self._broadcast_ms = float(broadcast_interval_ms)
         self._clock = clock
@@ -166,13 +177,14 @@ class Timeline:
     def event(self, kind: EventKind | str, **fields: object) -> None:
         """Record that something happens now; see :class:`EventKind` for the fields.
 
-        ``from`` is a keyword of Python: write ``from_``.
+        ``from`` is a keyword of Python: write ``from_``. A field ``rank`` says whom the event is
+        about; whose timeline it stands in is a matter of the timeline.
 
         Raises:
             ValueError: The kind is unknown, or the fields are not those of the kind.
         """
         with self._lock:  # read the clock inside, so that events stand in the order of time
-            event = TimelineEvent(self._now_ms(), EventKind(kind), fields)
+            event = TimelineEvent(self._now_ms(), EventKind(kind), fields, self.rank)
             self._events.append(event)
             if self._subscribers:
                 self._new_events.append(event)
@@ -226,12 +238,20 @@ class Timeline:
         with self._lock:
             return list(self._events)
 
-    def idle_gaps(self, device: int, threshold_pct: float, min_ms: float) -> list[IdleGap]:
+    def idle_gaps(
+        self, device: int, threshold_pct: float, min_ms: float, *, rank: int | None = None
+    ) -> list[IdleGap]:
         """Return when a GPU was used less than `threshold_pct` for at least `min_ms`.
 
         See :func:`flodl.monitor.timeline_analysis.idle_gaps`.
+
+        Args:
+            device: Number of the GPU.
+            threshold_pct: Utilisation in percent.
+            min_ms: Shorter gaps are left out.
+            rank: Whose samples tell, in a timeline of several; None takes those of the first.
         """
-        moments = ((one.t_ms, one.util(device)) for one in self._content().samples)
+        moments = ((one.t_ms, one.util(device)) for one in self._content().samples.of(rank))
         return idle_gaps(moments, threshold_pct, min_ms)
 
     def summary(self) -> TimelineSummary:
@@ -278,7 +298,7 @@ class Timeline:
         load = sampler.sample()
         with self._lock:
             now = self._now_ms()
-            sample = _sample(now, load)
+            sample = _sample(now, load, self.rank, self.busy.percent())
             self._samples.append(sample)
             if self._subscribers:
                 self._new_samples.append(sample)
@@ -295,13 +315,15 @@ class Timeline:
                 _put(subscriber, new)
 
 
-def _sample(t_ms: float, load: ResourceSample) -> TimelineSample:
+def _sample(
+    t_ms: float, load: ResourceSample, rank: int | None, busy: float | None
+) -> TimelineSample:
     ram = None
     if load.ram_used is not None and load.ram_total is not None:
         ram = load.ram_used, load.ram_total
     # More digits would only be noise of the measurement, and make the files larger.
     cpu = None if load.cpu is None else round(load.cpu, 2)
-    return TimelineSample(t_ms, cpu, ram, load.gpus)
+    return TimelineSample(t_ms, cpu, ram, load.gpus, rank, busy)
 
 
 def _put(subscriber: queue.Queue[TimelineBroadcast], new: TimelineBroadcast) -> None:

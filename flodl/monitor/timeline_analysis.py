@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from flodl.monitor.timeline_records import (
     EventKind,
     IdleGap,
+    RankActivity,
     TimelineEvent,
     TimelineSample,
     TimelineSummary,
     known_util,
 )
+from flodl.monitor.timeline_store import SampleStore
 
 IDLE_BELOW_PCT = 5.0
 """A device used less than this is called idle in summaries and on the page."""
@@ -47,14 +50,12 @@ def idle_gaps(
 
 
 def summarize(
-    samples: Iterable[TimelineSample], events: Sequence[TimelineEvent], total_ms: float
+    samples: SampleStore, events: Sequence[TimelineEvent], total_ms: float
 ) -> TimelineSummary:
     """Count and average; see :class:`TimelineSummary`."""
     seen: Counter[int] = Counter()
     idle: Counter[int] = Counter()
-    count = 0
-    for sample in samples:
-        count += 1
+    for sample in samples.of():
         for gpu in sample.gpus:
             util = known_util(gpu)
             seen[gpu.device] += 1
@@ -62,7 +63,7 @@ def summarize(
     kinds = Counter(event.kind for event in events)
     return TimelineSummary(
         total_ms=total_ms,
-        sample_count=count,
+        sample_count=len(samples),
         event_count=len(events),
         gpu_idle_pct={device: 100 * idle[device] / seen[device] for device in sorted(seen)},
         sync_count=kinds[EventKind.SYNC_START],
@@ -71,9 +72,36 @@ def summarize(
         cpu_avg_avg_ms=_mean_ms(events, EventKind.CPU_AVG_END),
         anchor_count=kinds[EventKind.ANCHOR],
         throttle_count=kinds[EventKind.THROTTLE],
+        ranks=_activities(samples, events),
     )
 
 
+def _activities(
+    samples: Iterable[TimelineSample], events: Iterable[TimelineEvent]
+) -> dict[int, RankActivity]:
+    busy: defaultdict[int, list[float]] = defaultdict(list)
+    happened: defaultdict[int, list[TimelineEvent]] = defaultdict(list)
+    for sample in samples:
+        if sample.rank is not None and sample.busy is not None:
+            busy[sample.rank].append(sample.busy)
+    for event in events:
+        if event.rank is not None:
+            happened[event.rank].append(event)
+    return {
+        rank: RankActivity(
+            sync_count=sum(event.kind is EventKind.SYNC_START for event in happened[rank]),
+            sync_ms=math.fsum(_lengths(happened[rank], EventKind.SYNC_END)),
+            wait_ms=math.fsum(_lengths(happened[rank], EventKind.WAIT)),
+            busy_pct=fmean(busy[rank]) if busy[rank] else None,
+        )
+        for rank in sorted({*busy, *happened})
+    }
+
+
+def _lengths(events: Iterable[TimelineEvent], kind: EventKind) -> list[float]:
+    return [float(event.fields["ms"]) for event in events if event.kind is kind]
+
+
 def _mean_ms(events: Iterable[TimelineEvent], kind: EventKind) -> float | None:
-    lengths = [float(event.fields["ms"]) for event in events if event.kind is kind]
+    lengths = _lengths(events, kind)
     return fmean(lengths) if lengths else None

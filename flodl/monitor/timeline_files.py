@@ -74,21 +74,33 @@ def read_json(path: str | os.PathLike[str]) -> TimelineContent:
 
 
 def write_csv(path: str | os.PathLike[str], content: TimelineContent) -> None:
-    """Write one row per sample and per event, in the order of time."""
+    """Write one row per sample and per event, in the order of time.
+
+    The columns ``rank`` and ``busy_pct`` are there where a record tells one of them.
+    """
     devices = list(content.samples.names)
-    header = ["t_ms", "cpu_pct", "ram_used", "ram_total"]
+    ranked = any(one.rank is not None or one.busy is not None for one in content.samples)
+    ranked = ranked or any(one.rank is not None for one in content.events)
+    header = ["t_ms", *(["rank", "busy_pct"] if ranked else [])]
+    lead = len(header)
+    header += ["cpu_pct", "ram_used", "ram_total"]
     for device in devices:
         header += [
             f"gpu{device}_{part}" for part in ("pct", "vram_used", "vram_alloc", "vram_total")
         ]
-    blank = [""] * (len(header) - 1)
+    blank = [""] * (len(header) - lead)
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
     rows.writerow([*header, "event", "fields"])
-    samples = ((sample.t_ms, _cells(sample, devices)) for sample in content.samples)
-    events = ((event.t_ms, [*blank, *_event_cells(event)]) for event in content.events)
-    for t_ms, cells in heapq.merge(samples, events, key=lambda row: row[0]):
-        rows.writerow([_number(t_ms), *cells])
+    samples = (
+        (one.t_ms, [_number(one.rank), _number(one.busy)], _cells(one, devices))
+        for one in content.samples
+    )
+    events = (
+        (one.t_ms, [_number(one.rank), ""], [*blank, *_event_cells(one)]) for one in content.events
+    )
+    for t_ms, who, cells in heapq.merge(samples, events, key=lambda row: row[0]):
+        rows.writerow([_number(t_ms), *(who if ranked else []), *cells])
     _write(path, table.getvalue())
 
 
@@ -126,7 +138,15 @@ def _sample(form: Mapping[str, Any], names: Mapping[int, str]) -> TimelineSample
         for gpu in form["gpus"]
     )
     ram = None if used_total is None else (int(used_total[0]), int(used_total[1]))
-    return TimelineSample(float(form["t"]), _optional(form["cpu"]), ram, gpus)
+    cpu, busy = _optional(form["cpu"]), _optional(form.get("busy"))
+    return TimelineSample(float(form["t"]), cpu, ram, gpus, _rank(form), busy)
+
+
+def _rank(form: Mapping[str, Any]) -> int | None:
+    rank = form.get("r")
+    if rank is not None and (type(rank) is not int or rank < 0):
+        raise TypeError(f"{rank!r} is not the number of a rank")
+    return rank
 
 
 def _optional(value: object) -> float | None:
@@ -142,9 +162,9 @@ def _event(form: Mapping[str, Any]) -> TimelineEvent:
     fields = {
         name: math.nan if value is None else value
         for name, value in form.items()
-        if name not in ("t", "k")
+        if name not in ("t", "k", "r")
     }
-    return TimelineEvent(float(form["t"]), EventKind(form["k"]), fields)
+    return TimelineEvent(float(form["t"]), EventKind(form["k"]), fields, _rank(form))
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:

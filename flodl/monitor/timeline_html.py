@@ -43,7 +43,7 @@ def _columns(content: TimelineContent) -> dict[str, Any]:
     gpus: dict[int, dict[str, list[Any]]] = {
         device: {"util": [], "used": [], "total": []} for device in content.samples.names
     }
-    for sample in content.samples:
+    for sample in content.samples.of():
         t.append(sample.t_ms)
         cpu.append(None if sample.cpu is None else finite(sample.cpu))
         used.append(sample.ram and sample.ram[0])
@@ -57,6 +57,8 @@ def _columns(content: TimelineContent) -> dict[str, Any]:
     return {
         "total_ms": finite(content.total_ms),
         "idle_below": IDLE_BELOW_PCT,
+        "sample_count": len(content.samples),
+        "ranks": _ranks(content),
         "t": t,
         "cpu": cpu,
         "ram": {"used": used, "total": total},
@@ -66,6 +68,24 @@ def _columns(content: TimelineContent) -> dict[str, Any]:
         ],
         "events": [event.as_json() for event in content.events],
     }
+
+
+def _ranks(content: TimelineContent) -> list[dict[str, Any]]:
+    """Return how busy each rank was; nothing where there is one and it does not tell."""
+    known = {*content.samples.ranks, *(one.rank for one in content.events if one.rank is not None)}
+    curves: dict[int | None, dict[str, list[Any]]] = {
+        rank: {"t": [], "busy": []} for rank in sorted(known)
+    }
+    for sample in content.samples:
+        if sample.busy is None and sample.rank is None:
+            continue
+        curve = curves.setdefault(sample.rank, {"t": [], "busy": []})
+        curve["t"].append(sample.t_ms)
+        curve["busy"].append(None if sample.busy is None else finite(sample.busy))
+    told = any(value is not None for curve in curves.values() for value in curve["busy"])
+    if len(curves) < 2 and not told:
+        return []
+    return [{"rank": rank or 0, **curve} for rank, curve in curves.items()]
 
 
 def _gaps(t: list[float], util: list[float | None]) -> list[list[float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Integral, Real
@@ -32,6 +32,18 @@ class EventKind(StrEnum):
     """``rank``: who was held back."""
     IDLE = "idle"
     """``dev`` and ``ms``: a device that had nothing to do."""
+    PLAN = "plan"
+    """``window`` and ``counts``: the batches that each rank is to train until the next average."""
+    WAIT = "wait"
+    """``ms``: how long a rank has waited for the others, up to now."""
+    GUARD = "guard"
+    """``rank`` and ``what``: whose weights the guard against divergence spoke up about, and how."""
+    SKIP = "skip"
+    """``count``: averages left out so far, because a rank did not come in time."""
+    WORKER_LOST = "worker_lost"
+    """``rank``: whose process has ended."""
+    RESTART = "restart"
+    """``count``: how often the ranks were started again so far."""
     CUSTOM = "custom"
     """``label``: anything else."""
 
@@ -45,6 +57,7 @@ class EventKind(StrEnum):
 
 
 _WHOLE, _NUMBER, _TEXT = "a whole number", "a number", "text"
+_WHOLES = "a list of whole numbers"
 _FIELDS: Mapping[EventKind, Mapping[str, str]] = {
     EventKind.EPOCH_START: {"epoch": _WHOLE},
     EventKind.EPOCH_END: {"epoch": _WHOLE, "loss": _NUMBER},
@@ -55,6 +68,12 @@ _FIELDS: Mapping[EventKind, Mapping[str, str]] = {
     EventKind.ANCHOR: {"from": _WHOLE, "to": _WHOLE},
     EventKind.THROTTLE: {"rank": _WHOLE},
     EventKind.IDLE: {"dev": _WHOLE, "ms": _NUMBER},
+    EventKind.PLAN: {"window": _WHOLE, "counts": _WHOLES},
+    EventKind.WAIT: {"ms": _NUMBER},
+    EventKind.GUARD: {"rank": _WHOLE, "what": _TEXT},
+    EventKind.SKIP: {"count": _WHOLE},
+    EventKind.WORKER_LOST: {"rank": _WHOLE},
+    EventKind.RESTART: {"count": _WHOLE},
     EventKind.CUSTOM: {"label": _TEXT},
 }
 
@@ -67,6 +86,7 @@ class TimelineEvent:
         t_ms: Milliseconds since the timeline was made.
         kind: What happened; the string of an :class:`EventKind` is accepted.
         fields: The values of that kind. A name that is a keyword of Python may end in ``_``.
+        rank: Whose timeline it stood in; a field ``rank`` says whom it is about.
 
     Raises:
         ValueError: The kind is unknown, or the fields are not those of the kind.
@@ -75,6 +95,7 @@ class TimelineEvent:
     t_ms: float
     kind: EventKind
     fields: Mapping[str, Any] = field(default_factory=dict)
+    rank: int | None = None
 
     def __post_init__(self) -> None:
         kind = EventKind(self.kind)
@@ -84,17 +105,21 @@ class TimelineEvent:
         object.__setattr__(self, "fields", MappingProxyType(fields))
 
     def as_json(self) -> dict[str, Any]:
-        """Return ``{"t", "k", …fields}``; the loss has six decimals, non-finite values are null."""
-        return {"t": self.t_ms, "k": self.kind.value, **self.fields_as_json()}
+        """Return ``{"t", "k", "r", …fields}``, without ``r`` where no rank is known.
+
+        The loss has six decimals, non-finite values are null.
+        """
+        rank = {} if self.rank is None else {"r": self.rank}
+        return {"t": self.t_ms, "k": self.kind.value, **rank, **self.fields_as_json()}
 
     def fields_as_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        form = {}
+        form: dict[str, Any] = {}
         for name, value in self.fields.items():
             if isinstance(value, float):
                 form[name] = finite(round(value, 6) if name == "loss" else value)
             else:
-                form[name] = value
+                form[name] = list(value) if isinstance(value, tuple) else value
         return form
 
 
@@ -107,20 +132,25 @@ class TimelineSample:
         cpu: Percent of all cores.
         ram: Used and total bytes.
         gpus: One snapshot per device.
+        rank: Whose timeline it stood in.
+        busy: Percent of the time since the sample before that this rank worked on batches.
     """
 
     t_ms: float
     cpu: float | None = None
     ram: tuple[int, int] | None = None
     gpus: Sequence[GpuSnapshot] = ()
+    rank: int | None = None
+    busy: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return ``{"t", "cpu", "ram": [used, total], "gpus": [{"d", "u", "vu", "va", "vt"}]}``.
 
+        Where they are known, ``r`` is the rank and ``busy`` its percentage.
         Per GPU: device, utilisation in percent, and bytes of its memory: used by this process,
         reserved by it (more than used where the driver spills to host memory), and total.
         """
-        return {
+        form: dict[str, Any] = {
             "t": self.t_ms,
             "cpu": None if self.cpu is None else finite(self.cpu),
             "ram": None if self.ram is None else list(self.ram),
@@ -135,6 +165,11 @@ class TimelineSample:
                 for gpu in self.gpus
             ],
         }
+        if self.rank is not None:
+            form["r"] = self.rank
+        if self.busy is not None:
+            form["busy"] = finite(self.busy)
+        return form
 
     def util(self, device: int) -> float | None:
         """Return the utilisation of a device in percent; None where it is not known."""
@@ -166,6 +201,23 @@ class IdleGap(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RankActivity:
+    """One rank of a timeline in a few numbers.
+
+    Attributes:
+        sync_count: Exchanges begun.
+        sync_ms: Length of the finished ones together.
+        wait_ms: Time it waited for the others.
+        busy_pct: Mean over its samples of the time it worked on batches; None where unknown.
+    """
+
+    sync_count: int
+    sync_ms: float
+    wait_ms: float
+    busy_pct: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TimelineSummary:
     """A timeline in a few numbers.
 
@@ -180,6 +232,7 @@ class TimelineSummary:
         cpu_avg_avg_ms: Mean length of the finished ones; None without one.
         anchor_count: Changes of the anchor.
         throttle_count: Times a rank was held back.
+        ranks: Each rank by itself, where records tell their rank.
     """
 
     total_ms: float
@@ -192,6 +245,7 @@ class TimelineSummary:
     cpu_avg_avg_ms: float | None
     anchor_count: int
     throttle_count: int
+    ranks: Mapping[int, RankActivity] = field(default_factory=dict)
 
 
 def _checked_fields(kind: EventKind, fields: Mapping[str, object]) -> dict[str, object]:
@@ -207,8 +261,12 @@ def _checked_field(kind: EventKind, name: str, value: object) -> object:
     what = _FIELDS[kind][name]
     if what == _TEXT and isinstance(value, str):
         return str(value)
+    if what == _WHOLES and isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        parts = tuple(value)
+        if all(isinstance(part, Integral) and not isinstance(part, bool) for part in parts):
+            return tuple(map(int, parts))
     # A bool is a number, too; the abstract numbers include those of NumPy.
-    if what != _TEXT and type(value) is not bool:
+    if what in (_WHOLE, _NUMBER) and type(value) is not bool:
         if isinstance(value, Integral):
             return int(value)
         if what == _NUMBER and isinstance(value, Real):

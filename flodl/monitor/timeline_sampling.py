@@ -54,6 +54,50 @@ class FineSampler:
             return gpu
 
 
+class BusyMeter:
+    """Adds up the time that a rank works on batches, for the busy percentage of samples.
+
+    One thread calls :meth:`begin` and :meth:`end`, another one :meth:`percent`.
+
+    Args:
+        clock: Seconds that never run backwards.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # One tuple, so that the other thread never sees half of a change.
+        self._state: tuple[float, float | None] = (0.0, None)
+        self._read_at: float | None = None
+        self._read = 0.0
+
+    def begin(self) -> None:
+        """Work begins; does nothing while it is under way."""
+        total, since = self._state
+        if since is None:
+            now = self._clock()
+            self._state = (total, now)
+            if self._read_at is None:
+                self._read_at = now
+
+    def end(self) -> None:
+        """Work ends; does nothing where none is under way."""
+        total, since = self._state
+        if since is not None:
+            self._state = (total + self._clock() - since, None)
+
+    def percent(self) -> float | None:
+        """Return the part of the time since the last call, in percent; None before any work."""
+        total, since = self._state
+        now = self._clock()
+        if self._read_at is None or now <= self._read_at:
+            return None
+        if since is not None:
+            total += max(0.0, now - since)
+        part = 100 * (total - self._read) / (now - self._read_at)
+        self._read, self._read_at = total, now
+        return round(min(100.0, max(0.0, part)), 2)
+
+
 class Ticker:
     """Calls a function at a steady pace until it is stopped.
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from flodl.monitor.resources import GpuSnapshot
 from flodl.monitor.timeline_records import TimelineSample
 
-_HOST = struct.Struct("<4d")  # t_ms, cpu, used and total memory; nan is what was not measured
+# t_ms, cpu, used and total memory, busy, rank; nan and a rank of -1 are what is not known.
+_HOST = struct.Struct("<5di")
 _GPU = struct.Struct("<4d")  # device, util, reserved and total memory
 
 
@@ -27,6 +28,7 @@ class SampleStore:
     def __init__(self, limit: int | None = None) -> None:
         self._packed: deque[bytes] = deque(maxlen=limit)
         self._names: dict[int, str] = {}
+        self._ranks: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._packed)
@@ -37,7 +39,11 @@ class SampleStore:
     def append(self, sample: TimelineSample) -> None:
         """Add one sample."""
         used, total = sample.ram if sample.ram is not None else (math.nan, math.nan)
-        parts = [_HOST.pack(sample.t_ms, _or_nan(sample.cpu), used, total)]
+        rank = -1 if sample.rank is None else sample.rank
+        if rank >= 0:
+            self._ranks.add(rank)
+        host = (sample.t_ms, _or_nan(sample.cpu), used, total, _or_nan(sample.busy), rank)
+        parts = [_HOST.pack(*host)]
         for gpu in sample.gpus:
             self._names[gpu.device] = gpu.name
             parts.append(_GPU.pack(gpu.device, _or_nan(gpu.util), gpu.reserved, gpu.total))
@@ -53,6 +59,7 @@ class SampleStore:
         made = SampleStore(limit)
         made._packed.extend(self._packed)
         made._names = dict(self._names)
+        made._ranks = set(self._ranks)
         return made
 
     def clear(self) -> None:
@@ -64,8 +71,24 @@ class SampleStore:
         """Names of the GPUs seen, by device."""
         return dict(sorted(self._names.items()))
 
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks seen, ascending."""
+        return sorted(self._ranks)
+
+    def of(self, rank: int | None = None) -> Iterator[TimelineSample]:
+        """Return the samples of one rank; None takes the first where there are several.
+
+        Of ranks on one machine each has measured the same load: more than one would count twice.
+        """
+        if rank is None:
+            if len(self._ranks) < 2:
+                return iter(self)
+            rank = min(self._ranks)
+        return (sample for sample in self if sample.rank == rank)
+
     def _unpack(self, packed: bytes) -> TimelineSample:
-        t_ms, cpu, used, total = _HOST.unpack_from(packed)
+        t_ms, cpu, used, total, busy, rank = _HOST.unpack_from(packed)
         return TimelineSample(
             t_ms,
             _or_none(cpu),
@@ -80,6 +103,8 @@ class SampleStore:
                 )
                 for device, util, reserved, size in _GPU.iter_unpack(packed[_HOST.size :])
             ),
+            None if rank < 0 else rank,
+            _or_none(busy),
         )
 
 

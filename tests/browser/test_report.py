@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from flodl.monitor import EpochMetrics, GpuSnapshot, Monitor, ResourceSample, Status
+from flodl.monitor import (
+    EpochMetrics,
+    GpuSnapshot,
+    Monitor,
+    RankMetrics,
+    ResourceSample,
+    Status,
+)
 from flodl.monitor.records import EpochRecord, StepSeries
 from flodl.monitor.report import HtmlSink
 
@@ -457,3 +464,25 @@ def test_what_a_trainer_reports_becomes_tiles(browser, tmp_path):
     tiles = texts(browser, ".tile")
     assert "Throughput12.4k/ssamples, mean over epochs" in tiles
     assert "Parameters1.23M34.6k trainable" in tiles
+
+
+def test_ranks_have_a_table_of_their_own(browser, tmp_path):
+    def values(epoch, _):
+        fast = RankMetrics(0.5 - 0.1 * epoch, {}, 8000, 250, 10_000.0, "cuda:0")
+        slow = RankMetrics(math.nan, {}, 3200, 100, 10_000.0, "cuda:1")
+        shared = {"comm_ms": 5.0, "wait_ms": 2.5, "anchor": 10, "counts": (25, 10)}
+        return EpochMetrics(epoch, 0.5, {}, 500.0, 1.0, [0.7, 0.3], per_rank=(fast, slow), **shared)
+
+    browser.open(report(tmp_path, 2, values=values))
+    assert texts(browser, "#ranks tbody tr") == [
+        "0cuda:050071.4 %800/s20.0s0.4000",
+        "1cuda:120028.6 %320/s20.0snot finite",
+    ]
+    (note,) = texts(browser, "#ranks .note")
+    assert note.startswith("Last epoch · anchor 10 · 25 : 10 batches between two averages · exch")
+    assert browser.console == []
+
+
+def test_one_rank_has_no_table_of_ranks(browser, tmp_path):
+    browser.open(report(tmp_path, 2))
+    assert browser.evaluate("document.getElementById('ranks-section').hidden")

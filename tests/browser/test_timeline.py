@@ -9,6 +9,7 @@ import pytest
 
 from flodl.monitor.resources import GpuSnapshot
 from flodl.monitor.timeline import Timeline
+from flodl.monitor.timeline_merge import merge_timelines
 from flodl.monitor.timeline_records import TimelineEvent, TimelineSample
 
 from .chromium import Browser
@@ -296,4 +297,78 @@ def test_a_hundred_thousand_samples_keep_their_peaks_and_draw_little(browser, tm
     browser.settle()
     point(browser, 5_432_100)
     assert rows(browser)["CPU"] == "99 %"
+    assert browser.console == []
+
+
+def of_rank(rank: int) -> Timeline:
+    """A fast and a slow rank, which exchange every second; the fast one waits before it."""
+    events = [
+        TimelineEvent(0.0, "epoch_start", {"epoch": 0}),
+        TimelineEvent(20_000.0, "epoch_end", {"epoch": 0, "loss": 0.5}),
+    ]
+    for second in range(20):
+        at = 1000.0 * second + 900
+        if rank == 0:
+            events.append(TimelineEvent(at - 900, "plan", {"window": second, "counts": [25, 10]}))
+            events.append(TimelineEvent(at, "wait", {"ms": 120.0}))
+        events.append(TimelineEvent(at, "sync_start"))
+        events.append(TimelineEvent(at + 60, "sync_end", {"ms": 60.0}))
+    if rank == 1:
+        events.append(TimelineEvent(5000.0, "skip", {"count": 1}))
+        events.append(TimelineEvent(8000.0, "guard", {"rank": 1, "what": "not finite"}))
+        events.append(TimelineEvent(12_000.0, "restart", {"count": 1}))
+    samples = [
+        TimelineSample(100.0 * n, 60.0, (GIB, 4 * GIB), (), rank, 80.0 + 15 * rank)
+        for n in range(200)
+    ]
+    return Timeline.from_samples(samples, events)
+
+
+def test_every_rank_has_a_lane(browser, tmp_path):
+    page = tmp_path / "ranks.html"
+    merge_timelines([of_rank(0), of_rank(1)]).save_html(page, title="two ranks")
+    browser.open(page)
+    lanes = browser.evaluate("timeline.lanes.map(lane => lane.name)")
+    assert lanes == ["Epochs", "Windows", "Rank 0", "Rank 1", "Events", "CPU", "RAM"]
+    assert texts(browser, "#facts") == ["20.0s · 400 samples · 127 events"]
+    assert table(browser, "load") == [
+        ["CPU", "60 %", "60 %", "–", "–"],
+        ["RAM", "1.0 GB", "1.0 GB", "–", "–"],
+        ["Rank 0 busy", "80 %", "80 %", "12 %", "20, 2.4s"],
+        ["Rank 1 busy", "95 %", "95 %", "–", "–"],
+    ]
+    assert table(browser, "events") == [
+        ["Epochs", "1", "20.0s", "20.0s", "20.0s"],
+        ["Windows", "20", "1.0s", "1.0s", "20.0s"],
+        ["Waiting", "20", "120ms", "120ms", "2.4s"],
+        ["Sync", "40", "60ms", "60ms", "2.4s"],
+        ["Guard", "1", "–", "–", "–"],
+        ["Skipped averages", "1", "–", "–", "–"],
+        ["Restarts", "1", "–", "–", "–"],
+    ]
+    point(browser, 7_930)
+    said = rows(browser)
+    assert said["Windows"] == "Window 7, 25 : 10 batches"
+    assert said["Rank 0"] == "80 % busy, sync 60ms"
+    assert said["Rank 1"] == "95 % busy, sync 60ms"
+    point(browser, 8_000)
+    assert rows(browser)["guard"] == "rank 1: guard rank 1, not finite"
+    browser.evaluate("timeline.show(7000, 1000)")
+    point(browser, 7_850)
+    assert rows(browser)["Rank 0"] == "80 % busy, wait 120ms"
+    assert browser.console == []
+    browser.evaluate("timeline.show(0, 20000)")
+    browser.settle()
+    for color in ("wait", "sync", "gpu", "event", "epoch"):
+        assert pixels(browser, color) > 8, color
+
+
+def test_a_rank_alone_that_tells_how_busy_it_is_has_a_curve(browser, tmp_path):
+    of_rank(0).save_html(tmp_path / "rank.html")
+    browser.open(tmp_path / "rank.html", width=360)
+    lanes = browser.evaluate("timeline.lanes.map(lane => lane.name)")
+    assert lanes == ["Epochs", "Windows", "Waiting", "Sync", "Busy", "CPU", "RAM"]
+    assert table(browser, "load")[2] == ["Busy", "80 %", "80 %", "12 %", "20, 2.4s"]
+    point(browser, 500)
+    assert rows(browser)["Busy"] == "80 % busy"
     assert browser.console == []

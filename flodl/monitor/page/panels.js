@@ -79,6 +79,53 @@ function gauges({ records, loads, status }) {
   return made;
 }
 
+/** What each rank did in all epochs together, and how the last epoch was shared out. */
+function rankParts(records) {
+  const many = records.filter((record) => record.ranks);
+  if (!many.length) return [];
+  const sums = [];
+  for (const { ranks } of many) {
+    ranks.each.forEach((one, rank) => {
+      const sum = (sums[rank] ||= { batches: 0, samples: 0, busy: 0 });
+      sum.batches += one.batches;
+      sum.samples += one.samples;
+      sum.busy += one.busy_ms || 0;
+      Object.assign(sum, { loss: one.loss, device: one.device });
+    });
+  }
+  const batches = sums.reduce((sum, one) => sum + one.batches, 0);
+  const rows = sums.map((one, rank) => [
+    String(rank),
+    one.device,
+    String(one.batches),
+    batches ? `${((100 * one.batches) / batches).toFixed(1)} %` : DASH,
+    one.busy > 0 ? `${formatCount((1000 * one.samples) / one.busy)}/s` : DASH,
+    formatDuration(one.busy / 1000),
+    formatMetric(one.loss),
+  ]);
+  const table = numberTable("What each rank did", ["Rank", "Device", "Batches", "Share", "Samples", "Busy", "Last loss"], rows);
+  const scroll = element("div", { className: "scroll", tabIndex: 0 }, table);
+  scroll.setAttribute("role", "region");
+  scroll.setAttribute("aria-label", "Table of ranks");
+  return [element("div", { className: "card" }, scroll), element("p", { className: "note", textContent: rankNote(many[many.length - 1]) })];
+}
+
+function rankNote({ duration, ranks }) {
+  const part = (ms) => (duration > 0 && ms !== null ? `${(ms / (10 * duration)).toFixed(1)} %` : DASH);
+  const counts = ranks.counts.length ? [`${ranks.counts.join(" : ")} batches between two averages`] : [];
+  const anchor = ranks.anchor === null ? [] : [`anchor ${ranks.anchor}`];
+  return ["Last epoch", ...anchor, ...counts, `exchanging ${part(ranks.comm_ms)}`, `waiting ${part(ranks.wait_ms)}`].join(" · ");
+}
+
+function numberTable(title, heads, rows) {
+  const head = element("tr", {}, ...heads.map((text) => element("th", { textContent: text, scope: "col" })));
+  const body = rows.map(([name, ...cells]) =>
+    element("tr", {}, element("th", { textContent: name, scope: "row" }), ...cells.map((text) => element("td", { textContent: text }))),
+  );
+  const caption = element("caption", { className: "unseen", textContent: title });
+  return element("table", { className: "numbers" }, caption, element("thead", {}, head), element("tbody", {}, ...body));
+}
+
 /** Where the time went: one bar, and the same as a list. */
 function ledgerParts(ledger) {
   const accounts = Object.entries(ledger).filter(([, seconds]) => seconds > 0);

@@ -95,6 +95,9 @@ class RunView {
     const load = gauges(model);
     place("machine-section").hidden = !load.length;
     place("machine").replaceChildren(...load);
+    const ranks = rankParts(model.records);
+    place("ranks-section").hidden = !ranks.length;
+    place("ranks").replaceChildren(...ranks);
     const ledger = ledgerParts(model.ledger);
     place("time-section").hidden = !ledger.length;
     place("time").replaceChildren(...ledger);

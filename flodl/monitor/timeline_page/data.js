@@ -1,6 +1,17 @@
 "use strict";
 /* The timeline as the page needs it: curves to look up, spans and marks made from events. */
 
+const MARKS = new Map([
+  ["anchor", "Anchor changes"],
+  ["throttle", "Throttles"],
+  ["guard", "Guard"],
+  ["skip", "Skipped averages"],
+  ["worker_lost", "Lost workers"],
+  ["restart", "Restarts"],
+  ["custom", "Custom"],
+  ["idle", "Idle"],
+]);
+
 /** The first index whose time is at or after `t`. */
 function lowerBound(times, t) {
   let [low, high] = [0, times.length];
@@ -33,6 +44,37 @@ function spansOf(events, startKind, endKind, last) {
   return spans;
 }
 
+/** The events of the first rank that has one of a kind. */
+function ofFirst(events, kind) {
+  const first = events.find((event) => event.k === kind);
+  return events.filter((event) => event.r === first?.r);
+}
+
+/** What was planned for each window, until the next plan. */
+function windowsOf(events, last) {
+  const plans = events.filter((event) => event.k === "plan");
+  return plans.map((plan, index) => ({ start: plan.t, end: (plans[index + 1] || { t: last }).t, first: plan, last: plan }));
+}
+
+/** An event tells of a wait at its end. */
+function waitsOf(events) {
+  const waits = events.filter((event) => event.k === "wait");
+  return waits.map((wait) => ({ start: Math.max(0, wait.t - (wait.ms || 0)), end: wait.t, first: null, last: wait }));
+}
+
+/** One rank: how busy it was, and what held it up. */
+class RankData {
+  constructor({ rank, t, busy }, events, ranks, last) {
+    this.rank = rank;
+    this.t = t;
+    this.busy = busy;
+    this.events = ranks > 1 ? events.filter((event) => event.r === rank) : events;
+    this.syncs = spansOf(this.events, "sync_start", "sync_end", last);
+    this.averages = spansOf(this.events, "cpu_avg_start", "cpu_avg_end", last);
+    this.waits = waitsOf(this.events);
+  }
+}
+
 class TimelineData {
   constructor(raw) {
     const { t, events } = raw;
@@ -45,10 +87,17 @@ class TimelineData {
     const lastSample = t.length ? t[t.length - 1] : 0;
     const lastEvent = events.length ? events[events.length - 1].t : 0;
     this.end = Math.max(raw.total_ms || 0, lastSample, lastEvent, 1);
-    this.epochs = spansOf(events, "epoch_start", "epoch_end", this.end);
-    this.syncs = spansOf(events, "sync_start", "sync_end", this.end);
-    this.averages = spansOf(events, "cpu_avg_start", "cpu_avg_end", this.end);
-    this.marks = events.filter((event) => ["anchor", "throttle", "custom", "idle"].includes(event.k));
+    this.sampleCount = raw.sample_count;
+    this.ranks = raw.ranks.map((rank) => new RankData(rank, events, raw.ranks.length, this.end));
+    this.many = this.ranks.length > 1;
+    // Ranks train the same epochs: those of the first one that tells of them stand for all.
+    this.epochs = spansOf(ofFirst(events, "epoch_start"), "epoch_start", "epoch_end", this.end);
+    this.windows = windowsOf(ofFirst(events, "plan"), this.end);
+    const each = this.many ? this.ranks.map((rank) => rank.events) : [events];
+    this.syncs = each.flatMap((own) => spansOf(own, "sync_start", "sync_end", this.end));
+    this.averages = each.flatMap((own) => spansOf(own, "cpu_avg_start", "cpu_avg_end", this.end));
+    this.waits = each.flatMap(waitsOf);
+    this.marks = events.filter((event) => MARKS.has(event.k));
     this.markTimes = this.marks.map((mark) => mark.t);
     for (const gpu of this.gpus) {
       gpu.idles = this.marks.filter((mark) => mark.k === "idle" && mark.dev === gpu.device);
@@ -59,11 +108,16 @@ class TimelineData {
 
   /** The sample nearest to a moment, or -1. */
   nearest(t) {
-    const after = lowerBound(this.t, t);
-    if (after === 0) return this.t.length ? 0 : -1;
-    if (after === this.t.length) return after - 1;
-    return t - this.t[after - 1] < this.t[after] - t ? after - 1 : after;
+    return nearestOf(this.t, t);
   }
+}
+
+/** The index of the time nearest to a moment, or -1. */
+function nearestOf(times, t) {
+  const after = lowerBound(times, t);
+  if (after === 0) return times.length ? 0 : -1;
+  if (after === times.length) return after - 1;
+  return t - times[after - 1] < times[after] - t ? after - 1 : after;
 }
 
 function shareOf(used, total) {
@@ -83,10 +137,24 @@ function epochText(span) {
   return `Epoch ${number}, loss ${formatMetric(span.last.loss)}`;
 }
 
-function markText(mark) {
+function windowText(span) {
+  return `Window ${span.first.window}, ${span.first.counts.join(" : ")} batches`;
+}
+
+/** What a mark says; `many` ranks are told apart. */
+function markText(mark, many = false) {
+  const text = markWords(mark);
+  return many && mark.r !== undefined ? `rank ${mark.r}: ${text}` : text;
+}
+
+function markWords(mark) {
   if (mark.k === "anchor") return `anchor ${mark.from} to ${mark.to}`;
   if (mark.k === "throttle") return `throttle rank ${mark.rank}`;
   if (mark.k === "idle") return `idle GPU ${mark.dev}, ${lengthText(mark.ms)}`;
+  if (mark.k === "guard") return `guard rank ${mark.rank}, ${mark.what}`;
+  if (mark.k === "skip") return `average left out, ${mark.count} so far`;
+  if (mark.k === "worker_lost") return `lost rank ${mark.rank}`;
+  if (mark.k === "restart") return `restart ${mark.count}`;
   return mark.label;
 }
 

@@ -187,7 +187,7 @@ class MarkLane {
   #form(brush, kind, x, y) {
     brush.beginPath();
     if (kind === "custom") brush.arc(x, y, 4, 0, 2 * Math.PI);
-    else if (kind === "throttle") brush.rect(x - 4, y - 4, 8, 8);
+    else if (["throttle", "skip"].includes(kind)) brush.rect(x - 4, y - 4, 8, 8);
     else {
       const tip = kind === "anchor" ? -5 : 5;
       brush.moveTo(x - 5, y - tip);
@@ -201,7 +201,7 @@ class MarkLane {
   rows(t, reach) {
     const { marks, markTimes } = this.data;
     const found = marks.slice(lowerBound(markTimes, t - reach), lowerBound(markTimes, t + reach));
-    const rows = found.slice(0, 4).map((mark) => [mark.k, markText(mark)]);
+    const rows = found.slice(0, 4).map((mark) => [mark.k, markText(mark, this.data.many)]);
     if (found.length > 4) rows.push(["", `and ${found.length - 4} more`]);
     return rows;
   }
@@ -297,12 +297,61 @@ class CurveLane {
   }
 }
 
+/** One rank: how busy it was, and below the curve its waits, exchanges and averages. */
+class RankLane extends CurveLane {
+  constructor(rank, many) {
+    const name = many ? `Rank ${rank.rank}` : "Busy";
+    const curves = rank.busy.some((value) => value !== null) ? [{ values: rank.busy, color: "gpu", filled: true }] : [];
+    super(name, rank, curves, { rows: (t) => this.#rows(t) });
+    this.rank = rank;
+    this.height = curves.length ? 64 : 30;
+    this.bars = many ? [["wait", rank.waits], ["sync", rank.syncs], ["average", rank.averages]] : [];
+  }
+
+  draw(sheet, top) {
+    super.draw(sheet, top);
+    sheet.clipped(() => {
+      for (const [color, spans] of this.bars) this.#bars(sheet, top, sheet.color(color), spans);
+    });
+  }
+
+  #bars(sheet, top, color, spans) {
+    const { brush } = sheet;
+    brush.fillStyle = color;
+    let drawnTo = -Infinity;
+    for (const { start, end } of spans) {
+      if (end < sheet.from || start > sheet.to) continue;
+      const left = sheet.x(start);
+      const right = Math.max(sheet.x(end), left + 1);
+      if (right < drawnTo + 0.5) continue; // within a pixel that is already full
+      drawnTo = right;
+      brush.fillRect(left, top + this.height - 14, right - left, 8);
+    }
+  }
+
+  #rows(t) {
+    const { rank, name } = this;
+    const index = nearestOf(rank.t, t);
+    const words = index >= 0 && rank.busy[index] !== null ? [`${formatPercent(rank.busy[index])} busy`] : [];
+    for (const [kind, spans] of this.bars) {
+      const span = spanAt(spans, t);
+      if (span) words.push(`${kind} ${lengthText(span.last?.ms ?? span.end - span.start)}`);
+    }
+    return words.length ? [[name, words.join(", ")]] : [];
+  }
+}
+
 /** The lanes a timeline has something for; processor and epochs always. */
 function lanesOf(data) {
   const percent = (value) => (value === null || value === undefined ? DASH : formatPercent(value));
   const lanes = [new SpanLane("Epochs", data.epochs, ["epoch", "epoch-next"], epochText)];
-  if (data.syncs.length) lanes.push(new SpanLane("Sync", data.syncs, ["sync"]));
-  if (data.averages.length) lanes.push(new SpanLane("CPU average", data.averages, ["average"]));
+  if (data.windows.length) lanes.push(new SpanLane("Windows", data.windows, ["epoch-next", "epoch"], windowText));
+  if (!data.many) {
+    if (data.waits.length) lanes.push(new SpanLane("Waiting", data.waits, ["wait"]));
+    if (data.syncs.length) lanes.push(new SpanLane("Sync", data.syncs, ["sync"]));
+    if (data.averages.length) lanes.push(new SpanLane("CPU average", data.averages, ["average"]));
+  }
+  for (const rank of data.ranks) lanes.push(new RankLane(rank, data.many));
   if (data.marks.length) lanes.push(new MarkLane(data));
   const cpu = data.cpu || [];
   lanes.push(new CurveLane("CPU", data, data.cpu ? [{ values: cpu, color: "cpu", filled: true }] : [], {

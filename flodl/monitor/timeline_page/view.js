@@ -212,6 +212,12 @@ function fillLoad(data) {
   const rows = [];
   if (data.cpu) rows.push(row("CPU", data.cpu, formatPercent));
   if (data.ram) rows.push(row("RAM", data.ram.used, formatBytes));
+  for (const rank of data.ranks) {
+    const waited = rank.waits.reduce((sum, wait) => sum + wait.end - wait.start, 0);
+    const name = data.many ? `Rank ${rank.rank} busy` : "Busy";
+    const waits = rank.waits.length ? [formatPercent((100 * waited) / data.end), `${rank.waits.length}, ${lengthText(waited)}`] : undefined;
+    rows.push(row(name, rank.busy, formatPercent, waits));
+  }
   for (const gpu of data.gpus) {
     const below = gpu.util.filter((value) => value !== null && value < data.idleBelow).length;
     const known = gpu.util.filter((_, index) => gpu.used[index] !== null).length;
@@ -234,21 +240,22 @@ function fillEvents(data) {
   };
   const rows = [];
   if (data.epochs.length) rows.push(row("Epochs", data.epochs.map((span) => span.end - span.start)));
+  if (data.windows.length) rows.push(row("Windows", lengths(data.windows)));
+  if (data.waits.length) rows.push(row("Waiting", lengths(data.waits)));
   if (data.syncs.length) rows.push(row("Sync", lengths(data.syncs)));
   if (data.averages.length) rows.push(row("CPU average", lengths(data.averages)));
-  for (const [kind, name] of [["anchor", "Anchor changes"], ["throttle", "Throttles"], ["custom", "Custom"]]) {
+  for (const [kind, name] of MARKS) {
     const found = data.marks.filter((mark) => mark.k === kind);
-    if (found.length) rows.push([name, String(found.length), DASH, DASH, DASH]);
+    if (!found.length) continue;
+    rows.push(kind === "idle" ? row(name, found.map((mark) => mark.ms)) : [name, String(found.length), DASH, DASH, DASH]);
   }
-  const idle = data.marks.filter((mark) => mark.k === "idle");
-  if (idle.length) rows.push(row("Idle", idle.map((mark) => mark.ms)));
   if (!rows.length) rows.push(["none", "0", DASH, DASH, DASH]);
   fillTable("events", ["", "Count", "Mean", "Longest", "Together"], rows);
 }
 
 function startTimeline() {
   const data = new TimelineData(JSON.parse(document.getElementById("data").textContent));
-  const facts = [formatDuration(data.end / 1000), `${data.t.length} samples`, `${data.events.length} events`];
+  const facts = [formatDuration(data.end / 1000), `${data.sampleCount} samples`, `${data.events.length} events`];
   document.getElementById("facts").textContent = facts.join(" · ");
   fillLoad(data);
   fillEvents(data);

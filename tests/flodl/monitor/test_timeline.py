@@ -154,6 +154,12 @@ def test_every_kind_is_taken_as_member_and_as_string(clock):
         "anchor": {"from_": 3, "to": 4},
         "throttle": {"rank": 2},
         "idle": {"dev": 0, "ms": 7.5},
+        "plan": {"window": 4, "counts": [25, 10]},
+        "wait": {"ms": 3.5},
+        "guard": {"rank": 1, "what": "not finite"},
+        "skip": {"count": 1},
+        "worker_lost": {"rank": 1},
+        "restart": {"count": 2},
         "custom": {"label": "lr drop"},
     }
     assert list(fields) == list(EventKind)
@@ -177,6 +183,13 @@ def test_every_kind_is_taken_as_member_and_as_string(clock):
         ("throttle", {"rank": 0.5}, "rank of an event 'throttle' must be a whole number, not 0.5"),
         ("idle", {"dev": 0, "ms": True}, "ms of an event 'idle' must be a number, not True"),
         ("custom", {"label": 3}, "label of an event 'custom' must be text, not 3"),
+        ("plan", {"window": 1, "counts": [1, 2.5]}, "counts .* must be a list of whole numbers"),
+        ("plan", {"window": 1, "counts": [True]}, "counts of an event 'plan' must be a list of"),
+        ("plan", {"window": 1, "counts": "12"}, "counts of an event 'plan' must be a list of"),
+        ("wait", {"ms": "long"}, "ms of an event 'wait' must be a number, not 'long'"),
+        ("guard", {"rank": 1}, r"takes rank \(a whole number\), what \(text\), but was given rank"),
+        ("worker_lost", {}, r"takes rank \(a whole number\), but was given nothing"),
+        ("restart", {"count": 1.5}, "count of an event 'restart' must be a whole number, not 1.5"),
     ],
 )
 def test_an_event_with_other_fields_is_refused(kind, fields, message):

@@ -19,12 +19,13 @@ from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSam
 MIB = 1024**2
 HOSTILE = '</script><script>alert(1)</script> & "naïve", 学习\n$data'
 
+rank = st.none() | st.integers(0, 9)
 percent = st.none() | st.just(math.nan) | st.floats(0, 100)
 size = st.integers(0, 2**50)
 gpus = st.dictionaries(st.integers(0, 7), st.tuples(percent, size, size), max_size=3)
 samples = st.lists(
     st.builds(
-        lambda t, cpu, ram, devices: TimelineSample(
+        lambda t, cpu, ram, devices, rank, busy: TimelineSample(
             t,
             cpu,
             ram,
@@ -32,18 +33,23 @@ samples = st.lists(
                 GpuSnapshot(device=device, name=f"GPU №{device}", util=u, reserved=used, total=all_)
                 for device, (u, used, all_) in devices.items()
             ],
+            rank,
+            busy,
         ),
         st.floats(0, 1e9),
         percent,
         st.none() | st.tuples(size, size),
         gpus,
+        rank,
+        st.none() | st.floats(0, 100),
     ),
     max_size=12,
 )
-whole, number = st.integers(0, 10**9), st.floats() | st.integers(-5, 5)
+# An infinite value comes back as nan, which a summary shows.
+whole, number = st.integers(0, 10**9), st.floats(allow_infinity=False) | st.integers(-5, 5)
 events = st.lists(
     st.builds(
-        lambda t, one: TimelineEvent(t, *one),
+        lambda t, one, rank: TimelineEvent(t, *one, rank),
         st.floats(0, 1e9),
         st.one_of(
             st.tuples(st.just("epoch_start"), st.fixed_dictionaries({"epoch": whole})),
@@ -60,7 +66,13 @@ events = st.lists(
                 st.just("custom"),
                 st.fixed_dictionaries({"label": st.text() | st.just(HOSTILE)}),
             ),
+            st.tuples(
+                st.just("plan"),
+                st.fixed_dictionaries({"window": whole, "counts": st.lists(whole, max_size=3)}),
+            ),
+            st.tuples(st.just("guard"), st.fixed_dictionaries({"rank": whole, "what": st.text()})),
         ),
+        rank,
     ),
     max_size=12,
 )
@@ -178,6 +190,7 @@ def test_every_value_stands_in_the_csv(tmp_path_factory, samples, events):
     ["", "[]", "{", "{}", '{"total_ms": 1, "samples": [{"t": 0}], "events": []}',
      '{"total_ms": 1, "samples": [], "events": [{"t": 0, "k": "party"}]}',
      '{"total_ms": 1, "samples": [{"t":0,"cpu":"x","ram":null,"gpus":[]}], "events": []}',
+     '{"total_ms": 1, "samples": [], "events": [{"t": 0, "k": "sync_start", "r": "one"}]}',
      '{"total_ms": null, "samples": [], "events": []}', "\udcff"],
 )  # fmt: skip
 def test_a_file_that_is_no_timeline_is_refused_by_name(tmp_path, text):

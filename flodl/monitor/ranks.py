@@ -1,0 +1,144 @@
+"""What the ranks of a distributed training did in one epoch, each by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+_SHARES_IN_WORDS = 8
+"""Up to so many ranks a line names the share of each."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RankMetrics:
+    """What one rank measured in one epoch."""
+
+    loss: float
+    """Mean over its samples; nan without one."""
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    """Further values by name, means over its samples."""
+    samples: int = 0
+    batches: int = 0
+    busy_ms: float = 0.0
+    """Time it spent on its batches: without waiting and without exchanges."""
+    device: str = "cpu"
+    """Where it trains, such as ``cuda:1``."""
+
+    @property
+    def throughput(self) -> float:
+        """Samples per millisecond of busy time; nan without any."""
+        return self.samples / self.busy_ms if self.busy_ms > 0 else math.nan
+
+    @property
+    def device_index(self) -> int | None:
+        """Number of the device; None for a processor."""
+        kind, _, number = self.device.partition(":")
+        return None if kind == "cpu" else int(number or 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON form, non-finite values as null."""
+        return {
+            "loss": _json_number(self.loss),
+            "scalars": {name: _json_number(value) for name, value in self.scalars.items()},
+            "samples": self.samples,
+            "batches": self.batches,
+            "busy_ms": _json_number(self.busy_ms),
+            "device": self.device,
+        }
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> RankMetrics:
+        """Read what :meth:`as_json` wrote; a null value comes back as nan.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is something else.
+        """
+        return cls(
+            loss=_number(form["loss"]),
+            scalars={str(name): _number(value) for name, value in form["scalars"].items()},
+            samples=int(form["samples"]),
+            batches=int(form["batches"]),
+            busy_ms=_number(form["busy_ms"]),
+            device=str(form["device"]),
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """One epoch of many ranks, as it is shown to people."""
+
+    per_rank: tuple[RankMetrics, ...]
+    comm_ms: float = 0.0
+    """Time each rank spent on exchanges."""
+    wait_ms: float = 0.0
+    """Time a rank waited for the others, mean over the ranks."""
+    anchor: int | None = None
+    """Batches of the slowest rank between two averages, at the end of the epoch."""
+    counts: tuple[int, ...] = ()
+    """Batches of each rank between two averages, at the end of the epoch."""
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Part of the batches that each rank trained; nothing but nan without a batch."""
+        return shares_of(self.per_rank)
+
+    def text(self, seconds: float) -> str:
+        """Return ``share 71/29  anchor 10  wait 4%``.
+
+        Args:
+            seconds: Length of the epoch.
+        """
+        percent = [f"{100 * share:.0f}" for share in self.shares]
+        if len(percent) > _SHARES_IN_WORDS:
+            ordered = sorted(self.shares)
+            percent = [f"{100 * ordered[0]:.1f}…{100 * ordered[-1]:.1f} ({len(ordered)} ranks)"]
+        parts = [f"share {'/'.join(percent)}"]
+        if self.anchor is not None:
+            parts.append(f"anchor {self.anchor}")
+        if seconds > 0:
+            parts.append(f"wait {self.wait_ms / (10 * seconds):.0f}%")
+        return "  ".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "each": [rank.as_json() for rank in self.per_rank],
+            "comm_ms": _json_number(self.comm_ms),
+            "wait_ms": _json_number(self.wait_ms),
+            "anchor": self.anchor,
+            "counts": list(self.counts),
+        }
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> RankSummary:
+        """Read what :meth:`as_json` wrote; a null value comes back as nan.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is something else.
+        """
+        return cls(
+            per_rank=tuple(RankMetrics.from_json(rank) for rank in form["each"]),
+            comm_ms=_number(form["comm_ms"]),
+            wait_ms=_number(form["wait_ms"]),
+            anchor=None if form["anchor"] is None else int(form["anchor"]),
+            counts=tuple(int(count) for count in form["counts"]),
+        )
+
+
+def shares_of(per_rank: tuple[RankMetrics, ...]) -> tuple[float, ...]:
+    """Return the part of the batches that each rank trained; nan where nobody trained any."""
+    total = sum(rank.batches for rank in per_rank)
+    return tuple(rank.batches / total if total else math.nan for rank in per_rank)
+
+
+def _json_number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(value: object) -> float:
+    """Read a number; null is nan, and text is the name of what is not finite."""
+    return math.nan if value is None else float(value)  # type: ignore[arg-type]

@@ -1,0 +1,133 @@
+"""What the ranks of one training measured: sums and shares, and where they are shown."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+
+import pytest
+
+from flodl.monitor import (
+    CsvSink,
+    EpochMetrics,
+    EpochRecord,
+    Monitor,
+    RankMetrics,
+    RunInfo,
+)
+from flodl.monitor.ranks import RankSummary
+from flodl.monitor.sinks import epoch_line
+from flodl.train.continuation import LoopState
+
+
+def metrics(epoch=0, ranks=2, **changes):
+    """An epoch of a fast and a slow rank (and more slow ones)."""
+    fast = RankMetrics(0.5, {"acc": 0.75}, 8000, 250, 10_000.0, "cuda:0")
+    slow = RankMetrics(0.75, {"acc": 0.5}, 3200, 100, 10_000.0, "cuda:3")
+    settings = {
+        "per_rank": (fast, *[slow] * (ranks - 1)),
+        "comm_ms": 120.0,
+        "wait_ms": 420.0,
+        "anchor": 10,
+        "counts": (25, *[10] * (ranks - 1)),
+    } | changes
+    return EpochMetrics(epoch, 0.57, {}, 10_500.0, 1.06, [0.7, 0.3], **settings)
+
+
+def record(measured):
+    monitor = Monitor(2, terminal=False)
+    monitor.log(measured.epoch, measured.epoch_ms / 1000, measured)
+    (made,) = monitor.history
+    monitor.finish()
+    return made
+
+
+def test_shares_and_speeds_follow_from_the_ranks():
+    made = metrics()
+    assert made.per_rank_throughput == (0.8, 0.32)
+    assert made.per_rank_batch_share == (250 / 350, 100 / 350)
+    assert made.device_indices == (0, 3)
+    idle = metrics(per_rank=(RankMetrics(math.nan), RankMetrics(math.nan, device="cuda")))
+    assert all(math.isnan(value) for value in idle.per_rank_throughput)
+    assert all(math.isnan(value) for value in idle.per_rank_batch_share)
+    assert idle.device_indices == (None, 0)
+
+
+def test_one_rank_shows_nothing_of_ranks(tmp_path):
+    alone = EpochMetrics(0, 0.5, {}, 20.0, 3.2, [1.0])
+    assert (alone.per_rank, alone.anchor, alone.counts) == ((), None, ())
+    made = record(alone)
+    assert made.ranks is None
+    assert "ranks" not in made.as_json()
+    assert epoch_line(made).split("  ")[1].startswith("loss=")
+    assert "share" not in epoch_line(made)
+    sink = CsvSink(tmp_path / "m.csv")
+    sink.open(RunInfo(2, None))
+    sink.record(made)
+    sink.flush()
+    assert (tmp_path / "m.csv").read_text().splitlines()[0].endswith(",vram_spill")
+
+
+def test_the_line_tells_shares_anchor_and_waiting():
+    line = epoch_line(record(metrics()))
+    assert "  share 71/29  anchor 10  wait 4%  [10.5s" in line
+    assert "anchor" not in epoch_line(record(metrics(anchor=None)))
+    assert "share 4.7…11.6 (20 ranks)" in epoch_line(record(metrics(ranks=20)))
+
+
+def test_the_table_has_columns_for_every_rank(tmp_path):
+    sink = CsvSink(tmp_path / "metrics.csv")
+    sink.open(RunInfo(3, None))
+    sink.record(record(EpochMetrics(0, 0.5, {}, 20.0, 3.2, [1.0])))
+    sink.flush()
+    sink.record(record(metrics(1)))
+    sink.flush()
+    sink.record(record(metrics(2, ranks=3)))
+    sink.finish(None)
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["anchor"] for row in rows] == ["", "10", "10"]
+    assert [row["wait_ms"] for row in rows] == ["", "420.000", "420.000"]
+    assert [row["rank0_batches"] for row in rows] == ["", "250", "250"]
+    assert [row["rank2_samples"] for row in rows] == ["", "", "3200"]
+    assert rows[1]["rank1_busy_ms"] == "10000.000"
+
+
+def test_records_and_checkpoints_keep_them():
+    made = record(metrics())
+    assert EpochRecord.from_json(json.loads(json.dumps(made.as_json()))) == made
+    state = LoopState(history=[metrics()], records=[made])
+    read = LoopState.from_json(json.loads(json.dumps(state.as_json())))
+    assert read.history == [metrics()]
+    assert list(read.records) == [made]
+
+
+def test_values_that_are_not_finite_survive():
+    odd = RankMetrics(math.inf, {"acc": -math.inf}, 1, 1, 2.0)
+    state = LoopState(history=[metrics(per_rank=(odd, odd))])
+    assert LoopState.from_json(state.as_json()).history == state.history
+    form = record(metrics(per_rank=(odd, odd))).as_json()
+    assert form["ranks"]["each"][0]["loss"] is None
+    assert math.isnan(RankMetrics.from_json(form["ranks"]["each"][0]).loss)
+
+
+def test_a_checkpoint_from_before_there_were_ranks_is_read():
+    state = LoopState(history=[EpochMetrics(0, 0.5, {}, 2.0, 3.0, [1.0])])
+    form = state.as_json()
+    (old,) = json.loads(form["history"])
+    for key in ("per_rank", "comm_ms", "wait_ms", "anchor", "counts"):
+        del old[key]
+    assert LoopState.from_json(form | {"history": json.dumps([old])}).history == state.history
+
+
+@pytest.mark.parametrize("damage", [{"each": [{}]}, {"counts": None}, {"anchor": "x"}])
+def test_a_damaged_record_is_refused(damage):
+    form = record(metrics()).as_json()
+    form["ranks"] |= damage
+    with pytest.raises(ValueError, match="record of an epoch"):
+        EpochRecord.from_json(form)
+
+
+def test_a_summary_of_an_epoch_without_length_says_no_waiting():
+    assert RankSummary(metrics().per_rank).text(0.0) == "share 71/29"
