@@ -1,0 +1,1 @@
+"""Training in many ranks: launching, sharing, averaging."""

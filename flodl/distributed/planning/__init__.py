@@ -1,0 +1,1 @@
+"""Who trains which batches next: pure functions of what all ranks know."""

@@ -1,0 +1,51 @@
+"""Sets of batches: ascending, disjoint, half-open spans of their numbers."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+Span: TypeAlias = tuple[int, int]
+"""Batches ``start`` to ``stop`` (exclusive), numbered through all epochs."""
+
+Spans: TypeAlias = tuple[Span, ...]
+
+
+def size(spans: Spans) -> int:
+    """Return how many batches there are."""
+    return sum(stop - start for start, stop in spans)
+
+
+def front(spans: Spans, count: int, before: int | None = None) -> tuple[Spans, Spans]:
+    """Cut spans in two: the first ``count`` batches and the rest.
+
+    Args:
+        spans: In their order, which need not ascend.
+        count: Fewer are taken where there are not so many; none if it is not above 0.
+        before: Take only batches with smaller numbers.
+    """
+    taken: list[Span] = []
+    for at, (start, stop) in enumerate(spans):
+        end = min(stop, start + max(0, count), stop if before is None else max(start, before))
+        if end > start:
+            taken.append((start, end))
+        count -= end - start
+        if end < stop:
+            return tuple(taken), ((end, stop), *spans[at + 1 :])
+    return tuple(taken), ()
+
+
+def insert(spans: Spans, *others: Spans) -> Spans:
+    """Put sets of batches together; neighbours become one span.
+
+    Raises:
+        ValueError: Two of them share a batch.
+    """
+    merged: list[Span] = []
+    for start, stop in sorted((*spans, *(span for other in others for span in other))):
+        if merged and start < merged[-1][1]:
+            raise ValueError(f"batch {start} is in two places at once")
+        if merged and start == merged[-1][1]:
+            merged[-1] = (merged[-1][0], stop)
+        else:
+            merged.append((start, stop))
+    return tuple(merged)

@@ -1,0 +1,166 @@
+"""The queue of batches and the windows cut out of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flodl.distributed.config import Policy
+from flodl.distributed.planning.elche import ElCheConfig, ElCheState
+from flodl.distributed.planning.scheduler import (
+    ScheduleConfig,
+    ScheduleState,
+    WindowReport,
+    close_window,
+    digest,
+    extend_window,
+    initial_schedule,
+    open_window,
+    pass_barrier,
+    redistributed,
+    stops_here,
+    take_step,
+)
+from flodl.distributed.planning.spans import front, insert, size
+
+
+def config(epochs: int = 1, batches: int = 100, **changes: object) -> ScheduleConfig:
+    settings: dict[str, object] = {
+        "elche": ElCheConfig(world_size=2),
+        "policy": Policy.CADENCE,
+        "epochs": epochs,
+        "batches_per_epoch": batches,
+    }
+    return ScheduleConfig(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def calibrated(settings: ScheduleConfig) -> ScheduleState:
+    state = initial_schedule(settings)
+    return replace(state, elche=ElCheState(10, (25, 10), (40.0, 100.0), calibrated=True))
+
+
+def test_spans_are_cut_and_put_together() -> None:
+    assert front(((0, 5), (8, 10)), 6) == (((0, 5), (8, 9)), ((9, 10),))
+    assert front(((0, 5),), 0) == ((), ((0, 5),))
+    assert front(((0, 9),), 4, before=2) == (((0, 2),), ((2, 9),))
+    assert insert(((0, 2), (6, 8)), ((2, 6),)) == ((0, 8),)
+    with pytest.raises(ValueError, match="two places"):
+        insert(((0, 3),), ((2, 4),))
+
+
+def test_leases_have_room_to_run_ahead_and_what_is_unused_comes_back_first() -> None:
+    settings = config()
+    state, plan = open_window(calibrated(settings), settings)
+    assert plan is not None
+    assert plan.leases == (((0, 32),), ((32, 45),))
+    assert (plan.counts, plan.timed, plan.window_ms) == ((25, 10), True, 1000.0)
+    reports = [
+        WindowReport(wall_ms=1000, batches=25),
+        WindowReport(wall_ms=1000, batches=10),
+    ]
+    state, outcome = close_window(state, plan, reports, settings)
+    assert state.queue == ((25, 32), (42, 100))
+    assert state.position == 35
+    assert outcome.complete == range(0)
+    _, plan = open_window(state, settings)
+    assert plan is not None
+    assert plan.leases[0] == ((25, 32), (42, 67))
+
+
+def test_a_window_that_could_not_be_averaged_becomes_longer_and_keeps_its_owners() -> None:
+    settings = config()
+    state, plan = open_window(calibrated(settings), settings)
+    assert plan is not None
+    state, longer = extend_window(state, plan, settings)
+    assert longer.index == plan.index
+    assert longer.leases == (((0, 32), (45, 77)), ((32, 45), (77, 90)))
+    assert longer.counts == (50, 20)
+    reports = [WindowReport(wall_ms=2000, batches=60), WindowReport(wall_ms=100, batches=1)]
+    state, _ = close_window(state, longer, reports, settings)
+    assert state.queue == ((33, 45), (73, 100))
+
+
+def test_the_rest_before_a_barrier_goes_to_whoever_would_be_done_first() -> None:
+    settings = config(batches=14)
+    _, plan = open_window(calibrated(settings), settings)
+    assert plan is not None
+    assert plan.counts == (10, 4)
+    assert not plan.timed
+
+
+def test_lockstep_holds_to_the_last_batch() -> None:
+    elche = ElCheConfig(world_size=2, max_batch_diff=0)
+    settings = config(batches=37, elche=elche, timed=False)
+    state = initial_schedule(settings)
+    state = replace(state, elche=ElCheState(10, (10, 10), (40.0, 100.0), calibrated=True))
+    counts = []
+    while True:
+        state, plan = open_window(state, settings)
+        if plan is None:
+            break
+        counts.append(plan.counts)
+        reports = [WindowReport(wall_ms=40.0 * n, batches=n) for n in plan.counts]
+        state, _ = close_window(state, plan, reports, settings)
+    assert counts == [(10, 10), (9, 8)]
+
+
+def test_windows_reach_into_the_next_epoch_unless_something_is_due_between() -> None:
+    flowing, held = config(2, 50), config(2, 50, barrier_every=1)
+    for settings, leases in ((flowing, ((32, 64), (64, 77))), (held, ((25, 36), (36, 40)))):
+        state = replace(calibrated(settings), queue=((32, 50),), next_epoch=1)
+        _, plan = open_window(state, settings)
+        assert plan is not None
+        if settings is flowing:
+            assert tuple(spans[0] for spans in plan.leases) == leases
+        else:
+            assert sum(plan.counts) == 18
+    state, plan = open_window(replace(calibrated(held), next_epoch=1), held)
+    assert plan is None
+    assert pass_barrier(replace(state, complete=1), held).barrier == 1
+
+
+def test_a_rank_stops_at_the_batch_whose_end_is_nearest_to_that_of_the_window() -> None:
+    settings = config()
+    _, plan = open_window(calibrated(settings), settings)
+    assert plan is not None
+    assert not stops_here(plan, 0, 24, 960.0, 40.0)
+    assert stops_here(plan, 0, 25, 1000.0, 40.0)
+    assert stops_here(plan, 0, 24, 981.0, 40.0)
+    assert stops_here(plan, 0, 32, 500.0, 15.0)
+
+
+def test_steps_take_a_batch_per_rank_and_never_mix_epochs() -> None:
+    settings = config(2, 3, policy=Policy.SYNC, stream_epochs=False, progressive=False)
+    state, taken = initial_schedule(settings), []
+    while state.complete < 2:
+        state, spans = take_step(state, settings)
+        taken.append(spans)
+        if not spans:
+            state = pass_barrier(state, settings)
+    assert [spans for spans in taken if spans] == [((0, 2),), ((2, 3),), ((3, 5),), ((5, 6),)]
+
+
+def test_rates_run_through_all_positions_of_a_window() -> None:
+    settings = config()
+    _, plan = open_window(calibrated(settings), settings)
+    assert plan is not None
+    assert [plan.rate_position(1, index) for index in range(4)] == [0, 3, 7, 10]
+    assert plan.rate_position(0, 24) == 33
+
+
+def test_a_state_survives_json_and_another_number_of_ranks() -> None:
+    settings = config(batches=100, progressive=False)
+    state, plan = open_window(initial_schedule(settings), settings)
+    assert plan is not None
+    again = ScheduleState.from_json(state.as_json())
+    assert again == state
+    assert digest(again) == digest(state)
+    assert digest(replace(again, position=1)) != digest(state)
+    reports = [WindowReport(wall_ms=9, batches=3), WindowReport(wall_ms=9, batches=3)]
+    state, _ = close_window(state, plan, reports, settings)
+    three = config(batches=100, elche=ElCheConfig(world_size=3))
+    moved = redistributed(state, three, [None, None, None])
+    assert size(moved.queue) == 94
+    assert moved.own == ((), (), ())
+    assert moved.elche.counts == (3, 3, 3)
