@@ -1,0 +1,1 @@
+"""What ranks average, how it is weighted, and which way it travels."""

@@ -1,0 +1,307 @@
+"""Averages over the ranks, weighted by the samples each has seen.
+
+    p̄ = Σ (n[r] / Σn) · p[r]
+
+One buffer per dtype carries ``n · value`` of everything that is averaged and, behind it, ``n``
+itself; the sum over the ranks is divided by the summed weight. So a rank that has seen nothing, or
+whose values are not finite, takes part with zeros and weight 0, and nobody has to be told.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import Tensor, nn
+
+from flodl.distributed.averaging.buckets import Buckets, Slot, as_real, summed_as
+from flodl.distributed.averaging.gradients import GradientReducer
+from flodl.distributed.averaging.optimizer_tensors import OptimizerTensors
+from flodl.distributed.averaging.wire import Exchange, Sums, wire_for
+from flodl.errors import DivergedError, StateError
+
+if TYPE_CHECKING:
+    from flodl.distributed.averaging.outer import OuterOptimizer
+    from flodl.distributed.config import Backend
+    from flodl.distributed.group import Group
+
+__all__ = ["Averaged", "GradientReducer", "ParameterAverager", "Round"]
+
+_TINY = 1e-10
+"""Norm below which parameters are zero, and nothing is far from them."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """What one average brought."""
+
+    divergence: float
+    """‖before - after‖ / ‖after‖ of this rank's parameters; 0 where ‖after‖ < 1e-10, and where
+    this rank's own parameters were not finite."""
+    finite: bool
+    """Whether this rank's own parameters were finite and counted."""
+    samples: float
+    """Weight of all ranks together."""
+
+
+@final
+class Round:
+    """An average that is under way while training goes on."""
+
+    def __init__(self, averager: ParameterAverager, exchange: Exchange) -> None:
+        self._averager, self._exchange = averager, exchange
+
+    def done(self) -> bool:
+        """Whether :meth:`apply` would not wait for another rank."""
+        return self._exchange.done()
+
+    def apply(self) -> Averaged:
+        """Wait, and move the parameters: ``p ← p + (average - snapshot)``.
+
+        Local progress since the snapshot is kept. Buffers and the optimizer's state are running
+        averages themselves and take the new value: moved by a difference, a variance could fall
+        below zero.
+
+        Raises:
+            DivergedError: No rank had finite parameters.
+            StateError: It was applied before.
+        """
+        return self._averager._land(self, self._exchange)
+
+
+@final
+class ParameterAverager:
+    """Averages parameters and buffers (floating: weighted; integer: maximum) of a model.
+
+    Args:
+        model: On the device of the group. Its tensors are looked up anew for every average.
+        group: The ranks.
+        backend: Which way the values travel.
+        optimizer: Average its floating state with the same weights too, and take the maximum of
+            its step counters.
+        outer: Moves from the last average to the new one. The first "last" are the parameters as
+            they are now, equal on all ranks.
+
+    Raises:
+        ValueError: The model has no parameters, or the state of the optimizer cannot be averaged.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: Group,
+        backend: Backend,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        outer: OuterOptimizer | None = None,
+    ) -> None:
+        self._model, self._group = model, group
+        self._wire = wire_for(group, backend)
+        self._optimizer = None if optimizer is None else OptimizerTensors(optimizer)
+        self._snapshot: tuple[list[Slot], Buckets] | None = None
+        self._round: Round | None = None
+        parameters = self._parameters()
+        if not parameters:
+            raise ValueError(f"{type(model).__name__} has no parameters: there is nothing to share")
+        self._outer = outer
+        double = any(parameter.dtype == torch.float64 for parameter in parameters)
+        self._flat_dtype = torch.float64 if double else torch.float32
+        self._last = None if outer is None else self._flat(parameters)
+
+    @torch.no_grad()
+    def average(self, samples: int) -> Averaged:
+        """Average now and wait for it; on all ranks.
+
+        Args:
+            samples: What this rank has trained since its last average (of :meth:`average`, or the
+                :meth:`start` that took a snapshot); 0 counts for nothing.
+
+        Raises:
+            DivergedError: No rank had finite parameters.
+            StateError: A round is under way.
+        """
+        self._check_free()
+        parameters = self._parameters()
+        if self._group.world_size == 1 and self._outer is None:
+            return _alone(parameters, samples)
+        slots, tensors = self._load(parameters)
+        exchange = self._wire.send(slots, tensors, samples)
+        sums = exchange.wait()
+        if not _counts(sums):
+            return Averaged(0.0, sums.finite, sums.weight)
+        averages = exchange.averages()
+        targets = averages[: len(parameters)]
+        after = _norm(targets)
+        # They are about to be overwritten: meanwhile their own memory holds the difference.
+        torch._foreach_sub_(parameters, _narrowed(targets, parameters))
+        averaged = _averaged(sums, _norm(parameters), after)
+        torch._foreach_copy_(parameters, self._stepped(targets))
+        self._replace_others(averages[len(parameters) :])
+        return averaged
+
+    @torch.no_grad()
+    def start(self, samples: int) -> Round:
+        """Take a snapshot and begin to average it; one round at a time.
+
+        Args:
+            samples: As of :meth:`average`.
+
+        Raises:
+            StateError: A round is under way.
+        """
+        self._check_free()
+        parameters = self._parameters()
+        slots, tensors = self._load(parameters)
+        snapshot = self._room_for(slots[: len(parameters)])
+        snapshot.fill(parameters)
+        tensors[: len(parameters)] = snapshot.views
+        self._round = Round(self, self._wire.send(slots, tensors, samples))
+        return self._round
+
+    @torch.no_grad()
+    def _land(self, landing: Round, exchange: Exchange) -> Averaged:
+        """Apply a round."""
+        if landing is not self._round or self._snapshot is None:
+            raise StateError("this round was applied before: start another one")
+        self._round = None
+        sums = exchange.wait()
+        if not _counts(sums):
+            return Averaged(0.0, sums.finite, sums.weight)
+        averages = exchange.averages()
+        parameters, snapshot = self._parameters(), self._snapshot[1].views
+        targets = averages[: len(parameters)]
+        after = _norm(targets)
+        torch._foreach_sub_(snapshot, targets)
+        averaged = _averaged(sums, _norm(snapshot), after)
+        stepped = self._stepped(targets)
+        if not averaged.finite:
+            torch._foreach_copy_(parameters, stepped)
+        else:
+            torch._foreach_sub_(parameters, _narrowed(snapshot, parameters))
+            if stepped is not targets:
+                further = torch._foreach_sub(stepped, _narrowed(targets, stepped))
+                torch._foreach_add_(parameters, list(further))
+        self._replace_others(averages[len(parameters) :])
+        return averaged
+
+    def _check_free(self) -> None:
+        if self._round is not None:
+            raise StateError("an average is under way: apply it before another one begins")
+
+    def _parameters(self) -> list[Tensor]:
+        """Live floating parameters, tied ones once."""
+        found = [as_real(parameter) for parameter in self._model.parameters()]
+        return [parameter for parameter in found if parameter.is_floating_point()]
+
+    def _others(self) -> list[Tensor]:
+        """Live buffers; integer parameters are treated like integer buffers."""
+        integers = [p.detach() for p in self._model.parameters() if not _is_inexact(p)]
+        return [*(as_real(buffer) for buffer in self._model.buffers()), *integers]
+
+    def _load(self, parameters: list[Tensor]) -> tuple[list[Slot], list[Tensor | None]]:
+        """Everything that is averaged: parameters, then the others, then the optimizer's state."""
+        trained = [p.requires_grad for p in self._model.parameters() if _is_inexact(p)]
+        others = self._others()
+        slots = [
+            # What nobody trains comes back as it was, and does not drift by rounding.
+            Slot(p.shape, summed_as(p, exact=not moves), checked=True)
+            for p, moves in zip(parameters, trained, strict=True)
+        ]
+        slots += [Slot(other.shape, summed_as(other, exact=True)) for other in others]
+        tensors: list[Tensor | None] = [*parameters, *others]
+        if self._optimizer is not None:
+            slots += self._optimizer.slots
+            tensors += self._optimizer.tensors()
+        return slots, tensors
+
+    def _room_for(self, slots: list[Slot]) -> Buckets:
+        if self._snapshot is None or self._snapshot[0] != slots:
+            self._snapshot = slots, Buckets(slots, self._group.device)
+        return self._snapshot[1]
+
+    def _stepped(self, targets: list[Tensor]) -> list[Tensor]:
+        """Return where the parameters go: the averages, or beyond."""
+        if self._outer is None or self._last is None:
+            return targets
+        self._last = self._outer.step(self._last, self._flat(targets))
+        parts = torch.split(self._last, [target.numel() for target in targets])
+        return [part.view(target.shape) for part, target in zip(parts, targets, strict=True)]
+
+    def _flat(self, tensors: list[Tensor]) -> Tensor:
+        return torch.cat([tensor.reshape(-1).to(self._flat_dtype) for tensor in tensors])
+
+    def _replace_others(self, averages: list[Tensor]) -> None:
+        """Give buffers, and the optimizer if it takes part, what was averaged for them."""
+        others = self._others()
+        for other, average in zip(others, averages, strict=False):
+            if other.is_floating_point():
+                other.copy_(average)
+            else:
+                # Counted on since a snapshot, it may be ahead of all ranks.
+                other.copy_(torch.maximum(other, average.to(other.dtype)))
+        if self._optimizer is not None:
+            self._optimizer.take(averages[len(others) :])
+
+
+def _is_inexact(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _alone(parameters: list[Tensor], samples: int) -> Averaged:
+    """The average of one rank is what it has; it is only looked at."""
+    # A sum of half precision would itself overflow.
+    sums = [p.sum(dtype=torch.promote_types(p.dtype, torch.float32)) for p in parameters]
+    finite = samples == 0 or bool(torch.stack([one.isfinite() for one in sums]).all())
+    _counts(Sums(float(samples) if finite else 0.0, int(not finite), finite, []))
+    return Averaged(0.0, finite, float(samples))
+
+
+def _counts(sums: Sums) -> bool:
+    """Whether there is an average; without one everybody keeps what they have.
+
+    Raises:
+        DivergedError: Nobody had finite parameters.
+    """
+    if sums.weight == 0 and sums.broken:
+        raise DivergedError(
+            "no rank has finite parameters left: lower the learning rate, or limit the gradients "
+            "with max_grad_norm",
+            epoch=0,
+            step=0,
+        )
+    return sums.weight > 0
+
+
+def _averaged(sums: Sums, distance: float, after: float) -> Averaged:
+    divergence = 0.0 if after < _TINY else distance / after
+    if not sums.finite or not math.isfinite(divergence):
+        return Averaged(0.0, False, sums.weight)
+    return Averaged(divergence, True, sums.weight)
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    """Norm of all values together."""
+    norm = _norm_in(tensors, torch.float32)
+    return norm if math.isfinite(norm) else _norm_in(tensors, torch.float64)
+
+
+def _norm_in(tensors: list[Tensor], least: torch.dtype) -> float:
+    """Norm, computed in float64 for float64 and in ``least`` for the others."""
+    total: Tensor | float = 0.0
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+        within = torch.promote_types(dtype, least)
+        norms = torch._foreach_norm(alike, 2, dtype=None if within == dtype else within)
+        total = total + torch.stack(list(norms)).double().square().sum()
+    return math.sqrt(float(total))
+
+
+def _narrowed(values: list[Tensor], like: list[Tensor]) -> list[Tensor]:
+    """Return float64 values as float32 for float32: across dtypes arithmetic is far slower."""
+    return [
+        value.to(other.dtype) if value.dtype == torch.float64 else value
+        for value, other in zip(values, like, strict=True)
+    ]

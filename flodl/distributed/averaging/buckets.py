@@ -1,0 +1,181 @@
+"""Flat buffers: many tensors one behind the other, so that one exchange carries them all.
+
+They live as long as what they are for: fresh memory costs more than the exchange of a small model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Room for one tensor.
+
+    Attributes:
+        shape: Of the tensor.
+        dtype: In which it is summed; of int64 the maximum is taken instead.
+        checked: Whether a value that is not finite makes the whole rank not count.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    checked: bool = False
+
+    @property
+    def widened(self) -> Slot:
+        """The same with sums in float64."""
+        if self.dtype == torch.int64:
+            return self
+        return Slot(self.shape, torch.float64, self.checked)
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """Return the values without their history; complex ones as pairs, in the same memory."""
+    values = tensor.detach()
+    return torch.view_as_real(values) if values.is_complex() else values
+
+
+def summed_as(tensor: Tensor, *, exact: bool = False) -> torch.dtype:
+    """Return the dtype in which a real tensor is averaged.
+
+    Args:
+        tensor: Half types are summed in float32, integers compared in int64.
+        exact: Whether equal values have to come back as they were; ``Σ n·x / Σn`` gives that in
+            float64 only.
+    """
+    if not tensor.is_floating_point():
+        return torch.int64
+    return torch.float64 if exact or tensor.dtype == torch.float64 else torch.float32
+
+
+@final
+class Bucket:
+    """Tensors of one dtype, one behind the other, and a few numbers at the end.
+
+    Attributes:
+        flat: All of it.
+        values: The part with the tensors.
+        checked: The leading part of it whose values must be finite.
+        trailer: The numbers behind it.
+        views: One per tensor, in its shape.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        device: torch.device,
+        *,
+        trailing: int = 0,
+        pinned: bool = False,
+    ) -> None:
+        sizes = [slot.shape.numel() for slot in slots]
+        total, dtype = sum(sizes), slots[0].dtype
+        self.flat = torch.zeros(total + trailing, dtype=dtype, device=device, pin_memory=pinned)
+        self.values, self.trailer = self.flat[:total], self.flat[total:]
+        self.checked = self.flat[: sum(slot.shape.numel() for slot in slots if slot.checked)]
+        parts = torch.split(self.values, sizes)
+        self.views = [part.view(slot.shape) for part, slot in zip(parts, slots, strict=True)]
+
+    @property
+    def takes_maximum(self) -> bool:
+        """Whether it is compared and not summed."""
+        return self.flat.dtype == torch.int64
+
+    def fill(self, tensors: Sequence[Tensor | None], scale: float) -> None:
+        """Copy the tensors, each value times ``scale``; maxima as they are."""
+        if scale == 0.0 and not self.takes_maximum:
+            # Not by the product: 0·NaN is NaN.
+            self.values.zero_()
+            return
+        present = [(v, t) for v, t in zip(self.views, tensors, strict=True) if t is not None]
+        for view, tensor in zip(self.views, tensors, strict=True):
+            if tensor is None:
+                view.zero_()
+        if self.flat.device.type == "cpu":
+            self._fill_on_host(present, scale)
+        elif present:
+            torch._foreach_copy_([view for view, _ in present], [t for _, t in present])
+            if not self.takes_maximum:
+                self.values.mul_(scale)
+
+    def _fill_on_host(self, present: Sequence[tuple[Tensor, Tensor]], scale: float) -> None:
+        for view, tensor in present:
+            if self.takes_maximum:
+                view.copy_(tensor)
+            elif view.dtype == tensor.dtype:
+                torch.mul(tensor, scale, out=view)
+            else:
+                # A product of two dtypes is many times slower than a copy and a product.
+                view.copy_(tensor).mul_(scale)
+
+
+@final
+class Buckets:
+    """One bucket per dtype for a row of slots.
+
+    Args:
+        slots: The same on all ranks, in the same order.
+        device: Of the buffers.
+        trailing: Numbers behind the first bucket.
+        pinned: Whether host memory is for copies from and to a GPU.
+
+    Attributes:
+        all: The buckets; that of the maxima is the last.
+        views: One per slot.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        device: torch.device,
+        *,
+        trailing: int = 0,
+        pinned: bool = False,
+    ) -> None:
+        # Checked slots first: whether they are finite is read off the beginning of a bucket.
+        order = sorted(range(len(slots)), key=lambda index: not slots[index].checked)
+        dtypes = dict.fromkeys(slots[index].dtype for index in order)
+        self._indices = [
+            [index for index in order if slots[index].dtype == dtype]
+            for dtype in sorted(dtypes, key=lambda dtype: dtype == torch.int64)
+        ]
+        self.all = [
+            Bucket(
+                [slots[index] for index in indices],
+                device,
+                trailing=0 if number else trailing,
+                pinned=pinned,
+            )
+            for number, indices in enumerate(self._indices)
+        ]
+        by_index: dict[int, Tensor] = {}
+        for indices, bucket in zip(self._indices, self.all, strict=True):
+            by_index.update(zip(indices, bucket.views, strict=True))
+        self.views = [by_index[index] for index in range(len(slots))]
+
+    @property
+    def sums(self) -> list[Bucket]:
+        """Those that are summed."""
+        return [bucket for bucket in self.all if not bucket.takes_maximum]
+
+    @property
+    def trailer(self) -> Tensor:
+        """The numbers that ride along."""
+        return self.all[0].trailer
+
+    def fill(self, tensors: Sequence[Tensor | None], scale: float = 1.0) -> None:
+        """Copy tensors to their places, times ``scale``; None is zeros."""
+        for indices, bucket in zip(self._indices, self.all, strict=True):
+            bucket.fill([tensors[index] for index in indices], scale)
+
+    def copy_(self, other: Buckets) -> None:
+        """Take the values of buckets for the same slots; on a GPU when its stream gets there."""
+        for mine, theirs in zip(self.all, other.all, strict=True):
+            mine.values.copy_(theirs.values, non_blocking=True)

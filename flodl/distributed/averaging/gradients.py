@@ -1,0 +1,91 @@
+"""The average of gradients, weighted by the samples they were the mean of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import Tensor, nn
+
+from flodl.distributed.averaging.buckets import Slot, as_real, summed_as
+from flodl.distributed.averaging.wire import wire_for
+
+if TYPE_CHECKING:
+    from flodl.distributed.config import Backend
+    from flodl.distributed.group import Group
+
+
+@final
+class GradientReducer:
+    """Averages gradients: ``g = Σ n[r] · ∇[r] / Σn`` with the mean gradient ``∇[r]`` of each rank.
+
+    Args:
+        model: On the device of the group. The parameters that require a gradient are the same on
+            all ranks.
+        group: The ranks.
+        backend: Which way the values travel.
+    """
+
+    def __init__(self, model: nn.Module, group: Group, backend: Backend) -> None:
+        self._model, self._group = model, group
+        self._wire = wire_for(group, backend)
+
+    @torch.no_grad()
+    def reduce(self, samples: int, extra: Sequence[float] = ()) -> list[float]:
+        """Replace every gradient by the average over the ranks, in one exchange.
+
+        A parameter that has no gradient on some ranks counts as zeros there; one that has none
+        anywhere keeps None. Where no rank has samples, gradients stay as they are.
+
+        Args:
+            samples: That the gradients of this rank were the mean of; 0 takes part with zeros.
+            extra: Numbers that ride along, in float32 if the gradients are.
+
+        Returns:
+            The sums of ``extra`` over the ranks, and behind them that of ``samples``.
+
+        Raises:
+            ValueError: A gradient is sparse.
+        """
+        if self._group.world_size == 1:
+            return [*map(float, extra), float(samples)]
+        parameters = {
+            name: parameter
+            for name, parameter in self._model.named_parameters()
+            if parameter.requires_grad
+        }
+        gradients = [_dense(name, parameter) for name, parameter in parameters.items()]
+        slots = [Slot(as_real(p).shape, summed_as(as_real(p))) for p in parameters.values()]
+        present = [float(gradient is not None and samples > 0) for gradient in gradients]
+        exchange = self._wire.send(slots, gradients, samples, [*extra, *present])
+        sums = exchange.wait()
+        if sums.weight > 0:
+            anywhere = sums.extra[len(extra) :]
+            self._hand_out(list(parameters.values()), exchange.averages(), anywhere)
+        return [*sums.extra[: len(extra)], sums.weight]
+
+    def _hand_out(
+        self, parameters: list[nn.Parameter], averages: list[Tensor], anywhere: list[float]
+    ) -> None:
+        targets, sources = [], []
+        for parameter, average, ranks in zip(parameters, averages, anywhere, strict=True):
+            if not ranks:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            targets.append(as_real(parameter.grad))
+            sources.append(average)
+        torch._foreach_copy_(targets, sources)
+
+
+def _dense(name: str, parameter: nn.Parameter) -> Tensor | None:
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    if gradient.is_sparse:
+        raise ValueError(
+            f"the gradient of {name} is sparse, and ranks exchange dense ones: build the embedding "
+            "with sparse=False"
+        )
+    return as_real(gradient)

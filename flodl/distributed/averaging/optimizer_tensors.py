@@ -1,0 +1,131 @@
+"""The state of an optimizer as tensors that ranks can average."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from flodl.distributed.averaging.buckets import Slot, as_real, summed_as
+
+_COUNTER = "step"
+"""Name under which torch's optimizers count their steps, as a number or a tensor of one."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A value that a parameter has in this optimizer once a step was done."""
+
+    parameter: tuple[int, int]
+    """Parameter group, and number within it."""
+    name: str
+    form: Tensor
+    """Shape and dtype, without memory."""
+    device: torch.device | None
+    """None: it is a plain number."""
+
+    @property
+    def slot(self) -> Slot:
+        counts = self.name == _COUNTER
+        real = as_real(self.form)
+        return Slot(real.shape, torch.int64 if counts else summed_as(real))
+
+
+@final
+class OptimizerTensors:
+    """Moments and step counters, the same ones on every rank.
+
+    A rank that has not done a step yet has no state. Which it is going to have is found out
+    beforehand, by a step of a copy; so all ranks exchange the same tensors from the first time on.
+
+    Args:
+        optimizer: Any whose ``step`` needs no closure.
+
+    Attributes:
+        slots: One per value.
+
+    Raises:
+        ValueError: A copy of it cannot do a step.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._entries = _entries_after_a_step(optimizer)
+        self.slots = [entry.slot for entry in self._entries]
+
+    def tensors(self) -> list[Tensor | None]:
+        """Return the values as they are now, one per slot; None where there is none yet."""
+        return [_as_tensor(self._held(entry)) for entry in self._entries]
+
+    @torch.no_grad()
+    def take(self, averages: Sequence[Tensor]) -> None:
+        """Go on from averages, one per slot; counters never go back."""
+        # A parameter that nobody has stepped gets no state: to optimizers that means something.
+        begun = {
+            entry.parameter
+            for entry, average in zip(self._entries, averages, strict=True)
+            if self._held(entry) is not None or bool(average.any())
+        }
+        for entry, average in zip(self._entries, averages, strict=True):
+            if entry.parameter in begun:
+                self._replace(entry, average)
+
+    def _replace(self, entry: _Entry, average: Tensor) -> None:
+        held = self._held(entry)
+        if entry.name == _COUNTER and held is not None:
+            average = average.clamp_min(int(held))
+        if isinstance(held, Tensor):
+            as_real(held).copy_(average)
+            return
+        value: Any = average.item() if entry.device is None else None
+        if entry.device is not None:
+            value = torch.empty_like(entry.form, device=entry.device)
+            as_real(value).copy_(average)
+        self._optimizer.state[self._parameter(entry)][entry.name] = value
+
+    def _held(self, entry: _Entry) -> Any:
+        # Not by [], which would make an entry of every look.
+        return self._optimizer.state.get(self._parameter(entry), {}).get(entry.name)
+
+    def _parameter(self, entry: _Entry) -> Tensor:
+        group, index = entry.parameter
+        parameter: Tensor = self._optimizer.param_groups[group]["params"][index]
+        return parameter
+
+
+def _as_tensor(value: Any) -> Tensor | None:
+    if value is None:
+        return None
+    return as_real(value) if isinstance(value, Tensor) else torch.tensor(value)
+
+
+def _entries_after_a_step(optimizer: torch.optim.Optimizer) -> list[_Entry]:
+    probe = copy.deepcopy(optimizer)
+    for group in probe.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    try:
+        probe.step()
+    except Exception as error:
+        raise ValueError(
+            f"the state of {type(optimizer).__name__} cannot be averaged: a step of a copy failed "
+            f"({error}); leave average_optimizer_state off"
+        ) from error
+    return [
+        _entry((number, index), name, value)
+        for number, group in enumerate(probe.param_groups)
+        for index, parameter in enumerate(group["params"])
+        for name, value in probe.state.get(parameter, {}).items()
+        if isinstance(value, Tensor) or name == _COUNTER
+    ]
+
+
+def _entry(parameter: tuple[int, int], name: str, value: Any) -> _Entry:
+    if isinstance(value, Tensor):
+        return _Entry(parameter, name, torch.empty_like(value, device="meta"), value.device)
+    return _Entry(parameter, name, torch.empty((), device="meta"), None)

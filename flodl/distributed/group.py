@@ -1,0 +1,409 @@
+"""The ranks of a training and how they exchange values: torch.distributed, and nothing else.
+
+Process groups: *control* is always Gloo and carries small values between host memories; *data*
+carries parameters and gradients. They are separate, so that a small exchange never waits behind an
+average that is under way. *Reports* is like control for what comes right after an average.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+
+from flodl.errors import DistributedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    T = TypeVar("T")
+
+_LETTING_GO = 0.02
+"""Seconds; the interpreter changes threads every 5 ms."""
+
+CONTROL_TIMEOUT = timedelta(minutes=30)
+"""One rank may evaluate or write for long while the others wait."""
+
+
+class Pending(ABC):
+    """An exchange that is under way."""
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether :meth:`wait` would return at once; never waits."""
+
+    @abstractmethod
+    def wait(self) -> Any:
+        """Return what the exchange gives."""
+
+
+class Group(ABC):
+    """All ranks of one training, seen from one of them.
+
+    Every method that exchanges something is collective: all ranks call it, in the same order.
+
+    Attributes:
+        rank: Number of this process.
+        world_size: Number of processes.
+        local_rank: Number of this process on its host.
+        device: Where it trains.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which writes and tells."""
+        return self.rank == 0
+
+    @abstractmethod
+    def gather(self, values: Sequence[float], *, prompt: bool = False) -> list[list[float]]:
+        """Return the values of every rank, float64; all ranks give equally many.
+
+        Args:
+            values: Of this rank.
+            prompt: All ranks come at about the same time, as to an exchange of parameters; one
+                that does not counts as lost as soon.
+        """
+
+    @abstractmethod
+    def gather_later(self, values: Sequence[float], *, prompt: bool = False) -> Pending:
+        """Begin a :meth:`gather`."""
+
+    @abstractmethod
+    def gather_objects(self, value: T) -> list[T]:
+        """Return the object of every rank; objects travel as pickles between our own processes."""
+
+    @abstractmethod
+    def gather_objects_to_first(self, value: T) -> list[T] | None:
+        """Return the object of every rank on rank 0, None elsewhere."""
+
+    @abstractmethod
+    def broadcast_object(self, value: T | None) -> T:
+        """Return the object of rank 0."""
+
+    @abstractmethod
+    def scatter_objects(self, values: Sequence[T] | None) -> T:
+        """Return this rank's part of a list that rank 0 gives."""
+
+    @abstractmethod
+    def broadcast_(self, tensor: Tensor) -> None:
+        """Overwrite a tensor, on whatever device, by that of rank 0."""
+
+    @abstractmethod
+    def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
+        """Overwrite a tensor by the sum (or the maximum) over the ranks.
+
+        The data group: NCCL for a tensor on a GPU, Gloo for one in host memory.
+        """
+
+    @abstractmethod
+    def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:
+        """Begin an :meth:`all_reduce_`; the tensor belongs to it until it is done."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+
+    @property
+    @abstractmethod
+    def store(self) -> Store:
+        """Values that all ranks share, by name."""
+
+    def close(self) -> None:  # noqa: B027 - nothing to leave on one rank
+        """Leave the process groups that were made here."""
+
+    def check_same(self, facts: Mapping[str, object]) -> None:
+        """Make sure that all ranks describe the same training.
+
+        Args:
+            facts: JSON values by name; what must be equal on all ranks.
+
+        Raises:
+            DistributedError: One differs; the message names it with both values.
+        """
+        mine = dict(facts)
+        first = self.gather_objects(mine)
+        for name, value in first[0].items():
+            for rank, other in enumerate(first):
+                if other.get(name) != value:
+                    raise DistributedError(
+                        f"the ranks were started with different settings: {name} is {value!r} on "
+                        f"rank 0 and {other.get(name)!r} on rank {rank}; start the same program "
+                        "with the same arguments everywhere"
+                    )
+
+
+@final
+class LocalGroup(Group):
+    """One rank on its own: every exchange gives back what it was given."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.rank, self.world_size, self.local_rank = 0, 1, 0
+        self.device = device or torch.device("cpu")
+        self._store = HashStore()
+
+    def gather(
+        self,
+        values: Sequence[float],
+        *,
+        prompt: bool = False,  # noqa: ARG002
+    ) -> list[list[float]]:
+        """Return the values."""
+        return [[float(value) for value in values]]
+
+    def gather_later(
+        self,
+        values: Sequence[float],
+        *,
+        prompt: bool = False,  # noqa: ARG002
+    ) -> Pending:
+        """Return the values as an exchange that is done."""
+        return _Done(self.gather(values))
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return the object."""
+        return [value]
+
+    def gather_objects_to_first(self, value: T) -> list[T] | None:
+        """Return the object."""
+        return [value]
+
+    def broadcast_object(self, value: T | None) -> T:
+        """Return the object."""
+        return value  # type: ignore[return-value]
+
+    def scatter_objects(self, values: Sequence[T] | None) -> T:
+        """Return the only part."""
+        assert values is not None  # noqa: S101 - rank 0 gives them
+        return values[0]
+
+    def broadcast_(self, tensor: Tensor) -> None:
+        """Leave it."""
+
+    def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
+        """Leave it."""
+
+    def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:  # noqa: ARG002
+        """Return the tensor as an exchange that is done."""
+        return _Done(tensor)
+
+    def barrier(self) -> None:
+        """Return at once."""
+
+    @property
+    def store(self) -> Store:
+        """A store of this process."""
+        return self._store
+
+
+@final
+class ProcessGroups(Group):
+    """The ranks that torchrun, a batch system or :func:`torch.multiprocessing` has started.
+
+    Args:
+        rank: Number of this process.
+        world_size: Number of processes.
+        local_rank: Number of this process on its host.
+        device: Where it trains.
+        sync_timeout: How long an exchange of parameters or gradients may take.
+        store: Where the processes meet; None: as ``MASTER_ADDR`` and ``MASTER_PORT`` say.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        local_rank: int,
+        device: torch.device,
+        sync_timeout: timedelta = timedelta(seconds=60),
+        store: Store | None = None,
+    ) -> None:
+        self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
+        self.device = device
+        self._owns_default = not dist.is_initialized()
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if self._owns_default:
+            dist.init_process_group(
+                "gloo",
+                store=store,
+                rank=rank,
+                world_size=world_size,
+                timeout=CONTROL_TIMEOUT,
+            )
+        self._control: Any = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+        # What follows an average must not be patient: where a connection breaks, one rank may have
+        # the whole average and another not.
+        self._reports: Any = dist.new_group(backend="gloo", timeout=sync_timeout)
+        self._host: Any = dist.new_group(backend="gloo", timeout=sync_timeout)
+        self._device_group: Any = (
+            dist.new_group(backend="nccl", timeout=sync_timeout)
+            if device.type == "cuda"
+            else self._host
+        )
+        base: Any = dist.distributed_c10d._get_default_store()
+        self._store = PrefixStore("flodl", base)
+
+    def gather(self, values: Sequence[float], *, prompt: bool = False) -> list[list[float]]:
+        """Return the values of every rank."""
+        found: list[list[float]] = self.gather_later(values, prompt=prompt).wait()
+        return found
+
+    def gather_later(self, values: Sequence[float], *, prompt: bool = False) -> Pending:
+        """Begin to gather."""
+        group = self._reports if prompt else self._control
+        mine = torch.tensor(values, dtype=torch.float64)
+        rows = [torch.empty_like(mine) for _ in range(self.world_size)]
+        with _with_others():
+            work = dist.all_gather(rows, mine, group=group, async_op=True)
+        return _Work(work, lambda: [row.tolist() for row in rows])
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return the object of every rank."""
+        found: list[Any] = [None] * self.world_size
+        with _with_others():
+            dist.all_gather_object(found, value, group=self._control)
+        return found
+
+    def gather_objects_to_first(self, value: T) -> list[T] | None:
+        """Return the object of every rank on rank 0."""
+        found: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
+        with _with_others():
+            dist.gather_object(value, found, dst=0, group=self._control)
+        return found
+
+    def broadcast_object(self, value: T | None) -> T:
+        """Return the object of rank 0."""
+        box: list[Any] = [value]
+        with _with_others():
+            dist.broadcast_object_list(box, src=0, group=self._control)
+        result: T = box[0]
+        return result
+
+    def scatter_objects(self, values: Sequence[T] | None) -> T:
+        """Return this rank's part."""
+        box: list[Any] = [None]
+        parts: Any = list(values) if values is not None else None
+        with _with_others():
+            dist.scatter_object_list(box, parts, src=0, group=self._control)
+        result: T = box[0]
+        return result
+
+    def broadcast_(self, tensor: Tensor) -> None:
+        """Overwrite a tensor by that of rank 0."""
+        group = self._device_group if tensor.device.type == "cuda" else self._control
+        with _with_others():
+            dist.broadcast(tensor, src=0, group=group)
+
+    def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
+        """Overwrite a tensor by the sum over the ranks."""
+        with _with_others():
+            dist.all_reduce(tensor, op=_operation(maximum), group=self._group_of(tensor))
+
+    def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:
+        """Begin to sum."""
+        group = self._group_of(tensor)
+        with _with_others():
+            work = dist.all_reduce(tensor, op=_operation(maximum), group=group, async_op=True)
+        return _Work(work, lambda: tensor)
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        # Not dist.barrier: with NCCL in the process it would pick a GPU.
+        self.gather([0.0])
+
+    @property
+    def store(self) -> Store:
+        """Values that all ranks share."""
+        return self._store
+
+    def close(self) -> None:
+        """Leave the process groups that were made here."""
+        # Gloo's threads may still be letting go of the tensors of the last exchange. They need the
+        # interpreter for it, and one that is ending would end the process with them.
+        time.sleep(_LETTING_GO)
+        mine = (self._control, self._reports, self._host, self._device_group)
+        for group in {id(g): g for g in mine}.values():
+            dist.destroy_process_group(group)
+        if self._owns_default:
+            dist.destroy_process_group()
+
+    def _group_of(self, tensor: Tensor) -> Any:
+        return self._device_group if tensor.device.type == "cuda" else self._host
+
+
+def _operation(maximum: bool) -> Any:
+    return dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
+
+
+@final
+class _Done(Pending):
+    """An exchange with nobody."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def done(self) -> bool:
+        """Yes."""
+        return True
+
+    def wait(self) -> Any:
+        """Return the value."""
+        return self._value
+
+
+@final
+class _Work(Pending):
+    """An exchange of torch."""
+
+    def __init__(self, work: Any, result: Any) -> None:
+        self._work, self._result = work, result
+
+    def done(self) -> bool:
+        """Ask torch."""
+        return bool(self._work.is_completed())
+
+    def wait(self) -> Any:
+        """Let torch wait; on a GPU the stream waits, not the host."""
+        with _with_others():
+            self._work.wait()
+        return self._result()
+
+
+@contextmanager
+def _with_others() -> Iterator[None]:
+    """Say in plain words that an exchange has failed.
+
+    Raises:
+        DistributedError: It has.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        reason = re.sub(r"^\[\S+\.cc:\d+\] ", "", str(error).partition("\n")[0])
+        reason = reason.partition(". This is typically")[0]
+        raise DistributedError(
+            f"rank {dist.get_rank()} has lost the other ranks: one of them has died, hangs, or "
+            f"cannot be reached any more ({reason})"
+        ) from error
+
+
+def host_name() -> str:
+    """Name of this machine, for messages and for telling local ranks apart."""
+    return os.environ.get("FLODL_HOST") or socket.gethostname()
