@@ -53,3 +53,41 @@ class DivergedError(FlodlError):
 
 class RunDirectoryError(FlodlError):
     """A run directory that cannot be made or written."""
+
+
+class DistributedError(FlodlError):
+    """Ranks that cannot go on together."""
+
+
+class PlanMismatchError(DistributedError):
+    """Ranks that were to plan the same window planned different ones."""
+
+
+class BatchMismatchError(DistributedError):
+    """Ranks that were to see the same batch saw different ones."""
+
+
+class WorkersFailed(DistributedError):  # noqa: N818 - it tells what happened to the others
+    """A rank ended with an error, and there was no restart left.
+
+    Attributes:
+        rank: The first that failed; None where no rank could be made out.
+        cause: Its exit code, signal or exception in a few words.
+        traceback: Its traceback, where it left one.
+        last_checkpoint: Path of the newest checkpoint, where there is one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        cause: str = "",
+        traceback: str = "",
+        last_checkpoint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.cause = cause
+        self.traceback = traceback
+        self.last_checkpoint = last_checkpoint

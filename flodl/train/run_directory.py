@@ -8,16 +8,28 @@ import os
 import secrets
 import shutil
 import socket
+import time
+from collections import Counter
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
-from flodl.errors import RunDirectoryError
+from flodl.distributed.launching.launched import Launched, detect
+from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.files import replace_text
 from flodl.monitor import CsvSink, HtmlSink, LogSink
 from flodl.monitor.metadata import read_metadata
 from flodl.train.environment import environment_report
+from flodl.train.run_records import (
+    LAST,
+    RECORD,
+    checkpoint_to_resume,
+    process_facts,
+    read_record,
+    run_of_launch,
+    started_ticks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +41,14 @@ if TYPE_CHECKING:
 EndState: TypeAlias = Literal["complete", "interrupted", "diverged", "failed"]
 """How a run can end; until then ``run.json`` says ``running``."""
 
-_LAST = "last.fdl"
+FOLDER_VARIABLE = "FLODL_RUN_DIR"
+"""Tells the ranks beside rank 0 which folder rank 0 writes, where they cannot find out."""
+
+_PATIENCE = 60.0
+"""Seconds in which rank 0 makes its folder."""
+
+_runs: Counter[str] = Counter()
+"""Run directories that this process has asked for, by launch: a program may make several."""
 
 
 @final
@@ -42,23 +61,27 @@ class RunDirectory:
     ========================  ==================================================================
     ``config.json``           the configuration, values with their origins where they have one
     ``environment.json``      machine, versions, commit, and how the steps were carried out
-    ``run.json``              state, times, epochs, error, process, what it continues
+    ``run.json``              state, times, epochs, error, process, launch, what it continues
     ``metrics.csv``           one row per epoch
     ``training.log``          the lines of the terminal
     ``report.html``           the report page
     ``last.fdl``              the newest checkpoint, to resume from; finite, always complete
     ``best.fdl``              the model of the best epoch, where a Trainer was told to keep it
     ``model.fdl``             the trained model; only of a run that is complete
+    ``samples.ledger``        which rank trained which samples, where there were several
     ========================  ==================================================================
     """
 
     def __init__(
         self,
-        path: Path,
+        path: Path | None,
         record: Mapping[str, Any],
         metadata: Mapping[str, Any],
         clock: Callable[[], datetime],
         resume: Path | None = None,
+        *,
+        restarted: bool = False,
+        root: Path | None = None,
     ) -> None:
         self._path = path
         self._resume = resume
@@ -66,6 +89,9 @@ class RunDirectory:
         self._metadata = metadata
         self._environment = dict(metadata["environment"])
         self._clock = clock
+        self._restarted = restarted
+        self._root = root
+        self._writes = root is None
 
     @classmethod
     def create(
@@ -81,9 +107,17 @@ class RunDirectory:
         The folder appears under its name only when it is complete. A run that continues another
         one gets a folder of its own, too, and leaves that of the other as it is.
 
+        Where a launcher started several ranks, rank 0 makes the folder, and the object of every
+        other rank writes nothing. When the launcher starts all of them again, rank 0 goes on in
+        the same folder, and its own newest checkpoint is what the run continues; so it does where
+        a new launch has the name of an earlier one (``--rdzv-id``, the job of a batch system)
+        whose run, with the same configuration, ended before its time. Several run directories of
+        one program are told apart by their order.
+
         Args:
             root: Folder of all runs; made if missing. Under ``fdl`` a relative one counts from the
-                project's root (``FDL_PROJECT_ROOT``), wherever the program stands.
+                project's root (``FDL_PROJECT_ROOT``), wherever the program stands. Ranks on
+                several machines need it on a disk that they share.
             config: What the run was configured with, also kept in its checkpoints; a value may
                 be a mapping ``{"value": …, "origin": "train/fdl.yml:9:13"}``.
             resume: What to continue: ``"last"`` (the newest run under ``root`` that has a
@@ -94,15 +128,32 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: The root cannot be written, or there is nothing to resume.
+            DistributedError: What a launcher has told is incomplete.
             ValueError: ``config`` is not a mapping.
         """
         folder = _from_project(root)
-        source = _checkpoint_to_resume(resume, folder) if resume is not None else None
+        plain = read_metadata(config or {})
+        launched = detect(os.environ)
+        launch = _launch_record(launched) if launched is not None else {}
+        if launched is not None and launched.rank > 0:
+            metadata = {"config": plain, "environment": {}}
+            return cls(None, launch, metadata, clock, root=folder)
+        metadata = {"config": plain, "environment": read_metadata(environment_report())}
+        if launched is not None and (launched.restart > 0 or launched.run_id):
+            earlier = run_of_launch(
+                folder,
+                {name: launch[name] for name in _IDENTITY},
+                restarted=launched.restart > 0,
+                config=plain,
+            )
+            if earlier is not None:
+                return cls._go_on(earlier, launch, metadata, clock)
+        source = (
+            checkpoint_to_resume(resume, _from_project(resume), folder)
+            if resume is not None
+            else None
+        )
         started = clock()
-        metadata = {
-            "config": read_metadata(config or {}),
-            "environment": read_metadata(environment_report()),
-        }
         record = {
             "state": "running",
             "started": _iso(started),
@@ -110,27 +161,54 @@ class RunDirectory:
             "epochs": 0,
             "error": None,
             "resumed_from": str(source) if source is not None else None,
-            **_process(),
+            **launch,
+            **process_facts(),
         }
-        files = {"config": metadata["config"], "environment": metadata["environment"]}
-        staging = folder / f".new-{secrets.token_hex(6)}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            staging.mkdir()
-            for name, content in {**files, "run": record}.items():
-                replace_text(staging / f"{name}.json", _json(content))
-            path = _publish(staging, folder, f"{started:%Y-%m-%dT%H-%M-%S}")
-        except OSError as error:
-            raise _refused(folder, error) from error
-        finally:
-            with suppress(OSError):
-                shutil.rmtree(staging)
+        path = _new_folder(folder, f"{started:%Y-%m-%dT%H-%M-%S}", {**metadata, "run": record})
         return cls(path, record, metadata, clock, source)
+
+    @classmethod
+    def _go_on(
+        cls,
+        path: Path,
+        launch: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        clock: Callable[[], datetime],
+    ) -> RunDirectory:
+        """Take up the run of a launch that was started again."""
+        record = read_record(path) or {}
+        restarts = int(record.get("restarts") or 0) + 1
+        source = record.get("resumed_from")
+        run = cls(
+            path,
+            record,
+            metadata,
+            clock,
+            Path(source) if source is not None else None,
+            restarted=True,
+        )
+        run._begin_again({**launch, "restarts": restarts, **process_facts()})
+        run.add_environment({})
+        return run
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The folder.
+
+        On a rank beside rank 0 that of rank 0, which it may have to wait for: the one that
+        ``FLODL_RUN_DIR`` names, else the one whose ``run.json`` names this launch.
+
+        Raises:
+            RunDirectoryError: Rank 0 has made none that can be seen from here.
+        """
+        if self._path is None:
+            self._path = self._folder_of_first()
         return self._path
+
+    @property
+    def writes(self) -> bool:
+        """Whether this object writes; only that of rank 0 does."""
+        return self._writes
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -141,21 +219,61 @@ class RunDirectory:
     @property
     def last_checkpoint(self) -> Path:
         """Where the newest checkpoint goes."""
-        return self._path / _LAST
+        return self.path / LAST
 
     @property
     def best_checkpoint(self) -> Path:
         """Where the model of the best epoch goes."""
-        return self._path / "best.fdl"
+        return self.path / "best.fdl"
 
     @property
     def model_checkpoint(self) -> Path:
         """Where the trained model goes."""
-        return self._path / "model.fdl"
+        return self.path / "model.fdl"
+
+    @property
+    def sample_ledger(self) -> Path:
+        """Where ranks record who trained which samples."""
+        return self.path / "samples.ledger"
+
+    def for_rank(self, rank: int) -> RunDirectory:
+        """Return what one of several ranks uses of a directory that was made before they began.
+
+        Rank 0 goes on writing, and records the launch; if this is not the first start of the
+        ranks, its newest checkpoint is what the run continues. What other ranks get writes
+        nothing.
+
+        Raises:
+            RunDirectoryError: ``run.json`` cannot be written.
+            DistributedError: What a launcher has told is incomplete.
+        """
+        if rank > 0:
+            return RunDirectory(
+                self._path,
+                self._record,
+                self._metadata,
+                self._clock,
+                root=self._root or self.path.parent,
+            )
+        launched = detect(os.environ)
+        if launched is not None and self._record.get("launch") is None:
+            self._record = read_record(self.path) or self._record
+            self._restarted = launched.restart > 0
+            self._begin_again({**_launch_record(launched), "restarts": launched.restart})
+        return self
+
+    def restart_source(self) -> Path | None:
+        """The checkpoint of this very run, where its ranks had to be started again."""
+        if self._writes and self._restarted and self.last_checkpoint.is_file():
+            return self.last_checkpoint
+        return None
 
     def resume_source(self) -> Path | None:
-        """The checkpoint that this run continues; None for a run that begins anew."""
-        return self._resume
+        """The checkpoint that this run continues; None for a run that begins anew.
+
+        None on a rank beside rank 0, which reads it for all.
+        """
+        return self.restart_source() or self._resume
 
     def __enter__(self) -> Self:
         return self
@@ -166,17 +284,39 @@ class RunDirectory:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is not None and self._record["state"] == "running":
-            state: EndState = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            self.finish(state, epochs=0, error=error)
+        if error is not None:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Record what ended the run, unless its end is recorded.
+
+        A rank that was stopped because another one failed records an interruption, or a lost
+        connection; the failure of the other takes its place.
+
+        Raises:
+            RunDirectoryError: ``run.json`` cannot be written.
+        """
+        if not self._writes:
+            return
+        self._reread()
+        state = self._record["state"]
+        if isinstance(error, WorkersFailed):
+            if state in ("running", "interrupted", "failed"):
+                what = str(error).partition("\n")[0]
+                self.finish("failed", epochs=self._record["epochs"], error=what)
+        elif state == "running":
+            end: EndState = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            self.finish(end, epochs=self._record["epochs"], error=error)
 
     def attach(self, monitor: Monitor) -> None:
         """Let the monitor write ``metrics.csv``, ``training.log`` and ``report.html`` here."""
-        monitor.set_identity(run=self._path.name)
+        if not self._writes:
+            return
+        monitor.set_identity(run=self.path.name)
         monitor.set_metadata(self._metadata)
-        monitor.add_sink(CsvSink(self._path / "metrics.csv"))
-        monitor.add_sink(LogSink(self._path / "training.log"))
-        monitor.add_sink(HtmlSink(self._path / "report.html"))
+        monitor.add_sink(CsvSink(self.path / "metrics.csv"))
+        monitor.add_sink(LogSink(self.path / "training.log"))
+        monitor.add_sink(HtmlSink(self.path / "report.html"))
 
     def add_environment(self, facts: Mapping[str, Any]) -> None:
         """Add to ``environment.json`` what became known in the course of the run.
@@ -188,10 +328,20 @@ class RunDirectory:
             RunDirectoryError: The file cannot be written.
         """
         self._environment.update(read_metadata(facts))
-        try:
-            replace_text(self._path / "environment.json", _json(self._environment))
-        except OSError as failure:
-            raise _refused(self._path, failure) from failure
+        self._write("environment.json", self._environment)
+
+    def add_record(self, facts: Mapping[str, Any]) -> None:
+        """Add to ``run.json`` what became known in the course of the run.
+
+        Args:
+            facts: JSON values; an entry replaces an earlier one of the same name.
+
+        Raises:
+            RunDirectoryError: The file cannot be written.
+        """
+        self._reread()
+        self._record.update(read_metadata(facts))
+        self._write(RECORD, self._record)
 
     def finish(
         self, state: EndState, *, epochs: int, error: BaseException | str | None = None
@@ -208,70 +358,88 @@ class RunDirectory:
         """
         if isinstance(error, BaseException):
             error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        self._reread()
         self._record.update(state=state, finished=_iso(self._clock()), epochs=epochs, error=error)
+        self._write(RECORD, self._record)
+
+    def _begin_again(self, facts: Mapping[str, Any]) -> None:
+        self._record.pop("ledger", None)  # it grows on, or is cut back
+        self._record.update(state="running", finished=None, error=None, **facts)
+        self._write(RECORD, self._record)
+
+    def _reread(self) -> None:
+        """Take over what other processes have recorded: the ranks, or the one that began them."""
+        if self._writes:
+            self._record |= read_record(self.path) or {}
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        if not self._writes:
+            return
         try:
-            replace_text(self._path / "run.json", _json(self._record))
+            replace_text(self.path / name, _json(content))
         except OSError as failure:
-            raise _refused(self._path, failure) from failure
+            raise _refused(self.path, failure) from failure
+
+    def _folder_of_first(self) -> Path:
+        if named := os.environ.get(FOLDER_VARIABLE):
+            return Path(named)
+        assert self._root is not None  # noqa: S101 - only rank 0 always knows its folder
+        wanted = {name: self._record[name] for name in (*_IDENTITY, "rendezvous")}
+        limit = time.monotonic() + _PATIENCE
+        while time.monotonic() < limit:
+            found = run_of_launch(self._root, wanted, restarted=True, config=None)
+            if found is not None:
+                return found
+            time.sleep(0.05)
+        raise RunDirectoryError(
+            f"rank 0 has made no run directory under {self._root} that can be seen from here: put "
+            f"the folder of all runs on a disk that all machines share, or name it in "
+            f"{FOLDER_VARIABLE}"
+        )
+
+
+_IDENTITY = ("launch", "launch_run")
+
+
+def _launch_record(launched: Launched) -> dict[str, Any]:
+    """What a record says about the launch; a restart finds its run by it."""
+    name = launched.run_id or _nameless(launched)
+    _runs[name] += 1
+    return {
+        "launch": name,
+        "launch_run": _runs[name],
+        "rendezvous": f"{launched.address}:{launched.port} ({launched.restart})",
+        "restarts": launched.restart,
+    }
+
+
+def _nameless(launched: Launched) -> str:
+    """A name for a launch without one: on one host the launcher itself, else the meeting point."""
+    if launched.local_world_size == launched.world_size:
+        with suppress(OSError, IndexError, ValueError):
+            launcher = os.getppid()
+            return f"{socket.gethostname()}:{launcher}:{started_ticks(launcher)}"
+    return f"{launched.address}:{launched.port}"
+
+
+def _new_folder(root: Path, name: str, files: Mapping[str, object]) -> Path:
+    """Make a folder with these JSON files; it appears under its name when it is complete."""
+    staging = root / f".new-{secrets.token_hex(6)}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        staging.mkdir()
+        for file, content in files.items():
+            replace_text(staging / f"{file}.json", _json(content))
+        return _publish(staging, root, name)
+    except OSError as error:
+        raise _refused(root, error) from error
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(staging)
 
 
 def _from_project(path: str | os.PathLike[str]) -> Path:
     return Path(os.environ.get("FDL_PROJECT_ROOT", "")) / path
-
-
-def _checkpoint_to_resume(resume: str | os.PathLike[str], root: Path) -> Path:
-    if resume == "last":
-        return _newest_unfinished(root)
-    path = _from_project(resume)
-    if not path.exists() and (root / resume).is_dir():
-        path = root / resume
-    checkpoint = path / _LAST if path.is_dir() else path
-    if not checkpoint.is_file():
-        raise RunDirectoryError(
-            f"there is no checkpoint {checkpoint} to resume from: name a run's folder or its "
-            f"{_LAST}, or 'last' for the newest run that was not completed"
-        )
-    return checkpoint
-
-
-def _newest_unfinished(root: Path) -> Path:
-    """The checkpoint of the run begun last among those that have one and did not complete."""
-    found: list[tuple[datetime, int, Path]] = []
-    continued = set()
-    complete = 0
-    for checkpoint in root.glob(f"*/{_LAST}"):
-        try:
-            record = json.loads((checkpoint.parent / "run.json").read_text(encoding="utf-8"))
-            state, started = record["state"], datetime.fromisoformat(record["started"])
-            continued.add(Path(record["resumed_from"] or "").parent.name)
-            written = checkpoint.stat().st_mtime_ns
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # not a run's folder, or a broken one: it can still be named
-        if state == "complete":
-            complete += 1
-        else:
-            # Runs of one second are told apart by their checkpoints.
-            found.append((started.astimezone(), written, checkpoint))
-    found = [one for one in found if one[2].parent.name not in continued]
-    if not found:
-        why = "all of them are complete" if complete else f"none has a {_LAST}"
-        raise RunDirectoryError(
-            f"there is no run to resume under {root}: {why}; begin a new one without resume, or "
-            "name the folder of a run to go on from"
-        )
-    return max(found)[2]
-
-
-def _process() -> dict[str, object]:
-    """Who runs this: lets others find out that a run which never recorded its end is dead."""
-    facts: dict[str, object] = {"pid": os.getpid(), "host": socket.gethostname()}
-    with suppress(OSError, IndexError, ValueError):  # systems without /proc
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        status = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
-        # The start time is field 22; the program's name, field 2, may hold blanks and brackets.
-        ticks = int(status.rpartition(")")[2].split()[19])
-        facts |= {"boot_id": boot.strip(), "process_started": ticks}
-    return facts
 
 
 def _publish(staging: Path, root: Path, name: str) -> Path:

@@ -1,0 +1,1 @@
+"""How processes become the ranks of one training."""

@@ -1,0 +1,145 @@
+"""How a process joins the ranks it belongs to, and on which device it trains."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed.rendezvous import rendezvous
+
+from flodl.distributed.group import CONTROL_TIMEOUT, Group, LocalGroup, ProcessGroups
+from flodl.distributed.launching.launched import Launched, detect
+from flodl.distributed.launching.session import own_session
+from flodl.errors import DistributedError
+
+DEVICE_VARIABLE = "FLODL_DEVICE"
+"""Number of the GPU that a rank takes instead of that of its local rank."""
+
+TIMEOUT_VARIABLE = "FLODL_SYNC_TIMEOUT"
+"""Seconds after which a rank that does not come to an exchange of parameters counts as lost."""
+
+_SYNC_TIMEOUT = 60.0
+"""Windows are much shorter."""
+
+
+def join(
+    environ: Mapping[str, str],
+    *,
+    device: torch.device | str | None = None,
+    sync_timeout: timedelta | None = None,
+) -> Group:
+    """Join the ranks that were launched; on one's own, make no process group at all.
+
+    Args:
+        environ: Of this process.
+        device: Where to train. Default: the GPU that belongs to this rank where there are GPUs,
+            else the CPU; on one's own the first usable GPU, else the CPU.
+        sync_timeout: How long an exchange of parameters or gradients may take. Default: the seconds
+            that ``FLODL_SYNC_TIMEOUT`` says, else 60.
+
+    Raises:
+        DistributedError: The environment is incomplete, or there is no usable GPU for this rank.
+        ValueError: The device does not exist here.
+    """
+    # Not at the top: what flodl.train is made of imports this module.
+    from flodl.train.device import select_device
+
+    launched = detect(environ)
+    if launched is None:
+        return LocalGroup(select_device(device))
+    place = _device_of(launched, environ, device)
+    if launched.world_size == 1:
+        return LocalGroup(place)
+    timeout = sync_timeout or _sync_timeout(environ)
+    return ProcessGroups(
+        rank=launched.rank,
+        world_size=launched.world_size,
+        local_rank=launched.local_rank,
+        device=place,
+        sync_timeout=timeout,
+        store=_store(launched),
+    )
+
+
+def usable_gpus() -> list[int]:
+    """Return the numbers of the GPUs that carry out a kernel; others are skipped with a warning."""
+    found = []
+    for index in range(torch.cuda.device_count()):
+        problem = _probe(torch.device("cuda", index))
+        if problem is None:
+            found.append(index)
+        else:
+            warnings.warn(f"cuda:{index} is skipped: {problem}", UserWarning, stacklevel=2)
+    return found
+
+
+def _sync_timeout(environ: Mapping[str, str]) -> timedelta:
+    text = environ.get(TIMEOUT_VARIABLE) or str(_SYNC_TIMEOUT)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1e-3 <= seconds < 1e9:
+        raise DistributedError(f"{TIMEOUT_VARIABLE}={text!r}: it must be a number of seconds")
+    return timedelta(seconds=seconds)
+
+
+def _store(launched: Launched) -> Store:
+    """Where the ranks meet."""
+    rank, world_size = launched.rank, launched.world_size
+    if launched.source == "torchrun":
+        # The launcher has made one; torch knows how to find it.
+        found = rendezvous("env://", rank, world_size, timeout=CONTROL_TIMEOUT)
+        store: Store = next(found)[0]
+    else:
+        store = TCPStore(
+            launched.address,
+            launched.port,
+            world_size,
+            is_master=rank == 0,
+            timeout=CONTROL_TIMEOUT,
+        )
+    return own_session(store, rank, world_size, CONTROL_TIMEOUT)
+
+
+def _device_of(
+    launched: Launched, environ: Mapping[str, str], requested: torch.device | str | None
+) -> torch.device:
+    from flodl.train.device import select_device
+
+    if requested is not None and requested != "auto":
+        wanted = select_device(requested)
+        if wanted.type != "cuda" or wanted.index is not None:
+            return wanted
+    count = torch.cuda.device_count()
+    if count == 0:
+        return torch.device("cpu")
+    index = int(environ.get(DEVICE_VARIABLE) or launched.local_rank)
+    if launched.source == "SLURM" and count == 1:
+        index = 0  # srun gave each task a GPU of its own, and each calls it the first
+    if index >= count:
+        raise DistributedError(
+            f"rank {launched.rank} is process {launched.local_rank} of its host and there are "
+            f"{count} GPUs: start one process per GPU, or train on device 'cpu'"
+        )
+    device = torch.device("cuda", index)
+    problem = _probe(device)
+    if problem is not None:
+        raise DistributedError(
+            f"rank {launched.rank} cannot use {device}: {problem}; leave it out with "
+            "CUDA_VISIBLE_DEVICES, or train on device 'cpu'"
+        )
+    return device
+
+
+def _probe(device: torch.device) -> str | None:
+    """Say why a GPU does not work; None where it does."""
+    try:
+        # A device may be visible and still have no kernels for its architecture in this build.
+        (torch.ones(1, device=device) + 1).item()
+    except RuntimeError as error:
+        return str(error)
+    return None

@@ -1,0 +1,303 @@
+"""Starting the ranks of a training from the program itself, through torch's elastic launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import current_process
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
+
+import torch
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ProcessFailure,
+    get_error_handler,
+)
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from flodl import log
+from flodl.distributed.launching.environments import DEVICE_VARIABLE
+from flodl.distributed.launching.picklable import check_picklable
+from flodl.errors import StateError, WorkersFailed
+from flodl.train.interrupt import Terminated
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_MONITOR_SECONDS = 0.1
+_BEGAN = "began"
+"""File beside the error file of a rank."""
+_LOST_PEER = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|socket|timed out|timeout|nccl|gloo|"
+    r"recv(value)? failed|store",
+    re.IGNORECASE,
+)
+"""In the message of a rank that failed because another one is gone."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What every rank of one launch is told."""
+
+    restart: int
+    threads: int | None
+    devices: tuple[int, ...] | None
+
+
+@final
+class _LaunchError(Exception):
+    """A rank ended with an error, and the others were stopped."""
+
+    def __init__(self, rank: int, failure: ProcessFailure, *, began: bool) -> None:
+        super().__init__(rank)
+        self.rank = rank
+        self.began = began
+        """Whether it got as far as the function; a program that cannot be imported does not."""
+        self.cause, self.traceback = _cause(failure)
+
+
+def launch_ranks(
+    function: Callable[..., Any],
+    args: Sequence[object],
+    ranks: int,
+    *,
+    max_restarts: int = 3,
+    simulated: bool = False,
+    devices: Sequence[int] | None = None,
+    last_checkpoint: Path | None = None,
+) -> dict[int, Any]:
+    """Call ``function(*args)`` in so many new processes of this machine, and wait for them.
+
+    The processes find themselves in an environment that
+    :func:`~flodl.distributed.launching.launched.detect` reads. When one of them fails, the others
+    are stopped and all are started again; ``restart`` then counts up. Where the ranks have devices
+    of their own, one that failed twice is left out from then on, and there is one rank less.
+
+    Ctrl-C and SIGTERM are passed on to the ranks; they end before this function does.
+
+    Args:
+        function: Found by its name in its module.
+        args: Its arguments; they travel as pickles.
+        ranks: Number of processes.
+        max_restarts: How often all of them are started again.
+        simulated: Whether the ranks only pretend to be devices; each uses one thread then.
+        devices: Number of the GPU of each rank; None: all ranks are alike.
+        last_checkpoint: Named in the error where it exists.
+
+    Returns:
+        What the function returned, by rank.
+
+    Raises:
+        ValueError: Something cannot be pickled; the message names it.
+        StateError: The program starts its ranks while it is being imported by one of them.
+        WorkersFailed: A rank failed, and there was no restart left.
+        KeyboardInterrupt: Ctrl-C.
+        Terminated: SIGTERM.
+    """
+    _refuse_import()
+    check_picklable(function, args)
+    left = list(devices) if devices is not None else None
+    run_id = uuid.uuid4().hex
+    failures: Counter[int] = Counter()
+    restart = 0
+    while True:
+        count = len(left) if left is not None else ranks
+        start = _Start(restart, _threads(count, simulated), tuple(left) if left else None)
+        try:
+            return _launch_once(start, function, args, count, run_id)
+        except _LaunchError as failed:
+            if restart >= max_restarts or not failed.began:
+                raise _workers_failed(failed, restart, last_checkpoint) from None
+            rank, cause = failed.rank, failed.cause
+        restart += 1
+        if left is not None:
+            failures[left[rank]] += 1
+            if failures[left[rank]] == 2 and len(left) > 1:
+                log.warning(f"device {left[rank]} failed twice and is left out from now on")
+                del left[rank]
+        again = f"starting all ranks again ({restart} of {max_restarts})"
+        log.warning(f"rank {rank} ended with {cause}: {again}")
+
+
+def record_failure(error: Exception) -> None:
+    """Write down for the launcher why this rank ends; call it where the error is caught.
+
+    A rank that fails because it lost another one is not the cause: it waits a moment, so that the
+    launcher sees the other one first.
+    """
+    get_error_handler().record_exception(error)
+    if _lost_a_peer(error):
+        time.sleep(10 * _MONITOR_SECONDS)
+
+
+def _run_rank(start: _Start, function: Callable[..., Any], args: Sequence[object]) -> Any:
+    """In a new process: become a rank and do its work."""
+    # Out of reach of the terminal's Ctrl-C: the launcher passes it on, and twice is too often.
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpgid(0, 0)
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(start.restart)
+    if start.devices is not None:
+        os.environ[DEVICE_VARIABLE] = str(start.devices[int(os.environ["LOCAL_RANK"])])
+    if start.threads is not None:
+        torch.set_num_threads(start.threads)
+    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(_BEGAN).touch()
+    try:
+        return function(*args)
+    except Exception as error:
+        record_failure(error)
+        raise
+
+
+def _launch_once(
+    start: _Start, function: Callable[..., Any], args: Sequence[object], ranks: int, run_id: str
+) -> dict[int, Any]:
+    with (
+        tempfile.TemporaryDirectory(prefix="flodl-ranks-", ignore_cleanup_errors=True) as folder,
+        _quiet_torch(),
+        _own_signals(),
+    ):
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            run_id=run_id,
+            rdzv_backend="c10d",
+            rdzv_endpoint="127.0.0.1:0",
+            local_addr="127.0.0.1",
+            # Restarts are counted here: torch would start them on the same devices.
+            max_restarts=0,
+            monitor_interval=_MONITOR_SECONDS,
+            start_method="spawn",
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
+        launch = elastic_launch(config, _run_rank)
+        try:
+            results: dict[int, Any] = launch(start, function, tuple(args))
+        except ChildFailedError as failed:
+            rank, failure = failed.get_first_failure()
+            # One host: the number in the group is the number on the host, and names the folder.
+            began = any(Path(folder).glob(f"*/*/{rank}/{_BEGAN}"))
+            raise _LaunchError(rank, failure, began=began) from None
+        return results
+
+
+def _threads(ranks: int, simulated: bool) -> int | None:
+    """Threads of each rank; None where the user has decided."""
+    if simulated:
+        return 1
+    if "OMP_NUM_THREADS" in os.environ:
+        return None
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return max(1, cores // ranks)
+
+
+def _refuse_import() -> None:
+    # Set by multiprocessing while a new process imports the program it belongs to.
+    if getattr(current_process(), "_inheriting", False):
+        raise StateError(
+            "this program starts its ranks each time it is imported, and every rank imports it: "
+            "put what starts the training under `if __name__ == '__main__':`, or launch the "
+            "program with fdl or torchrun"
+        )
+
+
+def _cause(failure: ProcessFailure) -> tuple[str, str]:
+    """What ended a process, in a few words, and its traceback where it left one."""
+    message: Any = failure.message
+    if isinstance(message, dict):
+        return str(message["message"]), str(message.get("extraInfo", {}).get("py_callstack", ""))
+    if failure.exitcode < 0:
+        return f"signal {failure.signal_name()}", ""
+    return f"exit code {failure.exitcode}", ""
+
+
+def _workers_failed(
+    failed: _LaunchError, restarts: int, last_checkpoint: Path | None
+) -> WorkersFailed:
+    rank, cause, traceback = failed.rank, failed.cause, failed.traceback
+    kept = str(last_checkpoint) if last_checkpoint and last_checkpoint.is_file() else None
+    after = f" after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
+    text = f"rank {rank} ended with {cause}{after}"
+    if kept is not None:
+        text += f"; the last checkpoint is {kept}"
+    if traceback:
+        text += f"\n\nOn rank {rank}:\n{traceback.rstrip()}"
+    elif not failed.began:
+        text += " before it began: it could not import the program; what it said is above"
+    return WorkersFailed(text, rank=rank, cause=cause, traceback=traceback, last_checkpoint=kept)
+
+
+def _lost_a_peer(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, torch.distributed.DistError | ConnectionError | TimeoutError):
+            return True
+        if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@final
+class _quiet_torch:  # noqa: N801 - used as a function
+    """Keeps torch's launcher from reporting what an exception tells anyway."""
+
+    def __enter__(self) -> None:
+        names = [n for n in logging.root.manager.loggerDict if n.startswith("torch.distributed")]
+        self._loggers = [
+            logging.getLogger(name) for name in (*names, "torch.multiprocessing.spawn")
+        ]
+        for logger in self._loggers:
+            logger.addFilter(self._drop)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Literal[False]:
+        for logger in self._loggers:
+            logger.removeFilter(self._drop)
+        return False
+
+    @staticmethod
+    def _drop(record: logging.LogRecord) -> bool:
+        del record
+        return log.enabled(log.Verbosity.DEBUG)
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Put the handlers back that torch replaces, and end in the way a signal usually does."""
+    in_main = threading.current_thread() is threading.main_thread()
+    former = {number: signal.getsignal(number) for number in _SIGNALS} if in_main else {}
+    try:
+        yield
+    except SignalException as received:
+        _end(received.sigval)
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _end(number: signal.Signals) -> NoReturn:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt from None
+    if number == signal.SIGTERM:
+        raise Terminated from None
+    sys.exit(128 + number)

@@ -1,0 +1,226 @@
+"""What a launcher told the process that it started: torchrun, SLURM, Kubernetes, or nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from flodl.errors import DistributedError
+
+_DEFAULT_PORT = 29500
+_INTERACTIVE = ("bash", "sh", "zsh", "interactive")
+_NO_STEPS = range(0xFFFFFFF0, 0xFFFFFFFF)
+"""Step numbers that SLURM gives to batch scripts and interactive shells."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launched:
+    """What a launcher told one of the processes it started."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    """Number of this process on its host."""
+    local_world_size: int
+    """Processes on this host."""
+    node: int
+    """Number of this host."""
+    run_id: str
+    """Names the launch, the same on all ranks and after a restart; empty where it has no name."""
+    restart: int
+    """How often the launcher has started all ranks again."""
+    source: str
+    """Who launched it, for messages."""
+    address: str
+    """Host of rank 0."""
+    port: int
+
+
+def detect(environ: Mapping[str, str]) -> Launched | None:
+    """Read what a launcher has put into the environment; None where nothing was launched.
+
+    * torchrun, the elastic launcher and Kubeflow's PyTorchJob: ``RANK``, ``WORLD_SIZE``,
+      ``MASTER_ADDR``, ``MASTER_PORT`` and, except in the last, ``LOCAL_RANK``;
+    * ``srun`` of SLURM: ``SLURM_PROCID``, ``SLURM_NTASKS``, ``SLURM_LOCALID``; rank 0 is on the
+      first host of the node list, and the port follows from the job, unless ``MASTER_ADDR`` and
+      ``MASTER_PORT`` say otherwise. A shell inside of a job, its batch script, and a job of one
+      task are no launch;
+    * an indexed Job of Kubernetes: ``JOB_COMPLETION_INDEX`` with ``WORLD_SIZE`` and
+      ``MASTER_ADDR``; without these two it is no launch.
+
+    Raises:
+        DistributedError: Variables are missing, malformed or contradict each other.
+    """
+    if "RANK" in environ:
+        return _torchrun(_Variables(environ, "torchrun"))
+    if _is_slurm_task(environ):
+        return _slurm(_Variables(environ, "SLURM"))
+    if "JOB_COMPLETION_INDEX" in environ:
+        if "WORLD_SIZE" not in environ and "MASTER_ADDR" not in environ:
+            return None
+        return _indexed_job(_Variables(environ, "Kubernetes"))
+    if "WORLD_SIZE" in environ:
+        raise DistributedError(
+            f"WORLD_SIZE={environ['WORLD_SIZE']} is set and RANK is not: set both, or neither "
+            "(torchrun sets them)"
+        )
+    return None
+
+
+def first_host(nodes: str) -> str:
+    """Return the first host of a node list of SLURM: ``gpu[03-05,7],login`` gives ``gpu03``."""
+    host, rest = "", nodes.strip()
+    while rest and rest[0] not in ", ":
+        if rest[0] == "[":
+            inside, _, rest = rest[1:].partition("]")
+            host += inside.split(",")[0].split("-")[0]
+        else:
+            host, rest = host + rest[0], rest[1:]
+    return host
+
+
+@final
+class _Variables:
+    """The environment of one launcher, read with its complaints."""
+
+    def __init__(self, environ: Mapping[str, str], source: str) -> None:
+        self.environ = environ
+        self.source = source
+
+    def text(self, name: str) -> str:
+        """A variable that must be there."""
+        value = self.environ.get(name, "")
+        if not value:
+            raise DistributedError(
+                f"{name} is missing in the environment of this {self.source} process: set it, or "
+                "leave the start of the ranks to torchrun or fdl"
+            )
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A variable that must be a whole number."""
+        if default is not None and not self.environ.get(name):
+            return default
+        value = self.text(name)
+        if not value.isdecimal():
+            raise DistributedError(f"{name}={value!r}: it must be a whole number")
+        return int(value)
+
+    def index(self, name: str, of: str, count: int, default: int | None = None) -> int:
+        """A variable that must be below the value of another."""
+        value = self.number(name, default)
+        if value >= count:
+            raise DistributedError(
+                f"{name}={value} and {of}={count} contradict each other: {name} counts from 0"
+            )
+        return value
+
+
+def _torchrun(given: _Variables) -> Launched:
+    world = _world(given, "WORLD_SIZE")
+    rank = given.index("RANK", "WORLD_SIZE", world)
+    local_world = given.number("LOCAL_WORLD_SIZE", 1)
+    if local_world > world:
+        raise DistributedError(
+            f"LOCAL_WORLD_SIZE={local_world} and WORLD_SIZE={world} contradict each other"
+        )
+    # Without LOCAL_WORLD_SIZE there is nothing that LOCAL_RANK could contradict.
+    local_count = local_world if "LOCAL_WORLD_SIZE" in given.environ else world
+    name = given.environ.get("TORCHELASTIC_RUN_ID", "")
+    alone = world == 1
+    return Launched(
+        rank=rank,
+        world_size=world,
+        local_rank=given.index("LOCAL_RANK", "LOCAL_WORLD_SIZE", local_count, 0),
+        local_world_size=local_world,
+        node=given.number("GROUP_RANK", rank // local_world),
+        # Without --rdzv-id the launcher calls every run "none".
+        run_id="" if name == "none" else name,
+        restart=given.number("TORCHELASTIC_RESTART_COUNT", 0),
+        source="torchrun",
+        address=given.environ.get("MASTER_ADDR", "") if alone else given.text("MASTER_ADDR"),
+        port=given.number("MASTER_PORT", _DEFAULT_PORT if alone else None),
+    )
+
+
+def _is_slurm_task(environ: Mapping[str, str]) -> bool:
+    if "SLURM_PROCID" not in environ or environ.get("SLURM_JOB_NAME") in _INTERACTIVE:
+        return False
+    step = environ.get("SLURM_STEP_ID", "")
+    if step.isdecimal() and int(step) in _NO_STEPS:
+        return False
+    tasks = environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS")
+    return tasks != "1"
+
+
+def _slurm(given: _Variables) -> Launched:
+    size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in given.environ else "SLURM_NTASKS"
+    world = _world(given, size)
+    if given.number("WORLD_SIZE", world) != world:
+        raise DistributedError(
+            f"WORLD_SIZE={given.environ['WORLD_SIZE']} and {size}={world} contradict each other: "
+            "leave WORLD_SIZE out, srun knows it"
+        )
+    local_rank = given.number("SLURM_LOCALID")
+    job, step = given.number("SLURM_JOB_ID", 0), given.number("SLURM_STEP_ID", 0)
+    lists = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    nodes = next((given.environ[name] for name in lists if given.environ.get(name)), "")
+    address = given.environ.get("MASTER_ADDR") or first_host(nodes)
+    if not address:
+        raise DistributedError(
+            "SLURM_NODELIST is missing in the environment of this SLURM process: set it, or "
+            "MASTER_ADDR, so that the ranks find each other"
+        )
+    return Launched(
+        rank=given.index("SLURM_PROCID", size, world),
+        world_size=world,
+        local_rank=local_rank,
+        local_world_size=_tasks_here(given, local_rank),
+        node=given.number("SLURM_NODEID", 0),
+        run_id=f"slurm-{job}.{step}" if job else "",
+        restart=given.number("SLURM_RESTART_COUNT", 0),
+        source="SLURM",
+        address=address,
+        # Below the ports that systems hand out, and apart from those of the jobs next to it.
+        port=given.number("MASTER_PORT", 15000 + (job + 997 * step) % 15000),
+    )
+
+
+def _tasks_here(given: _Variables, local_rank: int) -> int:
+    """Tasks on this host: ``2(x3),1`` means 2, 2, 2 and 1."""
+    text = given.environ.get("SLURM_STEP_TASKS_PER_NODE") or given.environ.get(
+        "SLURM_TASKS_PER_NODE", ""
+    )
+    counts: list[int] = []
+    for part in text.split(","):
+        count, _, times = part.partition("(x")
+        if count.isdecimal():
+            counts += [int(count)] * (int(times[:-1]) if times[:-1].isdecimal() else 1)
+    node = given.number("SLURM_NODEID", 0)
+    return counts[node] if node < len(counts) else local_rank + 1
+
+
+def _indexed_job(given: _Variables) -> Launched:
+    world = _world(given, "WORLD_SIZE")
+    rank = given.index("JOB_COMPLETION_INDEX", "WORLD_SIZE", world)
+    return Launched(
+        rank=rank,
+        world_size=world,
+        local_rank=0,
+        local_world_size=1,
+        node=rank,
+        run_id="",
+        restart=0,
+        source="Kubernetes",
+        address=given.text("MASTER_ADDR"),
+        port=given.number("MASTER_PORT", _DEFAULT_PORT),
+    )
+
+
+def _world(given: _Variables, name: str) -> int:
+    world = given.number(name)
+    if world < 1:
+        raise DistributedError(f"{name}={world}: there is at least one process")
+    return world

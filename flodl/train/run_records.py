@@ -1,0 +1,151 @@
+"""What ``run.json`` says about runs that other processes began: which to resume, which to join."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flodl.errors import RunDirectoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LAST = "last.fdl"
+RECORD = "run.json"
+_CAN_GO_ON = ("running", "interrupted", "failed")
+
+
+def checkpoint_to_resume(resume: str | os.PathLike[str], path: Path, root: Path) -> Path:
+    """Return the checkpoint that a user means.
+
+    Args:
+        resume: ``"last"``, the name of a run, its folder, or a checkpoint.
+        path: ``resume`` as a path.
+        root: Folder of all runs.
+
+    Raises:
+        RunDirectoryError: There is none.
+    """
+    if resume == "last":
+        return _newest_unfinished(root)
+    if not path.exists() and (root / resume).is_dir():
+        path = root / resume
+    checkpoint = path / LAST if path.is_dir() else path
+    if not checkpoint.is_file():
+        raise RunDirectoryError(
+            f"there is no checkpoint {checkpoint} to resume from: name a run's folder or its "
+            f"{LAST}, or 'last' for the newest run that was not completed"
+        )
+    return checkpoint
+
+
+def _newest_unfinished(root: Path) -> Path:
+    """The checkpoint of the run begun last among those that have one and did not complete."""
+    found: list[tuple[datetime, int, Path]] = []
+    continued = set()
+    complete = 0
+    for checkpoint in root.glob(f"*/{LAST}"):
+        try:
+            record = json.loads((checkpoint.parent / RECORD).read_text(encoding="utf-8"))
+            state, started = record["state"], datetime.fromisoformat(record["started"])
+            continued.add(Path(record["resumed_from"] or "").parent.name)
+            written = checkpoint.stat().st_mtime_ns
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # not a run's folder, or a broken one: it can still be named
+        if state == "complete":
+            complete += 1
+        else:
+            # Runs of one second are told apart by their checkpoints.
+            found.append((started.astimezone(), written, checkpoint))
+    found = [one for one in found if one[2].parent.name not in continued]
+    if not found:
+        why = "all of them are complete" if complete else f"none has a {LAST}"
+        raise RunDirectoryError(
+            f"there is no run to resume under {root}: {why}; begin a new one without resume, or "
+            "name the folder of a run to go on from"
+        )
+    return max(found)[2]
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """Return what ``run.json`` of a folder says; None where there is no readable one."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def run_of_launch(
+    root: Path, launch: Mapping[str, Any], *, restarted: bool, config: Mapping[str, Any] | None
+) -> Path | None:
+    """Return the folder of the run that a launch has begun before; the newest of several.
+
+    Args:
+        root: Folder of all runs.
+        launch: The entries that its record must have.
+        restarted: The launcher says that this very launch began it. Otherwise only its name is
+            the same, as when a batch system starts a job again: then the run must have ended
+            before its time, its process be gone, and its configuration be the same.
+        config: The configuration now; None: whatever it is.
+    """
+    found = []
+    for folder, record in _records(root):
+        if any(record.get(name) != value for name, value in launch.items()):
+            continue
+        if restarted or (
+            record.get("state") in _CAN_GO_ON
+            and not _is_alive(record)
+            and _config_of(folder) == config
+        ):
+            found.append((str(record.get("started")), folder.name, folder))
+    return max(found)[2] if found else None
+
+
+def process_facts() -> dict[str, object]:
+    """Who runs this: lets others find out that a run which never recorded its end is dead."""
+    facts: dict[str, object] = {"pid": os.getpid(), "host": socket.gethostname()}
+    with suppress(OSError, IndexError, ValueError):  # systems without /proc
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        facts |= {"boot_id": boot.strip(), "process_started": started_ticks(os.getpid())}
+    return facts
+
+
+def started_ticks(pid: int) -> int:
+    """When a process was started, in the clock of the kernel.
+
+    Raises:
+        OSError: There is no such process, or no ``/proc``.
+    """
+    status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    # The start time is field 22; the program's name, field 2, may hold blanks and brackets.
+    return int(status.rpartition(")")[2].split()[19])
+
+
+def _records(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for path in root.glob(f"*/{RECORD}"):
+        if (record := read_record(path.parent)) is not None:
+            yield path.parent, record
+
+
+def _config_of(folder: Path) -> object:
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _is_alive(record: Mapping[str, Any]) -> bool:
+    """Whether the process of a record still runs; one of another host is taken to have ended."""
+    mine = process_facts()
+    if record.get("host") != mine["host"] or record.get("boot_id") != mine.get("boot_id"):
+        return False
+    try:
+        return started_ticks(int(record["pid"])) == record.get("process_started")
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return False

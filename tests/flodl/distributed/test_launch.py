@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flodl.distributed.launching.environments import DEVICE_VARIABLE, join
+from flodl.distributed.launching.launch import launch_ranks
+from flodl.distributed.launching.launched import detect
+from flodl.distributed.launching.picklable import check_picklable
+from flodl.errors import WorkersFailed
+
+
+def introduce(word: str) -> tuple[str, int, int, str | None, int, list[list[float]]]:
+    group = join(os.environ, device="cpu")
+    launched = detect(os.environ)
+    assert launched is not None
+    gathered = group.gather([float(group.rank)])
+    group.close()
+    device = os.environ.get(DEVICE_VARIABLE)
+    return word, group.rank, launched.restart, device, torch.get_num_threads(), gathered
+
+
+def fail_on_rank_1(how: str) -> None:
+    group = join(os.environ, device="cpu")
+    group.barrier()
+    if group.rank == 1:
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError("the batch is sour")
+    group.barrier()
+
+
+def fail_on_device_0(folder: Path) -> tuple[str, int, int]:
+    launched = detect(os.environ)
+    assert launched is not None
+    device = os.environ[DEVICE_VARIABLE]
+    with (folder / "starts").open("a") as file:
+        file.write(f"{launched.restart}:{device}:{launched.run_id}\n")
+    if device == "0":
+        # Not before the other one is there: a launch that ends early starts fewer.
+        limit = time.monotonic() + 30
+        while f"{launched.restart}:1:" not in (folder / "starts").read_text():
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        os._exit(3)
+    if launched.world_size == 2:
+        time.sleep(60)
+    return device, launched.rank, launched.world_size
+
+
+def test_ranks_meet_and_give_back_what_the_function_returns(capfd: Any) -> None:
+    results = launch_ranks(introduce, ("hello",), 2, simulated=True)
+    assert results == {rank: ("hello", rank, 0, None, 1, [[0.0], [1.0]]) for rank in (0, 1)}
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.case("distributed", 47)
+def test_an_exception_on_a_rank_reaches_the_parent_with_its_traceback() -> None:
+    with pytest.raises(WorkersFailed) as caught:
+        launch_ranks(fail_on_rank_1, ("raise",), 2, max_restarts=0)
+    error = caught.value
+    assert (error.rank, error.cause) == (1, "ValueError: the batch is sour")
+    assert "in fail_on_rank_1" in error.traceback
+    assert error.traceback.strip() in str(error)
+
+
+@pytest.mark.case("distributed", 44)
+def test_a_rank_that_is_killed_is_named_with_its_signal(tmp_path: Path) -> None:
+    kept = tmp_path / "last.fdl"
+    kept.touch()
+    with pytest.raises(WorkersFailed) as caught:
+        launch_ranks(fail_on_rank_1, ("kill",), 2, max_restarts=0, last_checkpoint=kept)
+    error = caught.value
+    assert (error.rank, error.cause, error.traceback) == (1, "signal SIGKILL", "")
+    assert error.last_checkpoint == str(kept)
+    assert "rank 1 ended with signal SIGKILL" in str(error)
+    assert str(kept) in str(error)
+
+
+@pytest.mark.slow
+def test_a_device_that_failed_twice_is_left_out(tmp_path: Path, capfd: Any) -> None:
+    results = launch_ranks(fail_on_device_0, (tmp_path,), 2, max_restarts=2, devices=(0, 1))
+    assert results == {0: ("1", 0, 1)}
+    starts = [line.split(":") for line in (tmp_path / "starts").read_text().split()]
+    assert sorted((restart, device) for restart, device, _ in starts) == [
+        ("0", "0"),
+        ("0", "1"),
+        ("1", "0"),
+        ("1", "1"),
+        ("2", "1"),
+    ]
+    assert len({run_id for _, _, run_id in starts}) == 1
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 3
+    assert "rank 0 ended with exit code 3: starting all ranks again (1 of 2)" in said[0]
+    assert "device 0 failed twice" in said[1]
+
+
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from flodl.distributed.launching.launch import launch_ranks
+
+def wait(folder):
+    (Path(folder) / str(os.getpid())).touch()
+    time.sleep(60)
+
+{guard}
+    launch_ranks(wait, (sys.argv[1],), 2, max_restarts=3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, -signal.SIGINT),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_ends_the_ranks_and_then_the_program(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(guard="if __name__ == '__main__':"))
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    with subprocess.Popen(
+        [sys.executable, str(program), str(ranks)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        limit = time.monotonic() + 60
+        while len(list(ranks.iterdir())) < 2:
+            assert time.monotonic() < limit
+            assert parent.poll() is None, parent.communicate()[1]
+            time.sleep(0.02)
+        parent.send_signal(number)
+        parent.communicate(timeout=60)
+    assert parent.returncode == code
+    for rank in ranks.iterdir():
+        assert not Path("/proc", rank.name).exists()
+
+
+def test_a_program_without_a_guard_is_told_about_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(guard="if True:"))
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "if __name__ == '__main__'" in done.stderr
+
+
+@dataclass
+class Plan:
+    model_factory: Any
+    dataset: Any = None
+
+
+def module_level() -> None:
+    """Found by its name."""
+
+
+def test_what_can_be_sent_passes() -> None:
+    check_picklable(module_level, (Plan(module_level, torch.zeros(3)), {"a": 1}))
+
+
+@pytest.mark.parametrize(
+    ("args", "name"),
+    [
+        ((Plan(lambda: None),), "model_factory"),
+        ((Plan(module_level, dataset=(n for n in range(3))),), "dataset"),
+        (({"loss": lambda: None},), "loss"),
+        ((3, lambda: None), "argument 1"),
+    ],
+)
+def test_what_cannot_be_sent_is_named_with_a_way_out(args: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}.* cannot be sent .*fdl or torchrun"):
+        launch_ranks(module_level, args, 2)
+
+
+def test_a_function_inside_of_another_is_named() -> None:
+    def inner() -> None: ...
+
+    with pytest.raises(ValueError, match=r"^the function .*inner \(.*test_launch\.py:\d+\)"):
+        launch_ranks(inner, (), 2)
+
+
+def test_a_function_typed_at_a_prompt_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-"],
+        input="from flodl.distributed.launching.launch import launch_ranks\n"
+        "def f(): pass\n"
+        "launch_ranks(f, (), 2)\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "ValueError: the function cannot be sent" in done.stderr
