@@ -1,0 +1,385 @@
+"""Proving from what a run has left which samples it trained.
+
+``python -m flodl.distributed.verify RUN`` does so from the command line.
+
+The order of every epoch is drawn again from the seed, and each batch that a rank has recorded must
+be the one that belongs in its place. The checkpoint and ``run.json`` keep the length and the hash
+of the record, so that one that was written anew as a whole does not fit them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from flodl.checkpoint.training import TrainingFile
+from flodl.checkpoint.values import decode
+from flodl.data.sampler import RandomSampler, SequentialSampler
+from flodl.distributed.ledger_format import rows_hash
+from flodl.distributed.sample_ledger import LedgerContents, LedgerFacts, read_ledger
+from flodl.errors import CheckpointError, FlodlError
+from flodl.train.run_records import LAST, read_record
+
+LEDGER = "samples.ledger"
+_SHOWN = 20
+"""Exceptions that are printed; JSON has them all."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A batch that was not trained once as it should have been."""
+
+    epoch: int
+    batch: int
+    ranks: tuple[int, ...]
+    what: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EpochShare:
+    """How far one epoch came."""
+
+    epoch: int
+    samples: int
+    """Of the epoch."""
+    trained: int
+    """Samples trained exactly once."""
+    doubled: int
+    missing: int
+    batches: int
+    """Of the epoch."""
+    batches_once: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every sample was trained exactly once."""
+        return self.trained == self.samples
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    """What a run has left, checked."""
+
+    run: str
+    state: str
+    """As ``run.json`` says; ``unknown`` without one."""
+    epochs: tuple[EpochShare, ...]
+    """Those that were begun."""
+    planned_epochs: int
+    complete_epochs: int
+    batches_once: int
+    samples_once: int
+    samples_doubled: int
+    samples_missing: int
+    """In epochs that should be complete."""
+    rank_samples: dict[int, int]
+    order: str
+    """How the order was checked."""
+    vouchers: tuple[str, ...]
+    """Files that keep the length and the hash of the record, and agree with it."""
+    exceptions: tuple[Finding, ...]
+    problems: tuple[str, ...]
+    """What is wrong with the record as a whole."""
+    notes: tuple[str, ...]
+    ledger_bytes: int
+    bytes_per_sample: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether every sample was trained exactly once in every epoch that was completed."""
+        return not self.exceptions and not self.problems
+
+    @property
+    def unfinished_epochs(self) -> tuple[EpochShare, ...]:
+        """Those that were begun and not completed."""
+        return tuple(epoch for epoch in self.epochs if not epoch.complete)
+
+
+def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
+    """Check the record of samples of a run.
+
+    Epochs that a complete run has, and those before its newest checkpoint, must be complete. Later
+    ones may be unfinished, but none of their samples may have been trained twice.
+
+    Args:
+        run_dir: Folder of the run.
+
+    Raises:
+        RunDirectoryError: There is no readable record.
+    """
+    folder = Path(run_dir)
+    contents = read_ledger(folder / LEDGER)
+    record = read_record(folder) or {}
+    check = _Check(contents, folder)
+    check.vouch(record)
+    check.expect(record)
+    check.go_through()
+    return check.result(record)
+
+
+@final
+@dataclass(slots=True)
+class _Span:
+    """Samples that one rank trained at once."""
+
+    start: int
+    size: int
+    rank: int
+    digest: bytes
+
+
+@final
+@dataclass(slots=True)
+class _Check:
+    """One verification under way."""
+
+    contents: LedgerContents
+    folder: Path
+    expected: int = 0
+    """Epochs that must be complete."""
+    shares: list[EpochShare] = field(default_factory=list)
+    exceptions: list[Finding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    vouchers: list[str] = field(default_factory=list)
+    ranks: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    unordered: bool = False
+
+    def __post_init__(self) -> None:
+        self.problems += [text for _, text in self.contents.problems]
+        if self.contents.torn:
+            self.notes.append(
+                f"{self.contents.torn} bytes at the end are of a record that was not written to "
+                "its end; they count for nothing"
+            )
+
+    def vouch(self, record: Mapping[str, Any]) -> None:
+        """Compare the record with what the checkpoint and ``run.json`` keep of it."""
+        mark, complete = self._checkpoint()
+        self.expected = max(self.expected, complete)
+        self._compare(LAST, mark)
+        self._compare("run.json", record.get("ledger"))
+        if not self.vouchers and not self.problems:
+            self.notes.append("nothing outside of the record vouches for it")
+
+    def expect(self, record: Mapping[str, Any]) -> None:
+        """Take note of how many epochs ``run.json`` calls complete."""
+        epochs = record.get("epochs")
+        if record.get("state") == "complete" and isinstance(epochs, int):
+            self.expected = max(self.expected, epochs)
+
+    def go_through(self) -> None:
+        """Check every epoch that was begun or should be complete."""
+        found: defaultdict[int, list[_Span]] = defaultdict(list)
+        facts: dict[int, LedgerFacts] = {}
+        for append in self.contents.appends:
+            for rank, stretches in append.segments:
+                for stretch in stretches:
+                    facts.setdefault(stretch.epoch, append.facts)
+                    found[stretch.epoch] += (
+                        _Span(start, stretch.size, rank, digest)
+                        for start, digest in stretch.batches()
+                    )
+        if not found:
+            self.problems.append("no sample is recorded")
+        since, first = self._since()
+        for epoch in sorted({*found, *range(since, self.expected)}):
+            before = first if epoch == since else 0
+            self._check_epoch(epoch, facts.get(epoch, self.contents.facts), found[epoch], before)
+
+    def _since(self) -> tuple[int, int]:
+        """Epoch and sample of it from which on there is a record."""
+        facts = self.contents.stated[0][1]
+        epoch, batch = divmod(facts.since, max(facts.batches, 1))
+        if facts.since:
+            self.notes.append(
+                f"the first {facts.since} batches were trained by one process, which goes through "
+                "an epoch in its order and keeps no record"
+            )
+        return epoch, batch * facts.batch_size
+
+    def result(self, record: Mapping[str, Any]) -> Verification:
+        """What was found."""
+        trained = sum(share.trained + share.doubled for share in self.shares)
+        facts = self.contents.facts
+        order = (
+            "not drawn again: the sampler is the program's own, so places were checked alone"
+            if self.unordered
+            else f"drawn again ({facts.sampler}, seed {facts.seed})"
+        )
+        return Verification(
+            run=str(self.folder),
+            state=str(record.get("state", "unknown")),
+            epochs=tuple(self.shares),
+            planned_epochs=facts.epochs,
+            complete_epochs=sum(share.complete for share in self.shares),
+            batches_once=sum(share.batches_once for share in self.shares),
+            samples_once=sum(share.trained for share in self.shares),
+            samples_doubled=sum(share.doubled for share in self.shares),
+            samples_missing=sum(s.missing for s in self.shares if s.epoch < self.expected),
+            rank_samples=dict(sorted(self.ranks.items())),
+            order=order,
+            vouchers=tuple(self.vouchers),
+            exceptions=tuple(self.exceptions),
+            problems=tuple(self.problems),
+            notes=tuple(self.notes),
+            ledger_bytes=self.contents.size,
+            bytes_per_sample=self.contents.size / trained if trained else 0.0,
+        )
+
+    def _checkpoint(self) -> tuple[Any, int]:
+        """The mark that the newest checkpoint keeps, and its number of complete epochs."""
+        path = self.folder / LAST
+        if not path.exists():
+            return None, 0
+        try:
+            file = TrainingFile.open(path)
+            # Of the values only the plain ones are wanted: a stand-in takes the place of tensors.
+            extra = decode(file.description["extra"], lambda _: torch.empty(0))
+            complete = int(file.value("position")[0])
+            return extra.get("distributed", {}).get("ledger"), complete
+        except (CheckpointError, ValueError, TypeError, KeyError, AttributeError) as problem:
+            self.problems.append(f"{LAST} cannot be compared with the record: {problem}")
+            return None, 0
+
+    def _compare(self, name: str, mark: Any) -> None:
+        if mark is None:
+            return
+        length, digest = mark.get("length"), mark.get("digest")
+        if self.contents.marks.get(length) == digest:
+            if not any(at < length for at, _ in self.contents.problems):
+                self.vouchers.append(name)
+        else:
+            self.problems.append(
+                f"{name} belongs to another record: one whose first {length} bytes end in the hash "
+                f"{digest}"
+            )
+
+    def _check_epoch(self, epoch: int, facts: LedgerFacts, spans: list[_Span], before: int) -> None:
+        cover = np.zeros(facts.used, dtype=np.int32)
+        cover[:before] = 1
+        order = _order(facts, epoch)
+        self.unordered = self.unordered or order is None
+        for span in spans:
+            stop = span.start + span.size
+            self.ranks[span.rank] += span.size
+            if epoch >= self.contents.facts.epochs or stop > facts.used:
+                self._note(epoch, span, facts, "lies outside of the training")
+                continue
+            cover[span.start : stop] += 1
+            if order is not None and rows_hash(order[span.start : stop].tobytes()) != span.digest:
+                self._note(epoch, span, facts, "was made of other samples than belong there")
+        edges = np.arange(facts.batches) * facts.batch_size
+        least = np.minimum.reduceat(cover, edges) if len(edges) else edges
+        most = np.maximum.reduceat(cover, edges) if len(edges) else edges
+        required = epoch < self.expected
+        for batch in np.flatnonzero((most > 1) | (required & (least == 0))).tolist():
+            what = "was trained more than once" if most[batch] > 1 else "was not trained"
+            stop = edges[batch + 1] if batch + 1 < len(edges) else facts.used
+            ranks = _ranks_between(spans, int(edges[batch]), int(stop))
+            self.exceptions.append(Finding(epoch, batch, ranks, what))
+        self.shares.append(
+            EpochShare(
+                epoch,
+                samples=facts.used,
+                trained=int((cover == 1).sum()),
+                doubled=int((cover > 1).sum()),
+                missing=int((cover == 0).sum()),
+                batches=facts.batches,
+                batches_once=int(((least == 1) & (most == 1)).sum()),
+            )
+        )
+
+    def _note(self, epoch: int, span: _Span, facts: LedgerFacts, what: str) -> None:
+        batch = min(span.start // facts.batch_size, max(facts.batches - 1, 0))
+        self.exceptions.append(Finding(epoch, batch, (span.rank,), what))
+        hint = f"torch is {torch.__version__} here and was {facts.torch}: it may shuffle otherwise"
+        if str(torch.__version__) != facts.torch and hint not in self.notes:
+            self.notes.append(hint)
+
+
+def _order(facts: LedgerFacts, epoch: int) -> NDArray[np.int64] | None:
+    """The order in which an epoch visits the samples; None where only the program knows it."""
+    if facts.sampler == "random":
+        indices = RandomSampler(facts.samples, facts.seed).indices(epoch)
+    elif facts.sampler == "sequential":
+        indices = SequentialSampler(facts.samples).indices(epoch)
+    else:
+        return None
+    return indices.numpy().astype("<i8", copy=False)
+
+
+def _ranks_between(spans: Sequence[_Span], start: int, stop: int) -> tuple[int, ...]:
+    found = {s.rank for s in spans if s.start < stop and s.start + s.size > start}
+    return tuple(sorted(found))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check a run and print what was found.
+
+    Returns:
+        0: proven, 1: not, 2: the run cannot be read.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m flodl.distributed.verify",
+        description="Prove from its record that a run trained every sample of an epoch once.",
+    )
+    parser.add_argument("run", help="folder of the run")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    given = parser.parse_args(arguments)
+    try:
+        found = verify_run(given.run)
+    except FlodlError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    form = {**asdict(found), "proven": found.proven}
+    text = json.dumps(form, indent=2) if given.json else "\n".join(_lines(found))
+    sys.stdout.write(f"{text}\n")
+    return 0 if found.proven else 1
+
+
+def _lines(found: Verification) -> Iterator[str]:
+    verdict = "proven" if found.proven else "NOT PROVEN"
+    yield f"{Path(found.run).name or found.run}: {verdict} ({found.state})"
+    yield f"  epochs   {found.complete_epochs} of {found.planned_epochs} complete"
+    for share in found.unfinished_epochs:
+        yield f"           epoch {share.epoch + 1}: {share.trained:,} of {share.samples:,} samples"
+    yield (
+        f"  samples  {found.samples_once:,} once, {found.samples_doubled:,} more than once, "
+        f"{found.samples_missing:,} missing, in {found.batches_once:,} whole batches"
+    )
+    total = sum(found.rank_samples.values()) or 1
+    shares = (f"{rank}: {n:,} ({n / total:.1%})" for rank, n in found.rank_samples.items())
+    yield f"  ranks    {'  '.join(shares)}"
+    yield f"  order    {found.order}"
+    agree = f"; as {' and '.join(found.vouchers)} say" if found.vouchers else ""
+    yield (
+        f"  record   {found.ledger_bytes:,} bytes, {found.bytes_per_sample:.2f} per sample{agree}"
+    )
+    for text in found.notes:
+        yield f"  note     {text}"
+    for text in found.problems:
+        yield f"  PROBLEM  {text}"
+    for one in found.exceptions[:_SHOWN]:
+        who = f" (rank {', '.join(map(str, one.ranks))})" if one.ranks else ""
+        yield f"  PROBLEM  epoch {one.epoch + 1}, batch {one.batch}{who} {one.what}"
+    if len(found.exceptions) > _SHOWN:
+        yield f"           and {len(found.exceptions) - _SHOWN} more"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
