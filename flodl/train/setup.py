@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 
-from flodl.train.rate import ScheduledRate
+from flodl.distributed.config import DdpConfig
+from flodl.distributed.plain_loop.setup_ranks import SharedLoop, joined
+from flodl.errors import StateError
+from flodl.graph import Graph, LossContext
+from flodl.train.plan import build_model, build_optimizer
+from flodl.train.rate import ScheduledRate, set_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from torch import nn
+    from torch import Tensor, nn
 
+    from flodl.data import Batch, DataLoader
+    from flodl.distributed.group import Group
+    from flodl.distributed.plain_loop.loop_windows import Window
+    from flodl.distributed.plain_loop.shares import Cut
+    from flodl.distributed.plain_loop.stopwatch import Stopwatch
+    from flodl.train.plan import ModelFactory, OptimizerFactory
     from flodl.train.rate import Schedule
 
 
@@ -44,30 +55,57 @@ class SetupConfig:
 
 @final
 class TrainingSetup:
-    """A model that is ready for a loop of the user's own; see ``Trainer.setup``."""
+    """A model that is ready for a loop of the user's own; see ``Trainer.setup``.
+
+    Calling it calls the model. In many ranks there are two ways to go through the data:
+
+    1. *A plain loop*: every rank iterates over the same batches. A call of the model, in training
+       mode and with gradients, computes this rank's rows and returns those of all ranks; any loss
+       of the whole output gives the gradient that one process would have. The part of each rank
+       follows its speed, see :attr:`chunk_ratios`. Tags of a Graph are whole, too.
+    2. *Windows*: with :meth:`set_data_loader` and :meth:`set_loss_fn`, :meth:`epoch` trains some
+       batches per rank, more on faster ones, before each step.
+
+    Methods that exchange something are called on all ranks alike: calls of the model that train,
+    :meth:`step` and :meth:`epoch`.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        device: torch.device,
         config: SetupConfig,
+        loop: SharedLoop,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
-        self._device = device
         self._max_grad_norm = config.max_grad_norm
-        schedule = config.scheduler(1) if config.scheduler is not None else None
-        self._rate = ScheduledRate(optimizer, schedule) if schedule is not None else None
-        self._global_step = 0
+        self._loop = loop
+        self._rate: ScheduledRate | None = None
+        self._lr_scale = 1.0
+        if config.scheduler is not None:
+            self.set_scheduler(config.scheduler(loop.group.world_size))
+        self._steps = 0
+        self._loader: DataLoader | None = None
+        self._forward_input = ""
+        self._loss: Callable[[LossContext], Tensor] | None = None
         attached = callable(getattr(model, "set_optimizer", None))
         self._model_step: Callable[[], object] | None = (
             getattr(model, "step", None) if attached else None
         )
+        # So that model.step() of a Graph, or optimizer.step() itself, do the same as step().
+        optimizer.register_step_pre_hook(self._before_update)
+
+    # --- What there is ---------------------------------------------------------------------
 
     @property
     def model(self) -> nn.Module:
         """The model, on its device."""
+        return self._model
+
+    @property
+    def graph(self) -> nn.Module:
+        """The model, for what takes an object that wraps one as its ``graph``."""
         return self._model
 
     @property
@@ -78,25 +116,226 @@ class TrainingSetup:
     @property
     def device(self) -> torch.device:
         """Where the model is, and the batches belong."""
-        return self._device
+        return self._loop.group.device
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """The device of every rank, as it is called on its host."""
+        return self._loop.devices
+
+    @property
+    def rank(self) -> int:
+        """Number of this process; 0 prints and writes."""
+        return self._loop.group.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that train this model."""
+        return self._loop.group.world_size
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether there is more than one."""
+        return self.world_size > 1
+
+    @property
+    def has_el_che(self) -> bool:
+        """Whether :meth:`epoch` gives faster ranks more batches; a plain loop has no windows."""
+        return self._loop.has_el_che
+
+    @property
+    def chunk_ratios(self) -> tuple[float, ...]:
+        """The part of a batch that each rank computes in a plain loop.
+
+        Equal for 10 steps, then by speed, at least 0.05, looked at anew every 50 steps. A graph
+        that carries state keeps equal parts, because the rows of its state stay where they are.
+        """
+        return self._loop.shares.ratios
+
+    @property
+    def throughput(self) -> tuple[float, ...]:
+        """Samples per millisecond of each rank in a plain loop; 0 before the first step."""
+        return self._loop.shares.throughput
+
+    @property
+    def shard_sizes(self) -> Cut:
+        """Rows that each rank computed in the latest call of a plain loop."""
+        scatter = self._loop.scatter
+        return (0,) * self.world_size if scatter is None else scatter.last_cut
+
+    @property
+    def training_step(self) -> int:
+        """How many updates there were."""
+        return self._steps
 
     @property
     def global_step(self) -> int:
-        """How often :meth:`step` was called."""
-        return self._global_step
+        """The same as :attr:`training_step`."""
+        return self._steps
+
+    # --- Learning rate ---------------------------------------------------------------------
+
+    def set_lr(self, lr: float) -> None:
+        """Give every parameter group this learning rate; a schedule sets it anew at each step."""
+        for group in self._optimizer.param_groups:
+            set_rate(group, lr * self._lr_scale)
+
+    def set_scheduler(self, schedule: Schedule | None) -> None:
+        """Take the learning rate of step ``s`` from ``schedule.lr(s)``; None leaves it alone."""
+        scaled = None if schedule is None else _Scaled(schedule, self)
+        self._rate = None if scaled is None else ScheduledRate(self._optimizer, scaled)
+
+    def set_lr_scale(self, factor: float) -> None:
+        """Multiply the learning rates by this; nobody does it for you because there are ranks.
+
+        Raises:
+            ValueError: It is not above 0.
+        """
+        if not factor > 0:
+            raise ValueError(f"lr_scale={factor!r}: it must be greater than 0")
+        if self._rate is None:
+            for group in self._optimizer.param_groups:
+                set_rate(group, float(group["lr"]) / self._lr_scale * factor)
+        self._lr_scale = float(factor)
+
+    @property
+    def lr_scale(self) -> float:
+        """What the learning rates are multiplied by."""
+        return self._lr_scale
+
+    # --- The loop --------------------------------------------------------------------------
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Call the model."""
+        return self._model(*inputs, **named)
+
+    __call__ = forward
 
     def step(self) -> None:
         """Move the parameters and clear the gradients: once after each ``loss.backward()``.
 
-        Clips and sets the learning rate first where the configuration says so.
+        In many ranks, brings gradients and buffers together first. Clips and sets the learning rate
+        where the configuration says so.
         """
-        if self._max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
-        if self._rate is not None:
-            self._rate.apply(self._global_step)
-        self._global_step += 1
         if self._model_step is not None:
             self._model_step()
             return
         self._optimizer.step()
         self._optimizer.zero_grad()
+
+    def _before_update(self, *_: object) -> None:
+        self._loop.before_update(self._max_grad_norm)
+        if self._rate is not None:
+            self._rate.apply(self._steps)
+        self._steps += 1
+
+    # --- Windows ---------------------------------------------------------------------------
+
+    def set_data_loader(self, loader: DataLoader, forward_input: str | None = None) -> None:
+        """Attach a loader for :meth:`epoch`, made alike on every rank.
+
+        Args:
+            loader: Its batches belong on :attr:`device`.
+            forward_input: The field that the model is called with; None: the first. Auxiliary
+                inputs of a Graph are fields of their names.
+
+        Raises:
+            ValueError: The loader has no such field; lists what there is.
+        """
+        name = loader.names[0] if forward_input is None else forward_input
+        if name not in loader.names:
+            raise ValueError(
+                f"the loader has no field {name!r}; its fields are: {', '.join(loader.names)}"
+            )
+        if isinstance(self._model, Graph):
+            self._model.set_data_loader(loader, name)
+        self._loader, self._forward_input = loader, name
+
+    def set_loss_fn(self, function: Callable[[LossContext], Tensor]) -> None:
+        """Attach the loss for :meth:`epoch`: the mean over the samples of ``context.batch``."""
+        if isinstance(self._model, Graph):
+            self._model.set_loss_fn(function)
+        self._loss = function
+
+    def epoch(self, epoch: int) -> Iterator[Window]:
+        """Train an epoch: forward, loss and backward of each batch; call :meth:`step` per window.
+
+        Every sample is trained once, on one of the ranks::
+
+            for window in setup.epoch(epoch):
+                setup.step()
+
+        On one rank, and where :attr:`has_el_che` says no, a window is one batch per rank.
+
+        Args:
+            epoch: Counted from 0; decides the order.
+
+        Raises:
+            StateError: A loader or a loss is missing, or there was no step after a window.
+        """
+        if self._loader is None or self._loss is None:
+            missing = "set_data_loader" if self._loader is None else "set_loss_fn"
+            raise StateError(f"epoch() has nothing to train yet: call {missing} first")
+        return self._loop.epoch(epoch, self._loader, self._loss_of)
+
+    def _loss_of(self, batch: Batch) -> Tensor:
+        if isinstance(self._model, Graph):
+            return self._model.loss(batch)
+        assert self._loss is not None  # noqa: S101 - epoch() has looked
+        output = self._model(batch[self._forward_input])
+        return self._loss(LossContext(output, batch, {}, {}))
+
+
+@final
+class _Scaled:
+    """A schedule times the factor of a set-up."""
+
+    def __init__(self, schedule: Schedule, setup: TrainingSetup) -> None:
+        self._schedule, self._setup = schedule, setup
+
+    def lr(self, step: int) -> float:
+        return self._schedule.lr(step) * self._setup.lr_scale
+
+
+def prepare(
+    model: nn.Module,
+    factory: ModelFactory | None,
+    optimizer: OptimizerFactory,
+    config: SetupConfig | DdpConfig,
+    group: Group | None = None,
+    watch: Stopwatch | None = None,
+) -> TrainingSetup:
+    """Do what ``Trainer.setup_with`` promises.
+
+    Args:
+        model: Any module, wherever it is.
+        factory: Makes the model where it cannot be moved.
+        optimizer: ``(parameters) -> optimizer``.
+        config: Settings.
+        group: The ranks; those that this process was started as one of, if not given.
+        watch: Measures this rank; None: by the clock, or by the events of a GPU.
+
+    Raises:
+        ValueError: The device does not exist here.
+        DistributedError: The models of the ranks differ, or the environment of a launcher is
+            incomplete.
+    """
+    ranks = config if isinstance(config, DdpConfig) else None
+    own = (
+        config
+        if isinstance(config, SetupConfig)
+        else SetupConfig(max_grad_norm=config.max_grad_norm)
+    )
+    group = group or joined(own.device)
+    try:
+        model.to(group.device)
+    except NotImplementedError:  # parameters without values, on the device "meta"
+        if factory is None:
+            raise
+        model = build_model(factory, group.device)
+    made = build_optimizer(optimizer, model)
+    attach = getattr(model, "set_optimizer", None)
+    if callable(attach):
+        attach(lambda _: made)
+    model.train()
+    return TrainingSetup(model, made, own, SharedLoop(model, group, ranks, watch))

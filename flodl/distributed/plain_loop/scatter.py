@@ -1,0 +1,220 @@
+"""One batch on many ranks: a call of the model computes this rank's rows and returns all of them.
+
+It is done by hooks of the module, so ``model(x)`` in a loop stays what it was. Only calls that
+train, in training mode and with gradients, are shared: an evaluation runs where it is called, on
+the whole batch, and may be called on one rank alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from flodl.distributed.plain_loop.rejoin import Rejoiner, Slice, WholeBatch, take_rows
+from flodl.errors import DistributedError
+from flodl.graph import Graph
+
+if TYPE_CHECKING:
+    from flodl.distributed.group import Group
+    from flodl.distributed.plain_loop.shares import Cut, Shares
+    from flodl.distributed.plain_loop.stopwatch import Stopwatch
+
+_COMPARE_EVERY = 100
+"""Calls between two comparisons of what the ranks were given."""
+
+
+@final
+class Scatter:
+    """Shares the training calls of a module among the ranks.
+
+    Args:
+        module: The same on all ranks.
+        group: The ranks.
+        shares: Decides who computes which rows.
+        watch: Runs while this rank computes.
+    """
+
+    def __init__(self, module: nn.Module, group: Group, shares: Shares, watch: Stopwatch) -> None:
+        self._module, self._group, self._shares, self._watch = module, group, shares, watch
+        self._rejoiner = Rejoiner(group)
+        self._random = OwnRandomness(group.rank, group.device)
+        self._call: tuple[Slice, WholeBatch] | None = None
+        self._calls = 0
+        self._shared = True
+        self.last_cut: Cut = (0,) * group.world_size
+        """Rows of each rank in the latest call."""
+        self._since_step = [0] * group.world_size
+        self._batches_since_step = 0.0
+        module.register_forward_pre_hook(self._before, with_kwargs=True)
+        module.register_forward_hook(self._after, with_kwargs=True)
+
+    def __deepcopy__(self, memo: object) -> Scatter:
+        # A copy of the module brings its hooks along; they do nothing for it.
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Unshared, ()
+
+    @contextmanager
+    def whole_batches(self) -> Iterator[None]:
+        """Let calls compute the whole of what they are given, each rank its own batches."""
+        self._shared = False
+        try:
+            yield
+        finally:
+            self._shared = True
+
+    def take_counts(self) -> tuple[list[int], float]:
+        """Return the rows of each rank and this rank's part of its batches; count anew."""
+        counts, batches = self._since_step, self._batches_since_step
+        self._since_step, self._batches_since_step = [0] * len(counts), 0.0
+        return counts, batches
+
+    # The hooks get their module because a copy of it calls them as well.
+
+    def _before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._call = None
+        if module is not self._module or not module.training or not torch.is_grad_enabled():
+            return None
+        self._random.enter()
+        if not self._shared:
+            return None
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        whole = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        samples = next((tensor.shape[0] for tensor in whole if tensor.dim()), 0)
+        if not samples:
+            raise DistributedError(
+                f"{type(module).__name__} was called without a tensor of samples, so there is "
+                "nothing that the ranks could divide: pass the batch, dimension 0 first"
+            )
+        part = Slice(self._shares.cut(samples), self._group.rank)
+        deep = self._calls % _COMPARE_EVERY == 0
+        self._call = part, WholeBatch(whole, self._calls, self._group, deep=deep)
+        self._watch.start()
+        taken = [
+            take_rows(leaf, part, self._group)
+            if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == samples
+            else leaf
+            for leaf in leaves
+        ]
+        changed: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(taken, structure)
+        return changed
+
+    def _after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:  # args and kwargs as torch passes them
+        del args, kwargs
+        if module is self._module:
+            self._random.leave()
+        if self._call is None or module is not self._module:
+            return output
+        (part, batch), self._call = self._call, None
+        self._watch.end_forward(part.cut[part.rank] / part.samples)
+        self._watch.stop()
+        joined = self._join(output, part, batch)
+        self._calls += 1
+        self.last_cut = part.cut
+        self._since_step = [a + b for a, b in zip(self._since_step, part.cut, strict=True)]
+        self._batches_since_step += part.cut[part.rank] / part.samples
+        self._watch.start()
+        return joined
+
+    def _join(self, output: Any, part: Slice, batch: WholeBatch) -> Any:
+        leaves, structure = pytree.tree_flatten(output)
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        _refuse_unknown(leaves)
+        graphs = [m for m in self._module.modules() if isinstance(m, Graph) and m.has_run]
+        tags = [graph._captures.tags or () for graph in graphs]
+        outputs, values = self._rejoiner.join(
+            [leaves[place] for place in places], [tag for one in tags for tag in one], part, batch
+        )
+        for place, tensor in zip(places, outputs, strict=True):
+            leaves[place] = tensor
+        _give_back(graphs, [len(one) for one in tags], values)
+        return pytree.tree_unflatten(leaves, structure)
+
+
+def _give_back(graphs: Sequence[Graph], counts: Sequence[int], values: Sequence[Tensor]) -> None:
+    start = 0
+    for graph, count in zip(graphs, counts, strict=True):
+        graph._captures.tags = tuple(values[start : start + count])
+        start += count
+
+
+def _refuse_unknown(leaves: Sequence[object]) -> None:
+    for leaf in leaves:
+        if leaf is not None and not isinstance(leaf, Tensor | int | float | str):
+            raise DistributedError(
+                f"the model returned a {type(leaf).__name__}, and what it holds cannot be put "
+                "together from the ranks: return tensors in tuples, lists or dicts"
+            )
+
+
+@final
+class Unshared:
+    """What a pickled model has in place of its ranks: it computes what it is given."""
+
+    def _before(self, module: nn.Module, args: object, kwargs: object) -> None:
+        """Change nothing."""
+
+    def _after(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
+        """Change nothing."""
+
+
+@final
+class OwnRandomness:
+    """Random numbers of this rank's own inside of a call, and the common ones outside.
+
+    Dropout has to differ between the ranks, and uses up more numbers where there are more rows. A
+    loader that shuffles by the common generator has to find it the same on every rank.
+
+    Args:
+        rank: Decides, with the seed of torch, what is drawn.
+        device: Whose generator belongs to it, beside that of the CPU.
+    """
+
+    def __init__(self, rank: int, device: torch.device) -> None:
+        self._rank, self._device = rank, device
+        self._own: list[Tensor] | None = None
+        self._common: list[Tensor] | None = None
+
+    def enter(self) -> None:
+        """Change over to the own numbers."""
+        if self._common is not None:  # the call before ended with an exception
+            self.leave()
+        self._common = self._states()
+        if self._own is None:
+            text = f"{torch.initial_seed()} {self._rank}".encode()
+            seed = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())
+            torch.default_generator.manual_seed(seed)
+            if self._device.type == "cuda":
+                torch.cuda.manual_seed(seed)
+        else:
+            self._set(self._own)
+
+    def leave(self) -> None:
+        """Change back."""
+        if self._common is None:
+            return
+        self._own = self._states()
+        self._set(self._common)
+        self._common = None
+
+    def _states(self) -> list[Tensor]:
+        states = [torch.get_rng_state()]
+        if self._device.type == "cuda":
+            states.append(torch.cuda.get_rng_state(self._device))
+        return states
+
+    def _set(self, states: Sequence[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(states[1], self._device)

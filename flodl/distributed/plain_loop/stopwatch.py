@@ -1,0 +1,153 @@
+"""How long this rank computes, without its waiting for others."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_FORWARD = 1 / 3
+"""Part of a simulated batch that is its forward pass: a backward pass takes twice as long."""
+
+
+class Stopwatch(Protocol):
+    """Adds up the stretches between :meth:`start` and :meth:`stop`."""
+
+    def start(self) -> None:
+        """Begin a stretch; nothing where one has begun."""
+
+    def stop(self) -> None:
+        """End it."""
+
+    def end_forward(self, batches: float) -> None:
+        """Note that a forward pass of so many batches is over; simulated time passes in it."""
+
+    def take(self, batches: float, *, wait: bool = False) -> float:
+        """Return the milliseconds since the last call, and begin at 0; 0 where they are not known.
+
+        Args:
+            batches: How many whole batches were computed in them.
+            wait: Until they are known.
+        """
+
+
+class HostWatch:
+    """By the clock of the host; for ranks on the CPU.
+
+    Args:
+        simulated_ms: Sleep until a batch has taken so long; None: as long as it takes.
+    """
+
+    def __init__(self, simulated_ms: float | None = None) -> None:
+        self._simulated_ms = simulated_ms
+        self._began: float | None = None
+        self._ms = 0.0
+        self._overslept_ms = 0.0
+
+    def start(self) -> None:
+        """Begin a stretch."""
+        if self._began is None:
+            self._began = time.perf_counter()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._began is not None:
+            self._ms += (time.perf_counter() - self._began) * 1e3
+            self._began = None
+
+    def end_forward(self, batches: float) -> None:
+        """Sleep through the simulated forward pass."""
+        if self._simulated_ms is not None and self._began is not None:
+            ms = (time.perf_counter() - self._began) * 1e3
+            time.sleep(max(0.0, self._simulated_ms * batches * _FORWARD - ms) / 1e3)
+
+    def take(self, batches: float, *, wait: bool = False) -> float:  # noqa: ARG002 - known at once
+        """Return the milliseconds."""
+        ms, self._ms = self._ms, 0.0
+        if self._simulated_ms is None:
+            return ms
+        due = max(ms, self._simulated_ms * batches - self._overslept_ms)
+        began = time.perf_counter()
+        time.sleep((due - ms) / 1e3)
+        slept = (time.perf_counter() - began) * 1e3
+        # What one sleep oversleeps, the next makes up for.
+        self._overslept_ms = ms + slept - due
+        return due + self._overslept_ms
+
+
+class DeviceWatch:
+    """By events on the stream of a GPU, for which the host need not wait.
+
+    Then the time of an earlier step stands for one that is not over: speeds are means over many.
+    """
+
+    def __init__(self) -> None:
+        self._began: torch.cuda.Event | None = None
+        self._open: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._taken: list[tuple[float, list[tuple[torch.cuda.Event, torch.cuda.Event]]]] = []
+
+    def start(self) -> None:
+        """Begin a stretch."""
+        if self._began is None:
+            self._began = _now()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._began is not None:
+            self._open.append((self._began, _now()))
+            self._began = None
+
+    def end_forward(self, batches: float) -> None:
+        """Do nothing: a GPU is as fast as it is."""
+
+    def take(self, batches: float, *, wait: bool = False) -> float:
+        """Return the time of the latest step that is over, scaled to what this one computed."""
+        if wait and self._open:
+            self._open[-1][1].synchronize()
+        self._taken.append((batches, self._open))
+        self._open = []
+        over = [step for step in self._taken if all(_is_over(end) for _, end in step[1])]
+        if not over:
+            return 0.0
+        latest = over[-1]
+        self._taken = self._taken[self._taken.index(latest) + 1 :]
+        computed, stretches = latest
+        ms = sum(begin.elapsed_time(end) for begin, end in stretches)
+        return ms / computed * batches if computed else 0.0
+
+
+def _now() -> torch.cuda.Event:
+    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _is_over(event: torch.cuda.Event) -> bool:
+    return bool(event.query())  # type: ignore[no-untyped-call]
+
+
+def simulated_ms(environ: Mapping[str, str] = os.environ) -> tuple[float, ...] | None:
+    """Return the duration of a batch that each rank shall pretend to take, from the environment.
+
+    Raises:
+        ValueError: ``FLODL_SIM_MS`` is no list of numbers above 0.
+    """
+    text = environ.get("FLODL_SIM_MS", "")
+    if not text:
+        return None
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if not values or not all(value > 0 for value in values):
+        raise ValueError(
+            f"FLODL_SIM_MS={text!r}: give the milliseconds of a batch, one number above 0 per "
+            "rank, such as 40,100"
+        )
+    return values
