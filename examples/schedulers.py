@@ -7,6 +7,8 @@ Prints the rate at the beginning of every epoch, then the loss and the accuracy 
 training never saw. Takes a few seconds on a CPU.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +29,7 @@ from flodl.nn.schedule import (
 
 EPOCHS = 6
 BATCH_SIZE = 32
-STEPS_PER_EPOCH = len(digits("train")) // BATCH_SIZE
+STEPS_PER_EPOCH = math.ceil(len(digits("train")) / BATCH_SIZE)
 STEPS = EPOCHS * STEPS_PER_EPOCH
 PEAK = 0.2
 """Highest learning rate of every schedule."""

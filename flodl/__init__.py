@@ -1,5 +1,7 @@
 """flodl: graphs as data flow, and training that survives, on PyTorch."""
 
+from typing import TYPE_CHECKING
+
 try:
     import torch as _torch  # noqa: F401
 except ImportError:
@@ -34,16 +36,25 @@ from flodl.data import SequentialSampler as SequentialSampler
 from flodl.data import Shakespeare as Shakespeare
 from flodl.data import TensorDataSet as TensorDataSet
 from flodl.data import digits as digits
+from flodl.distributed.averaging.outer import Nesterov as Nesterov
+from flodl.distributed.config import Backend as Backend
+from flodl.distributed.config import DdpConfig as DdpConfig
+from flodl.distributed.config import DdpRunConfig as DdpRunConfig
+from flodl.distributed.config import Policy as Policy
 from flodl.errors import ArchitectureMismatch as ArchitectureMismatch
+from flodl.errors import BatchMismatchError as BatchMismatchError
 from flodl.errors import BuildError as BuildError
 from flodl.errors import CheckpointError as CheckpointError
 from flodl.errors import DataError as DataError
+from flodl.errors import DistributedError as DistributedError
 from flodl.errors import DivergedError as DivergedError
 from flodl.errors import FlodlError as FlodlError
 from flodl.errors import PathError as PathError
+from flodl.errors import PlanMismatchError as PlanMismatchError
 from flodl.errors import RunDirectoryError as RunDirectoryError
 from flodl.errors import ShapeMismatch as ShapeMismatch
 from flodl.errors import StateError as StateError
+from flodl.errors import WorkersFailed as WorkersFailed
 from flodl.graph import ArgmaxSelector as ArgmaxSelector
 from flodl.graph import Capturable as Capturable
 from flodl.graph import FixedSelector as FixedSelector
@@ -110,6 +121,7 @@ from flodl.monitor import LedgerSink as LedgerSink
 from flodl.monitor import LogSink as LogSink
 from flodl.monitor import MlflowSink as MlflowSink
 from flodl.monitor import Monitor as Monitor
+from flodl.monitor import RankMetrics as RankMetrics
 from flodl.monitor import ResourceSample as ResourceSample
 from flodl.monitor import ResourceSampler as ResourceSampler
 from flodl.monitor import Sink as Sink
@@ -200,7 +212,25 @@ from flodl.train import entry as entry
 from flodl.train import record_scalar as record_scalar
 from flodl.worker import CpuWorker as CpuWorker
 
+if TYPE_CHECKING:
+    from flodl.distributed.plain_loop.wrap import Ddp as Ddp
+    from flodl.distributed.verify import verify_run as verify_run
+
 __version__ = "0.1.0.dev0"
+
+
+def __getattr__(name: str) -> object:
+    if name == "Ddp":
+        from flodl.distributed.plain_loop.wrap import Ddp
+
+        return Ddp
+    # Also a program: python would warn of a module that is loaded before it runs.
+    if name == "verify_run":
+        from flodl.distributed.verify import verify_run
+
+        return verify_run
+    raise AttributeError(f"module 'flodl' has no attribute {name!r}")
+
 
 __all__ = [
     "SGD",
@@ -211,8 +241,10 @@ __all__ = [
     "ArchitectureMismatch",
     "ArgmaxSelector",
     "AutocastGuard",
+    "Backend",
     "Batch",
     "BatchDataSet",
+    "BatchMismatchError",
     "BuildError",
     "Callback",
     "Capturable",
@@ -227,6 +259,10 @@ __all__ = [
     "DataError",
     "DataLoader",
     "DataSet",
+    "Ddp",
+    "DdpConfig",
+    "DdpRunConfig",
+    "DistributedError",
     "DivergedError",
     "EarlyStop",
     "EpochMetrics",
@@ -263,15 +299,19 @@ __all__ = [
     "MultiStepLR",
     "NAdam",
     "NamedInputModule",
+    "Nesterov",
     "NodeTiming",
     "OneCycleLR",
     "PathError",
     "PathKind",
+    "PlanMismatchError",
     "PlateauScheduler",
+    "Policy",
     "Profile",
     "RAdam",
     "RMSprop",
     "RandomSampler",
+    "RankMetrics",
     "Reduce",
     "Reshape",
     "ResourceSample",
@@ -315,6 +355,7 @@ __all__ = [
     "Verbosity",
     "WarmupScheduler",
     "WeightAverage",
+    "WorkersFailed",
     "__version__",
     "as_torch_scheduler",
     "autocast",
@@ -394,6 +435,7 @@ __all__ = [
     "uniform_bias",
     "verbose",
     "verbosity",
+    "verify_run",
     "xavier_normal",
     "xavier_uniform",
 ]

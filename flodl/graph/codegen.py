@@ -126,7 +126,9 @@ class Core:
                 error.add_note(
                     f"{node.id} reads {wire.reference!r} from the previous call, of shape "
                     f"{_shape(carried)}, beside a stream of shape {_shape(stream)}: after a change "
-                    "of batch size call reset_state() first, or validate inside preserve_state()"
+                    "of batch size call reset_state() first, or validate inside preserve_state(); "
+                    "where the last batch of a Trainer's epoch is smaller, leave it out with "
+                    ".loader_options(drop_last=True)"
                 )
 
     def _locate(self, traceback: TracebackType | None) -> tuple[Node, FrameType] | None:

@@ -41,5 +41,6 @@ def warn_of_single_sample(model: nn.Module, samples: int, batch_size: int, *, ke
         log.warning(
             f"the last batch of an epoch is a single sample ({samples} samples, batch_size="
             f"{batch_size}) and {names[0] or 'the model'} normalises over the batch: its variance "
-            "is 0; leave the batch out (drop_last=True) or choose another batch size"
+            "is 0; let it join the batch before (join_remainder=True, as it is by default), leave "
+            "it out (drop_last=True) or choose another batch size"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,13 +16,15 @@ from flodl.train.plan import build_model, build_optimizer, optimizer_steps
 from flodl.train.training_state import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import nn
 
     from flodl.train.engines.base import LossScaler
     from flodl.train.plan import TrainingPlan
     from flodl.train.rate import Schedule
+
+
+LOADER_DEFAULTS: Mapping[str, Any] = {"drop_last": False, "join_remainder": True}
+"""What a training asks of its loader unless the program does: every sample, in every epoch."""
 
 
 @final
@@ -52,13 +55,18 @@ class Assembly:
         )
 
 
-def assemble(plan: TrainingPlan, device: torch.device) -> Assembly:
+def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> Assembly:
     """Load the data, seed torch, and make model, optimizer and the rest, in this order.
+
+    Args:
+        plan: What to train.
+        device: Where.
+        world_size: Processes that do so together.
 
     Raises:
         ValueError: The optimizer wants a closure.
     """
-    options = {"drop_last": True, **plan.loader_options}
+    options: dict[str, Any] = {**LOADER_DEFAULTS, **plan.loader_options}
     loader = DataLoader(plan.dataset, plan.batch_size, device=device, seed=plan.seed, **options)
     torch.manual_seed(plan.seed)
     model = build_model(plan.model_factory, device)
@@ -66,7 +74,7 @@ def assemble(plan: TrainingPlan, device: torch.device) -> Assembly:
     _check_steps_alone(optimizer)
     model.train()
     steps = optimizer_steps(loader.num_batches, plan.accumulate) * plan.num_epochs
-    schedule = plan.scheduler(1) if plan.scheduler is not None else None
+    schedule = plan.scheduler(world_size) if plan.scheduler is not None else None
     warn_of_unfinished_schedule(schedule, steps)
     kept = loader.num_batches * plan.batch_size > loader.num_samples
     warn_of_single_sample(model, loader.num_samples, plan.batch_size, kept=kept)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from flodl.errors import CheckpointError
-from flodl.monitor import EpochMetrics, EpochRecord
+from flodl.monitor import EpochMetrics, EpochRecord, RankMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,7 +168,13 @@ def _metrics_as_json(metrics: EpochMetrics) -> dict[str, Any]:
     form = asdict(metrics)
     form["avg_loss"] = _number(metrics.avg_loss)
     form["scalars"] = {name: _number(value) for name, value in metrics.scalars.items()}
+    form["per_rank"] = [_rank_as_json(rank) for rank in metrics.per_rank]
     return form
+
+
+def _rank_as_json(rank: RankMetrics) -> dict[str, Any]:
+    scalars = {name: _number(value) for name, value in rank.scalars.items()}
+    return rank.as_json() | {"loss": _number(rank.loss), "scalars": scalars}
 
 
 def _metrics_from_json(form: Mapping[str, Any]) -> EpochMetrics:
@@ -179,4 +185,10 @@ def _metrics_from_json(form: Mapping[str, Any]) -> EpochMetrics:
         epoch_ms=float(form["epoch_ms"]),
         throughput=float(form["throughput"]),
         share=[float(part) for part in form["share"]],
+        # Those below are missing where the training was of one rank, before there were several.
+        per_rank=tuple(RankMetrics.from_json(rank) for rank in form.get("per_rank", ())),
+        comm_ms=float(form.get("comm_ms", 0.0)),
+        wait_ms=float(form.get("wait_ms", 0.0)),
+        anchor=None if form.get("anchor") is None else int(form["anchor"]),
+        counts=tuple(int(count) for count in form.get("counts", ())),
     )

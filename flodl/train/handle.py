@@ -12,7 +12,7 @@ from flodl.errors import ShapeMismatch, StateError
 from flodl.monitor.drawing import facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor, nn
 
@@ -80,12 +80,19 @@ class TrainerHandle:
         metrics: Iterable[EpochMetrics],
         *,
         average: WeightAverage | None = None,
+        averaged: TrainedState | None = None,
         stopped: str | None = None,
+        devices: Sequence[str] = (),
+        averages: int = 0,
+        aborts: int = 0,
     ) -> None:
         self._model = model
         self._unread = deque(metrics)
         self._average = average
+        self._averaged = averaged
         self._stopped = stopped
+        self._devices = list(devices) or [_device_of(model)]
+        self._averages, self._aborts = averages, aborts
 
     @property
     def model(self) -> nn.Module:
@@ -96,6 +103,36 @@ class TrainerHandle:
     def stopped(self) -> str | None:
         """Why training ended before its last epoch; None when it did not."""
         return self._stopped
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that trained."""
+        return len(self._devices)
+
+    @property
+    def devices(self) -> list[str]:
+        """Where each of them trained."""
+        return list(self._devices)
+
+    @property
+    def version(self) -> int:
+        """Averages that the ranks took; 0 on one rank."""
+        return self._averages
+
+    @property
+    def avg_count(self) -> int:
+        """The same as :attr:`version`."""
+        return self._averages
+
+    @property
+    def abort_count(self) -> int:
+        """Averages that were skipped because a rank was late."""
+        return self._aborts
+
+    def architecture_svg(self) -> str | None:
+        """Return the drawing of the model; None where it has none to give."""
+        draw = getattr(self._model, "svg", None)
+        return str(draw()) if callable(draw) else None
 
     def poll_metrics(self) -> list[EpochMetrics]:
         """Return the epochs not yet taken, and take them."""
@@ -123,10 +160,16 @@ class TrainerHandle:
         Raises:
             StateError: The training averaged nothing.
         """
+        if self._averaged is not None:
+            return self._averaged
         if self._average is None:
             raise StateError("this training averaged no weights; ask for it with .ema(0.999)")
         with self._average.applied():
             return TrainedState.of(self._model)
+
+
+def _device_of(model: nn.Module) -> str:
+    return str(next((p.device for p in model.parameters()), torch.device("cpu")))
 
 
 def introduce(model: nn.Module, monitor: Monitor) -> None:

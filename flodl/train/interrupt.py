@@ -53,14 +53,23 @@ class InterruptRequest:
         """Whether training shall stop at the next step boundary."""
         return self._signal is not None
 
-    def stop(self, message: str) -> NoReturn:
+    @property
+    def asked_by(self) -> signal.Signals | None:
+        """The signal that asked for it; None while none has."""
+        return self._signal
+
+    def stop(self, message: str, by: signal.Signals | None = None) -> NoReturn:
         """Leave training in the way the signal asked for.
+
+        Args:
+            message: For people.
+            by: The signal, where another process was asked; None: the one that came here.
 
         Raises:
             KeyboardInterrupt: It was SIGINT.
             Terminated: It was SIGTERM.
         """
-        if self._signal == signal.SIGTERM:
+        if (by or self._signal) == signal.SIGTERM:
             raise Terminated(message)
         raise KeyboardInterrupt(message)
 

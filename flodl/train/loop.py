@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, final
 
 import torch
-from torch import nn
 
 from flodl import log
 from flodl.errors import DivergedError
@@ -19,32 +17,37 @@ from flodl.train.agenda import Agenda
 from flodl.train.assembly import assemble
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.checkpoints import CheckpointKeeper, non_finite_parameters
+from flodl.train.closing import call_back, end_state, evaluate, model_metrics
 from flodl.train.continuation import EpochTexts, LoopState, UnfinishedEpoch, modes
 from flodl.train.device import deterministic_algorithms, select_device
 from flodl.train.engines import make_engine
 from flodl.train.engines.base import StepSettings
 from flodl.train.handle import TrainerHandle
-from flodl.train.interrupt import InterruptRequest, Terminated
+from flodl.train.interrupt import InterruptRequest
 from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
 from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
+from flodl.train.rate import SteeredRate
 from flodl.train.reporting import Reporter
 from flodl.train.resuming import resume
 from flodl.train.scaling import CountedScaler
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from torch import Tensor
-
     from flodl.data import Batch
-    from flodl.train.run_directory import EndState
 
 
 def train(plan: TrainingPlan) -> TrainerHandle:
     """Carry out a plan; whatever ends it, the run directory and the monitor learn how."""
+    if plan.record_timeline:
+        from flodl.distributed.group import LocalGroup
+        from flodl.distributed.timelines import recorded
+
+        with recorded(plan, LocalGroup()) as timed:
+            return train(replace(timed, record_timeline=False))
     ledger = TimeLedger.since_process_start()
     monitor = plan.monitor
     if monitor is None and (plan.run_dir is not None or plan.live is not None):
@@ -57,7 +60,7 @@ def train(plan: TrainingPlan) -> TrainerHandle:
             loop = TrainingLoop(plan, device, reporter, ledger, history)
             loop.run()
     except BaseException as error:
-        reporter.finish(_state(error), len(history), error)
+        reporter.finish(end_state(error), len(history), error)
         raise
     reporter.finish("complete", len(history), None)
     return TrainerHandle(loop.model, history, average=loop.average, stopped=loop.stopped)
@@ -94,13 +97,14 @@ class TrainingLoop:
             self._keeper.adopt_best(start.source, start.position.epoch)
         ledger.load(start.state.ledger)
         self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
+        rate = SteeredRate(parts.schedule)
         self._engine = make_engine(
             plan.engine,
             self.model,
             parts.optimizer,
             StepSettings(
                 train_fn=plan.train_fn,
-                schedule=parts.schedule,
+                schedule=rate.schedule,
                 max_grad_norm=plan.max_grad_norm,
                 autocast=plan.autocast,
                 scaler=self._scaler,
@@ -112,6 +116,8 @@ class TrainingLoop:
             memory=plan.memory == "auto",
         )
         self._engine.global_step = start.position.global_step
+        rate.drive(self._engine)
+        self._worker.steer(rate)
         reporter.introduce(self.model, self._engine.report(), start.state.records)
 
     @property
@@ -175,6 +181,8 @@ class TrainingLoop:
 
     def _prepare_epoch(self, epoch: int) -> None:
         if self._plan.epoch_fn is not None:
+            self._worker.current_epoch = epoch
+            self._worker.local_step = self._run.global_step
             try:
                 self._plan.epoch_fn(epoch, self._worker)
             except Exception as error:
@@ -212,7 +220,11 @@ class TrainingLoop:
         return EpochMetrics(
             epoch=epoch,
             avg_loss=avg_loss,
-            scalars={**self._model_metrics(), **scalars.means(), **self._evaluate(epoch)},
+            scalars={
+                **model_metrics(self.model),
+                **scalars.means(),
+                **evaluate(self._plan.eval_fn, self.model, self._averaged(), epoch),
+            },
             epoch_ms=seconds * 1000,
             throughput=samples / (seconds * 1000) if seconds else 0.0,
             share=[1.0],
@@ -282,33 +294,9 @@ class TrainingLoop:
                 step=step,
             )
 
-    def _model_metrics(self) -> dict[str, float]:
-        """Close the epoch of a model that observes itself, and take what it recorded."""
-        end_epoch = getattr(self.model, "end_epoch", None)
-        if callable(end_epoch):
-            end_epoch()
-        latest = getattr(self.model, "latest_metrics", None)
-        return {name: float(value) for name, value in latest()} if callable(latest) else {}
-
     def _averaged(self) -> AbstractContextManager[None]:
         """Give the model its averaged weights, where there are any."""
         return self.average.applied() if self.average is not None else nullcontext()
-
-    def _evaluate(self, epoch: int) -> dict[str, float]:
-        if self._plan.eval_fn is None:
-            return {}
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
-        try:
-            with torch.no_grad(), self._averaged():
-                return _evaluated(self._plan.eval_fn, self.model)
-        except Exception as error:
-            error.add_note(f"in eval_fn after epoch {epoch} (counted from 0)")
-            raise
-        finally:
-            # One by one: a part that its owner keeps in eval mode stays there.
-            for module, training in modes:
-                module.training = training
 
     def _report(self, metrics: EpochMetrics) -> None:
         """Tell everyone about a finished epoch, and keep its checkpoint when it is due."""
@@ -316,12 +304,12 @@ class TrainingLoop:
         self._reporter.tell_facts(self._engine.report())
         self._reporter.end_epoch(metrics)
         if plan.metrics_fn is not None:
-            _call("metrics_fn", metrics.epoch, plan.metrics_fn, metrics)
+            call_back("metrics_fn", metrics.epoch, plan.metrics_fn, metrics)
         self._ledger.lap(Account.LOGGING)
         if version % plan.checkpoint_every == 0:
             self._save(version, 0)
             if plan.checkpoint_fn is not None:
-                _call("checkpoint_fn", metrics.epoch, plan.checkpoint_fn, version, self.model)
+                call_back("checkpoint_fn", metrics.epoch, plan.checkpoint_fn, version, self.model)
             self._ledger.lap(Account.CHECKPOINT)
 
     def _stop_if_requested(self, epoch: int, step: int) -> None:
@@ -378,35 +366,3 @@ class TrainingLoop:
             return {}
         last = self._history[-1]
         return {"loss": last.avg_loss, **last.scalars}
-
-
-def _evaluated(
-    eval_fn: Callable[[Any], Mapping[str, float | Tensor]], model: nn.Module
-) -> dict[str, float]:
-    values = eval_fn(model)
-    if not isinstance(values, Mapping):
-        raise TypeError(
-            f"eval_fn returned a {type(values).__name__}; "
-            "return a mapping such as {'accuracy': 0.9}"
-        )
-    return {str(name): float(value) for name, value in values.items()}
-
-
-def _call(name: str, epoch: int, callback: Callable[..., Any], *args: object) -> Any:
-    """Call back into the user's program; what it raises is reported and goes no further."""
-    try:
-        return callback(*args)
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        log.warning(
-            f"{name} failed in epoch {epoch} and training goes on: "
-            f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
-        )
-        log.debug(traceback.format_exc().rstrip())
-        return None
-
-
-def _state(error: BaseException) -> EndState:
-    if isinstance(error, KeyboardInterrupt | Terminated):
-        return "interrupted"
-    return "diverged" if isinstance(error, DivergedError) else "failed"

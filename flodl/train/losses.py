@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import TYPE_CHECKING, final
 
 from flodl.errors import DivergedError
@@ -145,6 +146,93 @@ class DeviceLossLog(LossLog):
             if not math.isfinite(value):
                 raise self._refuse(value, step)
             self._fresh.append(value)
+
+
+@final
+class SampleLossLog(LossLog):
+    """For one of several ranks: every sample counts the same, whatever batches they came in.
+
+    A loss that is not finite is left out and counted, since the other ranks can go on without this
+    one; :attr:`refused` tells.
+
+    Args:
+        epoch: Number of the epoch, for messages.
+        sums: Sum over the samples and their number, as :meth:`state` gave them.
+        on_device: Whether the losses are on an accelerator, where no step shall wait for them.
+        strict: Refuse a loss that is not finite, as the other logs do.
+        first_step: Number of the first batch, for messages.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        sums: Sequence[float] = (0.0, 0),
+        *,
+        on_device: bool = False,
+        strict: bool = False,
+        first_step: int = 0,
+    ) -> None:
+        super().__init__(epoch, sums)
+        self._values = DeviceValues() if on_device else None
+        self._strict = strict
+        self._samples, self._step = 1, first_step
+        self._waiting: deque[int] = deque()
+        self._refused = 0
+
+    @property
+    def refused(self) -> int:
+        """Losses that were not finite, of those that have been read."""
+        return self._refused
+
+    def expect(self, samples: int) -> None:
+        """Tell how many samples each of the batches to come has."""
+        self._samples = samples
+
+    def add(self, loss: Tensor) -> None:
+        """Take the loss of the next batch.
+
+        Raises:
+            DivergedError: It is not finite, can be read at once, and the log is strict.
+        """
+        step, self._step = self._step, self._step + 1
+        if self._values is None:
+            self._enter(loss.item(), step, self._samples)
+        else:
+            self._values.add(loss, step)
+            self._waiting.append(self._samples)
+
+    def state(self) -> list[float]:
+        """Return the sum of the losses over the samples, and their number; JSON values.
+
+        Waits for the device.
+
+        Raises:
+            DivergedError: A loss is not finite and the log is strict.
+        """
+        self._arrive(wait=True)
+        return [self._total, self._count]
+
+    def _arrive(self, *, wait: bool) -> None:
+        if self._values is not None:
+            for step, value in self._values.take(wait=wait):
+                self._enter(value, step, self._waiting.popleft())
+
+    def _enter(self, value: float, step: int, samples: int) -> None:
+        if math.isfinite(value):
+            self._total += value * samples
+            self._count += samples
+            self._fresh.append(value)
+        elif self._strict:
+            raise self._refuse(value, step)
+        else:
+            self._refused += 1
+
+    def _settle(self) -> list[float]:
+        taken = list(self._fresh)
+        self._fresh.clear()
+        if taken:
+            self._latest = taken[-1]
+        return taken
 
 
 def loss_log(

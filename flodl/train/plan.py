@@ -10,6 +10,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from flodl.distributed.config import DdpRunConfig
+from flodl.train.rate import set_rate
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from flodl.monitor.timeline import Timeline
     from flodl.train.callbacks import Callback
     from flodl.train.engines.base import LossScaler, TrainFn
-    from flodl.train.rate import Schedule
+    from flodl.train.rate import Schedule, SteeredRate
     from flodl.train.run_directory import RunDirectory
     from flodl.train.watched import Best
 
@@ -29,15 +32,61 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class Worker:
-    """What an ``epoch_fn`` may look at and change before its epoch begins."""
+    """What an ``epoch_fn`` may look at and change before its epoch begins.
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    device: torch.device
-    rank: int = 0
-    world_size: int = 1
+    Attributes:
+        model: On the device.
+        optimizer: Over the parameters of the model.
+        device: Where this process trains.
+        rank: Number of this process.
+        world_size: Number of processes.
+        local_step: Batches this process has trained.
+        current_epoch: The epoch to begin, counted from 0.
+        current_version: Averages the ranks have taken; 0 on one rank.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.model, self.optimizer, self.device = model, optimizer, device
+        self.rank, self.world_size = rank, world_size
+        self.local_step = self.current_epoch = self.current_version = 0
+        self._rate: SteeredRate | None = None
+
+    def steer(self, rate: SteeredRate) -> None:
+        """Let this object change the learning rates of a training."""
+        self._rate = rate
+
+    @property
+    def current_lr(self) -> float:
+        """Learning rate of the first parameter group."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def set_lr(self, lr: float) -> None:
+        """Give every parameter group this learning rate; a schedule sets it anew at each step."""
+        for group in self.optimizer.param_groups:
+            set_rate(group, lr)
+
+    def scale_lr(self, factor: float) -> None:
+        """Multiply the learning rate of every group; a schedule sets it anew at each step."""
+        for group in self.optimizer.param_groups:
+            set_rate(group, float(group["lr"]) * factor)
+
+    def set_lr_scale(self, scale: float) -> None:
+        """Multiply what the schedule says by this from now on; without a schedule no effect."""
+        if self._rate is not None:
+            self._rate.scale = scale
+
+    def set_scheduler(self, schedule: Schedule) -> None:
+        """Take the learning rates from another schedule from now on."""
+        if self._rate is not None:
+            self._rate.replace(schedule)
 
 
 @final
@@ -75,8 +124,10 @@ class TrainingPlan:
     monitor: Monitor | None = None
     live: tuple[int, str] | None = None
     timeline: Timeline | None = None
+    record_timeline: bool = False
     progress: bool | None = None
     run_dir: RunDirectory | None = None
+    distributed: DdpRunConfig = field(default_factory=DdpRunConfig)
 
 
 def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:

@@ -9,6 +9,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     import torch
 
+    from flodl.train.engines.base import StepEngine
+
 
 class Schedule(Protocol):
     """A calculator of learning rates: no state, no reference to an optimizer."""
@@ -41,11 +43,55 @@ class ScheduledRate:
         if len(groups) > len(self._ratios):
             self._take_in(groups[len(self._ratios) :])
         for group, ratio in zip(groups, self._ratios, strict=True):
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate * ratio)
-            else:
-                group["lr"] = rate * ratio
+            set_rate(group, rate * ratio)
 
     def _take_in(self, groups: list[dict[str, Any]]) -> None:
         first = self._first
         self._ratios += [float(group["lr"]) / first if first else 1.0 for group in groups]
+
+
+@final
+class SteeredRate:
+    """A schedule that can be scaled and replaced while an engine uses it.
+
+    Args:
+        schedule: None leaves the rates of the optimizer alone.
+        scale: Factor of every rate.
+
+    Attributes:
+        scale: Factor of every rate; may be changed between two steps.
+    """
+
+    def __init__(self, schedule: Schedule | None, scale: float = 1.0) -> None:
+        self._schedule = schedule
+        self.scale = scale
+        self._engine: StepEngine | None = None
+
+    def lr(self, step: int) -> float:
+        """Return the scaled rate of the schedule."""
+        assert self._schedule is not None  # noqa: S101 - nobody asks without a schedule
+        return self._schedule.lr(step) * self.scale
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """This object where there is a schedule; for :class:`StepSettings`."""
+        return self if self._schedule is not None else None
+
+    def drive(self, engine: StepEngine) -> None:
+        """Remember the engine that asks here for its rates."""
+        self._engine = engine
+
+    def replace(self, schedule: Schedule) -> None:
+        """Use another schedule from the next step on."""
+        first = self._schedule is None
+        self._schedule = schedule
+        if first and self._engine is not None:
+            self._engine.set_schedule(self)
+
+
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the learning rate of a parameter group, a number or a tensor."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate

@@ -129,6 +129,11 @@ class Reporter:
             self._plan.timeline.event("epoch_start", epoch=epoch)
         return min(self._series_due, self._progress_due)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether :meth:`tick` wants to be called."""
+        return self._clock() >= min(self._series_due, self._progress_due)
+
     def tick(self, done: int) -> float:
         """Tell what is due, ``done`` batches of the epoch being done.
 

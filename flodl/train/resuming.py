@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from torch import Tensor
-
 from flodl import log
 from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.errors import RunDirectoryError
 from flodl.train.continuation import LoopState
+from flodl.train.rate import set_rate
 from flodl.train.training_state import Position, TrainingState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import torch
 
@@ -33,6 +32,10 @@ class Start:
     generators: dict[str, Any] | None = None
     source: Path | None = None
     """The checkpoint; None where the training begins anew."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """All that the loop had kept in it."""
+    rates: list[float] | None = None
+    """Learning rates that a schedule counts from; None without a schedule."""
 
     def rewind_generators(self) -> None:
         """Let random numbers go on where they were, whatever was drawn since the resume."""
@@ -43,11 +46,15 @@ class Start:
 def resume_source(plan: TrainingPlan) -> Path | None:
     """Return the checkpoint to go on from; None to begin anew.
 
-    A run directory that was made to continue another one says so itself.
+    A run directory that was made to continue another one says so itself. A run whose ranks were
+    started again goes on from its own checkpoint, whatever it continued at first.
 
     Raises:
         RunDirectoryError: ``"last"`` was asked for and no run directory looks for it.
     """
+    own = plan.run_dir.restart_source() if plan.run_dir is not None else None
+    if own is not None:
+        return own
     if plan.resume is not None and plan.resume != "last":
         return Path(plan.resume)
     source = plan.run_dir.resume_source() if plan.run_dir is not None else None
@@ -84,17 +91,17 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
         before_epoch(position.epoch)
         TrainingState.restore(source, assembly.parts({}))
     state.apply_modes(assembly.model)
+    first_rates = None
     if assembly.schedule is not None:
         # A schedule keeps the ratios that the rates had at the very beginning.
-        _set_rates(assembly.optimizer, rates)
+        set_rates(assembly.optimizer, rates)
+        first_rates = rates
     within = f" and {position.step} batches" if position.step else ""
     log.msg(f"  resumed from {source} after {position.epoch} complete epochs{within}")
-    return Start(position, state, generator_states(), source)
+    return Start(position, state, generator_states(), source, restored.extra, first_rates)
 
 
-def _set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
+def set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
+    """Set the learning rate of every parameter group."""
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
+        set_rate(group, rate)

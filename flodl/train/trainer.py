@@ -14,13 +14,12 @@ from torch import nn
 
 from flodl.data.adapters import as_batch_data_set
 from flodl.data.loader import DataLoader, positive_integer
+from flodl.distributed.builder import RankSettings
 from flodl.nn.amp import GradScaler
-from flodl.train.device import select_device
 from flodl.train.early_stop import EarlyStop, StopMode
 from flodl.train.engines import ENGINES
-from flodl.train.loop import train
-from flodl.train.plan import TrainingPlan, build_optimizer
-from flodl.train.setup import SetupConfig, TrainingSetup
+from flodl.train.plan import TrainingPlan
+from flodl.train.setup import SetupConfig, TrainingSetup, prepare
 from flodl.train.watched import Best
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from flodl.distributed.config import DdpConfig
     from flodl.monitor import EpochMetrics, Monitor
     from flodl.monitor.timeline import Timeline
     from flodl.train.callbacks import Callback
@@ -74,37 +74,41 @@ class Trainer:
         loss, call ``loss.backward()``, then ``step()`` of the set-up; for a Graph ``model.step()``
         is the same.
 
+        Where a launcher has started several of this process, the same loop trains on all of them,
+        see :class:`~flodl.train.setup.TrainingSetup`: they begin with the parameters of the first,
+        and windows adapt where their devices differ.
+
         Args:
             model: Any module, wherever it is.
-            factory: ``(device) -> module``, for replicas; not called on one device.
+            factory: ``(device) -> module``; called only if the model cannot be moved, as on the
+                device ``"meta"``.
             optimizer: ``(parameters) -> optimizer``.
-            device: Default: the first usable CUDA device, else the CPU.
+            device: Default: that of this rank; without ranks the best usable CUDA device, else the
+                CPU.
 
         Raises:
             ValueError: The device does not exist here.
+            DistributedError: The models of the ranks differ.
         """
         return Trainer.setup_with(model, factory, optimizer, SetupConfig(device=device))
 
     @staticmethod
     def setup_with(
         model: nn.Module,
-        factory: ModelFactory | None,  # noqa: ARG004 - replicas exist on several devices only
+        factory: ModelFactory | None,
         optimizer: OptimizerFactory,
-        config: SetupConfig,
+        config: SetupConfig | DdpConfig,
     ) -> TrainingSetup:
         """Prepare a model as :meth:`setup` does, with more settings.
 
+        With a :class:`~flodl.distributed.config.DdpConfig`, windows always adapt to the speed of
+        the ranks.
+
         Raises:
             ValueError: The device does not exist here.
+            DistributedError: The models of the ranks differ.
         """
-        device = select_device(config.device)
-        model.to(device)
-        made = build_optimizer(optimizer, model)
-        attach = getattr(model, "set_optimizer", None)
-        if callable(attach):
-            attach(lambda _: made)
-        model.train()
-        return TrainingSetup(model, made, device, config)
+        return prepare(model, factory, optimizer, config)
 
     @staticmethod
     def setup_head(
@@ -112,7 +116,7 @@ class Trainer:
         factory: ModelFactory | None,
         optimizer: OptimizerFactory,
         *,
-        config: SetupConfig | None = None,
+        config: SetupConfig | DdpConfig | None = None,
     ) -> TrainingSetup:
         """Prepare an object that wraps a model as its ``graph``, such as a task head.
 
@@ -130,15 +134,17 @@ class Trainer:
 
 
 @final
-class TrainerBuilder:
+class TrainerBuilder(RankSettings):
     """Collects the settings of a training; :meth:`run` carries it out.
 
-    Required: :meth:`dataset`, :meth:`batch_size`, :meth:`num_epochs`.
+    Required: :meth:`dataset`, :meth:`batch_size`, :meth:`num_epochs`. The same program trains on
+    one device and in many ranks; settings of ranks have no effect on one device.
     """
 
     def __init__(
         self, model_factory: ModelFactory, optimizer_factory: OptimizerFactory, train_fn: TrainFn
     ) -> None:
+        super().__init__()
         self._settings: dict[str, Any] = {
             "model_factory": _callable("model_factory", model_factory),
             "optimizer_factory": _callable("optimizer_factory", optimizer_factory),
@@ -150,7 +156,10 @@ class TrainerBuilder:
         return self._set("dataset", dataset)
 
     def batch_size(self, batch_size: int) -> Self:
-        """Samples per step; an incomplete last batch is left out."""
+        """Samples per batch; what remains of an epoch is a smaller batch.
+
+        A single remaining sample joins the batch before it.
+        """
         return self._set("batch_size", positive_integer("batch_size", batch_size))
 
     def num_epochs(self, num_epochs: int) -> Self:
@@ -168,7 +177,7 @@ class TrainerBuilder:
     def loader_options(self, **options: object) -> Self:
         """Pass settings of the :class:`~flodl.data.DataLoader` on, such as ``streaming=True``.
 
-        An incomplete last batch is left out unless ``drop_last=False`` is among them.
+        ``drop_last=True`` leaves an incomplete last batch out.
         """
         known = set(inspect.signature(DataLoader).parameters) - _OWN_LOADER_SETTINGS
         for name in options:
@@ -336,8 +345,14 @@ class TrainerBuilder:
         """Serve the live page while training; port 0 picks a free one and its address is told."""
         return self._set("live", (port, host))
 
-    def timeline(self, timeline: Timeline) -> Self:
-        """Mark the beginning and the end of every epoch there."""
+    def timeline(self, timeline: Timeline | bool) -> Self:
+        """Mark epochs there, and in many ranks every exchange.
+
+        True makes a timeline of each rank for this training, samples its machine, and writes the
+        timeline of all ranks into the run directory.
+        """
+        if isinstance(timeline, bool):
+            return self._set("record_timeline", timeline)
         return self._set("timeline", timeline)
 
     def progress(self, on: bool | None) -> Self:
@@ -349,26 +364,24 @@ class TrainerBuilder:
         """
         return self._set("progress", on)
 
-    def policy(self, policy: object) -> Self:  # noqa: ARG002 - see below
-        """How several devices agree; without effect on one."""
-        return self
-
-    def backend(self, backend: object) -> Self:  # noqa: ARG002 - see below
-        """How several devices talk; without effect on one."""
-        return self
-
     def run(self) -> TrainerHandle:
         """Train, and return when it is done.
+
+        Launched by torchrun, ``fdl train --ranks`` or a batch system, with all the other ranks;
+        otherwise alone, or in processes of its own where ``ranks`` says so or several GPUs are
+        usable and no device was chosen.
 
         Ctrl-C and SIGTERM stop at the next step boundary with a checkpoint; a second one stops at
         once.
 
         Raises:
-            ValueError: A required setting is missing, the batch is larger than the data set, or
-                ``train_fn`` does not return a scalar loss.
+            ValueError: A required setting is missing, no batch would ever be full though
+                ``drop_last=True``, or ``train_fn`` does not return a scalar loss.
             DataError: The data set is empty, malformed or too large.
             DivergedError: A loss or a parameter is no longer finite.
             CheckpointError: The checkpoint to resume from cannot be used.
+            DistributedError: The ranks cannot go on together.
+            WorkersFailed: A rank that this call started failed too often.
             KeyboardInterrupt: Ctrl-C; the message names the checkpoint.
             Terminated: SIGTERM; it is a ``SystemExit`` with code 143.
         """
@@ -376,9 +389,10 @@ class TrainerBuilder:
         if missing:
             calls = ", ".join(f".{name}(…)" for name in missing)
             raise ValueError(f"Trainer.builder needs {calls} before .run()")
-        settings = self._settings
+        ranks, outside = self._rank_settings()
+        settings = {**outside, **self._settings, "distributed": ranks}
         samples = len(as_batch_data_set(settings["dataset"]))
-        drop_last = settings.get("loader_options", {}).get("drop_last", True)
+        drop_last = settings.get("loader_options", {}).get("drop_last", False)
         if drop_last and 0 < samples < settings["batch_size"]:
             raise ValueError(
                 f"batch_size={settings['batch_size']} is larger than the data set "
@@ -393,7 +407,10 @@ class TrainerBuilder:
             settings = {**settings, "engine": "eager"}
         if settings.get("autocast") == torch.float16 and "scaler" not in settings:
             settings = {**settings, "scaler": GradScaler()}
-        return train(TrainingPlan(**settings))
+        # Not with the module: what only many ranks need takes a moment to import.
+        from flodl.distributed.carry_out import carry_out
+
+        return carry_out(TrainingPlan(**settings))
 
     def _choose(self, name: str, value: Any, choices: tuple[Any, ...]) -> Self:
         if value not in choices:

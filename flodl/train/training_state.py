@@ -126,7 +126,7 @@ class TrainingState:
         facts = {
             "position": [position.epoch, position.step, position.global_step],
             "random": generator_states(),
-            "carried": _carried_state(parts.model),
+            "carried": carried_state(parts.model),
             "observed": {path: g.observed_state() for path, g in _graphs(parts.model).items()},
             "states": {name: part.state_dict() for name, part in _stateful(parts).items()},
             "extra": parts.extra,
@@ -305,9 +305,20 @@ def _graphs(model: nn.Module) -> dict[str, Graph]:
     return {path: m for path, m in model.named_modules() if isinstance(m, Graph)}
 
 
-def _carried_state(model: nn.Module) -> dict[str, list[Tensor | None]]:
+def carried_state(model: nn.Module) -> dict[str, list[Tensor | None]]:
+    """Return what the graphs of a model carry from one call to the next, by path."""
     carried = {path: list(graph.carried_state()) for path, graph in _graphs(model).items()}
     return {path: values for path, values in carried.items() if any(v is not None for v in values)}
+
+
+def set_carried_state(model: nn.Module, saved: Mapping[str, list[Tensor | None]]) -> None:
+    """Let the graphs of a model go on with what :func:`carried_state` returned.
+
+    Raises:
+        ValueError: It belongs to another model.
+    """
+    for graph, state in _checked_carried(dict(saved), model):
+        graph.set_carried_state(state)
 
 
 def _checked_carried(saved: Any, model: nn.Module) -> list[tuple[Graph, tuple[Tensor | None, ...]]]:

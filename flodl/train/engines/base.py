@@ -52,6 +52,8 @@ class StepSettings:
         autocast: Compute the forward pass in this dtype where torch deems it safe.
         scaler: Scales the loss against underflow in fp16; decides whether the optimizer steps.
         average: Told after every optimizer step.
+        reduce: Called with the gradients of a step in place, before they are clipped and used:
+            where several ranks take one step together, it makes them those of all.
         ledger: Where the time of forward, backward and optimizer is booked.
     """
 
@@ -62,6 +64,7 @@ class StepSettings:
     scaler: LossScaler | None = None
     average: Average | None = None
     ledger: TimeLedger | None = None
+    reduce: Callable[[], object] | None = None
 
 
 class StepEngine(ABC):
@@ -95,6 +98,14 @@ class StepEngine(ABC):
             ValueError: The training function did not return a scalar loss.
             DivergedError: ``losses`` refused the loss.
         """
+
+    def follow(self) -> None:
+        """Take an optimizer step without a batch of one's own: with gradients of other ranks."""
+        raise NotImplementedError(f"the {self.name} engine takes no steps together with others")
+
+    @abstractmethod
+    def set_schedule(self, schedule: Schedule | None) -> None:
+        """Take the learning rates from another schedule from now on; None leaves them alone."""
 
     def report(self) -> Mapping[str, object]:
         """Facts about how the steps were carried out, as JSON values."""

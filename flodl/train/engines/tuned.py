@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from flodl.data import Batch
     from flodl.train.losses import LossLog
+    from flodl.train.rate import Schedule
 
     Forward = Callable[[nn.Module, Batch], Tensor]
 
@@ -110,6 +111,15 @@ class TunedEngine(StepEngine):
             self.global_step += 1
             if lap is not None:
                 lap(_OPTIMIZER)
+
+    def follow(self) -> None:
+        """Take an optimizer step with gradients of other ranks."""
+        self._update.apply(self.global_step)
+        self.global_step += 1
+
+    def set_schedule(self, schedule: Schedule | None) -> None:
+        """Take the learning rates from another schedule."""
+        self._update.set_schedule(schedule)
 
     def report(self) -> Mapping[str, object]:
         """Tell the tunings in use."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from flodl.train.engines.base import StepSettings
     from flodl.train.engines.fused import OptimizerStep
+    from flodl.train.rate import Schedule
 
 
 @final
@@ -39,11 +40,11 @@ class Update:
         self.step = None
         self._model = model
         self._optimizer = optimizer
-        schedule = settings.schedule
-        self._rate = ScheduledRate(optimizer, schedule) if schedule is not None else None
+        self.set_schedule(settings.schedule)
         self._max_grad_norm = settings.max_grad_norm
         self._scaler = settings.scaler
         self._average = settings.average
+        self._reduce = settings.reduce
         self._end_step: Callable[[], object] | None = getattr(model, "end_step", None)
 
     def apply(self, global_step: int) -> None:
@@ -53,6 +54,8 @@ class Update:
             global_step: Optimizer steps done before this one.
         """
         self.prepare(global_step)
+        if self._reduce is not None:
+            self._reduce()
         moved = True
         if self._scaler is not None:
             moved = self._scaler.step(self._optimizer, clip_norm=self._max_grad_norm)
@@ -67,6 +70,12 @@ class Update:
                 self._optimizer.step()
                 self._optimizer.zero_grad()
         self.conclude(moved=moved)
+
+    def set_schedule(self, schedule: Schedule | None) -> None:
+        """Take the learning rates from this schedule; None leaves those of the optimizer."""
+        self._rate: ScheduledRate | None = None
+        if schedule is not None:
+            self._rate = ScheduledRate(self._optimizer, schedule)
 
     def prepare(self, global_step: int) -> None:
         """Set the learning rate of the step to come."""

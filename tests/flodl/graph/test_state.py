@@ -197,6 +197,7 @@ def test_another_batch_size_is_explained():
     assert "[4, 2]" in notes
     assert "[3, 2]" in notes
     assert "reset_state()" in notes
+    assert ".loader_options(drop_last=True)" in notes
     assert "'m'" in notes
     graph.reset_state()
     assert graph(torch.ones(3, 2)).shape == (3, 2)

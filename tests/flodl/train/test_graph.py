@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from flodl.checkpoint import checkpoint_metadata
-from flodl.data import Batch, DataLoader
+from flodl.data import Batch
 from flodl.errors import ArchitectureMismatch
 from flodl.graph import FlowBuilder, Graph
 from flodl.monitor import EpochMetrics
 from flodl.train import RunDirectory, Trainer, TrainerBuilder
 from flodl.train.callbacks import Callback, TrainingRun
 
-from .programs import line, sgd, squared_error
+from .programs import line, loader_as_built, sgd, squared_error
 
 
 def graph(width: int = 8) -> Graph:
@@ -42,7 +42,7 @@ def test_a_graph_trains_the_same_by_builder_and_by_set_up() -> None:
     torch.manual_seed(42)
     model = graph()
     Trainer.setup(model, None, sgd, device="cpu")
-    loader = DataLoader(line(10), 3)
+    loader = loader_as_built(line(10), 3)
     for epoch in range(3):
         for batch in loader.epoch(epoch):
             squared_error(model, batch).backward()

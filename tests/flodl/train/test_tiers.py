@@ -16,7 +16,7 @@ from flodl.graph import FlowBuilder, Graph, StateAdd
 from flodl.train import Trainer
 from flodl.train.setup import SetupConfig
 
-from .programs import line, network, sgd, squared_error
+from .programs import line, loader_as_built, network, sgd, squared_error
 
 
 class HalfCosine:
@@ -73,11 +73,16 @@ class Program:
     accumulate: int = 1
     clip: float | None = None
     scheduled: bool = False
+    drop_last: bool = False
 
     @property
     def optimizer_steps(self) -> int:
-        batches = len(self.data()) // self.batch_size
-        return self.epochs * math.ceil(batches / self.accumulate)
+        return self.epochs * math.ceil(self.loader().num_batches / self.accumulate)
+
+    def loader(self) -> DataLoader:
+        if self.drop_last:
+            return DataLoader(self.data(), self.batch_size, drop_last=True)
+        return loader_as_built(self.data(), self.batch_size)
 
     def schedule(self, _: int = 1) -> HalfCosine:
         return HalfCosine(0.02, self.optimizer_steps)
@@ -96,6 +101,8 @@ class Program:
             builder.max_grad_norm(self.clip)
         if self.scheduled:
             builder.scheduler(self.schedule)
+        if self.drop_last:
+            builder.loader_options(drop_last=True)
         handle = builder.run()
         return handle.model, [metrics.avg_loss for metrics in handle.poll_metrics()]
 
@@ -111,7 +118,7 @@ class Program:
                 scheduler=self.schedule if self.scheduled else None,
             ),
         )
-        loader = DataLoader(self.data(), self.batch_size)
+        loader = self.loader()
         for epoch in range(self.epochs):
             for batch in loader.epoch(epoch):
                 squared_error(setup.model, batch).backward()  # type: ignore[no-untyped-call]
@@ -124,7 +131,7 @@ class Program:
         model.train()
         optimizer = self.optimizer(list(model.parameters()))
         top = [group["lr"] for group in optimizer.param_groups]
-        loader = DataLoader(self.data(), self.batch_size)
+        loader = self.loader()
         step, means = 0, []
         for epoch in range(self.epochs):
             batches, losses = list(loader.epoch(epoch)), []
@@ -155,9 +162,10 @@ PROGRAMS = {
     "adam with a schedule": Program(network, lambda: line(10), adam, scheduled=True),
     "clipped": Program(network, lambda: line(10), clip=0.05),
     "convolutions and batch norm": Program(convolutions, images, adam, batch_size=4),
-    "a graph with memory": Program(remembering, lambda: line(10)),
+    # What is remembered of a batch fits batches of the same size only.
+    "a graph with memory": Program(remembering, lambda: line(10), drop_last=True),
     "a graph with memory, all at once": Program(
-        remembering, lambda: line(10), adam, clip=0.5, scheduled=True
+        remembering, lambda: line(10), adam, clip=0.5, scheduled=True, drop_last=True
     ),
 }
 ACCUMULATING = {

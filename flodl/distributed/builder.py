@@ -1,0 +1,192 @@
+"""The settings of many ranks as methods of a training's builder; without effect on one rank."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from flodl.distributed.config import Backend, DdpRunConfig, Policy, settings_of
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from flodl.distributed.averaging.outer import OuterOptimizer
+
+SETTINGS_VARIABLE = "FLODL_DDP"
+"""A ``ddp:`` section as JSON; what the program says itself is stronger."""
+
+SIMULATION_VARIABLE = "FLODL_SIM_MS"
+"""Milliseconds per batch of each rank, separated by commas."""
+
+_OF_THE_BUILDER = {
+    "max_grad_norm": "max_grad_norm",
+    "checkpoint_every": "checkpoint_every",
+    "timeline": "record_timeline",
+}
+"""Keys of the section that are settings of every training, and their names there."""
+
+
+class RankSettings:
+    """How the ranks of a training share its work; see :class:`DdpRunConfig`."""
+
+    def __init__(self) -> None:
+        self._ranks = DdpRunConfig()
+        self._said: set[str] = set()
+        self._of_builder: dict[str, Any] = {}
+
+    def ddp(self, settings: DdpRunConfig | Mapping[str, Any]) -> Self:
+        """Take many settings at once.
+
+        Args:
+            settings: A configuration, or a mapping with the keys of a ``ddp:`` section; values that
+                are None are left out.
+
+        Raises:
+            ValueError: A value is out of its range.
+        """
+        if isinstance(settings, DdpRunConfig):
+            self._ranks = settings
+            self._said = set(settings.__dataclass_fields__)
+            return self
+        self._of_builder |= _settings_of_training(settings)
+        return self._rank_setting(**settings_of(settings))
+
+    def policy(self, policy: Policy | str) -> Self:
+        """When the ranks agree: sync, cadence, async or auto."""
+        return self._rank_setting(policy=policy)
+
+    def backend(self, backend: Backend | str) -> Self:
+        """Which way the values travel: nccl or cpu."""
+        return self._rank_setting(backend=backend)
+
+    def anchor(self, batches: int) -> Self:
+        """Batches of the slowest rank between two averages, to begin with."""
+        return self._rank_setting(anchor=batches)
+
+    def min_anchor(self, batches: int) -> Self:
+        """Fewest batches of the slowest rank between two averages."""
+        return self._rank_setting(min_anchor=batches)
+
+    def max_anchor(self, batches: int) -> Self:
+        """Most batches of the slowest rank between two averages."""
+        return self._rank_setting(max_anchor=batches)
+
+    def overhead_target(self, part: float) -> Self:
+        """Communication ÷ computation from which on windows become longer: 0.01 to 0.50."""
+        return self._rank_setting(overhead_target=part)
+
+    def speed_hint(self, rank: int, ratio: float) -> Self:
+        """Say that one rank is slower than the others, before anything is measured."""
+        return self._rank_setting(speed_hint=(rank, ratio))
+
+    def speeds(self, speeds: Sequence[float]) -> Self:
+        """Say how fast each rank is, relative to the others, before anything is measured."""
+        return self._rank_setting(speeds=tuple(speeds))
+
+    def max_batch_diff(self, batches: int | None) -> Self:
+        """Batches a rank may be ahead of another; 0 is lockstep, None no limit."""
+        return self._rank_setting(max_batch_diff=batches)
+
+    def max_overshoot(self, batches: int | None) -> Self:
+        """Batches a rank may train before an average that is under way arrives; None adapts."""
+        return self._rank_setting(max_overshoot=batches)
+
+    def divergence_threshold(self, distance: float) -> Self:
+        """Relative distance of a rank from the average at which the guard looks closer."""
+        return self._rank_setting(divergence_threshold=distance)
+
+    def no_divergence_guard(self) -> Self:
+        """Let windows grow whatever the distance between the ranks."""
+        return self._rank_setting(divergence_guard=False)
+
+    def progressive_dispatch(self, on: bool | None) -> Self:
+        """Hand out batches as ranks use them up, or fix the shares at the start of each epoch."""
+        return self._rank_setting(progressive_dispatch=on)
+
+    def partition_ratios(self, ratios: Sequence[float]) -> Self:
+        """Fix the share of each rank; nothing is balanced then."""
+        return self._rank_setting(partition_ratios=tuple(ratios))
+
+    def snapshot_timeout(self, seconds: float) -> Self:
+        """Wait so long for a late rank before an average is skipped (backend cpu)."""
+        return self._rank_setting(snapshot_timeout=seconds)
+
+    def lr_scale_ratio(self, ratio: float) -> Self:
+        """Multiply the learning rate by ``1 + ratio · (W - 1)``; 0 leaves it."""
+        return self._rank_setting(lr_scale_ratio=ratio)
+
+    def lr_world(self, world: Literal["count", "effective"]) -> Self:
+        """What W is there: the number of ranks, or ``(Σc)² / Σc²`` of their batch counts."""
+        return self._rank_setting(lr_world=world)
+
+    def average_optimizer_state(self, on: bool = True) -> Self:
+        """Average the state of the optimizers with the parameters."""
+        return self._rank_setting(average_optimizer_state=on)
+
+    def outer_optimizer(self, outer: OuterOptimizer | None) -> Self:
+        """Move from the last average to the new one by this, such as ``Nesterov(0.7, 0.9)``."""
+        return self._rank_setting(outer_optimizer=outer)
+
+    def overlap(self, on: bool = True) -> Self:
+        """Train on while an average of policy cadence is under way."""
+        return self._rank_setting(overlap=on)
+
+    def stream_epochs(self, on: bool | None) -> Self:
+        """Let a window reach into the next epoch where nothing is due between."""
+        return self._rank_setting(stream_epochs=on)
+
+    def ranks(self, count: int | None) -> Self:
+        """Start so many processes where no launcher has; None: one per usable GPU."""
+        return self._rank_setting(ranks=count)
+
+    def max_restarts(self, count: int) -> Self:
+        """Start the ranks anew so often after one has failed, where :meth:`run` started them."""
+        return self._rank_setting(max_restarts=count)
+
+    def simulate_ms(self, ms: Sequence[float]) -> Self:
+        """Pad every batch of each rank to this duration."""
+        return self._rank_setting(simulate_ms=tuple(ms))
+
+    def simulate_speed(self, speeds: Sequence[float]) -> Self:
+        """Stretch the time of every batch of each rank by ``1 / speed``."""
+        return self._rank_setting(simulate_speed=tuple(speeds))
+
+    def simulate_sync_ms(self, ms: float) -> Self:
+        """Pad every averaging by this duration."""
+        return self._rank_setting(simulate_sync_ms=ms)
+
+    def _rank_setting(self, **changes: Any) -> Self:
+        self._ranks = self._ranks.having(**changes)
+        self._said |= changes.keys()
+        return self
+
+    def _rank_settings(self) -> tuple[DdpRunConfig, dict[str, Any]]:
+        """The settings of the program over those of its environment.
+
+        Returns:
+            Those of the ranks, and those of the training itself that came with them.
+        """
+        text = os.environ.get(SETTINGS_VARIABLE, "")
+        try:
+            section = json.loads(text) if text else {}
+            outside = settings_of(section)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{SETTINGS_VARIABLE}={text!r} in the environment is no ddp section: {error}"
+            ) from error
+        simulated = os.environ.get(SIMULATION_VARIABLE)
+        if simulated:
+            outside |= settings_of({"simulate_ms": simulated})
+        found = self._ranks.having(
+            **{name: value for name, value in outside.items() if name not in self._said}
+        )
+        return found, _settings_of_training(section) | self._of_builder
+
+
+def _settings_of_training(section: Mapping[str, Any]) -> dict[str, Any]:
+    """What a section says about the training itself."""
+    return {
+        name: section[key] for key, name in _OF_THE_BUILDER.items() if section.get(key) is not None
+    }

@@ -1,0 +1,169 @@
+"""Carrying out a training: alone, with the ranks that were launched, or in ranks of its own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from flodl import log
+from flodl.checkpoint.training import TrainingFile
+from flodl.distributed.launching.launched import detect
+from flodl.train.device import select_device
+from flodl.train.handle import TrainedState, TrainerHandle
+from flodl.train.loop import train
+from flodl.train.plan import build_model
+from flodl.train.resuming import resume_source
+
+if TYPE_CHECKING:
+    from flodl.distributed.group import Group
+    from flodl.monitor import EpochMetrics
+    from flodl.train.plan import TrainingPlan
+
+KEY = "distributed"
+"""What checkpoints of many ranks have beside those of one."""
+
+_joined: Group | None = None
+
+
+def carry_out(plan: TrainingPlan) -> TrainerHandle:
+    """Train as the plan says, in as many ranks as there are.
+
+    - Launched by torchrun or a batch system: with the other ranks.
+    - Otherwise, where ``ranks`` were asked for or several GPUs are usable: in processes of its own.
+    - Otherwise here and alone, without any process group.
+    """
+    launched = detect(os.environ)
+    if launched is not None and launched.world_size > 1:
+        return train_launched(plan)
+    ranks = _ranks_to_start(plan)
+    if launched is None and ranks > 1:
+        return _train_in_own_ranks(plan, ranks)
+    if continues_many_ranks(plan):
+        from flodl.distributed.group import LocalGroup
+        from flodl.distributed.training import train_ranks
+
+        return train_ranks(plan, LocalGroup(select_device(plan.device)))
+    return train(plan)
+
+
+def train_launched(plan: TrainingPlan) -> TrainerHandle:
+    """Train on this rank; what goes wrong here is told to the launcher."""
+    from flodl.distributed.launching.launch import record_failure
+    from flodl.distributed.training import train_ranks
+
+    try:
+        return train_ranks(plan, this_group(plan.device))
+    except Exception as error:
+        record_failure(error)
+        raise
+
+
+def this_group(device: torch.device | str | None = None) -> Group:
+    """Return the ranks this process belongs to; joined once, and left when the program ends."""
+    global _joined
+    if _joined is None:
+        from flodl.distributed.launching.environments import join
+
+        _joined = join(os.environ, device=device)
+        atexit.register(_leave)
+    return _joined
+
+
+def _leave() -> None:
+    global _joined
+    group, _joined = _joined, None
+    if group is not None:
+        group.close()
+
+
+def continues_many_ranks(plan: TrainingPlan) -> bool:
+    """Whether the checkpoint to continue was written by many ranks.
+
+    What is left of an epoch that they had begun is no end of it, but whatever nobody has trained;
+    and their record of samples has to go on.
+    """
+    source = resume_source(plan)
+    if source is None:
+        return False
+    extra = TrainingFile.open(source).value("extra")
+    return isinstance(extra, dict) and KEY in extra
+
+
+def _ranks_to_start(plan: TrainingPlan) -> int:
+    if plan.distributed.ranks is not None:
+        return plan.distributed.ranks
+    if plan.device is not None or torch.cuda.device_count() < 2:
+        return 1
+    from flodl.distributed.launching.environments import usable_gpus
+
+    return len(usable_gpus())
+
+
+@final
+@dataclass(frozen=True)
+class _Result:
+    """What rank 0 hands back to the process that started it."""
+
+    state: TrainedState
+    average: TrainedState | None
+    history: list[EpochMetrics]
+    stopped: str | None
+    devices: list[str]
+    averages: int
+    aborts: int
+
+
+def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
+    from flodl.distributed.launching.environments import usable_gpus
+    from flodl.distributed.launching.launch import launch_ranks
+
+    log.msg(f"  starting {ranks} ranks")
+    try:
+        results = launch_ranks(
+            _own_rank,
+            (plan,),
+            ranks,
+            max_restarts=plan.distributed.max_restarts,
+            simulated=plan.distributed.simulate_ms is not None,
+            devices=usable_gpus() if plan.device is None and torch.cuda.is_available() else None,
+            last_checkpoint=plan.run_dir.last_checkpoint if plan.run_dir is not None else None,
+        )
+    except BaseException as error:
+        if plan.run_dir is not None:
+            plan.run_dir.fail(error)
+        raise
+    result: _Result = results[0]
+    model = build_model(plan.model_factory, torch.device("cpu"))
+    result.state.load_into(model)
+    return TrainerHandle(
+        model,
+        result.history,
+        averaged=result.average,
+        stopped=result.stopped,
+        devices=result.devices,
+        averages=result.averages,
+        aborts=result.aborts,
+    )
+
+
+def _own_rank(plan: TrainingPlan) -> Any:
+    """Train on a rank that this program has started; after a restart from the last checkpoint."""
+    launched, run = detect(os.environ), plan.run_dir
+    if launched is not None and run is not None:
+        plan = replace(plan, run_dir=run.for_rank(launched.rank))
+    handle = train_launched(plan)
+    if not this_group().leads:
+        return None
+    return _Result(
+        state=handle.join(),
+        average=handle.average() if plan.ema is not None else None,
+        history=handle.poll_metrics(),
+        stopped=handle.stopped,
+        devices=handle.devices,
+        averages=handle.version,
+        aborts=handle.abort_count,
+    )

@@ -1,0 +1,126 @@
+"""What a rank is made of beside its model: learning rate, engine, pace, seed."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, final
+
+from flodl.distributed.pace import Pacer
+from flodl.distributed.planning.scheduler import initial_schedule
+from flodl.train.engines import make_engine
+from flodl.train.engines.base import StepSettings
+from flodl.train.engines.eager import EagerEngine
+from flodl.train.engines.fused import fused_step
+from flodl.train.engines.tuning import Tuning
+from flodl.train.rate import SteeredRate, set_rate
+from flodl.train.scaling import CountedScaler
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flodl.distributed.group import Group
+    from flodl.distributed.planning.scheduler import ScheduleConfig
+    from flodl.distributed.sync import SharedGradient
+    from flodl.monitor.ledger import TimeLedger
+    from flodl.train.assembly import Assembly
+    from flodl.train.engines.base import StepEngine
+    from flodl.train.plan import TrainingPlan
+
+
+@final
+class CountedRate:
+    """The learning rate of a rank: scaled for the number of ranks, or for what they bring.
+
+    Args:
+        plan: Says how it is scaled.
+        parts: The rate is that of their schedule, or else of their optimizer, which is scaled once.
+        config: How windows are cut.
+
+    Attributes:
+        steered: What the engine asks for rates.
+    """
+
+    def __init__(self, plan: TrainingPlan, parts: Assembly, config: ScheduleConfig) -> None:
+        self._settings, self._optimizer = plan.distributed, parts.optimizer
+        speeds = plan.distributed.relative_speeds(config.world_size)
+        counts = initial_schedule(config, speeds).elche.counts
+        self._scale = plan.distributed.lr_scale(counts)
+        self.steered = SteeredRate(parts.schedule, self._scale)
+        if parts.schedule is None:
+            self._multiply(self._scale)
+
+    def follow(self, counts: Sequence[int]) -> None:
+        """Scale by what the ranks bring together now, where that is asked for.
+
+        Args:
+            counts: Batches per window of each rank.
+        """
+        scale = self._settings.lr_scale(counts)
+        if self._settings.lr_world != "effective" or scale == self._scale:
+            return
+        change, self._scale = scale / self._scale, scale
+        self.steered.scale *= change
+        if self.steered.schedule is None:
+            self._multiply(change)
+
+    def _multiply(self, factor: float) -> None:
+        for group in self._optimizer.param_groups:
+            set_rate(group, float(group["lr"]) * factor)
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Seed of what must differ between ranks: dropout, augmentation."""
+    text = f"{seed}/{rank}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def pacer_of_rank(plan: TrainingPlan, group: Group) -> Pacer:
+    """Time the batches of a rank, as slow as it is declared to be."""
+    settings, rank = plan.distributed, group.rank
+    return Pacer(
+        group.device,
+        batch_ms=settings.simulate_ms[rank] if settings.simulate_ms is not None else None,
+        speed=settings.simulate_speed[rank] if settings.simulate_speed is not None else None,
+    )
+
+
+def engine_of_rank(
+    plan: TrainingPlan,
+    parts: Assembly,
+    rate: SteeredRate,
+    ledger: TimeLedger,
+    gradient: SharedGradient | None,
+) -> StepEngine:
+    """Make the engine; one whose steps the ranks take together tries nothing on its own."""
+    name = plan.engine
+    if gradient is not None and name not in ("auto", "eager"):
+        raise ValueError(
+            f"engine={name!r} with policy {str(plan.distributed.policy)!r}: gradients are averaged "
+            "inside of each step, which the eager engine does; use .engine('auto'), or policy "
+            "'cadence' or 'async'"
+        )
+    scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
+    settings = StepSettings(
+        train_fn=plan.train_fn,
+        schedule=rate.schedule,
+        max_grad_norm=plan.max_grad_norm,
+        autocast=plan.autocast,
+        scaler=scaler,
+        average=parts.average,
+        ledger=ledger,
+        reduce=gradient,
+    )
+    if gradient is None:
+        return make_engine(
+            name,
+            parts.model,
+            parts.optimizer,
+            settings,
+            device=parts.loader.device,
+            total_steps=parts.steps,
+            memory=plan.memory == "auto",
+        )
+    engine = EagerEngine(parts.model, parts.optimizer, settings)
+    if name == "auto" and scaler is None and fused_step(parts.optimizer) is not None:
+        engine.use(Tuning(fused=True))
+    return engine

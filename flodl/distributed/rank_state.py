@@ -1,0 +1,278 @@
+"""What each rank has of its own, in the checkpoint that rank 0 writes and back out of it.
+
+Model and buffers are the same on all ranks at an average; the state of the optimizer, the random
+generators, what graphs carry and what has been measured of the open epochs is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor
+
+from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.distributed.carry_out import KEY
+from flodl.distributed.epochs import add_up
+from flodl.distributed.planning.scheduler import ScheduleState, redistributed
+from flodl.errors import CheckpointError
+from flodl.train.continuation import LoopState
+from flodl.train.resuming import Start, resume, set_rates
+from flodl.train.training_state import Position, carried_state, set_carried_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from flodl.distributed.epochs import EpochLogs
+    from flodl.distributed.group import Group
+    from flodl.distributed.planning.scheduler import ScheduleConfig
+    from flodl.train.assembly import Assembly
+    from flodl.train.plan import TrainingPlan
+
+
+def capture_ranks(
+    group: Group,
+    parts: Assembly,
+    logs: EpochLogs,
+    *,
+    label: str,
+    local_step: int,
+    same_optimizer: bool,
+) -> list[dict[str, Any]] | None:
+    """Bring what each rank has of its own to rank 0; collective.
+
+    Args:
+        group: The ranks.
+        parts: Of this rank.
+        logs: Of this rank.
+        label: Tells this rank's device from others, to recognise it after a restart.
+        local_step: Batches this rank has trained.
+        same_optimizer: All ranks have the same optimizer state, so only rank 0 keeps it.
+
+    Returns:
+        One mapping per rank on rank 0, None elsewhere.
+    """
+    keeps = group.leads or same_optimizer
+    mine = {
+        "optimizer": None if keeps else _on_cpu(parts.optimizer.state_dict()),
+        "random": generator_states(),
+        "carried": _on_cpu(carried_state(parts.model)),
+        "logs": logs.state(),
+        "label": label,
+        "local_step": local_step,
+    }
+    return group.gather_objects_to_first(mine)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RankStart:
+    """Where a rank begins."""
+
+    start: Start
+    schedule: ScheduleState
+    local_step: int = 0
+    ledger: Mapping[str, Any] | None = None
+    """Where the record of samples stood; None where the training begins anew."""
+    outer: dict[str, Any] = field(default_factory=dict)
+    """State of the outer optimizer."""
+
+
+def begin(
+    plan: TrainingPlan,
+    parts: Assembly,
+    group: Group,
+    config: ScheduleConfig,
+    fresh: ScheduleState,
+    logs: EpochLogs,
+    *,
+    label: str,
+    before_epoch: Callable[[int], object],
+) -> RankStart:
+    """Start anew, or where a checkpoint of any number of ranks was written; collective.
+
+    Only rank 0 reads the file. Afterwards all ranks have its parameters and buffers.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged or belongs to another training.
+    """
+    labels = group.gather_objects(label)
+    message: dict[str, Any] | None = None
+    start = Start()
+    if group.leads:
+        start = resume(plan, parts, before_epoch)
+        message = {"new": start.source is None}
+        if start.source is not None:
+            message |= _message(start, parts, config, fresh, labels)
+    message = group.broadcast_object(message)
+    _share_model(parts, group)
+    if message["new"]:
+        return RankStart(start, fresh)
+    shares = _shares(message.pop("ranks"), labels) if group.leads else None
+    message.pop("ranks", None)
+    mine = group.scatter_objects(shares)
+    if not group.leads:
+        start = _follow(message, mine, parts, before_epoch)
+    logs.load(mine["logs"])
+    set_carried_state(parts.model, mine["carried"])
+    return RankStart(
+        start,
+        ScheduleState.from_json(message["schedule"]),
+        mine["local_step"],
+        message["ledger"],
+        message["outer"],
+    )
+
+
+def _message(
+    start: Start,
+    parts: Assembly,
+    config: ScheduleConfig,
+    fresh: ScheduleState,
+    labels: list[str],
+) -> dict[str, Any]:
+    """What every rank must know of a checkpoint."""
+    saved = start.extra.get(KEY)
+    if saved is None:
+        schedule, ranks = _schedule_of_one(start, fresh, config), [_rank_of_one(start, parts)]
+        ledger, outer = None, {}
+    else:
+        try:
+            schedule = ScheduleState.from_json(saved["schedule"])
+            ranks, ledger, outer = saved["ranks"], saved["ledger"], saved["outer"]
+            known = dict(zip((one["label"] for one in ranks), schedule.elche.ms, strict=True))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{start.source} has a malformed record of its ranks ({error}); resume from "
+                "another checkpoint"
+            ) from error
+        if [one["label"] for one in ranks] != labels:
+            schedule = redistributed(schedule, config, [known.get(label) for label in labels])
+    return {
+        "schedule": schedule.as_json(),
+        "ranks": ranks,
+        "ledger": ledger,
+        "outer": outer,
+        "position": (start.position.epoch, start.position.step, start.position.global_step),
+        "state": start.state.as_json(),
+        "loader": parts.loader.state_dict(),
+        "optimizer": _on_cpu(parts.optimizer.state_dict()),
+        "states": {
+            name: _on_cpu(part.state_dict())
+            for name, part in (("scaler", parts.scaler), ("average", parts.average))
+            if part is not None and hasattr(part, "state_dict")
+        },
+        "rates": start.rates,
+    }
+
+
+def _shares(ranks: list[dict[str, Any]], labels: list[str]) -> list[dict[str, Any]]:
+    """What each of the ranks of now gets: its own where it was there before."""
+    by_label = {one["label"]: one for one in ranks}
+    if [one["label"] for one in ranks] == labels:
+        return ranks
+    spread = add_up([one["logs"] for one in ranks])
+    first = generator_states()
+    found = []
+    for rank, label in enumerate(labels):
+        before = by_label.get(label)
+        share = dict(before or ranks[0])
+        share["logs"] = spread if rank == 0 else []
+        if before is None:
+            # New here: the optimizer of rank 0, random numbers of one's own.
+            share |= {"optimizer": None, "random": None}
+        found.append(share)
+    found[0] = {**found[0], "optimizer": None, "random": first}
+    return found
+
+
+def _follow(
+    message: dict[str, Any],
+    mine: dict[str, Any],
+    parts: Assembly,
+    before_epoch: Callable[[int], object],
+) -> Start:
+    """Take over on a rank above 0 what rank 0 has read."""
+    position = Position(*message["position"])
+    if position.step:
+        before_epoch(position.epoch)
+    own = mine["optimizer"]
+    parts.optimizer.load_state_dict(own if own is not None else message["optimizer"])
+    parts.loader.load_state_dict(message["loader"])
+    for name, part in (("scaler", parts.scaler), ("average", parts.average)):
+        if part is not None and name in message["states"]:
+            loadable: Any = part
+            loadable.load_state_dict(message["states"][name])
+    state = LoopState.from_json(message["state"])
+    state.apply_modes(parts.model)
+    random = mine["random"]
+    if random is not None:
+        set_generator_states(random)
+    if message["rates"] is not None:
+        set_rates(parts.optimizer, message["rates"])
+    return Start(position, state, random)
+
+
+def _schedule_of_one(start: Start, fresh: ScheduleState, config: ScheduleConfig) -> ScheduleState:
+    """The queue that a training on one rank has left."""
+    epoch, step = start.position.epoch, start.position.step
+    length = config.batches_per_epoch
+    queue = ((epoch * length + step, (epoch + 1) * length),) if step else ()
+    return redistributed(
+        replace(
+            fresh,
+            queue=queue,
+            next_epoch=epoch + (1 if step else 0),
+            complete=epoch,
+            position=epoch * length + step,
+        ),
+        config,
+        [],
+    )
+
+
+def _rank_of_one(start: Start, parts: Assembly) -> dict[str, Any]:
+    size = parts.loader.batch_size
+    unfinished = start.state.unfinished
+    total, count = unfinished.losses
+    known = {
+        "epoch": start.position.epoch,
+        "losses": [total * size, int(count) * size],
+        "scalars": {name: list(sums) for name, sums in unfinished.scalars.items()},
+        "batches": start.position.step,
+        "samples": start.position.step * size,
+        "busy_ms": unfinished.seconds * 1000,
+        "comm_ms": 0.0,
+        "wait_ms": 0.0,
+    }
+    return {
+        "optimizer": None,
+        "random": start.generators,
+        "carried": _on_cpu(carried_state(parts.model)),
+        "logs": [known] if start.position.step else [],
+        "label": "one",
+        "local_step": start.position.global_step,
+    }
+
+
+@torch.no_grad()
+def _share_model(parts: Assembly, group: Group) -> None:
+    for tensor in (*parts.model.parameters(), *parts.model.buffers()):
+        if tensor.is_contiguous():
+            group.broadcast_(tensor.data)
+        else:
+            flat = tensor.data.contiguous()
+            group.broadcast_(flat)
+            tensor.data.copy_(flat)
+
+
+def _on_cpu(value: Any) -> Any:
+    """Copy nested tensors to host memory: a process must not need another one's GPU."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: _on_cpu(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_on_cpu(item) for item in value)
+    return value

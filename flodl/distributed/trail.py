@@ -1,0 +1,203 @@
+"""What a training in many ranks leaves behind: checkpoints, and the record of samples."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, final
+
+from flodl.distributed.carry_out import KEY
+from flodl.distributed.config import Policy
+from flodl.distributed.rank_state import capture_ranks
+from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
+from flodl.train.assembly import LOADER_DEFAULTS
+from flodl.train.checkpoints import CheckpointKeeper
+from flodl.train.continuation import EpochTexts, LoopState, modes
+from flodl.train.training_state import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from flodl.distributed.epochs import EpochLogs
+    from flodl.distributed.group import Group
+    from flodl.distributed.planning.scheduler import ScheduleConfig, ScheduleState
+    from flodl.distributed.rank_state import RankStart
+    from flodl.monitor import EpochMetrics, EpochRecord
+    from flodl.train.assembly import Assembly
+    from flodl.train.plan import TrainingPlan
+
+
+@final
+class RankTrail:
+    """Writes on rank 0 what all ranks bring together.
+
+    Args:
+        plan: Says where to.
+        group: The ranks.
+        parts: Of this rank.
+        config: How windows are cut.
+
+    Attributes:
+        config: How windows are cut.
+        samples: Takes down which batches this rank trains.
+    """
+
+    def __init__(
+        self, plan: TrainingPlan, group: Group, parts: Assembly, config: ScheduleConfig
+    ) -> None:
+        self._plan, self._group, self._parts, self.config = plan, group, parts, config
+        self._keeper = CheckpointKeeper(parts.model, plan.run_dir)
+        self._texts = EpochTexts()
+        self._ledger: SampleLedger | None = None
+        self.samples = SampleRecorder(group.rank, parts.loader.batch_size)
+        self._writes = False
+
+    def begin(self, found: RankStart, label: str) -> None:
+        """Go on where a checkpoint was written, or begin anew; collective."""
+        plan = self._plan
+        self._label = label
+        self._writes = self._group.broadcast_object(plan.run_dir is not None)
+        start = found.start
+        if start.source is not None and plan.best is not None:
+            self._keeper.adopt_best(start.source, start.position.epoch)
+        if plan.run_dir is not None and self._group.leads:
+            path = plan.run_dir.path / "samples.ledger"
+            facts = self._facts()
+            if found.ledger is None:
+                facts = replace(facts, since=found.schedule.position)
+            self._ledger = _ledger(path, facts, found.ledger, start.source)
+
+    def append_samples(self, position: int) -> None:
+        """Write down what all ranks have trained since the last time; collective.
+
+        Args:
+            position: Batches that all ranks have consumed.
+        """
+        if not self._writes:
+            self.samples.take()
+            return
+        segments = self._group.gather_objects_to_first(self.samples.take())
+        if self._ledger is not None and segments is not None:
+            self._ledger.append(position, segments)
+
+    def save(
+        self,
+        schedule: ScheduleState,
+        logs: EpochLogs,
+        *,
+        local_step: int,
+        history: Sequence[EpochMetrics],
+        records: Sequence[EpochRecord],
+        time_ledger: Mapping[str, Any],
+    ) -> Path | None:
+        """Keep the state of all ranks; at an average, collective.
+
+        Returns:
+            Where it is written, on rank 0.
+        """
+        self.append_samples(schedule.position)
+        if not self._writes:
+            return None
+        ranks = capture_ranks(
+            self._group,
+            self._parts,
+            logs,
+            label=self._label,
+            local_step=local_step,
+            same_optimizer=self.config.policy is Policy.SYNC,
+        )
+        run = self._plan.run_dir
+        if ranks is None or run is None:
+            return None
+        loop = LoopState(
+            history=history,
+            records=records,
+            ledger=time_ledger,
+            grouping={"accumulate": self._plan.accumulate},
+            frozen=modes(self._parts.model)["frozen"],
+            evaluating=modes(self._parts.model)["evaluating"],
+        )
+        outer = self._plan.distributed.outer_optimizer
+        extra = loop.as_json(self._texts) | {
+            KEY: {
+                "schedule": schedule.as_json(),
+                "ranks": ranks,
+                "ledger": self._ledger.mark() if self._ledger is not None else None,
+                "outer": outer.state_dict() if outer is not None else {},
+            }
+        }
+        step = schedule.position - schedule.complete * self.config.batches_per_epoch
+        steps = schedule.position // self._plan.accumulate
+        position = Position(schedule.complete, step, steps)
+        self._keeper.save(self._parts.parts(extra), position, last_values(history))
+        return run.last_checkpoint
+
+    def keep_best(self, schedule: ScheduleState, history: Sequence[EpochMetrics]) -> None:
+        """Keep the model that was just evaluated, if no epoch was better."""
+        best = self._plan.best
+        if self._group.leads and best is not None and best.reached(history):
+            with self.averaged():
+                position = Position(len(history), 0, schedule.position)
+                self._keeper.save_best(position, last_values(history))
+
+    def save_final(self, history: Sequence[EpochMetrics]) -> None:
+        """Write the trained model."""
+        with self.averaged():
+            self._keeper.save_final(len(history), last_values(history))
+        if self._ledger is not None and self._plan.run_dir is not None:
+            self._plan.run_dir.add_record({"ledger": self._ledger.mark()})
+
+    def whereabouts(self) -> str:
+        """Wait for what is being written, and say where the last good checkpoint is."""
+        return self._keeper.whereabouts()
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._keeper.finish()
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Give the model the running average of its weights, where there is one."""
+        average = self._parts.average
+        return average.applied() if average is not None else nullcontext()
+
+    def _facts(self) -> LedgerFacts:
+        plan, loader = self._plan, self._parts.loader
+        options = {**LOADER_DEFAULTS, **plan.loader_options}
+        sampler: Literal["random", "sequential", "custom"] = "random"
+        if options.get("sampler") is not None:
+            sampler = "custom"
+        elif not options.get("shuffle", True):
+            sampler = "sequential"
+        return LedgerFacts(
+            samples=loader.num_samples,
+            batch_size=loader.batch_size,
+            seed=plan.seed,
+            sampler=sampler,
+            drop_last=options["drop_last"],
+            epochs=plan.num_epochs,
+            join_remainder=options["join_remainder"],
+        )
+
+
+def last_values(history: Sequence[EpochMetrics]) -> dict[str, float]:
+    """Return the metrics of the last epoch."""
+    if not history:
+        return {}
+    last = history[-1]
+    return {"loss": last.avg_loss, **last.scalars}
+
+
+def _ledger(
+    path: Path, facts: LedgerFacts, mark: Mapping[str, Any] | None, source: Path | None
+) -> SampleLedger:
+    """Go on with the record that belongs to a checkpoint, in this run directory or beside it."""
+    if mark is None:
+        return SampleLedger(path, facts)
+    if path.is_file():
+        return SampleLedger.reopen(path, mark, facts=facts)
+    earlier = source.with_name(path.name) if source is not None else path
+    if not earlier.is_file():
+        return SampleLedger(path, facts)
+    return SampleLedger.reopen(path, mark, facts=facts, source=earlier)

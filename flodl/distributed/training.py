@@ -1,0 +1,269 @@
+"""A training in many ranks, from its plan to a trained model."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flodl import log
+from flodl.distributed.averaging.average import ParameterAverager
+from flodl.distributed.config import Policy
+from flodl.distributed.epochs import device_name
+from flodl.distributed.ghost import Cluster, choose, predict
+from flodl.distributed.overlapped import OverlappedLoop
+from flodl.distributed.planning.elche import ElCheConfig
+from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.distributed.sync import SharedGradient, SyncLoop
+from flodl.distributed.timelines import merge_into_run, recorded
+from flodl.distributed.windows import CadenceLoop
+from flodl.distributed.worker import RankWorker
+from flodl.errors import DivergedError
+from flodl.monitor import Monitor
+from flodl.monitor.ledger import Account, TimeLedger
+from flodl.train.assembly import assemble
+from flodl.train.closing import end_state
+from flodl.train.device import deterministic_algorithms
+from flodl.train.early_stop import EarlyStop
+from flodl.train.handle import TrainerHandle
+from flodl.train.reporting import Reporter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flodl.distributed.group import Group
+    from flodl.distributed.policy_loop import PolicyLoop
+    from flodl.monitor import EpochMetrics
+    from flodl.train.assembly import Assembly
+    from flodl.train.plan import TrainingPlan
+
+
+def train_ranks(plan: TrainingPlan, group: Group) -> TrainerHandle:
+    """Carry out a plan on this rank, together with the others; collective.
+
+    Rank 0 evaluates, writes and tells; the model is the same on all ranks at the end.
+
+    Raises:
+        DistributedError: The ranks cannot go on together.
+        DivergedError: The parameters of all ranks are not finite.
+    """
+    plan.distributed.check_world(group.world_size)
+    with recorded(_for_rank(plan, group), group) as timed:
+        return _carried_out(timed, group)
+
+
+def _carried_out(plan: TrainingPlan, group: Group) -> TrainerHandle:
+    ledger = TimeLedger.since_process_start()
+    monitor = plan.monitor
+    if group.leads and monitor is None and (plan.run_dir is not None or plan.live is not None):
+        monitor = Monitor(plan.num_epochs)
+    history: list[EpochMetrics] = []
+    devices = group.gather_objects(device_name(group.device, group.rank))
+    reporter = Reporter(replace(plan, timeline=None), monitor, ledger)
+    try:
+        exact = plan.deterministic
+        with deterministic_algorithms(group.device) if exact else nullcontext(), _quiet(group):
+            worker = _train(plan, group, reporter, ledger, history)
+    except BaseException as error:
+        reporter.finish(end_state(error), len(history), error)
+        raise
+    reporter.finish("complete", len(history), None)
+    return TrainerHandle(
+        worker.model,
+        history,
+        average=worker.parts.average,
+        stopped=worker.run.stopped,
+        devices=devices,
+        averages=worker.versions,
+        aborts=worker.aborts,
+    )
+
+
+def _train(
+    plan: TrainingPlan,
+    group: Group,
+    reporter: Reporter,
+    ledger: TimeLedger,
+    history: list[EpochMetrics],
+) -> RankWorker:
+    parts = assemble(plan, group.device, group.world_size)
+    group.check_same(_fingerprint(plan, parts))
+    # Rank 0 alone writes, so it alone knows when something is due.
+    barrier_every = group.broadcast_object(_barrier_every(plan))
+    config = schedule_config(plan, parts, group.world_size, barrier_every)
+    shared = plan.distributed.policy in (Policy.SYNC, Policy.AUTO)
+    gradient = SharedGradient() if shared else None
+    worker = RankWorker(plan, group, config, parts, reporter, ledger, history, gradient=gradient)
+    try:
+        averager = _averager(plan, group, parts, worker.begin())
+        ledger.lap(Account.SETUP)
+        with worker.at_work():
+            loop = _loop(plan, worker, averager, gradient)
+            while not worker.ended:
+                loop.run_to_barrier()
+                worker.stop_if_requested()
+                if isinstance(loop, CadenceLoop) and loop.until_calibrated:
+                    loop = _chosen(plan, worker, averager, gradient)
+                if worker.at_barrier:
+                    worker.barrier()
+        worker.end()
+        if not plan.record_timeline:
+            merge_into_run(plan, group)
+    except DivergedError as error:
+        told = DivergedError(
+            f"{error}; {worker.whereabouts()}. Lower the learning rate (it is multiplied by "
+            f"{worker.rate.steered.scale:g} for {group.world_size} ranks, see lr_scale_ratio), "
+            "clip the gradients (max_grad_norm), or look for bad values in the data",
+            epoch=error.epoch,
+            step=error.step,
+        )
+        worker.hooks.tell_exception(worker.run, told)
+        raise told from None
+    except BaseException as error:
+        worker.hooks.tell_exception(worker.run, error)
+        raise
+    finally:
+        worker.close()
+    return worker
+
+
+def schedule_config(
+    plan: TrainingPlan, parts: Assembly, world_size: int, barrier_every: int
+) -> ScheduleConfig:
+    """Translate the settings of a training to those of its windows."""
+    settings = plan.distributed
+    sync = settings.policy is Policy.SYNC
+    progressive = settings.progressive_dispatch
+    if progressive is None:
+        progressive = settings.partition_ratios is None and not sync
+    exact = plan.deterministic or settings.max_batch_diff is not None
+    stream = settings.stream_epochs
+    return ScheduleConfig(
+        elche=ElCheConfig(
+            world_size=world_size,
+            anchor=settings.anchor,
+            min_anchor=settings.min_anchor,
+            max_anchor=settings.max_anchor,
+            overhead_target=settings.overhead_target,
+            max_batch_diff=settings.max_batch_diff,
+        ),
+        policy=Policy.CADENCE if settings.policy is Policy.AUTO else settings.policy,
+        epochs=plan.num_epochs,
+        batches_per_epoch=parts.loader.num_batches,
+        barrier_every=barrier_every,
+        stream_epochs=(not sync) if stream is None else stream,
+        progressive=progressive,
+        partition_ratios=settings.partition_ratios,
+        timed=not exact and settings.partition_ratios is None,
+        divergence_threshold=settings.divergence_threshold,
+        divergence_guard=settings.divergence_guard,
+        max_overshoot=settings.max_overshoot,
+    )
+
+
+def _barrier_every(plan: TrainingPlan) -> int:
+    """After how many epochs something is due that needs one model on all ranks; 0: never."""
+    looks = [hook for hook in plan.callbacks if not isinstance(hook, EarlyStop)]
+    if plan.eval_fn is not None or plan.best is not None or looks:
+        return 1
+    if plan.run_dir is not None or plan.checkpoint_fn is not None:
+        return plan.checkpoint_every
+    return 0
+
+
+def _averager(
+    plan: TrainingPlan, group: Group, parts: Assembly, outer_state: dict[str, Any]
+) -> ParameterAverager:
+    settings = plan.distributed
+    if settings.outer_optimizer is not None and outer_state:
+        settings.outer_optimizer.load_state_dict(outer_state)
+    return ParameterAverager(
+        parts.model,
+        group,
+        settings.backend,
+        optimizer=parts.optimizer if settings.average_optimizer_state else None,
+        outer=settings.outer_optimizer,
+    )
+
+
+def _loop(
+    plan: TrainingPlan,
+    worker: RankWorker,
+    averager: ParameterAverager,
+    gradient: SharedGradient | None,
+) -> PolicyLoop:
+    settings = plan.distributed
+    if settings.policy is Policy.AUTO:
+        return CadenceLoop(worker, averager, until_calibrated=True)
+    if settings.policy is Policy.SYNC:
+        assert gradient is not None  # noqa: S101 - made above for this policy
+        return SyncLoop(worker, gradient)
+    if settings.policy is Policy.ASYNC or settings.overlap:
+        return OverlappedLoop(worker, averager)
+    return CadenceLoop(worker, averager)
+
+
+def _chosen(
+    plan: TrainingPlan,
+    worker: RankWorker,
+    averager: ParameterAverager,
+    gradient: SharedGradient | None,
+) -> PolicyLoop:
+    """Choose a policy from what was measured; every rank has measured the same."""
+    state, config = worker.schedule, worker.config
+    predictions = predict(Cluster(ms=state.elche.ms, sync_ms=worker.least_comm_ms), config)
+    policy, reason = choose(predictions)
+    log.msg(f"  policy {policy}: {reason}")
+    settings = plan.distributed.having(policy=policy)
+    chosen = replace(plan, distributed=settings)
+    world_size, every = worker.group.world_size, config.barrier_every
+    worker.adopt(chosen, schedule_config(chosen, worker.parts, world_size, every))
+    return _loop(chosen, worker, averager, gradient)
+
+
+def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
+    """What must be the same on every rank."""
+    model, settings = parts.model, plan.distributed
+    facts: dict[str, object] = {}
+    for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in named:
+            facts[f"{kind} {name}"] = f"{list(tensor.shape)} {tensor.dtype}"
+    facts |= {
+        "the number of samples": parts.loader.num_samples,
+        "batch_size": parts.loader.batch_size,
+        "the number of batches": parts.loader.num_batches,
+        "num_epochs": plan.num_epochs,
+        "seed": plan.seed,
+        "accumulate": plan.accumulate,
+        "eval_fn": plan.eval_fn is not None,
+        "scheduler": plan.scheduler is not None,
+        "max_grad_norm": plan.max_grad_norm,
+        "autocast": str(plan.autocast),
+        "ema": plan.ema,
+        "deterministic": plan.deterministic,
+        "checkpoint_steps": plan.checkpoint_steps,
+        "checkpoint_every": plan.checkpoint_every,
+    }
+    plain = (f.name for f in settings.__dataclass_fields__.values() if f.name != "outer_optimizer")
+    return facts | {name: str(getattr(settings, name)) for name in plain}
+
+
+def _for_rank(plan: TrainingPlan, group: Group) -> TrainingPlan:
+    """Leave telling and writing to rank 0."""
+    if group.leads:
+        return plan
+    return replace(plan, monitor=None, live=None, run_dir=None, progress=False)
+
+
+@contextmanager
+def _quiet(group: Group) -> Iterator[None]:
+    """Let ranks above 0 say no more than warnings: rank 0 tells for all."""
+    if group.leads:
+        yield
+        return
+    before = log.verbosity()
+    log.set_verbosity(min(before, log.Verbosity.QUIET))
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)

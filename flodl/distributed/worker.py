@@ -1,0 +1,509 @@
+"""One rank at work: it trains single batches, keeps what it measures, and ends epochs with others.
+
+The order in which batches come, and when the ranks average, is the business of a
+:class:`~flodl.distributed.policy_loop.PolicyLoop`, which drives a :class:`RankWorker`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from flodl.distributed.epochs import EpochLogs, EpochShare, device_name, epoch_metrics
+from flodl.distributed.group import host_name
+from flodl.distributed.launching.launched import detect
+from flodl.distributed.planning.scheduler import initial_schedule, pass_barrier
+from flodl.distributed.planning.spans import insert
+from flodl.distributed.rank_parts import CountedRate, engine_of_rank, pacer_of_rank, rank_seed
+from flodl.distributed.rank_state import begin
+from flodl.distributed.stops import StopRequests
+from flodl.distributed.trail import RankTrail
+from flodl.errors import DivergedError
+from flodl.monitor.ledger import Account
+from flodl.train.callbacks import Hooks, TrainingRun
+from flodl.train.checkpoints import non_finite_parameters
+from flodl.train.closing import call_back, evaluate, model_metrics
+from flodl.train.metrics import recording_into
+from flodl.train.plan import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from torch import Tensor
+
+    from flodl.data import Batch
+    from flodl.distributed.group import Group
+    from flodl.distributed.planning.scheduler import ScheduleConfig, ScheduleState, WindowPlan
+    from flodl.distributed.planning.spans import Span, Spans
+    from flodl.distributed.sync import SharedGradient
+    from flodl.monitor import EpochMetrics
+    from flodl.monitor.ledger import TimeLedger
+    from flodl.train.assembly import Assembly
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.reporting import Reporter
+
+
+@final
+class RankWorker:
+    """What one rank of a training consists of.
+
+    Args:
+        plan: What to train.
+        group: The ranks.
+        config: How windows are cut; the same on all ranks.
+        parts: Model, optimizer, loader and the rest.
+        reporter: Tells those who watch; on rank 0.
+        ledger: Where the time goes.
+        history: Gets the metrics of every epoch.
+        gradient: Makes the gradients of a step those of all ranks, where steps may be shared.
+
+    Attributes:
+        schedule: Who trains what, as of now; the policies move it on.
+        versions: Averages taken.
+        aborts: Averages skipped.
+        least_comm_ms: What the cheapest average has cost.
+    """
+
+    schedule: ScheduleState
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        group: Group,
+        config: ScheduleConfig,
+        parts: Assembly,
+        reporter: Reporter,
+        ledger: TimeLedger,
+        history: list[EpochMetrics],
+        *,
+        gradient: SharedGradient | None = None,
+    ) -> None:
+        self.plan, self.group, self.config, self.parts = plan, group, config, parts
+        self.model, self._loader = parts.model, parts.loader
+        self.history, self._ledger, self._reporter = history, ledger, reporter
+        self.versions = self.aborts = 0
+        self.least_comm_ms = math.inf
+        self._gradient = gradient
+        self._local_step = self._begun = self._saved_at = 0
+        self._told = -1
+        self._comm_ms = self._wait_ms = 0.0
+        self.rate = CountedRate(plan, parts, config)
+        self.hooks = Hooks(plan.callbacks)
+        self.run = TrainingRun(parts.model, parts.optimizer, group.device, plan.num_epochs, history)
+        self._worker = Worker(
+            parts.model, parts.optimizer, group.device, group.rank, group.world_size
+        )
+        self._worker.steer(self.rate.steered)
+        self.engine = engine_of_rank(plan, parts, self.rate.steered, ledger, gradient)
+        self.rate.steered.drive(self.engine)
+        self.logs = EpochLogs(self.engine, on_device=group.device.type != "cpu")
+        self.pacer = pacer_of_rank(plan, group)
+        self.stops = StopRequests(self.run)
+        self._trail = RankTrail(plan, group, parts, config)
+
+    # --- The whole training --------------------------------------------------------------------
+
+    def begin(self) -> dict[str, Any]:
+        """Take the place where the training begins or goes on; collective.
+
+        Returns:
+            State of the outer optimizer, where a checkpoint had one.
+        """
+        plan, group = self.plan, self.group
+        # Not the number of the device: some launchers show each process one, as the first.
+        label = f"{host_name()}/{group.device.type}/{group.local_rank}"
+        found = begin(
+            plan,
+            self.parts,
+            group,
+            self.config,
+            initial_schedule(self.config, plan.distributed.relative_speeds(group.world_size)),
+            self.logs,
+            label=label,
+            before_epoch=self._prepare_epoch,
+        )
+        start = self._start = found.start
+        self.schedule, self._local_step = found.schedule, found.local_step
+        if start.generators is None:
+            torch.manual_seed(rank_seed(plan.seed, group.rank))
+        self.history.extend(start.state.history)
+        self._ledger.load(start.state.ledger)
+        self._begun = self.schedule.complete + (1 if start.position.step else 0)
+        self._saved_at = self.schedule.position
+        self._trail.begin(found, label)
+        self._reporter.introduce(self.model, self.engine.report(), start.state.records)
+        return found.outer
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Listen to signals and to recorded scalars, while batches are trained."""
+        with self.stops.interrupt, recording_into(self.logs):
+            self.tell_restart()
+            self.hooks.call("on_train_start", self.run)
+            self.logs.restart_clock()
+            yield
+
+    def tell_restart(self) -> None:
+        """Mark that the ranks were started again, where a launcher has done so."""
+        launched = detect(os.environ)
+        if launched is not None and launched.restart:
+            self.mark("restart", count=launched.restart)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to train, or somebody wanted to stop."""
+        return self.schedule.complete >= self.plan.num_epochs or self.stops.agreed
+
+    @property
+    def at_barrier(self) -> bool:
+        """Whether every batch before the barrier has been trained."""
+        return self.schedule.complete > self.schedule.barrier or self.stops.agreed
+
+    def adopt(self, plan: TrainingPlan, config: ScheduleConfig) -> None:
+        """Go on with another policy."""
+        self.plan, self.config = plan, config
+        barrier = config.barrier_from(self.schedule.complete)
+        self.schedule = replace(self.schedule, barrier=barrier)
+        self._trail.config = config
+
+    def end(self) -> None:
+        """Write the trained model; collective."""
+        self._trail.append_samples(self.schedule.position)
+        self._trail.save_final(self.history)
+        self.hooks.call("on_train_end", self.run)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.engine.close()
+        self._trail.close()
+        self._loader.close()
+        self._ledger.lap(Account.LOGGING)
+
+    def whereabouts(self) -> str:
+        """Say where the last good checkpoint is."""
+        return self._trail.whereabouts()
+
+    # --- Batches -------------------------------------------------------------------------------
+
+    def begin_window(self, plan: WindowPlan) -> None:
+        """Begin, on this rank, the epochs that a window reaches into."""
+        self.rate.follow(self.schedule.elche.counts)
+        self.begin_epochs(insert((), *plan.leases))
+
+    def begin_epochs(self, spans: Spans) -> None:
+        """Begin, on this rank, the epochs up to the last of these batches, of whatever rank."""
+        last = (spans[-1][1] - 1) // self.config.batches_per_epoch
+        while self._begun <= last:
+            epoch = self._begun
+            self._begun += 1
+            self.run.epoch, self.run.step = epoch, 0
+            self._prepare_epoch(epoch)
+            self.hooks.call("on_epoch_start", self.run)
+            self.mark("epoch_start", epoch=epoch)
+        if self._start.generators is not None:
+            self._start.rewind_generators()
+            self._start = replace(self._start, generators=None)
+
+    def batches(self, spans: Spans) -> Generator[tuple[int, Tensor, Batch]]:
+        """Load batches; yield the number of each, its sample numbers and itself."""
+        length = self.config.batches_per_epoch
+        for first_of_span, stop in spans:
+            start = first_of_span
+            while start < stop:
+                epoch, first = divmod(start, length)
+                last = min(stop - epoch * length, length)
+                delivered = self._loader.deliver(epoch, first, last)
+                for number, (rows, batch) in enumerate(delivered, start):
+                    yield number, rows, batch
+                start = epoch * length + last
+
+    def some_batches(self, numbers: Sequence[int]) -> Generator[tuple[int, Tensor, Batch]]:
+        """Load batches of one epoch that need not follow each other, as :meth:`batches` does."""
+        if not numbers:
+            return
+        length = self.config.batches_per_epoch
+        epoch = numbers[0] // length
+        within = [number - epoch * length for number in numbers]
+        delivered = self._loader.deliver_some(epoch, within)
+        for number, (rows, batch) in zip(numbers, delivered, strict=True):
+            yield number, rows, batch
+
+    def share_of_samples(
+        self, span: Span, ratios: tuple[float, ...]
+    ) -> tuple[int, Tensor, Batch, int] | None:
+        """Load this rank's part of the samples of some batches, cut by ratios.
+
+        Returns:
+            Number of the first batch, sample numbers, the batch, and how many samples the ranks
+            before this one have; None where this rank has none.
+        """
+        length, rank = self.config.batches_per_epoch, self.group.rank
+        epoch, first = divmod(span[0], length)
+        rows = torch.cat(
+            [self._loader.rows(epoch, number - epoch * length) for number in range(*span)]
+        )
+        edges = [
+            round(len(rows) * sum(ratios[:upto]) / sum(ratios)) for upto in range(len(ratios) + 1)
+        ]
+        start, stop = edges[rank], edges[rank + 1]
+        if start == stop:
+            return None
+        offset = first * self._loader.batch_size
+        batch = self._loader.deliver_samples(epoch, offset + start, offset + stop)
+        return span[0], rows[start:stop], batch, start
+
+    def train(
+        self,
+        number: int,
+        rows: Tensor,
+        batch: Batch,
+        position: int,
+        *,
+        skip: int = 0,
+        parts: int = 1,
+        closes: bool = True,
+    ) -> float:
+        """Train on one batch.
+
+        Args:
+            number: Of the batch, through all epochs.
+            rows: Its sample numbers.
+            batch: On the device.
+            position: Where in the learning-rate schedule.
+            skip: Samples of the batch that belong to ranks before this one.
+            parts: As for the ``step`` of a step engine.
+            closes: Likewise.
+
+        Returns:
+            Milliseconds since the end of the batch before, without waiting for other ranks.
+        """
+        epoch, within = divmod(number, self.config.batches_per_epoch)
+        known, engine, samples = self.logs.of(epoch), self.engine, len(rows)
+        self._ledger.lap(Account.DATA)
+        self.set_busy(True)
+        engine.global_step = position // self.plan.accumulate
+        known.losses.expect(samples)
+        try:
+            engine.step(batch, known.losses, parts=parts, closes=closes)
+        except Exception as error:
+            error.add_note(f"in epoch {epoch}, batch {within} (both counted from 0)")
+            raise
+        place = within * self._loader.batch_size + skip
+        self._trail.samples.trained_samples(epoch, place, position, rows)
+        self._local_step += 1
+        known.batches += 1
+        known.samples += samples
+        self._look_up(epoch, position)
+        gradient = self._gradient
+        shares = closes and gradient is not None and gradient.is_attached
+        ms = gradient.busy_ms if shares and gradient is not None else self.pacer.end_batch()
+        known.busy_ms += ms
+        self.set_busy(False)
+        return ms
+
+    def follow(self, position: int) -> None:
+        """Take a shared step without a batch of one's own."""
+        self.engine.global_step = position // self.plan.accumulate
+        self.engine.follow()
+
+    def set_busy(self, busy: bool) -> None:
+        """Tell the timeline when this rank computes and when it does not."""
+        timeline = self.plan.timeline
+        if timeline is not None:
+            (timeline.busy.begin if busy else timeline.busy.end)()
+
+    @torch.no_grad()
+    def repair_optimizer(self) -> None:
+        """Forget what the optimizer remembers of steps whose values were not finite."""
+        for kept in self.parts.optimizer.state.values():
+            for value in kept.values():
+                if isinstance(value, torch.Tensor) and not value.isfinite().all():
+                    value.zero_()
+
+    def rate_limit(self, position: int) -> int:
+        """Keep a position inside of the training, for schedules that know its length."""
+        return min(position, self.config.epochs * self.config.batches_per_epoch - 1)
+
+    def book(self, account: Account) -> None:
+        """Book the time since the last booking."""
+        self._ledger.lap(account)
+
+    def spent(self, comm_ms: float, wait_ms: float) -> None:
+        """Note what an exchange cost, and how long this rank waited, for the epoch's metrics."""
+        self.least_comm_ms = min(self.least_comm_ms, comm_ms)
+        self._comm_ms += comm_ms
+        self._wait_ms += wait_ms
+
+    def _look_up(self, epoch: int, position: int) -> None:
+        """Tell those who want to hear of steps."""
+        run, reporter = self.run, self._reporter
+        run.global_step = position // self.plan.accumulate
+        run.step += 1
+        if self.hooks.watches_steps:
+            run.loss = self.logs.of(epoch).losses.latest
+            self.hooks.call("on_step_end", run)
+        if not self.group.leads:
+            return
+        length = self.config.batches_per_epoch
+        if epoch > self._told:
+            if self._told >= 0:
+                reporter.end_steps()
+            self._told = epoch
+            known = self.logs.of(epoch)
+            reporter.begin_epoch(
+                epoch,
+                steps=length,
+                done=0,
+                first_step=self._local_step - 1,
+                losses=known.losses,
+                scalars=known.scalars,
+            )
+        elif reporter.is_due:
+            reporter.tick(max(0, min(position - epoch * length, length)))
+
+    def _prepare_epoch(self, epoch: int) -> None:
+        if self.plan.epoch_fn is None:
+            return
+        worker = self._worker
+        worker.current_epoch, worker.current_version = epoch, self.versions
+        worker.local_step = self._local_step
+        try:
+            self.plan.epoch_fn(epoch, worker)
+        except Exception as error:
+            error.add_note(f"in epoch_fn before epoch {epoch} (counted from 0)")
+            raise
+
+    def mark(self, kind: str, **fields: object) -> None:
+        """Record an event in the timeline, where there is one."""
+        if self.plan.timeline is not None:
+            self.plan.timeline.event(kind, **fields)
+
+    # --- The end of an epoch -------------------------------------------------------------------
+
+    def complete_epoch(self, epoch: int, *, averaged: bool) -> None:
+        """Put the measurements of an epoch together, evaluate and tell; collective.
+
+        Args:
+            epoch: Every batch of it has been trained, by somebody.
+            averaged: The model is the average of all ranks now, so it may be evaluated.
+        """
+        group, elche = self.group, self.schedule.elche
+        self._ledger.lap(Account.LOGGING)
+        if group.leads and self._told == epoch:
+            self._reporter.end_steps()
+        known, epoch_ms = self.logs.take(epoch)
+        known.comm_ms, known.wait_ms = self._comm_ms, self._wait_ms
+        self._comm_ms = self._wait_ms = 0.0
+        shares = group.gather_objects(
+            EpochShare(
+                state=known.state(),
+                device=device_name(group.device, group.rank),
+                epoch_ms=epoch_ms,
+                metrics=model_metrics(self.model),
+            )
+        )
+        self._ledger.lap(Account.SYNC)
+        metrics = epoch_metrics(
+            epoch,
+            shares,
+            anchor=elche.anchor,
+            counts=elche.counts,
+            evaluated=self._evaluated(epoch) if averaged else {},
+        )
+        self._ledger.lap(Account.EVALUATION)
+        self.hooks.call("on_epoch_end", self.run, metrics)
+        self.history.append(metrics)
+        self._trail.append_samples(self.schedule.position)
+        if averaged:
+            self._trail.keep_best(self.schedule, self.history)
+        self.mark("epoch_end", epoch=epoch, loss=metrics.avg_loss)
+        if group.leads:
+            self._report(metrics)
+        self.stops.agree(group.gather_objects(self.run.stopped))
+        self.logs.restart_clock()
+
+    def _evaluated(self, epoch: int) -> dict[str, float]:
+        """Evaluate on rank 0, for all."""
+        broken = non_finite_parameters(self.model)
+        if broken:
+            raise DivergedError(
+                f"{', '.join(broken[:3])}{' and more' if broken[3:] else ''} hold values that are "
+                f"not finite after epoch {epoch} (counted from 0)",
+                epoch=epoch,
+                step=self.config.batches_per_epoch - 1,
+            )
+        found: dict[str, float] | None = None
+        if self.group.leads:
+            found = evaluate(self.plan.eval_fn, self.model, self._trail.averaged(), epoch)
+        return self.group.broadcast_object(found)
+
+    def _report(self, metrics: EpochMetrics) -> None:
+        """Tell everyone about a finished epoch; on rank 0."""
+        self._reporter.tell_facts(self.engine.report())
+        self._reporter.end_epoch(metrics)
+        told = self.plan.metrics_fn
+        if told is not None and call_back("metrics_fn", metrics.epoch, told, metrics) is False:
+            self.run.stop("metrics_fn returned False")
+
+    def barrier(self) -> None:
+        """Do what is due where all ranks have one model, and go on; collective."""
+        epochs, plan = self.schedule.complete, self.plan
+        if epochs % plan.checkpoint_every == 0 or self.ended:
+            self.save()
+            if plan.checkpoint_fn is not None and self.group.leads and epochs:
+                call_back("checkpoint_fn", epochs - 1, plan.checkpoint_fn, epochs, self.model)
+        # What rank 0 does alone may take long, and the next exchange waits only so long.
+        self.group.barrier()
+        self._ledger.lap(Account.CHECKPOINT)
+        self.schedule = pass_barrier(self.schedule, self.config)
+        self.logs.restart_clock()
+
+    def checkpoint_due(self) -> bool:
+        """Whether ``checkpoint_steps`` batches have been consumed since the last checkpoint."""
+        if self.plan.checkpoint_steps is None:
+            return False
+        every = self.plan.checkpoint_steps * self.plan.accumulate
+        return self.schedule.position // every > self._saved_at // every
+
+    def keep_if_due(self) -> None:
+        """Keep a checkpoint in the midst of an epoch, where one is due; collective."""
+        if self.checkpoint_due():
+            self.save()
+
+    def stop_if_requested(self) -> None:
+        """Leave where a rank was asked to, with a checkpoint; collective.
+
+        Raises:
+            KeyboardInterrupt: On Ctrl-C.
+            Terminated: On SIGTERM.
+        """
+        if self.stops.interrupted_by is None:
+            return
+        if not non_finite_parameters(self.model):
+            self.save()
+        state = self.schedule
+        where = self.whereabouts() if self.group.leads else "rank 0 knows where the checkpoint is"
+        self.stops.leave(
+            f"stopped after {state.complete} complete epochs, {state.position} batches of all "
+            f"ranks; {where}"
+        )
+
+    def save(self) -> None:
+        """Keep the state of all ranks in the run directory; collective."""
+        self._saved_at = self.schedule.position
+        written = self._trail.save(
+            self.schedule,
+            self.logs,
+            local_step=self._local_step,
+            history=self.history,
+            records=self._reporter.records(),
+            time_ledger=self._ledger.state_dict(),
+        )
+        if written is not None:
+            self.hooks.call("on_checkpoint", self.run, written)
+        self._ledger.lap(Account.CHECKPOINT)

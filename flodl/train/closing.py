@@ -1,0 +1,91 @@
+"""What happens between two epochs: evaluating, and calling back into the user's program."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flodl import log
+from flodl.errors import DivergedError
+from flodl.train.interrupt import Terminated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor, nn
+
+    from flodl.train.run_directory import EndState
+
+
+def model_metrics(model: nn.Module) -> dict[str, float]:
+    """Close the epoch of a model that observes itself, and take what it recorded."""
+    end_epoch = getattr(model, "end_epoch", None)
+    if callable(end_epoch):
+        end_epoch()
+    latest = getattr(model, "latest_metrics", None)
+    return {name: float(value) for name, value in latest()} if callable(latest) else {}
+
+
+def evaluate(
+    eval_fn: Callable[[Any], Mapping[str, float | Tensor]] | None,
+    model: nn.Module,
+    averaged: AbstractContextManager[None],
+    epoch: int,
+) -> dict[str, float]:
+    """Call ``eval_fn`` in eval mode, without gradients and with the averaged weights.
+
+    Raises:
+        TypeError: It did not return a mapping.
+    """
+    if eval_fn is None:
+        return {}
+    try:
+        with _eval_mode(model), torch.no_grad(), averaged:
+            values = eval_fn(model)
+            if not isinstance(values, Mapping):
+                raise TypeError(
+                    f"eval_fn returned a {type(values).__name__}; "
+                    "return a mapping such as {'accuracy': 0.9}"
+                )
+            return {str(name): float(value) for name, value in values.items()}
+    except Exception as error:
+        error.add_note(f"in eval_fn after epoch {epoch} (counted from 0)")
+        raise
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        # One by one: a part that its owner keeps in eval mode stays there.
+        for module, training in modes:
+            module.training = training
+
+
+def call_back(name: str, epoch: int, callback: Callable[..., Any], *args: object) -> Any:
+    """Call back into the user's program; what it raises is reported and goes no further."""
+    try:
+        return callback(*args)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        log.warning(
+            f"{name} failed in epoch {epoch} and training goes on: "
+            f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+        )
+        log.debug(traceback.format_exc().rstrip())
+        return None
+
+
+def end_state(error: BaseException) -> EndState:
+    """Say how a training ends that this error ends."""
+    if isinstance(error, KeyboardInterrupt | Terminated):
+        return "interrupted"
+    return "diverged" if isinstance(error, DivergedError) else "failed"
