@@ -1,0 +1,126 @@
+"""Modes whose loop belongs to the framework: one device alone, and every policy × backend."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, final
+
+from flodl.ddp_bench.records import EpochRow
+from flodl.ddp_bench.stage import (
+    ModelFactory,
+    OptimizerFactory,
+    ScheduleFactory,
+    Stage,
+    TrainStep,
+)
+from flodl.distributed.config import Policy
+from flodl.distributed.pace import Pacer
+from flodl.train import Callback, Trainer
+
+if TYPE_CHECKING:
+    from flodl.monitor import EpochMetrics
+    from flodl.train import TrainerBuilder, TrainingRun
+
+
+def train_solo(stage: Stage) -> None:
+    """Train on one device, at the pace that is declared for the rank of that number."""
+    number = stage.cell.solo or 0
+    ms, speed = stage.cell.simulated(number)
+    pace = _Paced(Pacer(stage.group.device, batch_ms=ms, speed=speed))
+    builder = _described(stage).device(stage.group.device).ddp({"ranks": 1})
+    if stage.cell.simulates:
+        builder.callbacks(pace)
+    builder.run()
+
+
+def train_ranks(stage: Stage) -> None:
+    """Train on the ranks that were launched, as policy and backend say."""
+    _described(stage).ddp(stage.cell.rank_settings()).run()
+
+
+def _described(stage: Stage) -> TrainerBuilder:
+    cell, task = stage.cell, stage.task
+    builder = (
+        Trainer.builder(
+            ModelFactory(task.name),
+            OptimizerFactory(task.name, cell.lr),
+            TrainStep(task.name, stage.data.mirrored),
+        )
+        .dataset(stage.data.train)
+        .batch_size(cell.batch_size)
+        .num_epochs(cell.epochs)
+        .seed(cell.seed)
+        .loader_options(drop_last=True)
+        # The baselines of torch know no other.
+        .engine("eager")
+        # Makes every epoch end at an average; the callback then evaluates on all ranks at once.
+        .eval_fn(lambda _: {})
+        .callbacks(_Observer(stage))
+        .timeline(stage.timeline)
+        .progress(False)
+    )
+    if task.schedule is not None:
+        builder.scheduler(ScheduleFactory(task.name, cell.lr, stage.batches * cell.epochs))
+    if cell.max_grad_norm is not None:
+        builder.max_grad_norm(cell.max_grad_norm)
+    if cell.monitor is not None and stage.group.leads:
+        builder.live(cell.monitor)
+    return builder
+
+
+@final
+class _Observer(Callback):
+    """Evaluates after every epoch, and makes a row of what was measured."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._began = 0.0
+
+    def on_epoch_start(self, run: TrainingRun) -> None:  # noqa: ARG002
+        """The clock of the training runs from here, the same in every mode."""
+        self._began = time.perf_counter()
+
+    def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:
+        """Judge the model, on all ranks; tell it, on the first."""
+        stage, train_ms = self._stage, (time.perf_counter() - self._began) * 1000
+        figure = stage.evaluate(run.model)
+        if stage.group.leads:
+            stage.tell(_row(metrics, train_ms, figure, stage))
+            stage.keep(metrics.epoch + 1, run.model)
+
+
+def _row(metrics: EpochMetrics, train_ms: float, figure: float, stage: Stage) -> EpochRow:
+    several = bool(metrics.per_rank)
+    busy = tuple(rank.busy_ms for rank in metrics.per_rank)
+    # One batch of every rank per step; there are no windows that could have a length.
+    stepwise = several and stage.cell.rank_settings().policy is Policy.SYNC
+    return EpochRow(
+        epoch=metrics.epoch,
+        loss=metrics.avg_loss,
+        eval=figure,
+        train_ms=train_ms,
+        eval_ms=stage.evaluate.ms,
+        k=1 if stepwise else metrics.anchor or 0,
+        counts=(1,) * len(busy) if stepwise else metrics.counts,
+        batches=tuple(rank.batches for rank in metrics.per_rank) or (stage.batches,),
+        busy_ms=busy or None,
+        comm_ms=metrics.comm_ms if several else None,
+        wait_ms=metrics.wait_ms if several else None,
+        scalars=dict(metrics.scalars),
+    )
+
+
+@final
+class _Paced(Callback):
+    """Makes every step last as long as declared."""
+
+    def __init__(self, pacer: Pacer) -> None:
+        self._pacer = pacer
+
+    def on_epoch_start(self, run: TrainingRun) -> None:  # noqa: ARG002
+        """The first step begins."""
+        self._pacer.begin()
+
+    def on_step_end(self, run: TrainingRun) -> None:  # noqa: ARG002
+        """Wait for the rest of the step."""
+        self._pacer.end_batch()

@@ -1,0 +1,69 @@
+"""One figure for a model: the whole test set, shared out over the ranks."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from flodl.ddp_bench.data import BenchData, prepare
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from flodl.ddp_bench.models import Task
+    from flodl.distributed.group import Group
+
+_BATCH = 256
+
+
+@final
+class Evaluation:
+    """Judges a model on the whole test set; all ranks call it together.
+
+    Every rank takes each W-th sample, and the sums of all are added up: the figure does not depend
+    on the number of ranks.
+
+    Attributes:
+        samples: Samples of all ranks in the latest evaluation.
+        ms: Duration of the latest.
+        total_ms: Duration of all so far.
+    """
+
+    def __init__(self, task: Task, data: BenchData, group: Group, device: torch.device) -> None:
+        self._task, self._group = task, group
+        inputs, targets = data.test.tensors
+        mine = slice(group.rank, None, group.world_size)
+        self._inputs, self._targets = inputs[mine].to(device), targets[mine].to(device)
+        self.samples = 0
+        self.ms = self.total_ms = 0.0
+
+    def __call__(self, model: nn.Module) -> float:
+        """Return the figure; the model keeps its modes and gets no gradients."""
+        began = time.perf_counter()
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            with torch.no_grad():
+                total, count = self._sums(model)
+        finally:
+            for module, training in modes:
+                module.training = training
+        rows = self._group.gather([total, count, len(self._inputs)])
+        self.samples = int(sum(row[2] for row in rows))
+        self.ms = (time.perf_counter() - began) * 1000
+        self.total_ms += self.ms
+        return sum(row[0] for row in rows) / sum(row[1] for row in rows)
+
+    def _sums(self, model: nn.Module) -> tuple[float, float]:
+        terms = self._task.judgement.terms
+        total = torch.zeros((), dtype=torch.float64, device=self._inputs.device)
+        count = 0
+        parts = (torch.split(one, _BATCH) for one in (self._inputs, self._targets))
+        for inputs, targets in zip(*parts, strict=True):
+            ready, wanted = prepare(self._task, inputs, targets)
+            part, size = terms(model(ready), wanted)
+            total += part
+            count += size
+        return float(total), float(count)

@@ -1,0 +1,13 @@
+"""The models that are trained, one file per family."""
+
+from flodl.ddp_bench.models.autoencoder import CONV_AE
+from flodl.ddp_bench.models.classifiers import LENET, LOGISTIC, MLP
+from flodl.ddp_bench.models.resnet import RESNET, RESNET_GRAPH
+from flodl.ddp_bench.models.task import Task as Task
+from flodl.ddp_bench.models.text import CHAR_RNN, GPT_NANO
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (LOGISTIC, MLP, LENET, RESNET, RESNET_GRAPH, CHAR_RNN, GPT_NANO, CONV_AE)
+}
+"""All of them by name, the cheap ones first."""

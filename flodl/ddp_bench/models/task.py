@@ -1,0 +1,89 @@
+"""What it takes to train a model and to judge it, whoever carries out the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from flodl.nn.schedule import Scheduler
+
+DataName: TypeAlias = Literal["mnist", "cifar10", "shakespeare"]
+
+Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""``(model, output, target) -> loss``; the model, so that it can record something."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """How an evaluation comes to its one figure: a sum over the whole test set ÷ a count."""
+
+    name: str
+    higher_is_better: bool
+    terms: Callable[[Tensor, Tensor], tuple[Tensor, int]]
+    """``(output, target) -> (sum, count)`` of one batch."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One model with everything that belongs to it.
+
+    Every function is one of a module, so that a task can travel to another process.
+    """
+
+    name: str
+    data: DataName
+    build: Callable[[], nn.Module]
+    """Makes the model on the CPU, from torch's generator."""
+    loss: Loss
+    judgement: Judgement
+    lr: float
+    optimizer: Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
+    schedule: Callable[[float, int], Scheduler] | None = None
+    """``(lr, batches of the whole training) -> schedule``."""
+    epochs: int
+    reference: float | None = None
+    """Published figure on the real data set with the default settings."""
+    own_target: bool = False
+    """The target is the input itself."""
+    augment: bool = False
+    """Crop and flip every training image at random."""
+
+
+def adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    """Make an Adam with its usual settings."""
+    return torch.optim.Adam(parameters, lr=lr)
+
+
+def classification(model: nn.Module, output: Tensor, target: Tensor) -> Tensor:  # noqa: ARG001
+    """Cross entropy of classes, logits ``[B, C]``, or of every character, ``[B, T, C]``."""
+    return cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def reconstruction(model: nn.Module, output: Tensor, target: Tensor) -> Tensor:  # noqa: ARG001
+    """Mean squared error per pixel."""
+    return mse_loss(output, target)
+
+
+def _hits(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
+    return (output.argmax(dim=-1) == target).sum(), target.numel()
+
+
+def _summed_cross_entropy(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
+    total = cross_entropy(output.flatten(0, -2), target.flatten(), reduction="sum")
+    return total, target.numel()
+
+
+def _summed_squares(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
+    return mse_loss(output, target, reduction="sum"), target.numel()
+
+
+ACCURACY = Judgement(name="accuracy", higher_is_better=True, terms=_hits)
+CHARACTER_LOSS = Judgement(name="test loss", higher_is_better=False, terms=_summed_cross_entropy)
+SQUARED_ERROR = Judgement(name="mse", higher_is_better=False, terms=_summed_squares)

@@ -1,0 +1,182 @@
+"""What somebody asks of the benchmark, and the runs that follow from it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from flodl.data.download import fetch
+from flodl.ddp_bench.cell import MODES, Cell, is_mode, starting_rate
+from flodl.ddp_bench.data import Source, missing_files, offline_message
+from flodl.ddp_bench.models import TASKS
+from flodl.distributed.config import DdpRunConfig
+from flodl.distributed.launching.environments import usable_gpus
+from flodl.distributed.launching.launched import detect
+from flodl.errors import DataError
+from flodl.log import warning
+
+if TYPE_CHECKING:
+    from flodl.ddp_bench.models.task import DataName
+
+ALL = "all"
+_RANKS_WITHOUT_GPUS = 2
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """Which models to train in which modes, and with what; None is the default of the model."""
+
+    models: tuple[str, ...]
+    modes: tuple[str, ...]
+    output: Path = Path("runs")
+    data_dir: Path = Path("data")
+    source: Source = "real"
+    offline: bool = False
+    epochs: int | None = None
+    batches: int | None = None
+    batch_size: int = 64
+    lr: float | None = None
+    lr_scale: float | None = None
+    seed: int = 42
+    seeds: int = 1
+    ranks: int | None = None
+    ddp: DdpRunConfig = field(default_factory=DdpRunConfig)
+    max_grad_norm: float | None = None
+    checkpoint_every: int | None = None
+    keep_timelines: bool = False
+    monitor: int | None = None
+    launch: tuple[tuple[str, str], ...] = ()
+
+
+def chosen(words: Iterable[str], known: Sequence[str], what: str) -> tuple[str, ...]:
+    """Return the names that were asked for, in the order of ``known``.
+
+    Raises:
+        ValueError: There is no such name.
+    """
+    wanted = list(words)
+    if ALL in wanted:
+        return tuple(known)
+    for word in wanted:
+        if word not in known and not (what == "mode" and is_mode(word)):
+            raise ValueError(f"no {what} `{word}`: use {ALL}, or some of {', '.join(known)}")
+    return tuple(dict.fromkeys(wanted))
+
+
+def cells_of(request: Request) -> list[Cell]:
+    """Return the runs that were asked for, model by model.
+
+    Raises:
+        ValueError: A name is unknown, or a setting does not fit the number of ranks.
+    """
+    models = chosen(request.models, tuple(TASKS), "model")
+    modes = chosen(request.modes, MODES, "mode")
+    ranks = ranks_of(request)
+    request.ddp.check_world(ranks)
+    for name in ("epochs", "batches", "batch_size", "seeds"):
+        value = getattr(request, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value}: it must be at least 1")
+    cells = [
+        _cell(request, model, mode, seed, ranks)
+        for model in models
+        for mode in modes
+        for seed in range(request.seed, request.seed + request.seeds)
+    ]
+    _check_nodes(request, cells)
+    _check_devices(ranks, cells)
+    if request.lr_scale is not None and any(cell.rate_factor > 1 for cell in cells):
+        factor = max(cell.rate_factor for cell in cells)
+        warning(
+            f"--lr-scale {request.lr_scale:g} comes on top of the factor {factor:g} that "
+            f"lr_scale_ratio gives {ranks} ranks; --lr-scale-ratio 0 leaves that one out"
+        )
+    return cells
+
+
+def ranks_of(request: Request) -> int:
+    """Return the number of ranks: as launched, as asked for, or as this machine suggests."""
+    launched = detect(os.environ)
+    if launched is not None:
+        return launched.world_size
+    if request.ranks is not None:
+        return request.ranks
+    for declared in (request.ddp.simulate_ms, request.ddp.simulate_speed):
+        if declared is not None:
+            return len(declared)
+    gpus = len(usable_gpus())
+    return gpus if gpus > 1 else _RANKS_WITHOUT_GPUS
+
+
+def ensure_data(request: Request) -> None:
+    """Have the real data sets before anything is started.
+
+    Raises:
+        DataError: They are not there and must not, or cannot, be downloaded.
+    """
+    if request.source != "real":
+        return
+    names: list[DataName] = list(
+        dict.fromkeys(TASKS[model].data for model in chosen(request.models, tuple(TASKS), "model"))
+    )
+    absent = missing_files(names, request.data_dir)
+    if absent and request.offline:
+        raise DataError(offline_message(absent))
+    for file, path in absent:
+        fetch(file, path.parent)
+
+
+def _cell(request: Request, model: str, mode: str, seed: int, ranks: int) -> Cell:
+    task = TASKS[model]
+    epochs = request.epochs or task.epochs
+    folder = request.output / model / mode
+    if request.seeds > 1:
+        folder /= f"seed-{seed}"
+    return Cell(
+        model=model,
+        mode=mode,
+        folder=str(folder),
+        epochs=epochs,
+        lr=starting_rate(task, epochs, request.lr, request.lr_scale),
+        ddp=request.ddp,
+        batches=request.batches,
+        batch_size=request.batch_size,
+        lr_scale=request.lr_scale,
+        seed=seed,
+        source=request.source,
+        data_dir=str(request.data_dir),
+        offline=request.offline,
+        ranks=ranks,
+        max_grad_norm=request.max_grad_norm,
+        checkpoint_every=request.checkpoint_every,
+        keep_timelines=request.keep_timelines,
+        monitor=request.monitor,
+        launch=request.launch,
+    )
+
+
+def _check_nodes(request: Request, cells: Sequence[Cell]) -> None:
+    nodes = dict(request.launch).get("nodes", "1")
+    several = [cell for cell in cells if cell.solo is None]
+    if nodes in ("", "1") or not several or detect(os.environ) is not None:
+        return
+    meeting = dict(request.launch).get("rdzv") or "HOST:29400"
+    raise ValueError(
+        f"nodes={nodes}: the ranks of several machines are started by torchrun; on each of them: "
+        f"torchrun --nnodes={nodes} --nproc-per-node={cells[0].ranks} --rdzv-backend=c10d "
+        f"--rdzv-endpoint={meeting} -m flodl.ddp_bench …"
+    )
+
+
+def _check_devices(ranks: int, cells: Sequence[Cell]) -> None:
+    """Ranks that cannot all have a GPU would fail one by one; say so before anything starts."""
+    gpus = len(usable_gpus())
+    if 0 < gpus < ranks and detect(os.environ) is None and any(c.solo is None for c in cells):
+        raise ValueError(
+            f"{ranks} ranks and {gpus} usable GPUs: each rank needs one of its own; use --ranks "
+            f"{gpus}, or let all ranks use the processor with CUDA_VISIBLE_DEVICES= (empty)"
+        )

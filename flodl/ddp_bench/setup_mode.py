@@ -1,0 +1,118 @@
+"""The mode ``sync``: a plain loop over the same batches on every rank, around ``Trainer.setup``."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from flodl.data import DataLoader
+from flodl.ddp_bench.data import prepare
+from flodl.ddp_bench.records import EpochRow
+from flodl.ddp_bench.stage import OptimizerFactory, ScheduleFactory, Stage
+from flodl.distributed.config import DdpConfig
+from flodl.train import Trainer
+from flodl.train.closing import model_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from flodl.train import TrainingSetup
+
+_PACE = "FLODL_SIM_MS"
+
+
+def train_setup(stage: Stage) -> None:
+    """Train; each batch of the common order is computed by all ranks together."""
+    cell, task, group = stage.cell, stage.task, stage.group
+    with _declared_pace(stage):
+        setup = Trainer.setup_with(
+            stage.build(),
+            None,
+            OptimizerFactory(task.name, cell.lr),
+            DdpConfig(
+                speed_hint=cell.ddp.speed_hint,
+                overhead_target=cell.ddp.overhead_target,
+                max_anchor=cell.ddp.max_anchor,
+                max_grad_norm=cell.max_grad_norm,
+                average_optimizer_state=cell.ddp.average_optimizer_state,
+                timeline=stage.timeline,
+            ),
+        )
+        if task.schedule is not None:
+            batches = stage.batches * cell.epochs
+            setup.set_scheduler(ScheduleFactory(task.name, cell.lr, batches)(group.world_size))
+        loader = DataLoader(stage.data.train, cell.batch_size, device=group.device, seed=cell.seed)
+        for epoch in range(cell.epochs):
+            _epoch(stage, setup, loader, epoch)
+
+
+def _epoch(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -> None:
+    stage.timeline.event("epoch_start", epoch=epoch)
+    setup.model.train()
+    began = time.perf_counter()
+    total = _steps(stage, setup, loader, epoch)
+    loss = float(total) / stage.batches  # waits for the device
+    train_ms = (time.perf_counter() - began) * 1000
+    stage.timeline.event("epoch_end", epoch=epoch, loss=loss)
+    observed = model_metrics(setup.model)
+    figure = stage.evaluate(setup.model)
+    if stage.group.leads:
+        row = EpochRow(
+            epoch=epoch,
+            loss=loss,
+            eval=figure,
+            train_ms=train_ms,
+            eval_ms=stage.evaluate.ms,
+            k=1,
+            counts=(1,) * stage.group.world_size,
+            batches=(stage.batches,) * stage.group.world_size,
+            scalars=observed
+            | {f"share {rank}": part for rank, part in enumerate(setup.chunk_ratios)},
+        )
+        stage.tell(row)
+        stage.keep(epoch + 1, setup.model)
+
+
+def _steps(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -> Tensor:
+    """Train the batches of an epoch; return the sum of their losses."""
+    cell, task = stage.cell, stage.task
+    # The ranks must see the same images, so they draw the same crops.
+    crops = torch.Generator().manual_seed((cell.seed << 16) + epoch)
+    total = torch.zeros((), device=stage.group.device)
+    for batch in loader.epoch(epoch):
+        inputs, target = prepare(
+            task,
+            batch["input"],
+            batch["target"],
+            mirrored=stage.data.mirrored,
+            training=True,
+            generator=crops,
+        )
+        loss = task.loss(setup.model, setup.model(inputs), target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        setup.step()
+        total += loss.detach()
+    return total
+
+
+@contextmanager
+def _declared_pace(stage: Stage) -> Iterator[None]:
+    """Tell the set-up how long the batches of each rank are to take."""
+    declared, before = stage.cell.ddp.simulate_ms, os.environ.get(_PACE)
+    if declared is None:
+        yield
+        return
+    os.environ[_PACE] = ",".join(f"{ms:g}" for ms in declared)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PACE]
+        else:
+            os.environ[_PACE] = before

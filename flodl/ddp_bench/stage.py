@@ -1,0 +1,116 @@
+"""What every way of training is given, and the parts they make alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from flodl.ddp_bench.data import prepare
+from flodl.ddp_bench.models import TASKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+    from flodl.data import Batch
+    from flodl.ddp_bench.cell import Cell
+    from flodl.ddp_bench.data import BenchData
+    from flodl.ddp_bench.evaluation import Evaluation
+    from flodl.ddp_bench.models import Task
+    from flodl.ddp_bench.records import EpochRow
+    from flodl.distributed.group import Group
+    from flodl.monitor.timeline import Timeline
+    from flodl.train.rate import Schedule
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One run that is about to be trained, on one of its ranks."""
+
+    cell: Cell
+    data: BenchData
+    group: Group
+    """Those who train it."""
+    evaluate: Evaluation
+    timeline: Timeline
+    tell: Callable[[EpochRow], None]
+    """Takes the row of every finished epoch, on rank 0."""
+    keep: Callable[[int, nn.Module], None]
+    """Takes the number of finished epochs and the model, on rank 0; keeps the model if due."""
+
+    @property
+    def task(self) -> Task:
+        """The model and what belongs to it."""
+        return self.cell.task
+
+    @property
+    def batches(self) -> int:
+        """Batches of an epoch, of all ranks together."""
+        return len(self.data.train) // self.cell.batch_size
+
+    def build(self) -> nn.Module:
+        """Make the model on the device, the same on every rank."""
+        torch.manual_seed(self.cell.seed)
+        return self.task.build().to(self.group.device)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ModelFactory:
+    """``(device) -> module``, by the name of a task."""
+
+    model: str
+
+    def __call__(self, device: torch.device) -> nn.Module:
+        """Make the model."""
+        return TASKS[self.model].build().to(device)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OptimizerFactory:
+    """``(parameters) -> optimizer``, by the name of a task."""
+
+    model: str
+    lr: float
+
+    def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Make the optimizer."""
+        return TASKS[self.model].optimizer(parameters, self.lr)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ScheduleFactory:
+    """``(world_size) -> schedule`` over the batches of all ranks, by the name of a task."""
+
+    model: str
+    lr: float
+    batches: int
+
+    def __call__(self, world_size: int) -> Schedule:  # noqa: ARG002 - positions count all ranks
+        """Make the schedule."""
+        make = TASKS[self.model].schedule
+        assert make is not None  # noqa: S101 - asked for only where there is one
+        return make(self.lr, self.batches)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrainStep:
+    """``(model, batch) -> loss``, by the name of a task."""
+
+    model: str
+    mirrored: bool
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Compute the loss of one batch."""
+        task = TASKS[self.model]
+        inputs, target = prepare(
+            task, batch["input"], batch["target"], mirrored=self.mirrored, training=True
+        )
+        return task.loss(model, model(inputs), target)

@@ -1,0 +1,199 @@
+"""Runs read back from their folders, and put together by model and mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import final
+
+from flodl.ddp_bench.analyze import Verdict, efficiency, ideal_time, verdict
+from flodl.ddp_bench.cell import MODES
+from flodl.ddp_bench.models import TASKS
+from flodl.ddp_bench.records import LOG, TIMELINE, RunRecord, is_complete, read_run, run_folders
+from flodl.errors import DataError
+from flodl.monitor import Timeline
+
+ALONE = "solo-0"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FiledRun:
+    """A complete run with its timeline, where that can be read."""
+
+    folder: Path
+    record: RunRecord
+    timeline: Timeline | None
+
+    @property
+    def title(self) -> str:
+        """Name it in a report of many."""
+        return f"{self.record.model}/{self.record.mode}, seed {self.record.seed}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A folder that holds no complete run, and why."""
+
+    folder: Path
+    reason: str
+
+
+def read_folder(root: Path) -> tuple[list[FiledRun], list[Unread]]:
+    """Read every run below a folder, ordered by model, mode and seed."""
+    runs, unread = [], []
+    for folder in run_folders(root):
+        if not is_complete(folder):
+            unread.append(Unread(folder, _last_words(folder)))
+            continue
+        try:
+            record = read_run(folder)
+        except DataError as error:
+            unread.append(Unread(folder, str(error)))
+            continue
+        runs.append(FiledRun(folder, record, _timeline(folder)))
+    runs.sort(key=lambda run: _place(run.record))
+    return runs, unread
+
+
+def _last_words(folder: Path) -> str:
+    lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    last = lines[-1] if lines else ""
+    if last.startswith("# failed: "):
+        return last.removeprefix("# ")
+    return f"ended after `{last[:80]}`" if last.startswith("epoch") else "ended before an epoch"
+
+
+def _timeline(folder: Path) -> Timeline | None:
+    try:
+        return Timeline.load(folder / TIMELINE)
+    except (OSError, DataError):
+        return None
+
+
+def _place(record: RunRecord) -> tuple[int, str, int, str, int]:
+    models, modes = list(TASKS), list(MODES)
+    return (
+        models.index(record.model) if record.model in models else len(models),
+        record.model,
+        modes.index(record.mode) if record.mode in modes else len(modes),
+        record.mode,
+        record.seed,
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ModeSummary:
+    """All seeds of one model in one mode."""
+
+    runs: tuple[FiledRun, ...]
+
+    @property
+    def first(self) -> RunRecord:
+        """The record of the first seed."""
+        return self.runs[0].record
+
+    @property
+    def mode(self) -> str:
+        """How it was trained."""
+        return self.first.mode
+
+    @property
+    def loss(self) -> float:
+        """Mean final training loss."""
+        return fmean(run.record.loss for run in self.runs)
+
+    @property
+    def eval(self) -> float:
+        """Mean final evaluation."""
+        return fmean(run.record.eval for run in self.runs)
+
+    @property
+    def spread(self) -> float:
+        """Largest minus smallest final evaluation."""
+        figures = [run.record.eval for run in self.runs]
+        return max(figures) - min(figures)
+
+    @property
+    def seconds(self) -> float:
+        """Mean training time."""
+        return fmean(run.record.seconds for run in self.runs)
+
+    def part(self, name: str) -> float | None:
+        """Return ``comm_ms`` or ``wait_ms`` as a part of the training time; None if unknown."""
+        total = self.first.total(name)
+        return None if total is None else total / (self.first.seconds * 1000)
+
+    def busy(self) -> list[float]:
+        """Return the part of the training time that each rank worked; empty if unknown."""
+        rows = [row.busy_ms for row in self.first.rows]
+        known = [row for row in rows if row is not None]
+        if len(known) < len(rows):
+            return []
+        sums = [sum(column) for column in zip(*known, strict=True)]
+        return [one / (self.first.seconds * 1000) for one in sums]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """All modes of one model on one kind of data."""
+
+    model: str
+    data: str
+    modes: tuple[ModeSummary, ...]
+
+    def mode(self, name: str) -> ModeSummary | None:
+        """Return one of the modes."""
+        return next((one for one in self.modes if one.mode == name), None)
+
+    def ideal(self, ranks: int) -> float | None:
+        """Return the time of so many devices without any loss.
+
+        None unless each was measured alone; a device that is like the first one need not be.
+        """
+        alone = [self.mode(f"solo-{rank}") for rank in range(ranks)]
+        first = alone[0]
+        if first is None:
+            return None
+        several = next((one for one in self.modes if one.first.world_size >= ranks), first)
+        alike = len(set(several.first.devices)) == 1 and not several.first.simulated
+        known = [one or (first if alike else None) for one in alone]
+        if None in known:
+            return None
+        return ideal_time([one.seconds for one in known if one is not None])
+
+    def efficiency(self, one: ModeSummary) -> float | None:
+        """Return the part of its devices' common speed that a mode used."""
+        ideal = self.ideal(one.first.world_size)
+        return None if ideal is None else efficiency(ideal, one.seconds)
+
+    def verdict(self, one: ModeSummary) -> Verdict | None:
+        """Judge a mode of several ranks; None where there is nothing to hold it against."""
+        alone, used = self.mode(ALONE), self.efficiency(one)
+        if alone is None or used is None or one.first.world_size == 1 or self.data == "synthetic":
+            return None
+        return verdict(
+            one.eval,
+            alone.eval,
+            higher_is_better=one.first.higher_is_better,
+            seconds=one.seconds,
+            seconds_alone=alone.seconds,
+            used=used,
+        )
+
+
+def summarise(runs: Sequence[FiledRun]) -> list[ModelSummary]:
+    """Group runs by model and kind of data, and these by mode."""
+    groups: dict[tuple[str, str], dict[str, list[FiledRun]]] = {}
+    for run in runs:
+        modes = groups.setdefault((run.record.model, run.record.data), {})
+        modes.setdefault(run.record.mode, []).append(run)
+    return [
+        ModelSummary(model, data, tuple(ModeSummary(tuple(seeds)) for seeds in modes.values()))
+        for (model, data), modes in groups.items()
+    ]

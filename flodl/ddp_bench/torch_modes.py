@@ -1,0 +1,223 @@
+"""Baselines: torch's own data parallelism, with nothing of ours but the order of the batches.
+
+``torch-ddp`` averages the gradients of every step (S. Li et al., "PyTorch Distributed", 2020).
+``torch-postlocalsgd`` does so for its first steps and averages the parameters at a fixed interval
+from then on (T. Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2020). Both give every
+rank equally many batches and weigh all ranks alike.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from abc import ABC, abstractmethod
+from inspect import signature
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.algorithms.model_averaging.utils import average_parameters
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+
+from flodl.data import DataLoader
+from flodl.ddp_bench.data import prepare
+from flodl.ddp_bench.records import EpochRow
+from flodl.ddp_bench.stage import Stage
+from flodl.distributed.pace import Pacer
+from flodl.train.closing import model_metrics
+from flodl.train.rate import ScheduledRate
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from flodl.train.rate import Schedule
+
+INTERVAL = 10
+"""Steps between two averages of the parameters: what our windows begin with."""
+_SENDS_BUFFERS = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
+"""What torch calls it, by version."""
+
+
+class Recipe(ABC):
+    """How torch is put together, for one model.
+
+    Attributes:
+        inner: The model.
+        outer: What is called in a training step.
+        optimizer: Steps.
+        interval: Steps between two exchanges.
+    """
+
+    inner: nn.Module
+    outer: nn.Module
+    optimizer: Any
+    interval: int
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Make the models of all ranks one, for an evaluation."""
+
+
+@final
+class GradientAverage(Recipe):
+    """``DistributedDataParallel`` as its documentation shows it."""
+
+    interval = 1
+
+    def __init__(self, stage: Stage, lr: float) -> None:
+        self.inner = stage.build()
+        self.outer = _parallel(self.inner, stage)
+        self.optimizer = stage.task.optimizer(list(self.inner.parameters()), lr)
+
+    def settle(self) -> None:
+        """Take the running statistics of rank 0, as the next training step would."""
+        for buffer in self.inner.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+@final
+class LocalSteps(Recipe):
+    """``PostLocalSGDOptimizer`` with a hook that ends the exchange of gradients after a while."""
+
+    interval = INTERVAL
+
+    def __init__(self, stage: Stage, lr: float) -> None:
+        self.inner = stage.build()
+        # Running statistics would otherwise be sent around in every step.
+        self.outer = _parallel(self.inner, stage, **{_SENDS_BUFFERS: False})
+        steps = stage.batches // stage.group.world_size * stage.cell.epochs
+        warmup = min(2 * INTERVAL, steps // 10)
+        mine, _ = dist.new_subgroups(group_size=1)  # type: ignore[no-untyped-call]
+        state = post_localSGD_hook.PostLocalSGDState(  # type: ignore[no-untyped-call]
+            process_group=None, subgroup=mine, start_localSGD_iter=warmup
+        )
+        self.outer.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+        with warnings.catch_warnings():
+            # The package compiles optimizers that are not used here, in a way torch calls outdated.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            from torch.distributed.optim import PostLocalSGDOptimizer
+        self.optimizer = PostLocalSGDOptimizer(
+            optim=stage.task.optimizer(list(self.inner.parameters()), lr),
+            averager=PeriodicModelAverager(period=INTERVAL, warmup_steps=warmup),
+        )
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Average the parameters, and the running statistics."""
+        everyone = dist.group.WORLD
+        assert everyone is not None  # noqa: S101 - the ranks have joined
+        average_parameters(self.inner.parameters(), everyone)
+        for buffer in self.inner.buffers():
+            dist.all_reduce(buffer)
+            buffer.copy_(buffer / dist.get_world_size())
+
+
+@final
+class _Scaled:
+    """A schedule times a factor."""
+
+    def __init__(self, schedule: Schedule, factor: float) -> None:
+        self._schedule, self._factor = schedule, factor
+
+    def lr(self, step: int) -> float:
+        """Return the learning rate of a position."""
+        return self._schedule.lr(step) * self._factor
+
+
+def train_gradient_average(stage: Stage) -> None:
+    """Train with ``DistributedDataParallel``."""
+    _train(stage, GradientAverage(stage, stage.cell.lr * stage.cell.rate_factor))
+
+
+def train_local_steps(stage: Stage) -> None:
+    """Train with local steps and an average at a fixed interval."""
+    _train(stage, LocalSteps(stage, stage.cell.lr * stage.cell.rate_factor))
+
+
+def _parallel(inner: nn.Module, stage: Stage, **options: Any) -> DistributedDataParallel:
+    device = stage.group.device
+    if device.type == "cuda":
+        nccl = dist.new_group(backend="nccl")
+        return DistributedDataParallel(
+            inner, device_ids=[device.index], process_group=nccl, **options
+        )
+    return DistributedDataParallel(inner, **options)
+
+
+def _train(stage: Stage, recipe: Recipe) -> None:
+    """Train all epochs; step ``s`` of rank ``r`` takes batch ``s·W + r`` of the common order."""
+    cell, task, group = stage.cell, stage.task, stage.group
+    loader = DataLoader(stage.data.train, cell.batch_size, device=group.device, seed=cell.seed)
+    rate = None
+    if task.schedule is not None:
+        schedule = task.schedule(cell.lr, stage.batches * cell.epochs)
+        rate = ScheduledRate(recipe.optimizer, _Scaled(schedule, cell.rate_factor))
+    ms, speed = cell.simulated(group.rank)
+    pacer = Pacer(group.device, batch_ms=ms, speed=speed)
+    for epoch in range(cell.epochs):
+        stage.timeline.event("epoch_start", epoch=epoch)
+        began = time.perf_counter()
+        total, steps = _epoch(stage, recipe, loader, rate, pacer, epoch)
+        recipe.settle()
+        pacer.catch_up()
+        train_ms = (time.perf_counter() - began) * 1000
+        rows = group.gather([float(total), steps])
+        loss = sum(row[0] for row in rows) / sum(row[1] for row in rows)
+        stage.timeline.event("epoch_end", epoch=epoch, loss=loss)
+        observed = model_metrics(recipe.inner)
+        figure = stage.evaluate(recipe.inner)
+        if group.leads:
+            row = EpochRow(
+                epoch=epoch,
+                loss=loss,
+                eval=figure,
+                train_ms=train_ms,
+                eval_ms=stage.evaluate.ms,
+                k=recipe.interval,
+                counts=(recipe.interval,) * group.world_size,
+                batches=(steps,) * group.world_size,
+                scalars=observed,
+            )
+            stage.tell(row)
+            stage.keep(epoch + 1, recipe.inner)
+
+
+def _epoch(
+    stage: Stage,
+    recipe: Recipe,
+    loader: DataLoader,
+    rate: ScheduledRate | None,
+    pacer: Pacer,
+    epoch: int,
+) -> tuple[Tensor, int]:
+    """Train this rank's batches of an epoch; return the sum of their losses and their number."""
+    cell, task, group = stage.cell, stage.task, stage.group
+    steps = stage.batches // group.world_size
+    total = torch.zeros((), device=group.device)
+    recipe.outer.train()
+    pacer.begin()
+    for step in range(steps):
+        first = step * group.world_size
+        number = first + group.rank
+        ((_, batch),) = loader.deliver(epoch, number, number + 1)
+        inputs, target = prepare(
+            task, batch["input"], batch["target"], mirrored=stage.data.mirrored, training=True
+        )
+        if rate is not None:
+            rate.apply(epoch * stage.batches + first)
+        loss = task.loss(recipe.outer, recipe.outer(inputs), target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if cell.max_grad_norm is not None:
+            clip_grad_norm_(recipe.inner.parameters(), cell.max_grad_norm)
+        recipe.optimizer.step()
+        recipe.optimizer.zero_grad()
+        total += loss.detach()
+        pacer.end_batch()
+    return total, steps
