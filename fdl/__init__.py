@@ -6,17 +6,26 @@ that ``fdl run-kind-command`` never pays for pydantic.
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["FdlArgs", "FdlArgsError", "FdlError", "__version__", "arg", "expose", "option"]
+__all__ = [
+    "DdpArgs",
+    "FdlArgs",
+    "FdlArgsError",
+    "FdlError",
+    "__version__",
+    "arg",
+    "expose",
+    "option",
+]
 
 # `typing` alone would double the start-up time of a warm command.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fdl.args import FdlArgs, FdlArgsError, arg, expose, option
+    from fdl.args import DdpArgs, FdlArgs, FdlArgsError, arg, expose, option
     from fdl.errors import FdlError
 
 
 def __getattr__(name: str) -> object:
-    if name in ("FdlArgs", "FdlArgsError", "arg", "expose", "option"):
+    if name in ("DdpArgs", "FdlArgs", "FdlArgsError", "arg", "expose", "option"):
         import fdl.args
 
         return getattr(fdl.args, name)

@@ -75,7 +75,7 @@ def _version() -> int:
 def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
     from fdl import output
     from fdl.commands import BUILTINS, HIDDEN
-    from fdl.project import locate
+    from fdl.project import locate, steps_back
 
     output.configure(invocation.color, quiet=invocation.verbosity == 0)
     if invocation.yes:
@@ -88,7 +88,8 @@ def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
         return _version()
     found = locate()
     _take_environment(invocation, found)
-    if invocation.tokens and invocation.tokens[0] in (*BUILTINS, *HIDDEN):
+    word = invocation.tokens[0] if invocation.tokens else ""
+    if word in (*BUILTINS, *HIDDEN) and not steps_back(word, found):
         return _built_in(invocation, surroundings)
     return _from_manifest(found, invocation, surroundings)
 

@@ -106,18 +106,21 @@ def run(invocation: Invocation, surroundings: Surroundings | None = None) -> int
     builtin, names, tail = _find(invocation.tokens)
     if builtin.children and not invocation.help and tail and not tail[0].startswith("-"):
         return _unknown_subcommand(builtin, names, tail[0])
-    if invocation.help or (builtin.children and not tail):
+    if (invocation.help and not builtin.wraps) or (builtin.children and not tail):
         output.write(sys.stdout, _page(builtin, names, sys.stdout))
         return 0
     try:
-        values, _ = Parser(builtin.parameters).parse(tail, {})
+        own, others = apart(builtin, tail) if builtin.open else (tail, [])
+        values, _ = Parser(builtin.parameters).parse(own, {})
+        if builtin.open:
+            values[_last_argument(builtin)] = others
     except ValueError as problem:
         output.error(str(problem))
         output.write(sys.stderr, "\n" + _page(builtin, names, sys.stderr))
         return 2
-    if invocation.dry_run and not builtin.takes("dry-run"):
+    if invocation.dry_run and not (builtin.wraps or builtin.takes("dry-run")):
         raise UsageError(f"`{' '.join(names)}` changes nothing, so it has no dry run")
-    if invocation.json:
+    if invocation.json and not (builtin.wraps and invocation.dry_run):
         if not builtin.takes("json"):
             raise UsageError(f"`{' '.join(names)}` has no JSON to print")
         values["json"] = True
@@ -132,6 +135,26 @@ def _find(tokens: list[str]) -> tuple[Builtin, tuple[str, ...], list[str]]:
         builtin = builtin.children[tokens[depth]]
         depth += 1
     return builtin, tuple(tokens[:depth]), tokens[depth:]
+
+
+def _last_argument(builtin: Builtin) -> str:
+    return [one.field for one in builtin.parameters if one.kind == "arg"][-1]
+
+
+def apart(builtin: Builtin, tail: list[str]) -> tuple[list[str], list[str]]:
+    """The options that an open built-in declares with their values, and all other words."""
+    options = {one.display: one for one in builtin.parameters if one.kind == "option"}
+    own: list[str] = []
+    others: list[str] = []
+    end = tail.index("--") if "--" in tail else len(tail)
+    words = iter(tail[:end])
+    for token in words:
+        flag, equals, _ = token.partition("=")
+        one = options.get(flag)
+        (own if one else others).append(token)
+        if one and one.shape != "flag" and not equals:
+            own += [value for value in [next(words, None)] if value is not None]
+    return own, [*others, *tail[end:]]
 
 
 def _handler(builtin: Builtin) -> Callable[[Call], int]:

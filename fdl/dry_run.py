@@ -29,7 +29,7 @@ def as_text(plan: Plan, palette: Palette) -> str:
     ]
     if plan.service:
         rows += [("service", plan.service), ("inside", plan.launch[-1])]
-    rows.append(("argv", join(plan.launch)))
+    rows += [("argv", join(plan.launch)), *(("note", note) for note in plan.notes)]
     lines, last = [], ""
     for label, value in rows:
         shown = "" if label == last else label

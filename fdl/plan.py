@@ -84,6 +84,34 @@ class Variable:
         self.losers = list(losers)
 
 
+class Ranks:
+    """How many processes of one program are started, and how they find each other.
+
+    Attributes:
+        here: Processes on this machine.
+        nodes: The fewest and the most machines that take part.
+        rdzv: ``host:port`` where several machines meet; empty for one machine.
+        max_restarts: How often all of them are started anew when one is lost.
+        gpus: Names of the GPUs of this machine that they get, in their order; empty for the CPU.
+    """
+
+    __slots__ = ("gpus", "here", "max_restarts", "nodes", "rdzv")
+
+    def __init__(
+        self,
+        here: int,
+        nodes: tuple[int, int],
+        rdzv: str,
+        max_restarts: int,
+        gpus: Sequence[str] = (),
+    ) -> None:
+        self.here = here
+        self.nodes = nodes
+        self.rdzv = rdzv
+        self.max_restarts = max_restarts
+        self.gpus = list(gpus)
+
+
 class Plan:
     """One execution, complete and without side effects.
 
@@ -104,11 +132,14 @@ class Plan:
         launch: The tokens really started: ``argv`` on the host, ``docker compose run …`` around it
             for a service.
         secrets: Texts in ``argv`` that the manifest marks as secret.
+        ranks: The processes that ``argv`` starts through torchrun, or None where it is one.
+        kept: Tokens that were typed for fdl itself and are not handed on.
+        notes: What was decided on the way, one sentence each, for whoever looks at the plan.
     """
 
     __slots__ = (
-        "argv", "command", "cwd", "env", "flags", "kind", "launch", "origin", "preset", "root",
-        "secrets", "service", "typed", "variables",
+        "argv", "command", "cwd", "env", "flags", "kept", "kind", "launch", "notes", "origin",
+        "preset", "ranks", "root", "secrets", "service", "typed", "variables",
     )  # fmt: skip
 
     def __init__(
@@ -140,6 +171,23 @@ class Plan:
         self.origin = origin
         self.launch = argv
         self.secrets = list(secrets)
+        self.ranks: Ranks | None = None
+        self.kept: list[str] = []
+        self.notes: list[str] = []
+
+    def drop(self, unwanted: Iterable[Flag]) -> None:
+        """Take generated argument groups out of ``argv``."""
+        doomed = {id(flag) for flag in unwanted}
+        kept: list[Flag] = []
+        dropped = 0
+        for flag in self.flags:
+            flag.index -= dropped
+            if id(flag) in doomed:
+                del self.argv[flag.index : flag.index + flag.count]
+                dropped += flag.count
+            else:
+                kept.append(flag)
+        self.flags = kept
 
     def set(self, variable: Variable) -> None:
         """Give the child a variable, in place of one of the same name."""
@@ -158,6 +206,8 @@ class Plan:
                 if one.name != PLAN_VARIABLE
             ],
             "launch": self.launch,
+            "ranks": None if self.ranks is None else _fields(self.ranks),
+            "notes": self.notes,
         }
 
     def inner(self) -> dict[str, object]:
@@ -192,7 +242,7 @@ class Plan:
         }
 
 
-def _fields(record: Flag | Variable) -> dict[str, object]:
+def _fields(record: Flag | Variable | Ranks) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 

@@ -184,6 +184,23 @@ def base_commands(found: Found, *, write_cache: bool) -> list[str]:
     return list(commands.mapping) if commands else []
 
 
+def steps_back(name: str, found: Found | None) -> bool:
+    """Whether a built-in command leaves its name to a command of the project.
+
+    Args:
+        name: The name of a built-in command.
+        found: The project's manifest, or None. One that cannot be read has no command.
+    """
+    from fdl.commands import YIELDING
+
+    if name not in YIELDING or found is None:
+        return False
+    try:
+        return name in base_commands(found, write_cache=False)
+    except FdlError:
+        return False
+
+
 def required(found: Found | None) -> Found:
     """``found``, where a command makes no sense without a manifest.
 

@@ -9,7 +9,7 @@ Imported on the warm path of presets, which are announced, and of help.
 from __future__ import annotations
 
 from fdl.dispatch.compose import join
-from fdl.plan import PLAN_VARIABLE, Flag, Plan, Variable
+from fdl.plan import PLAN_VARIABLE, Flag, Plan, Ranks, Variable
 from fdl.secrets import REDACTED, is_secret, redact_text, redact_tokens
 
 TYPE_CHECKING = False
@@ -36,6 +36,11 @@ def redacted(plan: Plan) -> Plan:
         preset=plan.preset,
         origin=plan.origin,
     )
+    shown.notes = [redact_text(note, hidden) for note in plan.notes]
+    if plan.ranks is not None:
+        ranks = plan.ranks
+        meeting = redact_text(ranks.rdzv, hidden)
+        shown.ranks = Ranks(ranks.here, ranks.nodes, meeting, ranks.max_restarts, ranks.gpus)
     if plan.service:
         *wrapper, inner = plan.launch
         if plan.kind == "entry":

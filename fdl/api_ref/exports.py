@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 
 class Exports:
@@ -20,11 +20,10 @@ class Exports:
         self._offers: dict[tuple[str, str], tuple[str, str]] = {}
         for file, tree in trees.items():
             module = self.module_of(file)
-            for statement in tree.body if file.endswith("/__init__.py") else ():
-                if isinstance(statement, ast.ImportFrom):
-                    source = _source(module, statement)
-                    if source.partition(".")[0] == package:
-                        self._take(module, source, statement.names)
+            for statement in _imports(tree.body) if file.endswith("/__init__.py") else ():
+                source = _source(module, statement)
+                if source.partition(".")[0] == package:
+                    self._take(module, source, statement.names)
         self._places: dict[tuple[str, str], list[str]] = {}
         for module, name in self._offers:
             if not name.startswith("_"):
@@ -54,6 +53,15 @@ class Exports:
             seen.add(place)
             place = self._offers[place]
         return place
+
+
+def _imports(body: list[ast.stmt]) -> Iterator[ast.ImportFrom]:
+    """Imports, and those under ``if TYPE_CHECKING:`` of names that are loaded when asked for."""
+    for statement in body:
+        if isinstance(statement, ast.ImportFrom):
+            yield statement
+        elif isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            yield from _imports(statement.body)
 
 
 def _source(package: str, statement: ast.ImportFrom) -> str:

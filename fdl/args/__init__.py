@@ -10,10 +10,11 @@
 
 One class gives parsing, ``--help``, environment fall-back, suggestions for typos, and the
 ``--fdl-schema`` JSON that ``fdl`` reads for its own help and completion. A program that parses
-with something else answers ``--fdl-schema`` after one line: ``expose(parser)``.
+with something else answers ``--fdl-schema`` after one line: ``expose(parser)``. ``DdpArgs`` brings
+the flags of a training on several devices along.
 """
 
-__all__ = ["FdlArgs", "FdlArgsError", "arg", "expose", "option"]
+__all__ = ["DdpArgs", "FdlArgs", "FdlArgsError", "arg", "expose", "option"]
 
 # The parser below this package serves the command line itself, which must not pay for pydantic.
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fdl.args._base import FdlArgs, FdlArgsError
     from fdl.args._fields import arg, option
     from fdl.args.adapters import expose
+    from fdl.args.ddp import DdpArgs
 
 
 def __getattr__(name: str) -> object:
@@ -32,6 +34,10 @@ def __getattr__(name: str) -> object:
         from fdl.args import _fields
 
         return getattr(_fields, name)
+    if name == "DdpArgs":
+        from fdl.args.ddp import DdpArgs
+
+        return DdpArgs
     if name == "expose":
         from fdl.args.adapters import expose
 

@@ -14,6 +14,9 @@ BUILTINS = {
     "api-ref": "Print the reference of flodl's classes and functions",
     "list": "List every command of the project, one per line",
     "runs": "List, compare, watch and clear away past and present runs",
+    "verify-run": "Prove that a run trained every sample as often as it should",
+    "plan": "Show what a command would start, on which devices and with which settings",
+    "ddp-bench": "Compare the ways to train on several devices with each other",
     "why": "Explain one value: every place that sets it, and which one wins",
     "config": "Show the manifest's values with their places, or change one",
     "schema": "Look after what fdl knows about the arguments of programs",
@@ -24,3 +27,9 @@ BUILTINS = {
 
 HIDDEN = ("version", "__complete")
 """Names that work but are not listed."""
+
+YIELDING = ("verify-run", "plan", "ddp-bench")
+"""Built-in commands that step back where a project has a command of their name."""
+
+RESERVED = (*(name for name in BUILTINS if name not in YIELDING), *HIDDEN)
+"""Names that a project's commands cannot have."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from fdl import output
-from fdl.commands import BUILTINS, HIDDEN
+from fdl.commands import RESERVED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,5 +84,5 @@ def _unreachable(manifest: Manifest) -> list[str]:
     return [
         f"command `{name}` cannot be reached: fdl has a built-in of that name; rename it"
         for name in names
-        if name in BUILTINS or name in HIDDEN
+        if name in RESERVED
     ]

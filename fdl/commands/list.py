@@ -6,7 +6,7 @@ import sys
 from itertools import islice
 
 from fdl import output
-from fdl.commands import BUILTINS, HIDDEN
+from fdl.commands import RESERVED
 from fdl.dispatch.classify import RUN
 from fdl.dispatch.compose import join
 from fdl.dispatch.survey import BROKEN, Entry, survey
@@ -32,7 +32,7 @@ def list_(call: Call) -> int:
         ManifestError: There is no manifest, or the project's own is broken.
     """
     project = call.project()
-    walk = survey(project.level(), project.child, (*BUILTINS, *HIDDEN))
+    walk = survey(project.level(), project.child, RESERVED)
     entries = list(islice(walk, _LIMIT))
     for warning in project.warnings:
         output.warning(warning)

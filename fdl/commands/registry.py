@@ -3,235 +3,26 @@
 from __future__ import annotations
 
 from fdl.args.parameter import Parameter
-from fdl.commands import BUILTINS
+from fdl.commands.builtin import DRY_RUN, JSON, Builtin, flag, optional
+from fdl.commands.registry_libtorch import LIBTORCH
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+__all__ = ["REGISTRY", "SHELLS", "Builtin"]
 
 SHELLS = ("bash", "zsh", "fish")
 
-
-class Builtin:
-    """One built-in command, or a group of them.
-
-    Attributes:
-        name: The word that names it.
-        help: One line, without a full stop.
-        parameters: What it takes, in the order of its help page. A ``completer`` here is no shell
-            snippet but the name of a source in :mod:`fdl.complete.sources`.
-        children: The commands of a group; a group has no handler.
-        handler: ``module:function``; the function takes a :class:`~fdl.app.Call` and returns the
-            exit code.
-        notes: A paragraph at the end of its help page.
-    """
-
-    __slots__ = ("children", "handler", "help", "name", "notes", "parameters")
-
-    def __init__(
-        self,
-        name: str,
-        help: str = "",
-        *,
-        parameters: Sequence[Parameter] = (),
-        children: Sequence[Builtin] = (),
-        handler: str = "",
-        notes: str = "",
-    ) -> None:
-        self.name = name
-        self.help = help or BUILTINS.get(name, "")
-        self.parameters = tuple(parameters)
-        self.children = {child.name: child for child in children}
-        self.handler = handler
-        self.notes = notes
-
-    def takes(self, name: str) -> bool:
-        """Whether it has an option of this name."""
-        return any(one.name == name for one in self.parameters)
-
-
-def _flag(name: str, help: str, short: str | None = None) -> Parameter:
-    return Parameter(name, type="bool", shape="flag", short=short, help=help)
-
-
-def _optional(name: str, help: str, **more: object) -> Parameter:
-    return Parameter(name, kind="arg", shape="optional", help=help, **more)  # type: ignore[arg-type]
-
-
-_DRY_RUN = _flag("dry-run", "Show what would happen and change nothing", "n")
-_JSON = _flag("json", "Print one JSON document")
 _COMMAND = Parameter(
     "command",
     shape="optional",
     completer="command-line",
     help='A command line without `fdl`, such as "train quick": look at what it would run with',
 )
-_CMD = _optional(
+_CMD = optional(
     "cmd",
     "Only this command, as it is typed: `train`, `tools report`",
     variadic=True,
     completer="programs",
 )
 _CMD.shape = "list"
-
-_TORCH = Parameter(
-    "torch",
-    shape="optional",
-    completer="torch-versions",
-    help="Version of torch, when it is not to be the usual one",
-)
-_SOURCE = Parameter(
-    "source",
-    shape="optional",
-    completer="libtorch-sources",
-    help="Where it comes from: `archive` (the official one, as usual), `wheel` (torch's Python "
-    "package, through pip), or a local archive, wheel or folder",
-)
-_GLOBAL = _flag("global", "Use the store of this user, not the project's")
-_PATH = Parameter(
-    "path",
-    type="path",
-    shape="optional",
-    help="Unpack into this folder and leave the store alone",
-)
-_VARIANT_ID = _optional("id", "Installed variant, such as precompiled/cu128", completer="variants")
-_ARCHS = Parameter(
-    "archs", shape="optional", help='GPU architectures, such as "6.1;12.0"; without, your cards\''
-)
-
-_LIBTORCH = Builtin(
-    "libtorch",
-    children=(
-        Builtin(
-            "install",
-            "Install what fits this machine, put it into use, show how to use it",
-            parameters=(
-                _optional(
-                    "variant",
-                    "auto, cpu or a CUDA build such as cu128",
-                    default="auto",
-                    completer="libtorch-names",
-                ),
-                _TORCH,
-                _SOURCE,
-                _GLOBAL,
-                _DRY_RUN,
-            ),
-            handler="fdl.commands.libtorch:install",
-        ),
-        Builtin(
-            "download",
-            "The same with the choice spelled out",
-            parameters=(
-                _flag("cpu", "The CPU variant, whatever cards there are"),
-                Parameter(
-                    "cuda",
-                    shape="optional",
-                    completer="cuda-versions",
-                    help="The variant of this CUDA version: 12.6, 12.8 …",
-                ),
-                _TORCH,
-                _SOURCE,
-                _PATH,
-                _flag("no-activate", "Install only; what is in use stays in use"),
-                _GLOBAL,
-                _DRY_RUN,
-            ),
-            handler="fdl.commands.libtorch:download",
-        ),
-        Builtin(
-            "build",
-            "Build from source for exactly your GPU architectures; takes hours, can be resumed",
-            parameters=(
-                _ARCHS,
-                Parameter("jobs", type="int", default=6, help="Files to compile at the same time"),
-                _flag("docker", "Build in a container"),
-                _flag("native", "Build with the tools of this machine"),
-                _TORCH,
-                Parameter(
-                    "repository",
-                    shape="optional",
-                    help="Git repository of the sources, when it is not PyTorch's own",
-                ),
-                _GLOBAL,
-                _DRY_RUN,
-            ),
-            handler="fdl.commands.libtorch_build:build",
-        ),
-        Builtin(
-            "list",
-            "List the installed variants",
-            parameters=(_JSON, _GLOBAL),
-            handler="fdl.commands.libtorch:list_",
-        ),
-        Builtin(
-            "info",
-            "Describe the variant in use",
-            parameters=(_JSON, _GLOBAL),
-            handler="fdl.commands.libtorch:info",
-        ),
-        Builtin(
-            "activate",
-            "Put an installed variant into use",
-            parameters=(_VARIANT_ID, _GLOBAL, _DRY_RUN),
-            handler="fdl.commands.libtorch:activate",
-        ),
-        Builtin(
-            "remove",
-            "Delete an installed variant",
-            parameters=(_VARIANT_ID, _GLOBAL, _DRY_RUN),
-            handler="fdl.commands.libtorch:remove",
-        ),
-        Builtin(
-            "env",
-            "Print what a shell, CMake, Cargo or direnv needs to use a variant",
-            parameters=(
-                _VARIANT_ID,
-                Parameter(
-                    "format",
-                    choices=("shell", "cmake", "cargo", "json", "direnv"),
-                    default="shell",
-                    help="What to print it for",
-                ),
-                _GLOBAL,
-            ),
-            handler="fdl.commands.libtorch:env",
-        ),
-        Builtin(
-            "exec",
-            "Run one program with the variables of the variant in use",
-            parameters=(
-                Parameter(
-                    "command",
-                    kind="arg",
-                    shape="list",
-                    variadic=True,
-                    help="The program and its arguments, behind `--`",
-                ),
-                _GLOBAL,
-                _DRY_RUN,
-            ),
-            handler="fdl.commands.libtorch:exec_",
-        ),
-        Builtin(
-            "check",
-            "Read from the installed libraries which cards and systems they run on",
-            parameters=(
-                _optional(
-                    "target", "Installed variant or a folder with lib/", completer="variants"
-                ),
-                Parameter(
-                    "archs",
-                    shape="optional",
-                    help='Cards to judge for, such as "6.1;12.0"; without, those of this machine',
-                ),
-                _JSON,
-                _GLOBAL,
-            ),
-            handler="fdl.commands.libtorch_check:check",
-        ),
-    ),
-)
 
 _SKILL = Builtin(
     "skill",
@@ -249,7 +40,7 @@ _SKILL = Builtin(
                     help="claude or cursor; without, those that are found here",
                 ),
                 Parameter("skill", default="port", help="Which skill"),
-                _DRY_RUN,
+                DRY_RUN,
             ),
             handler="fdl.commands.skill:install",
         ),
@@ -263,13 +54,13 @@ _CONFIG = Builtin(
             "show",
             "Print the merged manifest as YAML with the file and line of every value",
             parameters=(
-                _optional(
+                optional(
                     "env",
                     "Environment to show, instead of the active one",
                     completer="environments",
                 ),
                 _COMMAND,
-                _JSON,
+                JSON,
             ),
             handler="fdl.commands.config:show",
         ),
@@ -290,7 +81,7 @@ _CONFIG = Builtin(
                     completer="layers",
                     help="Layer to write to: a file like `fdl.ci.yml`, an environment, or `base`",
                 ),
-                _DRY_RUN,
+                DRY_RUN,
             ),
             handler="fdl.commands.config:set_",
         ),
@@ -303,19 +94,19 @@ _SCHEMA = Builtin(
         Builtin(
             "list",
             "List the cached schemas of programs and whether they are fresh",
-            parameters=(_JSON,),
+            parameters=(JSON,),
             handler="fdl.commands.schema:list_",
         ),
         Builtin(
             "clear",
             "Delete cached schemas",
-            parameters=(_CMD, _DRY_RUN),
+            parameters=(_CMD, DRY_RUN),
             handler="fdl.commands.schema:clear",
         ),
         Builtin(
             "refresh",
             "Ask programs for their schemas again, and those never asked for the first time",
-            parameters=(_CMD, _DRY_RUN),
+            parameters=(_CMD, DRY_RUN),
             handler="fdl.commands.schema:refresh",
         ),
         Builtin(
@@ -326,12 +117,12 @@ _SCHEMA = Builtin(
     ),
 )
 
-_RUN = _optional(
+_RUN = optional(
     "run",
     "`last` (the usual one), `best:METRIC`, a name or its beginning, or a path",
     completer="runs",
 )
-_PLACES = _optional(
+_PLACES = optional(
     "path",
     "Runs or folders of runs, instead of every `output.dir` of the manifest",
     type="path",
@@ -360,7 +151,7 @@ _RUNS = Builtin(
                     completer="metrics",
                     help="Best value of this metric first; `margin:max` says where better lies",
                 ),
-                _JSON,
+                JSON,
             ),
             handler="fdl.commands.runs:list_",
             notes="A run is dead when it calls itself running and its process is gone.",
@@ -368,7 +159,7 @@ _RUNS = Builtin(
         Builtin(
             "show",
             "Show one run: metrics, configuration with its origins, environment, files",
-            parameters=(_RUN, _JSON),
+            parameters=(_RUN, JSON),
             handler="fdl.commands.runs:show",
         ),
         Builtin(
@@ -383,14 +174,14 @@ _RUNS = Builtin(
                     completer="runs",
                     help="Two or more runs, named as in `fdl runs show`",
                 ),
-                _JSON,
+                JSON,
             ),
             handler="fdl.commands.runs:compare",
         ),
         Builtin(
             "open",
             "Open a run's report in the browser; without a display, print its path",
-            parameters=(_RUN, _flag("print", "Print the path and open nothing")),
+            parameters=(_RUN, flag("print", "Print the path and open nothing")),
             handler="fdl.commands.runs:open_",
         ),
         Builtin(
@@ -398,9 +189,9 @@ _RUNS = Builtin(
             "Print the end of a run's log",
             parameters=(
                 _RUN,
-                _flag("follow", "Go on with every new line until the run has ended", "f"),
+                flag("follow", "Go on with every new line until the run has ended", "f"),
                 Parameter("lines", type="int", default=10, short="l", help="Lines to begin with"),
-                _flag("metrics", "The table of metrics instead of the log"),
+                flag("metrics", "The table of metrics instead of the log"),
             ),
             handler="fdl.commands.runs:tail",
             notes="With --follow the exit code is 0 when the run completes, else 1.",
@@ -422,8 +213,8 @@ _RUNS = Builtin(
                     help="Only runs that began longer ago: 30d, 12h, 2w",
                 ),
                 _STATE,
-                _flag("yes", "Remove without asking", "y"),
-                _DRY_RUN,
+                flag("yes", "Remove without asking", "y"),
+                DRY_RUN,
             ),
             handler="fdl.commands.runs:clean",
             notes="All that is given has to apply. A run that is running stays, and so does what "
@@ -432,26 +223,78 @@ _RUNS = Builtin(
     ),
 )
 
+_PLANNED = Parameter(
+    "command",
+    kind="arg",
+    shape="list",
+    variadic=True,
+    help="A command with its arguments, as it is typed: `train quick --ranks 2`",
+)
+_BENCH_ARGUMENTS = Parameter(
+    "arguments",
+    kind="arg",
+    shape="list",
+    variadic=True,
+    help="A preset, and flags of the bench",
+)
+
+_PLAN = Builtin(
+    "plan",
+    parameters=(
+        _PLANNED,
+        Parameter(
+            "simulate",
+            type="float",
+            shape="list",
+            help="Predict the throughput of every mode for ranks that take so many milliseconds "
+            "for a batch: 40,100",
+        ),
+        Parameter(
+            "sync-ms",
+            type="float",
+            shape="optional",
+            help="With --simulate: milliseconds that averaging takes",
+        ),
+        Parameter(
+            "batches",
+            type="int",
+            shape="optional",
+            help="With --simulate: batches of an epoch, when the manifest is not to say",
+        ),
+        Parameter(
+            "epochs",
+            type="int",
+            shape="optional",
+            help="With --simulate: epochs, when the manifest is not to say",
+        ),
+        JSON,
+    ),
+    handler="fdl.commands.plan:plan",
+    open=True,
+    notes="Nothing is started but, with --simulate, the prediction. What follows `--` goes to the "
+    "command as it stands.",
+)
+
 REGISTRY = {
     builtin.name: builtin
     for builtin in (
         Builtin(
             "setup",
             parameters=(
-                _flag("non-interactive", "Ask nothing: every question takes its default", "y"),
-                _flag("force", "Install libtorch afresh, also where a CUDA variant is in use"),
-                _DRY_RUN,
+                flag("non-interactive", "Ask nothing: every question takes its default", "y"),
+                flag("force", "Install libtorch afresh, also where a CUDA variant is in use"),
+                DRY_RUN,
             ),
             handler="fdl.commands.setup:setup",
         ),
-        _LIBTORCH,
+        LIBTORCH,
         Builtin(
             "init",
             parameters=(
                 Parameter("name", kind="arg", help="Folder to create; also the project's name"),
-                _flag("docker", "Containers that bring torch along"),
-                _flag("native", "Python and torch of this machine, no containers"),
-                _DRY_RUN,
+                flag("docker", "Containers that bring torch along"),
+                flag("native", "Python and torch of this machine, no containers"),
+                DRY_RUN,
             ),
             handler="fdl.commands.init:init",
             notes="Without --docker and --native, you are asked; where nobody can answer, it is "
@@ -460,17 +303,17 @@ REGISTRY = {
         Builtin(
             "diagnose",
             parameters=(
-                _flag("check", "Exit with 1 when something needs attention"),
-                _JSON,
+                flag("check", "Exit with 1 when something needs attention"),
+                JSON,
             ),
             handler="fdl.commands.diagnose:diagnose",
         ),
         Builtin(
             "install",
             parameters=(
-                _flag("check", "Only compare the installed version with the newest"),
-                _flag("dev", "Link to the fdl that is running, for working on fdl itself"),
-                _DRY_RUN,
+                flag("check", "Only compare the installed version with the newest"),
+                flag("dev", "Link to the fdl that is running, for working on fdl itself"),
+                DRY_RUN,
             ),
             handler="fdl.commands.install:install",
         ),
@@ -484,12 +327,27 @@ REGISTRY = {
                     shape="optional",
                     help="A checkout or an installed package to read, instead of the nearest",
                 ),
-                _JSON,
+                JSON,
             ),
             handler="fdl.commands.api_ref:api_ref",
         ),
-        Builtin("list", parameters=(_JSON,), handler="fdl.commands.list:list_"),
+        Builtin("list", parameters=(JSON,), handler="fdl.commands.list:list_"),
         _RUNS,
+        Builtin(
+            "verify-run",
+            parameters=(_RUN, JSON, DRY_RUN),
+            handler="fdl.commands.verify_run:verify_run",
+            notes="The exit code is 0 where it is proved, 1 where it is not, and 2 where the run "
+            "has no record to read.",
+        ),
+        _PLAN,
+        Builtin(
+            "ddp-bench",
+            parameters=(_BENCH_ARGUMENTS,),
+            handler="fdl.commands.ddp_bench:ddp_bench",
+            open=True,
+            wraps=True,
+        ),
         Builtin(
             "why",
             parameters=(
@@ -501,7 +359,7 @@ REGISTRY = {
                     "`RUN_OR_CHECKPOINT:training.lr`",
                 ),
                 _COMMAND,
-                _JSON,
+                JSON,
             ),
             handler="fdl.commands.why:why",
         ),
@@ -509,14 +367,12 @@ REGISTRY = {
         _SCHEMA,
         Builtin(
             "completions",
-            parameters=(
-                _optional("shell", "Shell to complete in", choices=SHELLS, default="bash"),
-            ),
+            parameters=(optional("shell", "Shell to complete in", choices=SHELLS, default="bash"),),
             handler="fdl.commands.completions:completions",
         ),
         Builtin(
             "autocomplete",
-            parameters=(_DRY_RUN,),
+            parameters=(DRY_RUN,),
             handler="fdl.commands.completions:autocomplete",
             notes="The shell is taken from $SHELL; running it again replaces what it wrote before.",
         ),

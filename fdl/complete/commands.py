@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fdl.commands import BUILTINS, HIDDEN
+from fdl.commands import RESERVED
 from fdl.dispatch.classify import PATH, PRESET
 from fdl.errors import FdlError
 
@@ -40,7 +40,7 @@ def listed(level: Level, project: Project, *, describe: bool = True) -> Iterator
         describe: Whether descriptions are wanted.
     """
     for name, spec in level.commands.items():
-        if name.startswith("-") or (not level.names and (name in BUILTINS or name in HIDDEN)):
+        if name.startswith("-") or (not level.names and name in RESERVED):
             continue
         try:
             kind = level.kind(name)

@@ -81,7 +81,7 @@ class _Place:
         if not self._tokens:
             if not current.startswith("-"):
                 self._add_first_words()
-        elif self._tokens[0] in BUILTINS:
+        elif self._is_built_in(self._tokens[0]):
             self._add_built_in(current)
         elif self._tokens[0] not in HIDDEN and self._found is not None:
             self._add_of_manifest(self._project(self._found), current)
@@ -102,7 +102,8 @@ class _Place:
 
     def behind_dashes(self) -> None:
         """Offer files: what follows ``--`` belongs to a program that fdl knows nothing about."""
-        if self._tokens[0] == "--" or self._tokens[0] in (*BUILTINS, *HIDDEN):
+        word = self._tokens[0]
+        if word == "--" or word in HIDDEN or self._is_built_in(word):
             return
         if self._found is None:
             return
@@ -110,6 +111,11 @@ class _Place:
         tokens = self._tokens[: self._tokens.index("--")]
         level, _ = _descend(project, tokens)
         self._offer.add_files(OTHERWISE, _unless_here(level.manifest.directory))
+
+    def _is_built_in(self, word: str) -> bool:
+        from fdl.project import steps_back
+
+        return word in BUILTINS and not steps_back(word, self._found)
 
     def _project(self, found: Found) -> Project:
         from fdl.project import Project
@@ -153,7 +159,28 @@ class _Place:
                 children = builtin.children.values()
                 self._offer.add_all((child.name, child.help) for child in children)
             return
+        if builtin.wraps:
+            self._add_bench(tail, current)
+            return
         Arguments(builtin.parameters, self._look).add(self._offer, tail, current)
+        if builtin.open and self._found is not None and not self._offer.value_due:
+            from fdl.app import apart
+
+            _, self._tokens = apart(builtin, tail)
+            self._add_of_manifest(self._project(self._found), current)
+
+    def _add_bench(self, tail: list[str], current: str) -> None:
+        """Offer what the bench takes: its presets, then its flags."""
+        from fdl.commands.ddp_bench import level
+
+        bench = level(os.environ)
+        if bench is None:
+            return
+        if not tail and not current.startswith("-"):
+            presets = bench.commands.items()
+            self._offer.add_all((name, spec.text("description") or "") for name, spec in presets)
+        named = bool(tail) and tail[0] in bench.commands
+        self._add_arguments(bench, tail[1:] if named else tail, current)
 
     def _look(
         self, completer: str, before: tuple[str, ...], text: str

@@ -25,7 +25,9 @@ FIELDS = (
     ("ddp", "max_anchor", "--max-anchor"),
     ("ddp", "overhead_target", "--overhead-target"),
     ("ddp", "divergence_threshold", "--divergence-threshold"),
+    ("ddp", "no_divergence_guard", "--no-divergence-guard"),
     ("ddp", "max_batch_diff", "--max-batch-diff"),
+    ("ddp", "max_overshoot", "--max-overshoot"),
     ("ddp", "max_grad_norm", "--max-grad-norm"),
     ("ddp", "snapshot_timeout", "--snapshot-timeout"),
     ("ddp", "checkpoint_every", "--checkpoint-every"),
@@ -34,6 +36,11 @@ FIELDS = (
     ("ddp", "partition_ratios", "--partition-ratios"),
     ("ddp", "lr_scale_ratio", "--lr-scale-ratio"),
     ("ddp", "timeline", "--timeline"),
+    ("ddp", "ranks", "--ranks"),
+    ("ddp", "nodes", "--nodes"),
+    ("ddp", "rdzv", "--rdzv"),
+    ("ddp", "max_restarts", "--max-restarts"),
+    ("ddp", "simulate_ms", "--simulate-ms"),
     ("training", "epochs", "--epochs"),
     ("training", "batch_size", "--batch-size"),
     ("training", "batches_per_epoch", "--batches"),
@@ -44,6 +51,9 @@ FIELDS = (
     ("output", "timeline", "--timeline"),
 )
 """Section, field, flag; the order is the order of the generated arguments."""
+
+_SWITCHES = ("timeline", "no_divergence_guard")
+"""Fields that are bare flags, which are there or not."""
 
 
 def settings(manifest: Node, preset: Node | None) -> Settings:
@@ -107,7 +117,7 @@ def generate(merged: Mapping[str, Section], start: int, root: str) -> tuple[list
 
     for section, field, name in FIELDS:
         node = merged.get(section, {}).get(field)
-        if node is None or (field == "timeline" and (node.value is False or name in seen)):
+        if node is None or (field in _SWITCHES and (node.value is False or name in seen)):
             continue
         seen.add(name)
         add(name, f"{section}.{field}", node, _section_groups(field, name, node))
@@ -118,7 +128,7 @@ def generate(merged: Mapping[str, Section], start: int, root: str) -> tuple[list
 
 
 def _section_groups(field: str, name: str, node: Node) -> list[list[str]]:
-    if field == "timeline":
+    if field in _SWITCHES:
         return [[name]]
     if field == "speed_hint":
         hint = node.mapping

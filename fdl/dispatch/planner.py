@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Linux refuses a single variable of 128 KiB; a plan that large is not handed down.
 _PLAN_LIMIT_BYTES = 96 * 1024
 
+_RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
+
 
 class Surroundings:
     """What a plan depends on besides the manifest.
@@ -58,17 +60,26 @@ class Planner:
         surroundings: Where the plan will be executed.
         exported: Variables that hand global flags to children.
         append: Whether ``append:`` counts.
+        distributes: Whether fdl starts the ranks that ``ddp`` asks for; otherwise the program gets
+            every setting as a flag and does what it likes.
     """
 
-    __slots__ = ("append", "exported", "root", "surroundings")
+    __slots__ = ("append", "distributes", "exported", "root", "surroundings")
 
     def __init__(
-        self, root: str, surroundings: Surroundings, exported: dict[str, str], append: bool
+        self,
+        root: str,
+        surroundings: Surroundings,
+        exported: dict[str, str],
+        append: bool,
+        *,
+        distributes: bool = True,
     ) -> None:
         self.root = root
         self.surroundings = surroundings
         self.exported = exported
         self.append = append
+        self.distributes = distributes
 
     def run(self, level: Level, name: str, user: Sequence[str]) -> Plan:
         """The plan of a ``run:`` command.
@@ -114,7 +125,7 @@ class Planner:
 
         Raises:
             ManifestError: The entry, its variables, or its container cannot be had.
-            UsageError: ``FDL_MEMORY`` is no known word.
+            UsageError: ``FDL_MEMORY`` is no known word, or the ranks asked for make no sense.
         """
         from fdl.dispatch.heap import keep_heap
 
@@ -138,12 +149,14 @@ class Planner:
         keep_heap(plan, scopes, self.surroundings.variables)
         if schema is not None and not schema.origins:
             _yield_to_variables(plan, schema, {} if plan.service else self.surroundings.variables)
-        if plan.service:
-            _hand_down(plan)
-            return self._contained(plan, join(plan.argv))
-        self._on_host(plan)
-        _hand_down(plan)
-        return plan
+        if not plan.service:
+            self._on_host(plan)
+        if self.distributes and _concerns_ranks(level, preset, tail):
+            from fdl.dispatch.ranks import distribute
+
+            distribute(plan, level, preset, schema, self.surroundings.variables)
+        hand_down(plan)
+        return self._contained(plan, join(plan.argv)) if plan.service else plan
 
     def _service(self, node: Node) -> str | None:
         return None if self.surroundings.in_container else node.text("docker")
@@ -194,6 +207,13 @@ class Planner:
         return wrap(plan, inner, here.variables, terminal=here.terminal)
 
 
+def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:
+    """Whether anything is said about ranks; most commands are spared the import."""
+    nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+    typed = (token.partition("=")[0] for token in tail)
+    return any(node.get("ddp") for node in nodes) or any(flag in _RANK_FLAGS for flag in typed)
+
+
 def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) -> None:
     """Take out generated flags whose options the program reads from variables that are set.
 
@@ -202,20 +222,13 @@ def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) 
     """
     there = {**outside, **plan.env}
     options = {one.display: one.env for one in schema.parameters if one.env and there.get(one.env)}
-    kept: list[Flag] = []
-    dropped = 0
-    for flag in plan.flags:
-        flag.index -= dropped
-        variable = options.get(flag.name)
-        if variable is None:
-            kept.append(flag)
-            continue
-        del plan.argv[flag.index : flag.index + flag.count]
-        dropped += flag.count
+    overruled = [flag for flag in plan.flags if flag.name in options]
+    plan.drop(overruled)
+    for flag in overruled:
+        variable = options[flag.name] or ""
         if all(one.name != variable for one in plan.variables):
             known = Variable(variable, there[variable], "shell", secret=flag.secret)
             plan.variables.append(known)
-    plan.flags = kept
 
 
 def _marked(*nodes: Node | None) -> list[str]:
@@ -257,7 +270,7 @@ def _entry_tokens(entry: Node | None, root: str) -> list[str]:
     return tokens
 
 
-def _hand_down(plan: Plan) -> None:
+def hand_down(plan: Plan) -> None:
     """Set ``FDL_PLAN``: the program can record which manifest line each argument came from."""
     import json
 

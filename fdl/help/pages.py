@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdl import __version__
-from fdl.commands import BUILTINS
+from fdl.commands import BUILTINS, RESERVED
 from fdl.dispatch.classify import PRESET, RUN, SECTIONS
 from fdl.dispatch.compose import compose, join, quote
 from fdl.dispatch.generate import settings, text
@@ -243,7 +243,7 @@ def _command_row(level: Level, name: str, describe: Describe) -> Row:
     """One command of a list; a broken one is listed and says so."""
     spec = level.commands[name]
     own = spec.text("description")
-    if not level.names and name in BUILTINS:
+    if not level.names and name in RESERVED:
         return Row(name, own or "", "(unreachable: a built-in command has this name)")
     try:
         kind = level.kind(name)

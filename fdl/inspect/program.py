@@ -134,7 +134,16 @@ class _Settings:
         self.options: dict[str, Parameter] = target.schema.options if target.schema else {}
         self.paths = self._paths()
         switches = [flag for flag, path in self.paths.items() if self._value(path) is True]
-        self.typed = typed_values(target.plan.typed, self.options, switches)
+        self.typed = typed_values([*target.plan.kept, *target.plan.typed], self.options, switches)
+        self._leave_to_typed()
+
+    def _leave_to_typed(self) -> None:
+        """Drop the side of ``mode`` that a typed flag says in the other way."""
+        for name, rivals in _EXCLUSIVE.items():
+            for rival in rivals if f"--{name}" in self.typed else ():
+                if f"--{rival}" not in self.typed:
+                    self.merged["ddp"].pop(rival, None)
+        self.paths = self._paths()
 
     def fields(self) -> Iterator[Field]:
         """One per flag that anybody says something about, in the order they are generated."""

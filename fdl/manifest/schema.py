@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from fdl.manifest.mistakes import Mistake, Path
     from fdl.manifest.node import Node
 
-_BACKENDS = ("nccl", "cpu")
+BACKENDS = ("nccl", "cpu")
 _AVERAGING = ("sync", "cadence", "async")
-_NAMED_MODES = (
+POLICIES = (*_AVERAGING, "auto")
+NAMED_MODES = (
+    "auto",
     "sync",
-    *(f"{backend}-{policy}" for backend in _BACKENDS for policy in _AVERAGING),
+    *(f"{backend}-{policy}" for backend in BACKENDS for policy in _AVERAGING),
 )
 _SOLO = "solo-"
 _MEMORY = ("auto", "default")
@@ -58,35 +60,99 @@ class Mode(Kind):
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse every other value."""
         value = node.value
-        if value in _NAMED_MODES:
+        if value in NAMED_MODES or (isinstance(value, str) and solo_device(value) is not None):
             return
-        if isinstance(value, str) and value.startswith(_SOLO):
-            device = value.removeprefix(_SOLO)
-            # `isdigit` alone takes the digits of every script.
-            if device.isascii() and device.isdigit():
-                return
-        known = ", ".join(f"`{name}`" for name in _NAMED_MODES)
+        known = ", ".join(f"`{name}`" for name in NAMED_MODES)
         demand = f"must be `solo-N` for one device, or one of {known}"
-        found.append(Unsuitable(node, path, demand, near=(*_NAMED_MODES, "solo-0")))
+        found.append(Unsuitable(node, path, demand, near=(*NAMED_MODES, "solo-0")))
 
     def rules(self) -> list[Rule]:
         """The names, or a pattern."""
-        return [{"enum": list(_NAMED_MODES)}, {"pattern": "^solo-[0-9]+$", "type": "string"}]
+        return [{"enum": list(NAMED_MODES)}, {"pattern": "^solo-[0-9]{1,6}$", "type": "string"}]
+
+
+def solo_device(mode: str) -> int | None:
+    """The number of the one device that ``solo-N`` trains on; None for every other mode."""
+    device = mode.removeprefix(_SOLO)
+    # `isdigit` alone takes the digits of every script; no machine has a million devices.
+    fits = device != mode and device.isascii() and device.isdigit() and len(device) <= 6
+    return int(device) if fits else None
 
 
 class AutoOrWhole(Kind):
-    """``auto`` or a whole number."""
+    """``auto`` or a whole number from 1 on."""
 
     __slots__ = ()
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse every other value."""
-        if node.value != "auto" and not is_whole(node.value):
+        value = node.value
+        if is_whole(value) and value < 1:
+            found.append(Unsuitable(node, path, "must be at least 1"))
+        elif value != "auto" and not is_whole(value):
             found.append(Unsuitable(node, path, "must be `auto` or a whole number"))
 
     def rules(self) -> list[Rule]:
-        """The word, or a type."""
-        return [{"const": "auto"}, {"type": "integer"}]
+        """The word, or a type with its range."""
+        return [{"const": "auto"}, {"minimum": 1, "type": "integer"}]
+
+
+class Nodes(Kind):
+    """How many machines: a whole number, or the fewest and the most of them, ``1:2``."""
+
+    __slots__ = ()
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse every other value."""
+        value = node.value
+        if is_whole(value):
+            if value < 1:
+                found.append(Unsuitable(node, path, "must be at least 1"))
+        elif not isinstance(value, str) or node_range(value) is None:
+            found.append(Unsuitable(node, path, 'must be a whole number, or a range such as "1:2"'))
+
+    def rules(self) -> list[Rule]:
+        """A type with its range, or a pattern."""
+        return [
+            {"minimum": 1, "type": "integer"},
+            {"pattern": "^[1-9][0-9]{0,5}(:[1-9][0-9]{0,5})?$", "type": "string"},
+        ]
+
+
+def node_range(text: str) -> tuple[int, int] | None:
+    """The fewest and the most machines that ``2`` or ``1:2`` stands for; None for other texts."""
+    parts = text.split(":")
+    # More machines than six digits say take part in nothing, and long numbers are slow to read.
+    if len(parts) > 2 or not all(one.isascii() and one.isdigit() for one in parts):
+        return None
+    if any(len(one) > 6 or one.startswith("0") for one in parts):
+        return None
+    least, most = int(parts[0]), int(parts[-1])
+    return (least, most) if least <= most else None
+
+
+class Endpoint(Kind):
+    """A host and a port: ``gpu1:29400``."""
+
+    __slots__ = ()
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Refuse every other value."""
+        if not isinstance(node.value, str) or not is_endpoint(node.value):
+            found.append(Unsuitable(node, path, "must be a host and a port, such as `gpu1:29400`"))
+
+    def rules(self) -> list[Rule]:
+        """A pattern."""
+        return [{"pattern": "^\\S+:[0-9]{1,5}$", "type": "string"}]
+
+
+def is_endpoint(text: str) -> bool:
+    """Whether a text is a host and a port from 1 to 65535."""
+    host, _, port = text.rpartition(":")
+    if not host or any(char.isspace() for char in host):
+        return False
+    # More digits than a port has would take long to convert.
+    return port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
 
 
 class AutoOrSwitch(Kind):
@@ -228,13 +294,14 @@ DDP = Section(
     ),
     Key(
         "policy",
-        OneOf(*_AVERAGING),
-        "When ranks average: after every step, after a stretch each can finish in time, or freely.",
+        OneOf(*POLICIES),
+        "When ranks average: after every step, after a stretch each can finish in time, or freely; "
+        "`auto` takes what promises to be the fastest.",
         excluded_by="mode",
     ),
     Key(
         "backend",
-        OneOf(*_BACKENDS),
+        OneOf(*BACKENDS),
         "Averaging on the GPUs (`nccl`) or through main memory (`cpu`).",
         excluded_by="mode",
     ),
@@ -255,21 +322,27 @@ DDP = Section(
     ),
     Key(
         "divergence_threshold",
-        Number(),
+        Number(above=0),
         "How far ranks may drift apart before they average more often (the framework's own: 0.05).",
     ),
+    Key("no_divergence_guard", Switch(), "Whether drifting apart changes nothing."),
     Key(
         "max_batch_diff",
         Whole(least=0),
         "Batches a fast rank may be ahead of a slow one; 0 is lockstep, null is no limit.",
     ),
-    Key("max_grad_norm", Number(), "Gradients longer than this are scaled down to it."),
+    Key(
+        "max_overshoot",
+        Whole(least=0),
+        "Batches a rank may train while an average is under way, with `async`; null adapts.",
+    ),
+    Key("max_grad_norm", Number(above=0), "Gradients longer than this are scaled down to it."),
     Key(
         "snapshot_timeout",
-        Whole(),
+        Number(above=0),
         "Seconds to wait for a rank's parameters, with the `cpu` backend (the framework's own: 5).",
     ),
-    Key("checkpoint_every", Whole(), "Epochs between two checkpoints."),
+    Key("checkpoint_every", Whole(least=1), "Epochs between two checkpoints."),
     Key(
         "progressive",
         AutoOrSwitch(),
@@ -280,13 +353,38 @@ DDP = Section(
         SPEED_HINT,
         "What is known about the speed of the devices before the first measurement.",
     ),
-    Key("partition_ratios", ListOf(Number()), "Share of the data for each rank, in their order."),
+    Key(
+        "partition_ratios",
+        ListOf(Number(above=0)),
+        "Share of the data for each rank, in their order.",
+    ),
     Key(
         "lr_scale_ratio",
         Number(),
         "How far the learning rate grows with the number of ranks (the framework's own: 1.0).",
     ),
     Key("timeline", Switch(), "Whether to record what every rank does when."),
+    Key(
+        "ranks",
+        AutoOrWhole(),
+        "Processes that fdl starts on this machine; `auto` is one for each of several GPUs.",
+    ),
+    Key(
+        "nodes",
+        Nodes(),
+        'How many machines take part, each with the same command: 2, or "1:2" for one or two.',
+    ),
+    Key("rdzv", Endpoint(), "Where the machines meet: host and port of one of them."),
+    Key(
+        "max_restarts",
+        Whole(least=0),
+        "How often all ranks are started anew when one is lost (fdl's own: 3).",
+    ),
+    Key(
+        "simulate_ms",
+        ListOf(Number(above=0)),
+        "Milliseconds that a batch of each rank is made to last, to try out unequal devices.",
+    ),
 )
 
 TRAINING = Section(

@@ -40,7 +40,7 @@ def folders(project: Project | None) -> list[Path]:
 
 
 def _declared(project: Project) -> Iterator[str]:
-    from fdl.commands import BUILTINS, HIDDEN
+    from fdl.commands import RESERVED
     from fdl.dispatch.classify import PATH, PRESET
     from fdl.dispatch.survey import survey
     from fdl.dispatch.walk import enter
@@ -48,7 +48,7 @@ def _declared(project: Project) -> Iterator[str]:
     top = project.level()
     yield from _of_level(top)
     levels: dict[tuple[str, ...], Level] = {(): top}
-    for entry in survey(top, project.child, (*BUILTINS, *HIDDEN)):
+    for entry in survey(top, project.child, RESERVED):
         *above, name = entry.names
         if entry.kind == PRESET:
             yield from _output_dir(entry.spec)

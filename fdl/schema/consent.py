@@ -14,7 +14,7 @@ from fdl.dispatch.walk import Level
 from fdl.schema.contract import PROBE_VARIABLE
 from fdl.schema.program import content, named_files, script, words
 
-MARKS = (b"FdlArgs", b"--fdl-schema", b"fdl.args")
+MARKS = (b"FdlArgs", b"DdpArgs", b"--fdl-schema", b"fdl.args")
 """What a program's text says when it can describe itself."""
 
 SLOW = frozenset(("cargo", "uv", "poetry", "pdm", "hatch", "torchrun", "accelerate"))

@@ -8,6 +8,7 @@ Imported on the warm path, when there is a schema.
 from __future__ import annotations
 
 from fdl.args.parameter import is_number
+from fdl.dispatch.typed_ranks import OPTIONS
 from fdl.errors import ManifestError, UsageError
 from fdl.manifest import origin
 from fdl.secrets import REDACTED, is_secret
@@ -46,7 +47,8 @@ class _Tail:
     def __init__(self, schema: Schema, command: str) -> None:
         self._schema = schema
         self._command = command
-        self._options = schema.options
+        # Those of fdl itself are no mistake where the program declares none of the name.
+        self._options = {**OPTIONS, **schema.options}
         self._shorts = {one.short: one for one in self._options.values() if one.short}
         self._arguments = schema.arguments
 

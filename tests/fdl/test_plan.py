@@ -6,6 +6,9 @@ import shlex
 from fdl.plan import SCHEMA_VERSION, Flag, Plan, Variable
 from fdl.secrets import REDACTED
 
+# What the started program does not learn about itself.
+OUTER = ("env", "launch", "notes", "ranks")
+
 FILES = {
     "fdl.yml": "commands:\n  t: {run: touch made, append: -- b}\n  train:\n",
     "train/fdl.yml": """
@@ -73,7 +76,7 @@ def test_as_one_json_document(project, fdl):
     assert epochs["losers"] == [{"value": "5", "origin": "train/fdl.yml:2:20"}]
     assert (epochs["secret"], name["losers"]) == (False, [])
     inner = json.loads(plan["env"]["FDL_PLAN"])
-    rest = {key: value for key, value in plan.items() if key not in ("env", "launch")}
+    rest = {key: value for key, value in plan.items() if key not in OUTER}
     for variable in rest["variables"]:
         del variable["value"], variable["losers"]
     assert inner == rest
@@ -129,4 +132,4 @@ def test_a_plan_is_plain_data():
             "losers": [{"value": "b", "origin": "fdl.yml:7:8"}],
         }
     ]
-    assert set(data) == {*Plan.__slots__, "schema_version"} - {"secrets"}
+    assert set(data) == {*Plan.__slots__, "schema_version"} - {"kept", "secrets"}

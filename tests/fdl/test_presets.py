@@ -191,7 +191,9 @@ def test_the_plan_reaches_the_program(project, fdl):
     assert carried["command"] == ["train"]
     assert carried["flags"][0]["origin"] == "train/fdl.yml:2:20"
     assert set(carried).isdisjoint({"env", "launch"})
-    assert set(Plan.__slots__) - set(carried) == {"env", "launch", "secrets"}
+    assert set(Plan.__slots__) - set(carried) == {
+        *("env", "kept", "launch", "notes", "ranks", "secrets")
+    }
 
 
 def test_a_command_line_too_long_to_carry_still_runs(project, fdl):

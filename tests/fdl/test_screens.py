@@ -63,7 +63,9 @@ def built_ins():
             yield from below(child, (*names, child.name))
 
     for builtin in REGISTRY.values():
-        yield from below(builtin, (builtin.name,))
+        # A program's own page shows whatever that program takes.
+        if not builtin.wraps:
+            yield from below(builtin, (builtin.name,))
 
 
 EVERYTHING = {**PAGES, **ERRORS, **ALONE, **dict(built_ins())}

@@ -11,7 +11,7 @@ DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_few_steps_lower_the_loss(device):
     torch.manual_seed(0)
-    model = build_model().to(device)
+    model = build_model(device)
     images, labels = (column.to(device) for column in digits("train").get_batch(range(64)))
     assert model(images).shape == (64, 10)
 

@@ -1,15 +1,16 @@
 """Train a classifier of hand-written digits: `fdl train`. All of this is yours to change."""
 
 import sys
+from functools import partial
 
 import torch
-from fdl import FdlArgs, option
+from fdl import DdpArgs, option
 from flodl import Batch, FlowBuilder, Graph, RunDirectory, Trainer, digits, entry
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 
-class Args(FdlArgs):
+class Args(DdpArgs):  # with the flags of training on several devices: `--ranks 2`
     """Train a classifier of hand-written digits."""
 
     epochs: int = option(default=10, short="n", help="Passes over the training images")
@@ -22,7 +23,7 @@ class Args(FdlArgs):
     engine: str = option(default="auto", help="auto, eager, compiled or cuda_graph")
 
 
-def build_model() -> Graph:
+def build_model(device: torch.device | str = "cpu") -> Graph:
     """One line per step of the data flow: images [B, 1, 8, 8] in, logits [B, 10] out."""
     return (
         FlowBuilder.from_(nn.Conv2d(1, 32, 3, padding=1))
@@ -36,6 +37,7 @@ def build_model() -> Graph:
         .through(nn.Linear(32 * 4 * 4, 10))
         .label("digits")
         .build()
+        .to(device)
     )
 
 
@@ -56,25 +58,23 @@ def evaluate(model: nn.Module) -> dict[str, float]:
 def main(args: Args) -> None:
     """Train, and leave a run directory with a report and the weights."""
     trainer = (
-        Trainer.builder(
-            lambda device: build_model().to(device),
-            lambda parameters: torch.optim.AdamW(parameters, lr=args.lr),
-            train_step,
-        )
+        Trainer.builder(build_model, partial(torch.optim.AdamW, lr=args.lr), train_step)
         .dataset(digits("train"))
         .batch_size(args.batch_size)
         .num_epochs(args.epochs)
         .seed(args.seed)
         .engine(args.engine)
         .eval_fn(evaluate)
+        .ddp(args.ddp_settings())
     )
     if args.live is not None:
         trainer.live(args.live)
     with RunDirectory.create(args.output, config=args.resolved(), resume=args.resume) as run:
         trained = trainer.run_dir(run).run()
-    last = trained.poll_metrics()[-1]
-    print(f"accuracy {last.scalars['accuracy']:.1%} on held-out digits")
-    print(f"report   {run.path / 'report.html'}")
+    if run.writes:  # of several ranks, the first
+        last = trained.poll_metrics()[-1]
+        print(f"accuracy {last.scalars['accuracy']:.1%} on held-out digits")
+        print(f"report   {run.path / 'report.html'}")
 
 
 if __name__ == "__main__":

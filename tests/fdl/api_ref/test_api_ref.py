@@ -20,6 +20,8 @@ PACKAGE = {
         from .graph.build import Builder as Builder
         from zoo.keeper import feed
         from zoo.keeper import _secret
+        if TYPE_CHECKING:
+            from zoo.keeper import late
         __version__ = "3.2.1"
         ''',
     "zoo/graph/__init__.py": "from zoo.graph.build import Builder, Kind\n",
@@ -124,6 +126,8 @@ PACKAGE = {
 
             Nothing else.
             """
+        def late() -> int:
+            """Loaded when it is asked for."""
         def _secret(): ...
         ''',
     "zoo/_private.py": "class Unseen:\n    '''No.'''\n",
@@ -183,7 +187,7 @@ def test_every_public_class_that_flodl_exports_is_there():
     functions = {
         sig.name for one in entries.values() if "functions" in one.name for sig in one.methods
     }
-    assert {"digits", "entry", "save_checkpoint", "record_scalar"} <= functions
+    assert {"digits", "entry", "save_checkpoint", "record_scalar", "verify_run"} <= functions
 
 
 def test_entries_are_sorted_by_category_and_name_and_stay_so(zoo):
@@ -246,6 +250,7 @@ def test_the_functions_of_a_module_are_one_entry(zoo):
     assert [(one.sig, one.doc) for one in entry.methods] == [
         ("slow() -> None", "Without fast."),
         ("zoo.feed(animal: str, *, times: int = 1) -> bool", "Feed one."),
+        ("zoo.late() -> int", "Loaded when it is asked for."),
     ]
     assert entry.examples == ('>>> feed("cat")\nTrue',)
 

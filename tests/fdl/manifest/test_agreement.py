@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonschema
@@ -48,6 +49,7 @@ NAMES = st.sampled_from(
         *(key for one in DOCUMENT["$defs"].values() for key in one["properties"]),
     ]
 ) | st.sampled_from(["model", "comands", "A", "HF_TOKEN", "a b", 'q"q', "[x]", "schema_"])
+PATTERNED = ("x", "solo-0", "1:2", "gpu1:29400")
 TEXTS = st.sampled_from(
     [
         "auto",
@@ -57,6 +59,8 @@ TEXTS = st.sampled_from(
         "nccl-async",
         "solo-0",
         "solo-",
+        "1:2",
+        "gpu1:29400",
         "5",
         "1.5",
         "nan",
@@ -94,6 +98,9 @@ def suitable(rule: dict[str, Any], wild: st.SearchStrategy[Any]) -> st.SearchStr
         return st.one_of(*(suitable(one, wild) for one in rule["anyOf"]), wild)
     if "enum" in rule or "const" in rule:
         return st.sampled_from(rule.get("enum") or [rule["const"]])
+    if "pattern" in rule:
+        fitting = [text for text in PATTERNED if re.search(rule["pattern"], text)]
+        return st.sampled_from(fitting) | wild
     if "properties" in rule:
         known = {name: suitable(one, wild) for name, one in rule["properties"].items()}
         some = st.sets(st.sampled_from(list(known)), max_size=4).flatmap(

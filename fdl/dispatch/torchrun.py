@@ -1,0 +1,109 @@
+"""The words of an entry -> the words that start it once per rank, through torchrun.
+
+The options are those of ``torch.distributed.run``
+(https://docs.pytorch.org/docs/stable/elastic/run.html).
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH119
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.plan import Ranks
+
+MODULE = "torch.distributed.run"
+
+_VALUED = ("-W", "-X", "--check-hash-based-pycs")
+# torchrun starts every rank with it.
+_IMPLIED = "-u"
+
+
+class Program:
+    """A Python program as an entry names it: ``python -O main.py --fast``.
+
+    Attributes:
+        python: The interpreter.
+        flags: Its own options.
+        module: Whether ``target`` is the name of a module and not a file.
+        target: The script or module.
+        arguments: What stands behind it.
+    """
+
+    __slots__ = ("arguments", "flags", "module", "python", "target")
+
+    def __init__(
+        self, python: str, flags: list[str], module: bool, target: str, arguments: list[str]
+    ) -> None:
+        self.python = python
+        self.flags = flags
+        self.module = module
+        self.target = target
+        self.arguments = arguments
+
+    def started(self, options: Sequence[str]) -> list[str]:
+        """The whole command line, with these options of torchrun."""
+        start = [self.python, "-m", MODULE, *options]
+        flags = [flag for flag in self.flags if flag != _IMPLIED]
+        if flags:
+            # torchrun would start the ranks without them: it is told the whole command instead.
+            named = ["-m", self.target] if self.module else [self.target]
+            return [*start, "--no-python", self.python, *flags, *named, *self.arguments]
+        named = ["--module", self.target] if self.module else [self.target]
+        return [*start, *named, *self.arguments]
+
+
+def read(words: Sequence[str]) -> Program | None:
+    """The program of ``python [flags] script.py …`` or ``python [flags] -m module …``.
+
+    Returns:
+        None for everything else: another program, ``python -c``, several flags in one word.
+    """
+    if not words or not os.path.basename(words[0]).startswith("python"):
+        return None
+    flags: list[str] = []
+    rest = list(words[1:])
+    while rest:
+        word = rest.pop(0)
+        if word == "-m":
+            return Program(words[0], flags, True, rest[0], rest[1:]) if rest else None
+        if not word.startswith("-"):
+            return Program(words[0], flags, False, word, rest)
+        if word in ("-", "-c") or _holds_target(word):
+            return None
+        flags.append(word)
+        if word in _VALUED and rest:
+            flags.append(rest.pop(0))
+    return None
+
+
+def _holds_target(word: str) -> bool:
+    """Whether a word of several short flags has ``-c`` or ``-m`` among them: ``-um``."""
+    letters = word[1:].partition("W")[0].partition("X")[0]
+    return not word.startswith("--") and len(word) > 2 and any(one in letters for one in "cm")
+
+
+def options(ranks: Ranks, name: str) -> list[tuple[str, str]]:
+    """The options of torchrun, each with the ``ddp`` setting that it says; empty for none.
+
+    Args:
+        ranks: What to start.
+        name: How several machines name the run they belong to; the same on all of them.
+    """
+    said = [(f"--nproc-per-node={ranks.here}", "ranks")]
+    if ranks.rdzv:
+        least, most = ranks.nodes
+        said += [
+            (f"--nnodes={least}" if least == most else f"--nnodes={least}:{most}", "nodes"),
+            ("--rdzv-backend=c10d", ""),
+            (f"--rdzv-endpoint={ranks.rdzv}", "rdzv"),
+            (f"--rdzv-id={name}", ""),
+        ]
+    else:
+        # The name of this machine need not lead to it: ranks beside each other meet locally.
+        said += [("--standalone", ""), ("--local-addr=127.0.0.1", "")]
+    return [*said, (f"--max-restarts={ranks.max_restarts}", "max_restarts")]
