@@ -1,0 +1,153 @@
+"""Whether two ranks learn as much as one from equally many samples: every mode, several seeds.
+
+Small models on the data that ships with flodl, so nothing has to be downloaded: hand-written digits
+and a text. Each mode sees every training sample once per epoch; the figure is that of the whole
+held-out part after the last epoch.
+
+    python -m benchmarks.convergence --output docs/benchmarks/convergence.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import final
+
+from benchmarks.measure import environment, publish, table
+from flodl.ddp_bench.cell import MODES, Cell
+from flodl.ddp_bench.models import TASKS
+from flodl.ddp_bench.request import Request, cells_of
+from flodl.ddp_bench.sweep import Outcome, sweep
+from flodl.distributed.config import DdpRunConfig
+
+ALONE = "solo-0"
+ACCURACY_MARGIN = 0.005
+LOSS_MARGIN = 0.05
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """How long a model trains here, and with what."""
+
+    epochs: int
+    lr: float
+    batch_size: int
+    batches: int | None = None
+
+
+RECIPES = {
+    "logistic": Recipe(epochs=30, lr=1e-3, batch_size=64),
+    "mlp": Recipe(epochs=20, lr=1e-3, batch_size=64),
+    "lenet": Recipe(epochs=20, lr=1e-3, batch_size=64),
+    "char-rnn": Recipe(epochs=12, lr=2e-3, batch_size=16),
+    "gpt-nano": Recipe(epochs=12, lr=3e-4, batch_size=16),
+}
+
+
+def cells(options: argparse.Namespace, folder: Path) -> list[Cell]:
+    """Return the runs: each model in each mode with each seed."""
+    found: list[Cell] = []
+    for model in options.models:
+        recipe = RECIPES[model]
+        found += cells_of(
+            Request(
+                models=(model,),
+                modes=tuple(options.modes),
+                output=folder,
+                source="packaged",
+                epochs=recipe.epochs,
+                batches=recipe.batches,
+                batch_size=recipe.batch_size,
+                lr=recipe.lr,
+                seeds=options.seeds,
+                ranks=options.ranks,
+                ddp=DdpRunConfig(lr_scale_ratio=options.lr_scale_ratio),
+            )
+        )
+    return found
+
+
+def figures(outcomes: Sequence[Outcome], model: str, mode: str) -> list[float]:
+    """Return the results of one model in one mode, by seed."""
+    return [
+        outcome.record.eval
+        for outcome in outcomes
+        if outcome.record is not None and (outcome.cell.model, outcome.cell.mode) == (model, mode)
+    ]
+
+
+def row(outcomes: Sequence[Outcome], model: str, mode: str) -> list[str]:
+    """Return one line of the table."""
+    judgement = TASKS[model].judgement
+    mine, alone = figures(outcomes, model, mode), figures(outcomes, model, ALONE)
+    if not mine or not alone:
+        return [model, mode, "failed", "–", "–", "–", "no"]
+    mean, base = fmean(mine), fmean(alone)
+    worse = base - mean if judgement.higher_is_better else mean - base
+    margin = ACCURACY_MARGIN if judgement.higher_is_better else LOSS_MARGIN
+    return [
+        model,
+        mode,
+        f"{judgement.name} {mean:.4f}",
+        f"{min(mine):.4f} … {max(mine):.4f}",
+        f"{mean - base:+.4f}",
+        f"{margin:g}",
+        "yes" if worse <= margin else "no",
+    ]
+
+
+def page(outcomes: Sequence[Outcome], options: argparse.Namespace) -> str:
+    """Return the Markdown page."""
+    rows = [row(outcomes, model, mode) for model in options.models for mode in options.modes]
+    header = ["model", "mode", "mean", "seeds", f"− {ALONE}", "margin", "within"]
+    recipes = [
+        [
+            model,
+            str(recipe.epochs),
+            str(recipe.batch_size),
+            str(recipe.batches or "all"),
+            f"{recipe.lr:g}",
+        ]
+        for model, recipe in RECIPES.items()
+        if model in options.models
+    ]
+    within = sum(one[-1] == "yes" for one in rows)
+    return "\n\n".join(
+        [
+            "# Convergence of the modes",
+            environment("torch"),
+            f"{options.ranks} ranks, {options.seeds} seeds, every rank's learning rate times "
+            f"1 + {options.lr_scale_ratio:g}·(W − 1) where the ranks do not share one batch; data "
+            "that ships with flodl, so no figure is comparable with a published one. "
+            f"{within} of {len(rows)} within the margin of one device at equal data.",
+            table(header, rows),
+            table(["model", "epochs", "batch size", "batches", "learning rate"], recipes),
+        ]
+    )
+
+
+def main() -> None:
+    """Train, and publish the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=RECIPES, default=list(RECIPES))
+    parser.add_argument(
+        "--modes", nargs="+", choices=MODES, default=[one for one in MODES if one != "solo-1"]
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--lr-scale-ratio", type=float, default=1.0)
+    parser.add_argument("--runs", type=Path, help="keep the runs there")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        outcomes = sweep(cells(options, options.runs or Path(scratch)))
+        publish(page(outcomes, options), options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""How well the ghost cluster foretells: its figures beside trainings of real processes.
+
+Simulated ranks on the CPU train a tiny model, every batch padded to the time it is declared to
+take and every average by that of the exchange. The figures are batches per second over a whole
+training, warm-up included, as the ranks themselves measured it; starting the processes is not part
+of it.
+
+    python -m benchmarks.ghost [--seconds 10] [--output docs/benchmarks/ghost.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from benchmarks.measure import environment, publish, table
+from flodl import Batch, TensorDataSet, Trainer
+from flodl.distributed.config import Policy
+from flodl.distributed.ghost import Cluster, Prediction, choose, predict
+from flodl.distributed.planning.elche import ElCheConfig
+from flodl.distributed.planning.scheduler import ScheduleConfig
+
+BATCH = 4
+WIDTH = 4
+ENOUGH = 0.95
+"""The chosen mode is good if it reaches this share of the fastest."""
+
+CLUSTERS = (
+    Cluster(ms=(40, 100), sync_ms=15),
+    Cluster(ms=(25, 40, 100), sync_ms=15),
+    Cluster(ms=(40, 40), sync_ms=2),
+    Cluster(ms=(30, 90), sync_ms=15),
+    Cluster(ms=(20, 50), sync_ms=30),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was foretold for a cluster and what its ranks then did.
+
+    Attributes:
+        cluster: Speeds and cost.
+        foretold: Prediction of each policy.
+        measured: Batches per second of each policy.
+        chosen: What ``mode: auto`` would take.
+    """
+
+    cluster: Cluster
+    foretold: Mapping[Policy, Prediction]
+    measured: Mapping[Policy, float]
+    chosen: Policy
+
+    @property
+    def name(self) -> str:
+        """How the page calls the cluster."""
+        paces = "/".join(f"{pace:g}" for pace in self.cluster.ms)
+        return f"{paces} ms, average {self.cluster.sync_ms:g} ms"
+
+    @property
+    def best(self) -> Policy:
+        """The policy that was the fastest."""
+        return max(self.measured, key=lambda policy: self.measured[policy])
+
+    @property
+    def reached(self) -> float:
+        """Batches per second of the chosen policy, as a share of the fastest."""
+        return self.measured[self.chosen] / self.measured[self.best]
+
+
+def model(device: torch.device) -> nn.Module:
+    """A model whose own time does not matter."""
+    torch.manual_seed(0)
+    return nn.Linear(WIDTH, WIDTH).to(device)
+
+
+def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Plain SGD."""
+    return torch.optim.SGD(parameters, lr=1e-3)
+
+
+def step(trained: nn.Module, batch: Batch) -> Tensor:
+    """Loss of one batch."""
+    x, y = batch
+    return mse_loss(cast(Tensor, trained(x)), y)
+
+
+def measured(cluster: Cluster, policy: Policy, batches: int) -> float:
+    """Train in real processes; return their batches per second."""
+    draw = torch.Generator().manual_seed(1)
+    samples = torch.randn(batches * BATCH, WIDTH, generator=draw)
+    handle = (
+        Trainer.builder(model, optimizer, step)
+        .dataset(TensorDataSet(samples, samples))
+        .batch_size(BATCH)
+        .num_epochs(1)
+        .policy(policy)
+        .ranks(len(cluster.ms))
+        .simulate_ms(cluster.ms)
+        .simulate_sync_ms(cluster.sync_ms)
+        .max_restarts(0)
+        .engine("eager")
+        .progress(False)
+        .run()
+    )
+    epoch = handle.next_metrics()
+    handle.join()
+    if epoch is None:
+        raise RuntimeError(f"{policy} on {cluster.ms} ended without an epoch")
+    return 1000 * batches / epoch.epoch_ms
+
+
+def compared(cluster: Cluster, seconds: float) -> Comparison:
+    """Predict, choose, and then see."""
+    batches = round(seconds * cluster.capacity(1000))
+    config = ScheduleConfig(
+        elche=ElCheConfig(world_size=len(cluster.ms)),
+        policy=Policy.AUTO,
+        epochs=1,
+        batches_per_epoch=batches,
+    )
+    predictions = predict(cluster, config)
+    foretold = {found.policy: found for found in predictions if found.policy is not None}
+    return Comparison(
+        cluster=cluster,
+        foretold=foretold,
+        measured={policy: measured(cluster, policy, batches) for policy in foretold},
+        chosen=choose(predictions)[0],
+    )
+
+
+def figures(comparison: Comparison) -> list[list[str]]:
+    """Rows of one cluster: a policy each."""
+    return [
+        [
+            comparison.name,
+            policy.value,
+            f"{found.batches_per_s:.2f}",
+            f"{comparison.measured[policy]:.2f}",
+            f"{comparison.measured[policy] / found.batches_per_s:.3f}",
+        ]
+        for policy, found in comparison.foretold.items()
+    ]
+
+
+def choice(comparison: Comparison) -> list[str]:
+    """Row of one cluster: what auto takes and what that is worth."""
+    return [
+        comparison.name,
+        comparison.chosen.value,
+        comparison.best.value,
+        f"{comparison.reached:.3f}",
+        "yes" if comparison.reached >= ENOUGH else "NO",
+    ]
+
+
+def main() -> int:
+    """Return the exit code: 1 where a choice was not good enough."""
+    parser = argparse.ArgumentParser(description="Predicted against measured batches per second.")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=10.0,
+        help="how long each training would take if no rank ever waited (default 10)",
+    )
+    parser.add_argument("--output", type=Path, help="Markdown page to write")
+    wanted = parser.parse_args()
+    torch.set_num_threads(1)
+    comparisons = [compared(cluster, wanted.seconds) for cluster in CLUSTERS]
+    rates = table(
+        ["cluster", "policy", "predicted /s", "measured /s", "measured / predicted"],
+        [row for comparison in comparisons for row in figures(comparison)],
+    )
+    choices = table(
+        ["cluster", "auto takes", "fastest", "of the fastest", f"at least {ENOUGH:.0%}"],
+        [choice(comparison) for comparison in comparisons],
+    )
+    page = f"""# The ghost cluster: predicted and measured
+
+{environment("torch", "flodl")}; `python -m benchmarks.ghost --seconds {wanted.seconds:g}`
+
+Real processes over Gloo on one machine, every batch and every average padded to the declared time.
+Batches per second of a whole training without the start of the processes; one training each.
+
+{rates}
+
+## What `mode: auto` would take
+
+{choices}
+"""
+    publish(page.rstrip(), wanted.output)
+    return 0 if all(comparison.reached >= ENOUGH for comparison in comparisons) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

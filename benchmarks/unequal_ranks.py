@@ -1,0 +1,328 @@
+"""Batches per second of ranks that are not equally fast, against torch's DDP in the same run.
+
+Run with ``python -m benchmarks.unequal_ranks [--output docs/benchmarks/unequal_ranks.md]``. Every
+rank is a process of its own over Gloo and waits until each of its batches has lasted as long as
+declared: what is measured is how the work is shared, not how fast this machine computes.
+``benchmarks.hetero`` measures the same with real computation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.measure import environment, publish, table
+from flodl import Batch, EpochMetrics, TensorDataSet, Timeline, Trainer
+from flodl.distributed.carry_out import this_group
+from flodl.distributed.launching.launch import launch_ranks
+from flodl.distributed.pace import Pacer
+
+Figures = Mapping[str, float]
+T = TypeVar("T")
+
+EPOCH = 350
+"""Batches: 10 s for ranks of 40 and 100 ms per batch that never wait."""
+B = 16
+TWO = (40.0, 100.0)
+THREE = (25.0, 40.0, 100.0)
+EQUAL = (40.0, 40.0)
+
+
+def ideal(ms: Sequence[float]) -> float:
+    """Batches per second of ranks that never wait."""
+    return sum(1000 / one for one in ms)
+
+
+# --- One training, as each of the ranks runs it ------------------------------------------------
+
+
+def _data(batches: int) -> TensorDataSet:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(batches * B, 4, generator=generator)
+    noise = torch.randn(batches * B, 1, generator=generator)
+    return TensorDataSet(inputs, inputs.sum(1, keepdim=True) + noise)
+
+
+def _loss(model: nn.Module, batch: Batch) -> Tensor:
+    loss: Tensor = (model(batch[0]) - batch[1]).square().mean()
+    return loss
+
+
+def train(
+    ms: Sequence[float],
+    epochs: int,
+    settings: Mapping[str, Any],
+    train_fn: Callable[[nn.Module, Batch], Tensor] = _loss,
+    timeline: Timeline | None = None,
+    batches: int = EPOCH,
+) -> list[EpochMetrics]:
+    """Train on this rank, one of ``len(ms)``."""
+    builder = (
+        Trainer.builder(
+            lambda _: nn.Linear(4, 1), lambda ps: torch.optim.SGD(ps, lr=0.01), train_fn
+        )
+        .dataset(_data(batches))
+        .batch_size(B)
+        .num_epochs(epochs)
+        .engine("eager")
+        .progress(False)
+        .ddp({"lr_scale_ratio": 0.0, "simulate_ms": ms, **settings})
+    )
+    if timeline is not None:
+        builder.timeline(timeline)
+    return builder.run().poll_metrics()
+
+
+def rate(metrics: Sequence[EpochMetrics]) -> float:
+    """Batches per second over all epochs, the warm-up included."""
+    seconds = sum(epoch.epoch_ms for epoch in metrics) / 1000
+    return sum(rank.batches for epoch in metrics for rank in epoch.per_rank) / seconds
+
+
+def torch_ddp(ms: Sequence[float], batches: int) -> float:
+    """Batches per second of torch's DistributedDataParallel, each rank a batch per step."""
+    group = this_group()
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs, targets = torch.randn(B, 4), torch.randn(B, 1)
+    pad = ms[group.rank] / 1000
+    group.barrier()
+    begin = until = time.perf_counter()
+    steps = batches // group.world_size
+    for _ in range(steps):
+        started = until = max(until, time.perf_counter() - pad)
+        optimizer.zero_grad()
+        (model(inputs) - targets).square().mean().backward()
+        optimizer.step()
+        until = started + pad
+        time.sleep(max(0.0, until - time.perf_counter()))
+    group.barrier()
+    return steps * group.world_size / (time.perf_counter() - begin)
+
+
+# --- What each of the ranks does -----------------------------------------------------------------
+
+
+def compare(ms: Sequence[float], modes: Sequence[str], rounds: int, epochs: int) -> list[Figures]:
+    """Rates of some modes, interleaved: one mapping per round."""
+    found: list[Figures] = []
+    for number in range(rounds):
+        turn = number % len(modes)
+        order = [*modes[turn:], *modes[:turn]]
+        found.append({mode: _rate_of(mode, ms, epochs) for mode in order})
+    return found
+
+
+def _rate_of(mode: str, ms: Sequence[float], epochs: int) -> float:
+    if mode == "torch-ddp":
+        return torch_ddp(ms, EPOCH)
+    # Half as much is enough where nothing has to be learned about the ranks.
+    return rate(train(ms, 1 if mode == "sync" else epochs, {"policy": mode}))
+
+
+@final
+@dataclass(frozen=True)
+class Steady:
+    """What ranks do once they know each other."""
+
+    rate: float
+    """Batches per second."""
+    counts: tuple[int, ...]
+    """Batches of each rank in a window."""
+
+
+def steady(ms: Sequence[float], policy: str, seconds: float = 30.0) -> Steady:
+    """Count the batches of some seconds, after ten in which the ranks get to know each other."""
+    stamps: list[float] = []
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        stamps.append(time.perf_counter())
+        return _loss(model, batch)
+
+    epochs = math.ceil((seconds + 15) * ideal(ms) / EPOCH)
+    metrics = train(ms, epochs, {"policy": policy}, loss)
+    everything = this_group().gather_objects(stamps)
+    begin = max(own[0] for own in everything) + 10
+    batches = sum(begin <= stamp < begin + seconds for own in everything for stamp in own)
+    return Steady(batches / seconds, metrics[-1].counts)
+
+
+def by_ratios(ms: Sequence[float]) -> float:
+    """Batches per second in lockstep, each batch cut in proportion to the speeds."""
+    pace = ms[this_group().rank] / B
+    ideals = [1000 / one for one in ms]
+    until = 0.0
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        nonlocal until
+        # Ranks may have parts of other sizes in every step, which a fixed time could not follow.
+        until = max(until, time.perf_counter()) + pace * len(batch[0]) / 1000
+        value = _loss(model, batch)
+        time.sleep(max(0.0, until - time.perf_counter()))
+        return value
+
+    settings = {"policy": "sync", "partition_ratios": ideals, "simulate_ms": None}
+    return rate(train(ms, 1, settings, loss))
+
+
+def whole_training(ms: Sequence[float], policies: Sequence[str]) -> Figures:
+    """Seconds of five epochs, from nothing known about the ranks."""
+    return {
+        policy: sum(epoch.epoch_ms for epoch in train(ms, 5, {"policy": policy})) / 1000
+        for policy in policies
+    }
+
+
+def costly_average(ms: Sequence[float], sync_ms: float) -> Figures:
+    """What ElChe makes of averages that take long."""
+    last = train(ms, 3, {"policy": "cadence", "simulate_sync_ms": sync_ms})[-1]
+    busy = max(rank.busy_ms for rank in last.per_rank)
+    return {"anchor": float(last.anchor or 0), "overhead": last.comm_ms / busy}
+
+
+def slow_down(ms: Sequence[float], slow_ms: float) -> list[Figures]:
+    """Rank 1 becomes slow within a window: length and rate of the windows from that one on."""
+    group = this_group()
+    stamps: list[float] = []
+    switch = 45  # in the fifth window or so
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        stamps.append(time.perf_counter())
+        if group.rank == 1 and len(stamps) > switch:
+            time.sleep(slow_ms / 1000)
+        return _loss(model, batch)
+
+    timeline = Timeline(clock=time.perf_counter, sampler=_NoSampler())
+    zero = time.perf_counter() - timeline.elapsed_ms / 1000
+    train(ms, 1, {"policy": "cadence"}, loss, timeline, batches=500)
+    ends = [zero + event.t_ms / 1000 for event in timeline.events if event.kind == "sync_end"]
+    everything = group.gather_objects((stamps, ends))
+    slow_at = everything[1][0][switch]
+    edges = everything[0][1]
+    first = next(index for index, end in enumerate(edges) if end > slow_at)
+    windows: list[Figures] = []
+    for begin, end in zip(edges[first - 1 :], edges[first:], strict=False):
+        batches = sum(begin < stamp <= end for stamps, _ in everything for stamp in stamps)
+        windows.append({"ms": (end - begin) * 1000, "rate": batches / (end - begin)})
+    return windows
+
+
+class _NoSampler:
+    """A timeline whose events alone matter."""
+
+    def sample(self) -> Any:
+        raise AssertionError("the timeline of a benchmark is not started")
+
+
+# --- The page ---------------------------------------------------------------------------------
+
+
+def in_ranks(count: int, function: Callable[..., T], *args: object) -> T:
+    """Run a function on so many ranks and return what it gave on rank 0."""
+    result: T = launch_ranks(function, args, count, max_restarts=0, simulated=True)[0]
+    return result
+
+
+def solo(ms: float, epochs: int) -> float:
+    """Seconds of a training on one rank alone."""
+    pacer = Pacer(torch.device("cpu"), batch_ms=ms)
+    begun = False
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        nonlocal begun
+        # The loop itself knows of no simulation: each batch waits for the end of the one before.
+        if begun:
+            pacer.end_batch()
+        else:
+            pacer.begin()
+        begun = True
+        return _loss(model, batch)
+
+    metrics = train([ms], epochs, {"simulate_ms": None, "ranks": 1}, loss)
+    return (sum(epoch.epoch_ms for epoch in metrics) + pacer.end_batch()) / 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path, help="also write the page there")
+    options = parser.parse_args()
+    publish(measure(options.rounds), options.output)
+
+
+def measure(rounds: int) -> str:
+    """Measure everything, and describe it as a page."""
+    modes = ("cadence", "async", "sync", "torch-ddp")
+    two = in_ranks(2, compare, TWO, modes, rounds, 2)
+    three = in_ranks(3, compare, THREE, ("cadence", "async"), rounds, 2)
+    equal = in_ranks(2, compare, EQUAL, ("cadence", "async"), 1, 2)
+    cut = in_ranks(2, by_ratios, TWO)
+    costly = in_ranks(2, costly_average, TWO, 150.0)
+    windows = in_ranks(2, slow_down, TWO, 200.0)
+    whole = dict(in_ranks(2, whole_training, TWO, ("cadence", "async")))
+    whole["the fast rank alone"] = solo(TWO[0], 5)
+    return "\n\n".join(
+        [
+            "# Unequal ranks: the sum of their speeds",
+            f"{environment('torch')}. Simulated ranks, {rounds} interleaved rounds, medians; "
+            f"warm-up included. *Ideal* is what the ranks would train if none ever waited. "
+            "`python -m benchmarks.unequal_ranks`",
+            f"## 40 and 100 ms per batch (ideal {ideal(TWO):.0f}/s)",
+            _rates(two, TWO),
+            f"## 25, 40 and 100 ms (ideal {ideal(THREE):.0f}/s)",
+            _rates(three, THREE),
+            "## 40 and 40 ms (ideal 50/s)",
+            _rates(equal, EQUAL),
+            "## In lockstep, samples cut by fixed ratios 5/7 and 2/7",
+            f"{cut:.2f} batches/s, {cut / ideal(TWO):.3f} of the ideal: every step takes both "
+            "ranks equally long.",
+            "## Five epochs of 350 batches at 40 and 100 ms, nothing known beforehand",
+            table(
+                ["", "seconds", "faster than the fast rank alone"],
+                [
+                    [name, f"{seconds:.1f}", f"{whole['the fast rank alone'] / seconds:.2f}×"]
+                    for name, seconds in whole.items()
+                ],
+            ),
+            "Ideal: 50 s, 1.40×.",
+            "## An average that takes 150 ms",
+            f"The anchor settles at {costly['anchor']:.0f} batches of the slow rank; averages take "
+            f"{costly['overhead']:.1%} of the time of the batches (target 10 %).",
+            "## The slow rank becomes half as fast within a window (ideal then 30/s)",
+            table(
+                ["window", "ms", "batches/s", "of the new ideal"],
+                [
+                    [str(at), f"{one['ms']:.0f}", f"{one['rate']:.1f}", f"{one['rate'] / 30:.2f}"]
+                    for at, one in enumerate(windows[:6])
+                ],
+            ),
+            "Window 0 is the one in which it happens.",
+        ]
+    )
+
+
+def _rates(found: Sequence[Figures], ms: Sequence[float]) -> str:
+    base = "torch-ddp" if "torch-ddp" in found[0] else None
+    header = ["mode", "batches/s", "of ideal", *(["against torch-ddp"] if base else [])]
+    rows = []
+    for mode in sorted(found[0], key=lambda name: -found[0][name]):
+        middle = statistics.median(one[mode] for one in found)
+        row = [mode, f"{middle:.2f}", f"{middle / ideal(ms):.3f}"]
+        if base is not None:
+            row.append(f"{statistics.median(one[mode] / one[base] for one in found):.2f}×")
+        rows.append(row)
+    return table(header, rows)
+
+
+if __name__ == "__main__":
+    main()
