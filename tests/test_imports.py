@@ -52,6 +52,8 @@ def test_the_library_of_flodl_loads_no_fdl():
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted((ROOT / "flodl").rglob("*.py"))
+        # A program may read its arguments with fdl; nobody imports one.
+        if path.name != "__main__.py"
     ]
     assert len(modules) > 10
     assert "fdl" not in loaded_by(f"import {', '.join(modules)}")
@@ -64,6 +66,15 @@ def test_every_promised_name_exists_and_no_other_is_public(package):
     modules = {name for name in vars(package) if isinstance(getattr(package, name), type(sys))}
     public = {n for n in vars(package) if not n.startswith("_")} - modules - {"TYPE_CHECKING"}
     assert public <= promised
+
+
+def test_importing_flodl_starts_no_launcher():
+    code = "import json, sys, flodl; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout))
+    # What starts ranks, and what is a program of its own.
+    unwanted = {"torch.distributed.elastic", "flodl.distributed.verify"}
+    assert not loaded & {*unwanted, "flodl.distributed.launching.launch"}
 
 
 def test_both_packages_have_one_version():

@@ -11,6 +11,7 @@ import yaml
 from torch import nn
 
 from flodl import Graph, Monitor, RunDirectory
+from tests.flodl.distributed.recorded_runs import recorded_run
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -54,7 +55,7 @@ def test_every_command_of_the_tour_exists(manifest_project):
 
 
 def test_every_libtorch_command_of_the_tour_exists(fdl, tmp_path):
-    _, console, _ = blocks("console")
+    _, console, *_ = blocks("console")
     lines = [line.partition(" > ")[0] for line in console.splitlines()]
     install, env, check, build, diagnose = [shlex.split(line, comments=True)[2:] for line in lines]
     env_home = {"FLODL_HOME": str(tmp_path / "home")}
@@ -120,7 +121,7 @@ def test_the_runs_of_the_tour_are_found(tmp_path, monkeypatch, fdl):
             monitor.log(0, 0.1, {"val_loss": loss})
             monitor.finish()
             run.finish("complete", epochs=1)
-    *_, console = blocks("console")
+    *_, console, _ = blocks("console")
     lines = [shlex.split(line, comments=True) for line in console.splitlines()]
     assert [words[2:4] for words in lines] == [
         ["runs", verb] for verb in ("list", "compare", "tail")
@@ -134,3 +135,24 @@ def test_the_runs_of_the_tour_are_found(tmp_path, monkeypatch, fdl):
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)]+)\)", README))
 def test_every_link_leads_somewhere(target):
     assert (Path(__file__).parent.parent / target).exists()
+
+
+def test_every_command_about_ranks_does_what_the_tour_says(manifest_project, tmp_path):
+    *_, console = blocks("console")
+    train, plan, simulate, verify, bench = [
+        shlex.split(line, comments=True)[2:] for line in console.splitlines()
+    ]
+    assert manifest_project(*train).out.count('"epochs"') == 2
+    planned = manifest_project(*plan)
+    assert (planned.exit, planned.err) == (0, "")
+    assert "torch.distributed.run" in planned.out
+    simulated = manifest_project(*simulate)
+    assert simulated.exit == 0, simulated.err
+    assert "cadence" in simulated.out
+    with RunDirectory.create(tmp_path / "runs") as run:
+        recorded_run(run.path, vouched=False)
+        run.finish("complete", epochs=3)
+    verified = manifest_project(*verify)
+    assert verified.exit == 0, verified.err
+    assert "proven" in verified.out
+    assert manifest_project("-n", *bench).exit == 0
