@@ -6,6 +6,8 @@ of type B (a 1×1 convolution where the shape changes).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -109,16 +111,6 @@ RESNET = Task(
     reference=0.9125,
     augment=True,
 )
-RESNET_GRAPH = Task(
-    name="resnet-graph",
-    data="cifar10",
-    build=_resnet_graph,
-    loss=_recorded_classification,
-    judgement=ACCURACY,
-    lr=0.1,
-    optimizer=_sgd,
-    schedule=_steps,
-    epochs=200,
-    reference=0.9125,
-    augment=True,
+RESNET_GRAPH = replace(
+    RESNET, name="resnet-graph", build=_resnet_graph, loss=_recorded_classification
 )
