@@ -39,8 +39,9 @@ from flodl.distributed.pace import Pacer
 SPEEDS = (1.0, 0.4)
 EPOCHS = 2
 B = 32
-POOL = 64
-"""Different batches that plain loops go through again and again."""
+POOL = 512
+"""Different batches that plain loops go through again and again; as far beyond the caches as what
+is trained on."""
 
 CREDIBLE = 1.03
 """Nobody is faster than both ranks together: beyond this the ideal was measured badly."""
@@ -81,13 +82,18 @@ def perceptron() -> nn.Module:
 @final
 @dataclass(frozen=True)
 class Subject:
-    """A network, and the part of the ideal that it has to reach."""
+    """A network, the part of the ideal that has to be reached with it, and how."""
 
     network: Callable[[], nn.Module]
     bar: float
+    way: str
 
 
-SUBJECTS = {"ResNet-8": Subject(resnet_8, 0.94), "MLP": Subject(perceptron, 0.90)}
+SUBJECTS = {
+    "ResNet-8": Subject(resnet_8, 0.94, "cadence"),
+    # Averages may cost a tenth by default, so nobody who keeps to that can be sure of nine tenths.
+    "MLP": Subject(perceptron, 0.90, "cadence, target 3 %"),
+}
 
 
 @cache
@@ -361,11 +367,11 @@ def describe(name: str, rounds: Sequence[Round]) -> list[str]:
             ]
         )
     rows.sort(key=lambda row: -float(row[2]))
-    reached = part_of_ideal("cadence", rounds)
+    reached = part_of_ideal(subject.way, rounds)
     return [
         f"## {name}: {size:,} parameters",
         table(["", "batches/s", "of ideal", "kept", "shares", "anchor", "cost of averages"], rows),
-        f"Cadence reaches {reached:.3f} of the ideal; it has to reach {subject.bar:.2f}: "
+        f"*{subject.way}* reaches {reached:.3f} of the ideal; it has to reach {subject.bar:.2f}: "
         f"{_verdict(reached, subject.bar)}. Ideal: {_middle(ideals)} batches/s (from "
         f"{min(ideals):.2f} to {max(ideals):.2f} in {len(ideals)} measurements), {_each(together)} "
         f"at the same time; {_each([one.one_by_one for one in rounds])} while the other rank is "

@@ -52,7 +52,7 @@ class OverlappedLoop(WindowLoop):
     def run_to_barrier(self) -> None:
         """Train window after window; the last one before a barrier is averaged in the open."""
         worker = self._worker
-        plan = self._next_window()
+        plan = self._open()
         while plan is not None:
             run = WindowRun()
             self._train(plan, run)
@@ -64,13 +64,10 @@ class OverlappedLoop(WindowLoop):
                 if worker.stops:
                     return
                 worker.keep_if_due()
-                following = self._next_window()
+                following = self._open()
             if self._worker.schedule.overshoot == 0:
                 self._land_at_once()
             plan = following
-
-    def _next_window(self) -> WindowPlan | None:
-        return self._open()
 
     def _start(self, plan: WindowPlan, run: WindowRun) -> WindowPlan | None:
         """Begin to average a window and open the next; None at a barrier, where nothing began."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from flodl.errors import ShapeMismatch, StateError
+from flodl.graph import Graph
 from flodl.monitor.drawing import facts_of
 
 if TYPE_CHECKING:
@@ -130,9 +131,8 @@ class TrainerHandle:
         return self._aborts
 
     def architecture_svg(self) -> str | None:
-        """Return the drawing of the model; None where it has none to give."""
-        draw = getattr(self._model, "svg", None)
-        return str(draw()) if callable(draw) else None
+        """Return the drawing of a flodl graph as SVG text; None for any other model."""
+        return self._model.svg().decode() if isinstance(self._model, Graph) else None
 
     def poll_metrics(self) -> list[EpochMetrics]:
         """Return the epochs not yet taken, and take them."""

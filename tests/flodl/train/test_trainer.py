@@ -257,7 +257,9 @@ def test_epoch_fn_runs_before_each_epoch_and_may_steer_it() -> None:
     def halve(epoch: int, worker: Worker) -> None:
         assert (worker.rank, worker.world_size) == (0, 1)
         optimizers[:] = [worker.optimizer]
-        worker.optimizer.param_groups[0]["lr"] = 0.1 / 2**epoch
+        before = worker.current_lr
+        worker.scale_lr(2.0 if epoch == 0 else 0.5)
+        assert worker.current_lr == before * (2.0 if epoch == 0 else 0.5)
 
     training(train_fn).epoch_fn(halve).run()
     assert rates == [0.1] * 3 + [0.05] * 3
