@@ -263,6 +263,12 @@ class CadenceLoop(WindowLoop):
             skips += 1
             worker.aborts += 1
             self._worker.mark("skip", count=worker.aborts)
+            if worker.stops.interrupt.requested:
+                # A launcher that has lost one rank ends the others, and can only then start anew.
+                raise DistributedError(
+                    f"rank {worker.group.rank} was asked to end, and another rank did not come to "
+                    "the average; started again, the training goes on from its last checkpoint"
+                )
             if skips == MAX_SKIPS:
                 raise DistributedError(
                     f"a rank did not come to {skips} averages in a row within "

@@ -94,6 +94,18 @@ def test_a_rank_that_never_comes_back_is_replaced_after_three_skips(tmp_path: Pa
         assert verify_run(training.run).proven
 
 
+def test_a_rank_asked_to_end_does_not_wait_for_one_that_was_killed(tmp_path: Path) -> None:
+    ddp = {"mode": "cpu-cadence", "snapshot_timeout": 1, "simulate_ms": [8.0, 20.0]}
+    with job(
+        tmp_path, {"ddp": ddp}, "--standalone", "--nproc-per-node=2", "--max-restarts=0"
+    ) as training:
+        os.kill(training.rank_in_epoch(1, 1), signal.SIGKILL)
+        assert training.process.wait(timeout=AGAIN) != 0
+        told = training.output()
+        assert "rank 0 was asked to end, and another rank did not come to the average" in told
+        assert "averages in a row" not in told
+
+
 @pytest.mark.case("distributed", 47)
 def test_the_traceback_of_a_rank_that_fails_is_what_the_launcher_shows(tmp_path: Path) -> None:
     options = {"ddp": {}, "raise_on_rank": 1}
