@@ -44,8 +44,8 @@ RECIPES = {
     "logistic": Recipe(epochs=30, lr=1e-3, batch_size=64),
     "mlp": Recipe(epochs=20, lr=1e-3, batch_size=64),
     "lenet": Recipe(epochs=20, lr=1e-3, batch_size=64),
-    "char-rnn": Recipe(epochs=12, lr=2e-3, batch_size=16),
-    "gpt-nano": Recipe(epochs=12, lr=3e-4, batch_size=16),
+    "char-rnn": Recipe(epochs=9, lr=2e-3, batch_size=16),
+    "gpt-nano": Recipe(epochs=5, lr=2e-4, batch_size=4),
 }
 
 
