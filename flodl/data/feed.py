@@ -31,11 +31,6 @@ _SLICES = 1024
 class Feed(ABC):
     """Produces the tensors of each batch."""
 
-    @property
-    @abstractmethod
-    def field_count(self) -> int:
-        """Number of tensors in a batch."""
-
     @abstractmethod
     def batches(
         self, order: Tensor, batch_size: int, *, seed: int = 0, join_remainder: bool = False
@@ -92,11 +87,6 @@ class ResidentFeed(Feed):
     def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
         self._tensors = tuple(tensor.to(device) for tensor in tensors)
         self._device = device
-
-    @property
-    def field_count(self) -> int:
-        """Number of tensors in a batch."""
-        return len(self._tensors)
 
     def batches(
         self,

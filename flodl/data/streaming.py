@@ -76,11 +76,6 @@ class StreamingFeed(Feed):
         self._epochs = 0
         self._owner = os.getpid()
 
-    @property
-    def field_count(self) -> int:
-        """Number of tensors in a batch."""
-        return len(self._sample)
-
     def prefetch_depth(self) -> int:
         """Batches loaded ahead of the consumer."""
         return self._depth.value
