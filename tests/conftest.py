@@ -12,8 +12,13 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from hypothesis import settings
 
 from tests import fork_server
+
+# How long an example takes says what else the machine is doing, and not whether it is right.
+settings.register_profile("flodl", deadline=None)
+settings.load_profile("flodl")
 
 # Models this small are slower on several threads; beside other workers many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

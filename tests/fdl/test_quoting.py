@@ -97,7 +97,7 @@ def without_separator(tokens):
     return [token for token in tokens if token != "--"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ARGUMENTS.map(without_separator))
 def test_any_arguments_survive_a_real_shell(tokens):
     script = compose("set --", None, tokens) + "\nprintf '%s\\0' \"$@\""
@@ -105,7 +105,7 @@ def test_any_arguments_survive_a_real_shell(tokens):
     assert out == b"".join(os.fsencode(token) + b"\0" for token in tokens or [""])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ARGUMENTS)
 def test_a_joined_command_line_means_exactly_its_tokens(tokens):
     command = join(["printf", "%s\\0", "x", *tokens])
@@ -153,19 +153,19 @@ def recorder():
         yield Recorder(Path(folder).resolve())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(ARGUMENTS.map(without_separator))
 def test_any_arguments_reach_a_run_command(recorder, tokens):
     assert recorder.type("here", "--", *tokens) == tokens
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(ARGUMENTS.map(without_separator))
 def test_any_arguments_reach_a_run_command_in_docker(recorder, tokens):
     assert recorder.type("there", "--", *tokens) == tokens
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(ARGUMENTS)
 def test_any_arguments_reach_an_entry_in_docker(recorder, tokens):
     assert recorder.type("sub", "--", *tokens) == ["--", *tokens]

@@ -150,9 +150,7 @@ def test_a_schema_lets_pass_what_only_looks_wrong(declarations, argv):
     check_tail(schema_of(parser), argv, "program")
 
 
-@settings(
-    max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=400, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_schema_never_refuses_what_argparse_accepts(data: st.DataObject):
     parser = data.draw(parsers())
@@ -165,9 +163,7 @@ def test_a_schema_never_refuses_what_argparse_accepts(data: st.DataObject):
             pytest.fail(f"argparse accepts {argv}, and the schema says: {refusal.message}")
 
 
-@settings(
-    max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=300, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(parser=parsers())
 def test_defaults_are_what_argparse_takes(parser: argparse.ArgumentParser):
     for action in parser._actions:
@@ -186,9 +182,7 @@ def test_defaults_are_what_argparse_takes(parser: argparse.ArgumentParser):
             assert one.default == found[name.replace("-", "_")]
 
 
-@settings(
-    max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=300, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(parser=parsers())
 def test_choices_and_types_are_what_argparse_takes(parser: argparse.ArgumentParser):
     actions = parser._option_string_actions

@@ -145,7 +145,7 @@ def pack_drawn(drawn, seekable: bool, zip64: bool) -> bytes:
     return pack(members, seekable=seekable, zip64=zip64)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(MEMBERS, st.booleans(), st.booleans())
 def test_any_archive_unpacks_as_python_reads_it(drawn, seekable, zip64):
     archive = pack_drawn(drawn, seekable, zip64)
@@ -155,9 +155,7 @@ def test_any_archive_unpacks_as_python_reads_it(drawn, seekable, zip64):
         assert done.digest.value == blake3(archive).hexdigest()
 
 
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(MEMBERS, st.booleans(), st.booleans())
 def test_any_archive_unpacks_alike_from_a_stream(server, drawn, seekable, zip64):
     archive = pack_drawn(drawn, seekable, zip64)
@@ -174,7 +172,7 @@ SMALL_ARCHIVE = pack(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(SMALL_ARCHIVE) - 1), st.integers(0, 255)),
@@ -195,9 +193,7 @@ def test_a_damaged_archive_never_ends_in_anything_but_an_error_of_its_own(change
         assert inside <= {"a.zip", "out"}
 
 
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, len(SMALL_ARCHIVE) - 1), st.integers(1, 255))
 def test_a_damaged_stream_never_ends_in_anything_but_an_error_of_its_own(server, offset, change):
     damaged = bytearray(SMALL_ARCHIVE)
@@ -208,7 +204,7 @@ def test_a_damaged_stream_never_ends_in_anything_but_an_error_of_its_own(server,
         assert [path.name for path in Path(folder).iterdir()] == ["out"]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(max_size=400))
 def test_random_bytes_are_no_archive(data):
     with TemporaryDirectory() as folder, pytest.raises(FetchError, match="no zip archive"):

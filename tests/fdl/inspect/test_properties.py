@@ -78,7 +78,7 @@ def edited(text: str, statement: dict[str, Any]) -> str:
     return "".join(lines)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(stacks())
 def test_editing_a_winner_changes_the_value_and_editing_a_loser_never_does(
     files: dict[str, str],
@@ -101,7 +101,7 @@ def test_editing_a_winner_changes_the_value_and_editing_a_loser_never_does(
                     assert after.get(field["path"], "gone") != before.get(field["path"], "gone")
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(stacks())
 def test_config_show_reads_back_to_the_merge(files: dict[str, str]) -> None:
     with folder(files):
@@ -129,7 +129,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(
     stacks(),
     st.sampled_from(["commands.p.options.a", "commands.p.options.l", "commands.p.options.new"]),
@@ -234,7 +234,7 @@ def every_command() -> list[tuple[str, ...]]:
     return calls
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sets(st.sampled_from(PLACES), min_size=1), st.booleans())
 def test_a_planted_secret_never_appears(places: set[str], in_ci: bool) -> None:
     environment = ("--env", "ci") if in_ci else ()
@@ -266,7 +266,7 @@ def test_an_error_about_a_secret_does_not_repeat_it(text: str) -> None:
             assert secret not in session.out + session.err
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.text(min_size=1, max_size=12), st.text(min_size=1, max_size=12))
 def test_paths_read_back_as_they_are_written(first: str, second: str) -> None:
     from fdl.inspect.path import parse

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fdl
@@ -102,7 +102,6 @@ def works(one: Artifact, driver: str) -> bool:
     )
 
 
-@settings(deadline=None)
 @given(machines, drivers, offers)
 def test_no_card_is_left_out_while_another_variant_would_cover_all(cards, driver, offer):
     available = artifacts(*offer)
@@ -124,7 +123,6 @@ def test_no_card_is_left_out_while_another_variant_would_cover_all(cards, driver
     assert choice.artifact == newest
 
 
-@settings(deadline=None)
 @given(machines, drivers, offers)
 def test_a_choice_is_outdated_exactly_when_the_driver_cost_a_newer_one(cards, driver, offer):
     available = artifacts(*offer)
@@ -138,7 +136,6 @@ def test_a_choice_is_outdated_exactly_when_the_driver_cost_a_newer_one(cards, dr
     )
 
 
-@settings(deadline=None)
 @given(machines, offers)
 def test_the_order_of_the_cards_makes_no_difference(cards, offer):
     available = artifacts(*offer)

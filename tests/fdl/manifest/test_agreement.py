@@ -124,7 +124,7 @@ ANY = suitable(DOCUMENT, anything(SCALARS | BEYOND))
 def test_the_manifests_tried_are_of_both_sorts() -> None:
     verdicts = []
 
-    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=150, database=None, derandomize=True)
     @given(TELLABLE)
     def collect(value: Any) -> None:
         verdicts.append(is_accepted(node_of(value)))
@@ -145,13 +145,13 @@ def never_stricter(value: Any) -> None:
 
 
 @given(TELLABLE)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_fdl_and_the_schema_accept_the_same_manifests(value: Any) -> None:
     agree(value)
 
 
 @given(ANY)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_the_schema_refuses_nothing_that_fdl_accepts(value: Any) -> None:
     never_stricter(value)
 
@@ -159,7 +159,7 @@ def test_the_schema_refuses_nothing_that_fdl_accepts(value: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @given(TELLABLE)
-@settings(max_examples=20_000, deadline=None)
+@settings(max_examples=20_000)
 def test_fdl_and_the_schema_accept_the_same_manifests_at_length(value: Any) -> None:
     agree(value)
 
@@ -167,7 +167,7 @@ def test_fdl_and_the_schema_accept_the_same_manifests_at_length(value: Any) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @given(ANY)
-@settings(max_examples=20_000, deadline=None)
+@settings(max_examples=20_000)
 def test_the_schema_refuses_nothing_that_fdl_accepts_at_length(value: Any) -> None:
     never_stricter(value)
 

@@ -25,6 +25,7 @@ from flodl.checkpoint import (
     save_checkpoint_file,
 )
 from flodl.errors import CheckpointError
+from flodl.files import Disk
 
 TENSORS = {"a/weight": torch.arange(6.0).reshape(2, 3), "b/n": torch.tensor([1, 2])}
 
@@ -83,13 +84,21 @@ def test_a_save_that_fails_half_way_leaves_the_previous_file_and_nothing_else(sa
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_tensors_that_another_thread_trains_on_do_not_replace_the_previous_file(saved):
-    weight, stop = torch.zeros(8_000_000), threading.Event()
+def test_tensors_that_another_thread_trains_on_do_not_replace_the_previous_file(saved, monkeypatch):
+    weight, stop, trained = torch.zeros(8_000_000), threading.Event(), threading.Event()
+    wrote = Disk.wrote
 
     def train():
         while not stop.is_set():
             weight[:4_000_000].add_(1)
+            trained.set()
 
+    def wrote_slowly(self, size):
+        trained.clear()
+        assert trained.wait(60)
+        wrote(self, size)
+
+    monkeypatch.setattr(Disk, "wrote", wrote_slowly)
     thread = threading.Thread(target=train)
     thread.start()
     try:

@@ -51,7 +51,7 @@ def partitions(draw: st.DrawFn) -> tuple[dict[str, Any], list[tuple[int, int]]]:
 
 
 @pytest.mark.filterwarnings("ignore:batch_size=.* is larger than the data set")
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(partition=partitions(), mode=st.sampled_from(MODES), epoch=st.integers(0, 3))
 def test_every_partition_of_an_epoch_is_the_epoch(
     partition: tuple[dict[str, Any], list[tuple[int, int]]], mode: dict[str, Any], epoch: int

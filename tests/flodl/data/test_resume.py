@@ -182,7 +182,7 @@ def follow(shape: dict[str, Any], course: list[tuple[str, int]], modes: Iterator
 
 
 @pytest.mark.filterwarnings("ignore:batch_size=.* is larger than the data set")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(course=courses(), modes=st.lists(st.sampled_from(MODES), min_size=1, max_size=4))
 def test_no_interruption_changes_the_order(
     course: tuple[dict[str, Any], list[tuple[str, int]]], modes: list[dict[str, Any]]
@@ -192,7 +192,7 @@ def test_no_interruption_changes_the_order(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:batch_size=.* is larger than the data set")
-@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3000, suppress_health_check=[HealthCheck.too_slow])
 @given(course=courses(), modes=st.lists(st.sampled_from(MODES), min_size=1, max_size=4))
 def test_no_interruption_changes_the_order_in_many_courses(
     course: tuple[dict[str, Any], list[tuple[str, int]]], modes: list[dict[str, Any]]

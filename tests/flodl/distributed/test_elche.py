@@ -337,7 +337,7 @@ walls = st.floats(0.01, 1e6)
 paces = st.lists(st.floats(0.01, 1e4), min_size=1, max_size=6)
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=8), st.integers(0, 2000))
 def test_clamped_counts_add_up_and_never_grow(counts, total):
     clamped = clamp_total(counts, total)
@@ -348,7 +348,7 @@ def test_clamped_counts_add_up_and_never_grow(counts, total):
         assert all(abs(now - share) < 1 for now, share in zip(clamped, shares, strict=True))
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.integers(0, 400), paces)
 def test_no_other_division_of_a_tail_ends_sooner(total, ms):
     counts = split(total, ms)
@@ -365,7 +365,7 @@ def completed_before(end, pace):
     return count
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(
     paces,
     st.lists(st.tuples(walls, st.integers(0, 60), st.floats(0, 1e4)), min_size=6, max_size=30),
@@ -387,7 +387,7 @@ def test_the_limits_hold_in_every_state(speeds, figures, anchor, cap, lead):
             assert max(state.counts) - min(state.counts) <= lead
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(st.floats(1, 500), min_size=1, max_size=5))
 def test_constant_speeds_end_at_equal_times(ms):
     config = ElCheConfig(world_size=len(ms))

@@ -202,7 +202,7 @@ clusters = st.integers(1, 4).flatmap(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, max_examples=150)
 @given(
     clusters,
     st.sampled_from(OURS),
@@ -236,7 +236,7 @@ def test_every_batch_is_trained_once_whatever_the_timing(
             assert busy + history.waits_ms[rank] + history.comm_ms == pytest.approx(history.ms)
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(clusters, st.sampled_from(OURS), st.integers(1, 40), st.integers(0, 3))
 def test_nothing_behind_a_barrier_is_trained_before_it(cluster, policy, batches, barrier_every):
     epochs = 6

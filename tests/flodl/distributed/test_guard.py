@@ -99,7 +99,7 @@ def test_the_rate_of_divergence_is_per_batch():
     assert growth_rate(GuardState((0.12, 0.04)), 0) is None
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(st.floats(0, 1), max_size=20))
 def test_the_newest_rounds_are_kept(maxima):
     state = GuardState()

@@ -45,7 +45,7 @@ def told(segment: bytes) -> tuple[int, list[tuple[int, int, int, bytes]]]:
         max_size=30,
     ),
 )
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 def test_a_segment_gives_back_what_was_recorded(
     rank: int, unit: int, batches: list[tuple[int, int, int, int]]
 ) -> None:
@@ -61,7 +61,7 @@ def test_a_segment_gives_back_what_was_recorded(
 
 
 @given(data=st.binary(max_size=80))
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, max_examples=300)
 def test_bytes_that_are_no_segment_are_refused_in_one_way(data: bytes) -> None:
     with suppress(ValueError):
         unpack_segment(data)

@@ -303,7 +303,6 @@ def test_a_record_written_anew_with_other_samples_contradicts_the_order(tmp_path
 )
 @settings(
     derandomize=True,
-    deadline=None,
     max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

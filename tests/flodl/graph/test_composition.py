@@ -71,7 +71,7 @@ def interpret(plan, x):
     return x, seen
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STEPS)
 def test_any_composition_computes_what_its_steps_mean(steps):
     graph, plan = describe(steps)

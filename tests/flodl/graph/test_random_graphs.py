@@ -50,7 +50,6 @@ def examples(count):
     return settings(
         max_examples=count,
         derandomize=True,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 

@@ -314,7 +314,7 @@ JUNK = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(edits=st.lists(st.tuples(st.sampled_from(list(places(GOOD))), JUNK), min_size=1, max_size=3))
 def test_whatever_is_changed_gives_a_graph_or_a_build_error(edits):
     spec = GOOD

@@ -93,14 +93,14 @@ def check_route(route, areas, plan):
 
 
 @given(diagrams())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_boxes_lie_apart_and_edges_pass_between_them(diagram):
     check(layout(diagram))
 
 
 @pytest.mark.slow
 @given(diagrams())
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 def test_boxes_lie_apart_in_very_many_diagrams(diagram):
     check(layout(diagram))
 
