@@ -37,15 +37,33 @@ def together(jobs: Sequence[Job], stop: Callable[[], None]) -> list[Any]:
         BaseException: What the first job that failed has raised, once all threads have ended.
     """
     futures: list[Future[Any]] = []
+    running: set[int] = set()
+    changed, closed = threading.Condition(), threading.Event()
+
+    def run(number: int) -> Any:
+        with changed:
+            if closed.is_set():
+                raise StoppedError
+            running.add(number)
+        try:
+            return jobs[number]()
+        finally:
+            with changed:
+                running.discard(number)
+                changed.notify_all()
+
     with ThreadPoolExecutor(len(jobs), thread_name_prefix="fetch") as pool:
         try:
-            futures.extend(pool.submit(job) for job in jobs)
+            futures.extend(pool.submit(run, number) for number in range(len(jobs)))
             wait(futures, return_when=FIRST_EXCEPTION)
         finally:
-            while not all(future.done() for future in futures):
-                stop()
-                # Again, for what a job was just about to begin.
-                wait(futures, timeout=_AGAIN)
+            with changed:
+                closed.set()
+                # Not asked of the futures: an interrupt within submit() starts a job whose future
+                # nobody has. Again, for what a job was just about to begin.
+                while running:
+                    stop()
+                    changed.wait_for(lambda: not running, _AGAIN)
     failures = [error for future in futures if (error := future.exception())]
     for error in failures:
         if not isinstance(error, StoppedError):

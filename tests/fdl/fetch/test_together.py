@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import pytest
@@ -83,3 +84,22 @@ def test_a_thread_that_steps_back_leaves_the_others_where_they_are():
     before = priority()
     lowered, other = together([lower, stay], lambda: None)
     assert (lowered, other, priority()) == (max(before, 5), before, before)
+
+
+def test_a_job_is_stopped_whose_start_was_interrupted(monkeypatch):
+    submit, stopped, ended = ThreadPoolExecutor.submit, threading.Event(), []
+    begun = threading.Event()
+
+    def interrupted(pool, *args):
+        submit(pool, *args)
+        assert begun.wait(20)
+        raise KeyboardInterrupt
+
+    def job():
+        begun.set()
+        ended.append(stopped.wait(20))
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        together([job], stopped.set)
+    assert ended == [True]
