@@ -7,13 +7,9 @@ whoever alters a file on purpose can alter its checksum, too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-
-try:
-    from isal.isal_zlib import crc32
-except ImportError:  # a processor without isal wheels
-    from zlib import crc32
 
 BLANK = "crc32:00000000"
 """As long as every digest: holds the place of one that is not known yet."""
@@ -23,7 +19,7 @@ _WORTH_A_THREAD = 1 << 18  # bytes: handing over costs as much as a tenth of the
 
 def digest_of(pieces: Iterable[bytes | memoryview]) -> str:
     """The CRC-32 of the bytes of all pieces in order, as ``crc32:`` and eight hex digits."""
-    checksum = 0
+    crc32, checksum = _crc32(), 0
     for piece in pieces:
         checksum = crc32(piece, checksum)
     return _text(checksum)
@@ -39,6 +35,7 @@ def digest_while(
         pieces: Each stays in memory until the next one is asked for.
         action: Writes a piece, for instance.
     """
+    crc32 = _crc32()
     checksum = crc32(begin)
     with ThreadPoolExecutor(1) as thread:
         for piece in pieces:
@@ -52,6 +49,16 @@ def digest_while(
             finally:
                 checksum = pending.result()
     return _text(checksum)
+
+
+@functools.cache
+def _crc32() -> Callable[..., int]:
+    # Loading isal takes longer than all the rest of the package that only opens a model.
+    try:
+        from isal.isal_zlib import crc32
+    except ImportError:  # a processor without isal wheels
+        from zlib import crc32
+    return crc32
 
 
 def _text(checksum: int) -> str:

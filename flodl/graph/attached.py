@@ -5,15 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from flodl.data import Batch, DataLoader
-from flodl.data.loader import EpochIterator
 from flodl.errors import StateError
 from flodl.graph.base import GraphBase
+
+if TYPE_CHECKING:
+    from flodl.data import Batch, DataLoader
+    from flodl.data.loader import EpochIterator
 
 
 class HasRate(Protocol):
@@ -173,13 +175,15 @@ class Attached(GraphBase):
         """Attach a loader whose batches :meth:`forward_batch` takes apart.
 
         Args:
-            loader: Its ``names`` must hold every auxiliary input of the graph.
+            loader: Its ``names`` must hold every auxiliary input of the graph but the optional
+                ones.
             forward_input: The field that feeds the entry.
 
         Raises:
             ValueError: A name is missing; lists what there is.
         """
-        ports = self.topology.inputs[1:]
+        optional = self.topology.optional
+        ports = [port for port in self.topology.inputs[1:] if port not in optional]
         for name, role in [(forward_input, "forward_input"), *((p, "the input") for p in ports)]:
             if name not in loader.names:
                 raise ValueError(
@@ -203,9 +207,10 @@ class Attached(GraphBase):
         Raises:
             StateError: No loader is attached.
         """
-        self._loader()
+        fields = self._loader().names
         entry = batch[self._progress.forward_input]
-        output: Tensor = self(entry, *(batch[name] for name in self.topology.inputs[1:]))
+        ports = (batch[name] if name in fields else None for name in self.topology.inputs[1:])
+        output: Tensor = self(entry, *ports)
         return output
 
     def data_num_batches(self) -> int:

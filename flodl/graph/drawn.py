@@ -9,12 +9,6 @@ from typing import Literal
 
 from flodl.files import replacing
 from flodl.graph.base import GraphBase
-from flodl.graph.draw.describe import describe
-from flodl.graph.draw.dot import dot_source
-from flodl.graph.draw.graphviz import render
-from flodl.graph.draw.opening import opened
-from flodl.graph.draw.page import fragment
-from flodl.graph.draw.svg import svg_source
 
 Engine = Literal["layered", "dot"]
 
@@ -39,14 +33,18 @@ class Drawn(GraphBase):
             ValueError: ``depth`` is below 1, or ``expand`` is one text instead of several.
             PathError: There is nothing to open at a path.
         """
-        return dot_source(opened(describe(self), depth, expand))
+        from flodl.graph.draw import drawing
+
+        return drawing.dot(self, depth, expand, profiled=False)
 
     def dot_with_profile(self, *, depth: int = 1, expand: Iterable[str] = ()) -> str:
         """As :meth:`dot`, with boxes coloured by their share of the slowest node's time.
 
         Green is 0, orange one half, red the slowest. Without a profile it is :meth:`dot`.
         """
-        return dot_source(opened(describe(self, profiled=True), depth, expand))
+        from flodl.graph.draw import drawing
+
+        return drawing.dot(self, depth, expand, profiled=True)
 
     def svg(
         self,
@@ -92,10 +90,11 @@ class Drawn(GraphBase):
         *,
         profiled: bool,
     ) -> bytes:
+        from flodl.graph.draw import drawing
+
         if engine not in (None, "layered", "dot"):
             raise ValueError(f"engine: there is no {engine!r}; use 'layered' or 'dot'")
-        diagram = opened(describe(self, profiled=profiled), depth, expand)
-        image = render(dot_source(diagram)) if engine == "dot" else svg_source(diagram).encode()
+        image = drawing.svg(self, engine, depth, expand, profiled=profiled)
         if path is not None:
             target = Path(path)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -105,8 +104,10 @@ class Drawn(GraphBase):
 
     def _repr_svg_(self) -> str:
         """What notebooks show where they show no HTML."""
-        return svg_source(opened(describe(self), 1, ()))
+        return self.svg().decode()
 
     def _repr_html_(self) -> str:
         """What notebooks show: the drawing, and what is inside its boxes, to be unfolded."""
-        return fragment(describe(self))
+        from flodl.graph.draw import drawing
+
+        return drawing.unfolding(self)

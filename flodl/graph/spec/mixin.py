@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, cast
 
-from flodl.errors import BuildError
 from flodl.graph.base import GraphBase
-from flodl.graph.spec.assembly import (
-    Assembler,
-    described_precision,
-    shared_modules,
-    tie,
-    ties_of,
-    without_memory,
-)
-from flodl.graph.spec.describe import Describer
-from flodl.graph.spec.place import Place
-from flodl.graph.spec.values import UndescribableError, Vocabulary
-
-FORMAT = "flodl-graph"
-VERSION = 1
 
 
 class Specified(GraphBase):
@@ -45,25 +29,9 @@ class Specified(GraphBase):
                 closure, a carried state with an initial value, or a module whose arguments
                 cannot be found; the text names the node and the reason.
         """
-        with described_precision(), without_memory():
-            describer = Describer(type(self))
-            try:
-                wiring = describer.graph(self)
-            except UndescribableError as reason:
-                raise BuildError(f"this graph cannot be described: {reason}") from None
-            # As plain data: what the caller does to the result reaches no module of the graph.
-            spec: dict[str, Any] = {
-                "format": FORMAT,
-                "version": VERSION,
-                "modules": describer.entries,
-                "graph": wiring,
-                "ties": ties_of(self),
-            }
-            spec = json.loads(json.dumps(spec))
-            made = describer.assembler.graph(Place(spec["graph"], "graph"))
-            tie(made, Place(spec["ties"], "ties"))
-        self._compare(made)
-        return spec
+        from flodl.graph.spec import conversion
+
+        return conversion.describe(self)
 
     @classmethod
     def from_spec(
@@ -95,40 +63,6 @@ class Specified(GraphBase):
                 in the JSON.
             ValueError: ``allow`` holds something that has no name, or two things of one name.
         """
-        words = Vocabulary(allow)
-        root = Place(spec, "")
-        fields = root.fields("format", "version", "modules", "graph", optional=("ties",))
-        if fields["format"].value != FORMAT:
-            raise fields["format"].wrong(f"must be {FORMAT!r}")
-        if fields["version"].integer() != VERSION:
-            raise fields["version"].wrong(
-                f"version {fields['version'].value} is not known; this flodl reads {VERSION}"
-            )
-        with described_precision():
-            with without_memory():
-                cls._assemble(fields, Assembler(words, cls, max_elements))
-            return cls._assemble(fields, Assembler(words, cls, max_elements))
+        from flodl.graph.spec import conversion
 
-    @classmethod
-    def _assemble(cls, fields: Mapping[str, Place], assembler: Assembler) -> Self:
-        for entry in fields["modules"].items():
-            assembler.add(entry)
-        graph = cast("Self", assembler.graph(fields["graph"]))
-        if "ties" in fields:
-            tie(graph, fields["ties"])
-        return graph
-
-    def _compare(self, made: GraphBase) -> None:
-        """Refuse a description whose parts are right and whose whole is not."""
-        if made.structural_hash() != self.structural_hash():
-            raise BuildError(
-                "this graph cannot be described: made again it has another structural hash"
-            )
-        for what, shared in (("modules", shared_modules), ("parameters", ties_of)):
-            ours, theirs = shared(self), shared(made)
-            if ours != theirs:
-                moved = next(g for g in [*ours, *theirs] if (g in ours) != (g in theirs))
-                raise BuildError(
-                    f"this graph cannot be described: its {what} are shared in another way when "
-                    f"constructors make them again: {', '.join(moved)}"
-                )
+        return cast("Self", conversion.make(cls, spec, allow, max_elements))
