@@ -80,6 +80,7 @@ def build_model() -> Graph:
     """Readings [B, 8] and a context [B, WIDTH] in, predictions [B, 1] out; one line per step."""
     return (
         FlowBuilder.from_(build_encoder())
+        .entry("readings")  # the name of the first argument
         .tag("encoded")
         .input("context")  # the second argument of the call
         # A side branch: computed and named, while the stream goes on as it was.

@@ -164,13 +164,20 @@ class FlowBuilder:
     # --- Names -----------------------------------------------------------------------------
 
     @_fluent
-    def tag(self, name: str) -> None:
+    def tag(self, name: str, *, keep: bool = True) -> None:
         """Name the stream, or the branch of a fork, so that ``Graph.tagged`` returns its value.
 
         The first tag of a module also becomes its prefix in the registry and in checkpoints. A
         node may carry several tags.
+
+        Args:
+            name: Of the value.
+            keep: Whether the value outlives the forward. Otherwise the name only serves ``using``,
+                and ``Graph.tagged`` returns None.
         """
         self._draft.claim_tag(name, self._stream() if self._fork is None else self._fork)
+        if not keep:
+            self._draft.passing.add(name)
 
     @_fluent
     def tag_group(self, name: str) -> None:
@@ -202,13 +209,24 @@ class FlowBuilder:
             self._draft.refer(target, tags, init or {})
 
     @_fluent
-    def input(self, *names: str) -> None:
+    def entry(self, name: str) -> None:
+        """Name the graph's first input, which is ``input`` otherwise, so that calls can, too."""
+        self._draft.name_entry(name)
+
+    @_fluent
+    def input(self, *names: str, optional: bool = False) -> None:
         """Add auxiliary inputs to the graph, each under a tag of its name.
 
         Neither the stream nor the target of ``using`` moves.
+
+        Args:
+            names: Of the inputs, in the order of the arguments of a call.
+            optional: Whether a call may leave them out: modules that read them receive None.
         """
         for name in names:
             self._draft.port(name)
+            if optional:
+                self._draft.optional.add(name)
 
     @_fluent
     def internal(self, tag: str) -> None:

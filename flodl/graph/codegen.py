@@ -37,8 +37,8 @@ from flodl.graph.topology import (
 
 State = tuple[Tensor | None, ...]
 CoreFunction = Callable[
-    [Mapping[str, nn.Module | None], Sequence[Tensor], State],
-    tuple[Tensor, tuple[Tensor, ...], tuple[LoopTraces, ...], State],
+    [Mapping[str, nn.Module | None], Sequence[Tensor | None], State],
+    tuple[Tensor, tuple[Tensor | None, ...], tuple[LoopTraces, ...], State],
 ]
 Initial = Tensor | Callable[[Tensor], Tensor]
 """What a state reader sees before there is a value: a tensor, or a function of the stream."""
@@ -167,7 +167,7 @@ class _Writer:
     def __init__(self, topology: Topology, tags: bool, marked: bool) -> None:
         self.topology = topology
         self.marked = marked
-        self.tagged = [number for _, number in topology.tags] if tags else []
+        self.tagged = [topology.tagged_nodes[tag] for tag in topology.kept_tags] if tags else []
         self.order = [node for level in topology.levels for node in level]
         self.carried = [topology.tagged_nodes[tag] for tag in topology.state_tags]
         self.slots = {tag: slot for slot, tag in enumerate(topology.state_tags)}
@@ -234,6 +234,8 @@ class _Writer:
         if style is RefStyle.PORTS:
             return f"{module}({', '.join([stream, *(f'v{w.source}' for w in references)])})"
         named = ", ".join(f"{wire.reference!r}: v{wire.source}" for wire in references)
+        if style is RefStyle.NAMED:
+            return f"{module}({stream}, **{{{named}}})"
         method = ".forward_named" if style is RefStyle.METHOD else ""
         return f"{module}{method}({stream}, {{{named}}})"
 

@@ -14,7 +14,7 @@ from flodl.graph.base import GraphBase
 from flodl.graph.codegen import Initial
 from flodl.graph.modules import ModuleLike, as_module
 from flodl.graph.nodes import GateNode, LoopNode, SwitchNode
-from flodl.graph.references import ref_style
+from flodl.graph.references import delivered, port_style, ref_style
 from flodl.graph.topology import (
     ENTRY,
     REF,
@@ -45,6 +45,8 @@ class Draft:
         internal: Tags hidden from parents, with the place that hid them.
         inputs: Names of the graph's inputs, the entry first.
         label: Name of the graph.
+        optional: Auxiliary inputs that may be left out.
+        passing: Tags whose values are not kept.
     """
 
     def __init__(self) -> None:
@@ -54,6 +56,8 @@ class Draft:
         self.internal: dict[str, str] = {}
         self.inputs: list[str] = ["input"]
         self.label: str | None = None
+        self.optional: set[str] = set()
+        self.passing: set[str] = set()
         self._nodes: list[Node] = []
         self._modules: dict[int, nn.Module] = {}
         self._names: dict[str, int] = {}
@@ -128,6 +132,13 @@ class Draft:
         self.check_free_tag(name)
         self.claim_tag(name, self.add("input", Port(name), ()))
         self.inputs.append(name)
+
+    def name_entry(self, name: str) -> None:
+        """Give the entry another name than ``input``."""
+        check_name(name)
+        if name in self.inputs[1:]:
+            raise BuildError(f"the graph has an input {name!r} already: {', '.join(self.inputs)}")
+        self.inputs[0] = name
 
     def _next_id(self, kind: str) -> str:
         return f"{kind}_{len(self._nodes) + 1}"
@@ -236,6 +247,8 @@ class Draft:
             groups=tuple(self.groups.items()),
             internal=frozenset(self.internal),
             label=self.label,
+            optional=frozenset(self.optional),
+            passing=frozenset(self.passing),
         )
         for node in topology.nodes:
             module = self._modules.get(node.number)
@@ -262,16 +275,19 @@ class Draft:
             receiver = _receiver(node.operation, self._modules.get(node.number))
             if not isinstance(receiver, GraphBase):
                 continue
-            ports = receiver.topology.inputs[1:]
             given = {str(wire.reference): wire for wire in node.references}
-            if set(ports) != set(given):
+            try:
+                ports = delivered(receiver, given)
+            except ValueError as error:
                 raise BuildError(
-                    f"{self._built_at[node.number]}: the graph in {node.id} has the auxiliary "
-                    f"inputs {sorted(ports)} and receives {sorted(given)}: deliver each with "
-                    "using, from a tag of the same name"
-                )
+                    f"{self._built_at[node.number]}: the graph in {node.id} {error}: deliver each "
+                    "that it needs with using, from a tag of the same name"
+                ) from None
+            operation = node.operation
+            if ports and isinstance(operation, Call):
+                operation = Call(port_style(receiver, ports))
             ordered = (node.wires[0], *(given[port] for port in ports))
-            self._nodes[node.number - 1] = replace(node, wires=ordered)
+            self._nodes[node.number - 1] = replace(node, operation=operation, wires=ordered)
 
     def _check_labels(self) -> None:
         owners: dict[str, Node] = {}

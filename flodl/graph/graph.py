@@ -69,13 +69,13 @@ class Graph(
 
     # --- Running ---------------------------------------------------------------------------
 
-    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor | None, **named: Tensor | None) -> Tensor:
         """Run every node.
 
         Args:
             inputs: The entry's tensor, any shape its module takes, then the auxiliary inputs in
-                the order they were declared.
-            named: Auxiliary inputs by name.
+                the order they were declared; None for an optional one that is not there.
+            named: Inputs by name.
 
         Returns:
             The value of the last node.
@@ -109,7 +109,7 @@ class Graph(
             self._watch(output)
         return output
 
-    def _exported(self, inputs: tuple[Tensor, ...]) -> Tensor:
+    def _exported(self, inputs: tuple[Tensor | None, ...]) -> Tensor:
         # The tensors of an exporter hold no values: none may stay behind in the captures.
         if self._captures.state:
             raise StateError(
@@ -119,12 +119,14 @@ class Graph(
             )
         return self._core.run(self._modules, inputs, ())[0]
 
-    def forward_multi(self, inputs: Sequence[Tensor]) -> Tensor:
+    def forward_multi(self, inputs: Sequence[Tensor | None]) -> Tensor:
         """Call the graph with its inputs in a list, the entry first."""
         output: Tensor = self(*inputs)
         return output
 
-    def _ordered(self, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> Any:
+    def _ordered(
+        self, inputs: tuple[Tensor | None, ...], named: Mapping[str, Tensor | None]
+    ) -> Any:
         names = self.topology.inputs
         rest = names[len(inputs) :]
         unknown = sorted(set(named) - set(rest))
@@ -133,12 +135,14 @@ class Graph(
                 f"this graph takes no further input {', '.join(map(repr, unknown))}; its inputs "
                 f"are {', '.join(names)}"
             )
-        if len(inputs) + len(named) != len(names):
+        optional = self.topology.optional
+        if len(inputs) > len(names) or not all(name in named or name in optional for name in rest):
+            needed = f"{len(names) - len(optional)} to " if optional else ""
             raise ValueError(
-                f"this graph takes {len(names)} input(s) ({', '.join(names)}), "
+                f"this graph takes {needed}{len(names)} input(s) ({', '.join(names)}), "
                 f"got {len(inputs) + len(named)}"
             )
-        return (*inputs, *(named[name] for name in rest))
+        return (*inputs, *(named.get(name) for name in rest))
 
     def source(self) -> str:
         """The Python source of the function that runs the graph, one line per node."""
@@ -194,8 +198,9 @@ class Graph(
         """The value a tag had in the last forward, with its autograd graph.
 
         Returns:
-            The tensor; None before the first forward, after one that failed, and while
-            ``observe(False)`` holds.
+            The tensor; None before the first forward, after one that failed, while
+            ``observe(False)`` holds, for a tag that is not kept, and for an optional input that was
+            left out.
 
         Raises:
             KeyError: The graph has no such tag.
@@ -205,7 +210,8 @@ class Graph(
         return self._captured_tags().get(name)
 
     def _captured_tags(self) -> dict[str, Tensor]:
-        return dict(zip(self.topology.tagged_nodes, self._captures.tags or (), strict=False))
+        captured = zip(self.topology.kept_tags, self._captures.tags or (), strict=False)
+        return {name: value for name, value in captured if value is not None}
 
     def traces(self, name: str) -> list[Tensor] | None:
         """What the last forward left under the name of a trace.

@@ -120,5 +120,7 @@ def _digest(topology: Topology, contents: Iterable[Contents]) -> str:
         "inputs": list(topology.inputs),
         "output": topology.node(topology.output).id,
     }
+    if topology.optional:
+        structure["optional"] = sorted(topology.optional)
     text = json.dumps(structure, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

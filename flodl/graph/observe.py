@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from flodl.errors import StateError
-from flodl.graph import plot
 from flodl.graph.base import GraphBase
 from flodl.graph.history import MetricHistory as MetricHistory
 from flodl.graph.history import Point
@@ -213,6 +212,8 @@ class Observed(GraphBase):
         Raises:
             ValueError: One of them has no points, or none has.
         """
+        from flodl.graph import plot
+
         plot.page(path, _values(self._series(names)))
 
     def export_trends(self, path: str | os.PathLike[str], *names: str) -> None:
@@ -225,6 +226,8 @@ class Observed(GraphBase):
         Raises:
             ValueError: One of them has no points, or none has.
         """
+        from flodl.graph import plot
+
         plot.table(path, _values(self._series(names)))
 
     def write_log(self, path: str | os.PathLike[str], total: int, *names: str) -> None:
@@ -238,9 +241,21 @@ class Observed(GraphBase):
         Raises:
             ValueError: One of them has no points, or none has.
         """
+        from flodl.graph import plot
+
         plot.log(path, total, self._series(names))
 
     # --- Names -----------------------------------------------------------------------------
+
+    def _why_absent(self, tag: str) -> str:
+        if not self.has_run:
+            return "no forward has run to its end; call the graph first"
+        if tag in self.topology.passing:
+            return "it was made with tag(…, keep=False)"
+        off = "observation is off, turn it on with observe(True)"
+        if tag in self.topology.optional:
+            return f"the last call left this input out, or {off}"
+        return off
 
     def _captured(self, tags: Iterable[str]) -> dict[str, Tensor]:
         names, values = self._expanded(tags), self._captured_tags()
@@ -249,12 +264,7 @@ class Observed(GraphBase):
             self.tagged(name)  # refuses what is no tag, with those that look like it
         if missing:
             raise StateError(
-                f"tag {missing[0]!r} has no value to collect: "
-                + (
-                    "observation is off, turn it on with observe(True)"
-                    if self.has_run
-                    else "no forward has run to its end; call the graph first"
-                )
+                f"tag {missing[0]!r} has no value to collect: {self._why_absent(missing[0])}"
             )
         return {name: values[name] for name in names}
 
@@ -276,6 +286,8 @@ class Observed(GraphBase):
         for prefix, graph in self._tree():
             for name in graph._metrics.names():
                 series.setdefault(prefix + name, graph._metrics.points(name))
+        from flodl.graph import plot
+
         return plot.select(series, self._expanded(names))
 
 

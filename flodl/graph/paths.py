@@ -1,18 +1,21 @@
 """Dotted paths through nested graphs: ``encoder.read.hidden``.
 
-A path is exact. Every segment but the last names a labelled child graph; the last names a child
-or, failing that, a tag. Nothing is searched for further up.
+Every segment but the last names a labelled child graph; the last names a child or, failing that, a
+tag. What leads to neither is looked up among the dotted names of modules, which may be patterns;
+see :mod:`flodl.graph.selection`. Nothing is searched for further up.
 """
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
 from flodl.errors import PathError
+from flodl.graph.selection import Spot, explain_absence, select
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph
@@ -23,6 +26,7 @@ class PathKind(Enum):
 
     SUBGRAPH = "subgraph"
     TAG = "tag"
+    MODULE = "module"
 
 
 class Target(NamedTuple):
@@ -57,8 +61,72 @@ class Target(NamedTuple):
         return self.graph._modules[self.prefix] if self.prefix else None
 
 
+class _InternalTagError(PathError):
+    """The path names a tag that is not to be seen from there, not even as a module."""
+
+
+Found = Target | Spot
+"""What a path leads to: a graph or a tag, or one of the modules it names."""
+
+
+def locate(root: Graph, path: str) -> Sequence[Found]:
+    """Follow a path from a graph to a child, a tag, or all modules it names.
+
+    Args:
+        root: Where the first segment is looked up.
+        path: What :func:`resolve` takes, or what :func:`~flodl.graph.selection.select` takes.
+
+    Returns:
+        One target, or at least one module.
+
+    Raises:
+        PathError: It leads nowhere, or a pattern is malformed.
+    """
+    _split(path)
+    try:
+        return [resolve(root, path)]
+    except _InternalTagError:
+        raise
+    except PathError as error:
+        spots = select(root, path)
+        if not spots:
+            more = explain_absence(root, path, str(error))
+            raise PathError(f"{error}; {more}" if more else str(error)) from None
+        return spots
+
+
+def place_of(root: Graph, path: str) -> tuple[nn.Module, str]:
+    """Find where the one module stands that a path leads to.
+
+    Returns:
+        The module that holds it, and its name there.
+
+    Raises:
+        PathError: The path leads nowhere, to several modules, to ``root``, or to a node without a
+            module.
+    """
+    found = locate(root, path)
+    if len(found) > 1:
+        names = ", ".join(spot.path for spot in found[:3] if isinstance(spot, Spot))
+        raise PathError(
+            f"path {path!r} leads to {len(found)} modules ({names}, …); give the path of one"
+        )
+    place = found[0]
+    if isinstance(place, Spot):
+        if place.parent is None:
+            raise PathError(f"path {path!r} leads to this graph; give the path of a part of it")
+        return place.parent, place.key
+    if place.module is None:
+        raise PathError(f"path {path!r} leads to a node without a module")
+    if place.tag is not None:
+        return place.graph, place.prefix
+    before = path.rpartition(".")[0]
+    parent = resolve(root, before).graph if before else root
+    return parent, next(key for key, m in parent._modules.items() if m is place.graph)
+
+
 def resolve(root: Graph, path: str) -> Target:
-    """Follow a path from a graph.
+    """Follow a path from a graph to a child or a tag.
 
     Args:
         root: Where the first segment is looked up; all of its tags are visible.
@@ -78,7 +146,7 @@ def resolve(root: Graph, path: str) -> Target:
     if last not in graph.topology.tagged_nodes:
         raise PathError(_nothing(graph, segments, len(segments) - 1, path, tags=True))
     if len(segments) > 1 and _is_internal(graph, last):
-        raise PathError(
+        raise _InternalTagError(
             f"path {path!r}: tag {last!r} (segment {len(segments)}) is internal to graph "
             f"{segments[-2]!r}; only that graph itself sees it"
         )

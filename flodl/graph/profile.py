@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from flodl.errors import StateError
-from flodl.graph import plot
 from flodl.graph.base import GraphBase
 from flodl.graph.history import MetricHistory
 from flodl.graph.topology import Topology
@@ -294,6 +293,8 @@ class Profiled(GraphBase):
             KeyError: The graph has no such tag.
             ValueError: One of them has no points, or none has.
         """
+        from flodl.graph import plot
+
         plot.page(path, self._timing_series(tags), title="Time per node", unit="s")
 
     def export_timing_trends(self, path: str | os.PathLike[str], *tags: str) -> None:
@@ -307,6 +308,8 @@ class Profiled(GraphBase):
             KeyError: The graph has no such tag.
             ValueError: One of them has no points, or none has.
         """
+        from flodl.graph import plot
+
         plot.table(path, self._timing_series(tags))
 
     # --- Seams -----------------------------------------------------------------------------
@@ -342,6 +345,8 @@ class Profiled(GraphBase):
 
     def _timing_series(self, tags: Sequence[str]) -> dict[str, list[float]]:
         series = {name: self._timings.values(name) for name in self._timings.names()}
+        from flodl.graph import plot
+
         return plot.select(series, self._timed_tags(tags) if tags else ())
 
 

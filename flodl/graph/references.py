@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from torch import Tensor, nn
 
@@ -53,3 +53,22 @@ def ref_style(module: nn.Module) -> RefStyle | None:
     if isinstance(module, GraphBase):
         return RefStyle.PORTS if len(module.topology.inputs) > 1 else None
     return RefStyle.METHOD if callable(getattr(module, "forward_named", None)) else None
+
+
+def delivered(graph: GraphBase, given: Collection[str]) -> list[str]:
+    """Auxiliary inputs of a graph that a node delivers, in the graph's order.
+
+    Raises:
+        ValueError: The graph has no such input, or needs one that is not delivered.
+    """
+    ports, optional = graph.topology.inputs[1:], graph.topology.optional
+    known = [port for port in ports if port in given]
+    if len(known) != len(given) or not all(port in given or port in optional for port in ports):
+        named = [f"{port} (optional)" if port in optional else port for port in ports]
+        raise ValueError(f"has the auxiliary inputs {named} and receives {sorted(given)}")
+    return known
+
+
+def port_style(graph: GraphBase, given: Collection[str]) -> RefStyle:
+    """How a graph receives those of its auxiliary inputs that are delivered."""
+    return RefStyle.PORTS if len(given) == len(graph.topology.inputs) - 1 else RefStyle.NAMED

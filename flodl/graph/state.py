@@ -47,7 +47,8 @@ class Captures:
     A plain object with slots: writing an attribute of a module costs a microsecond.
 
     Attributes:
-        tags: Value of every tag in declaration order; None before and during a forward.
+        tags: Value of every tag that is kept, in declaration order, None for an optional input that
+            was left out; None in all before and during a forward.
         traces: What every loop left, in building order; None likewise.
         state: Carried value of every state tag; None where there is none yet.
         pending_step: Whether a forward ran since the last ``end_step``.
@@ -63,7 +64,7 @@ class Captures:
     )  # fmt: skip
 
     def __init__(self, slots: int = 0) -> None:
-        self.tags: tuple[Tensor, ...] | None = None
+        self.tags: tuple[Tensor | None, ...] | None = None
         self.traces: tuple[LoopTraces, ...] | None = None
         self.state: State = (None,) * slots
         self.pending_step = False
@@ -76,7 +77,7 @@ class Captures:
     def detach(self) -> None:
         """Keep the values and drop their autograd graph."""
         if self.tags is not None:
-            self.tags = tuple(value.detach() for value in self.tags)
+            self.tags = tuple(None if v is None else v.detach() for v in self.tags)
         if self.traces is not None:
             self.traces = tuple(_detached(traces) for traces in self.traces)
         self.state = tuple(None if value is None else value.detach() for value in self.state)

@@ -34,13 +34,15 @@ class RefStyle(Enum):
 
     ``ARGUMENT``: a mapping from tag to tensor as the second argument. ``METHOD``: the method
     ``forward_named`` is called instead of the module, with the same two arguments. ``PORTS``: the
-    auxiliary inputs of a graph, as positional arguments in their order. ``STEP``: a loop body,
-    which also receives something to publish traces with.
+    auxiliary inputs of a graph, as positional arguments in their order. ``NAMED``: those of a graph
+    that is called without some optional ones, by name. ``STEP``: a loop body, which also
+    receives something to publish traces with.
     """
 
     ARGUMENT = "argument"
     METHOD = "method"
     PORTS = "ports"
+    NAMED = "named"
     STEP = "step"
 
 
@@ -236,6 +238,8 @@ class Topology:
         groups: Group name and its tags, in declaration order.
         internal: Tags that parents do not see.
         label: Name of the graph, or None.
+        optional: Auxiliary inputs that a call may leave out; their nodes have the value None then.
+        passing: Tags whose values die in the forward, after their last reader.
     """
 
     nodes: tuple[Node, ...]
@@ -245,6 +249,8 @@ class Topology:
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
     internal: frozenset[str] = frozenset()
     label: str | None = None
+    optional: frozenset[str] = frozenset()
+    passing: frozenset[str] = frozenset()
 
     def node(self, number: int) -> Node:
         """The node with this number."""
@@ -263,6 +269,11 @@ class Topology:
     def tagged_nodes(self) -> dict[str, int]:
         """Number of the node of every tag."""
         return dict(self.tags)
+
+    @cached_property
+    def kept_tags(self) -> tuple[str, ...]:
+        """Tags whose values can be read after a forward, in declaration order."""
+        return tuple(name for name, _ in self.tags if name not in self.passing)
 
     @cached_property
     def state_tags(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from flodl.graph.freezing import (
     release_statistics,
     unfreeze_params,
 )
-from flodl.graph.paths import PathKind, Target, resolve, resolve_owner
+from flodl.graph.paths import Found, PathKind, Target, locate, place_of, resolve, resolve_owner
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph
@@ -33,6 +33,10 @@ class Tree(GraphBase):
     A labelled graph that is a node of another is its child. ``"encoder.read.hidden"`` is the tag
     ``hidden`` of the child ``read`` of the child ``encoder``. Tags that a graph declares
     ``internal``, and those that begin with an underscore, are seen by that graph alone.
+
+    Where modules are meant, a path may also be a dotted name of modules, such as
+    ``"encoder.layer.[0-5]"``; see :mod:`flodl.graph.selection` for its patterns. It stands for
+    everything below it, too.
 
     Every method that takes a path raises :class:`~flodl.errors.PathError` for one that leads
     nowhere; the message names the segment and what is there instead.
@@ -55,18 +59,58 @@ class Tree(GraphBase):
 
     def validate_path(self, path: str) -> PathKind:
         """Tell what a path leads to."""
-        return self._at(path).kind
+        found = self._all_at(path)[0]
+        return found.kind if isinstance(found, Target) else PathKind.MODULE
 
     def subgraph(self, path: str) -> Graph:
         """The graph a path leads to.
 
         Raises:
-            PathError: The path leads nowhere, or to a tag.
+            PathError: The path leads nowhere, to a tag, or to modules that are no single graph.
         """
-        target = self._at(path)
-        if target.tag is not None:
+        found = self._all_at(path)
+        target = found[0]
+        if isinstance(target, Target) and target.tag is not None:
             raise PathError(f"path {path!r} leads to a tag; give the path of a child graph")
+        if target.module is not target.graph or len(found) > 1:
+            raise PathError(f"path {path!r} leads to modules; give the path of a child graph")
         return target.graph
+
+    def replace(self, path: str, module: nn.Module) -> nn.Module:
+        """Put another module where one stands; it is called as the old one was.
+
+        An optimizer goes on holding the old parameters: make it afterwards. Parameters that the
+        old module shared with others are no longer shared.
+
+        Args:
+            path: One module; one that stands in several places is replaced in this one.
+            module: Moved to the mode of the old one; its device and dtype are left alone.
+
+        Returns:
+            The old module.
+
+        Raises:
+            PathError: The path leads nowhere, to several modules, to this graph, or to a node
+                without a module.
+            TypeError: ``module`` is no module.
+            ValueError: It holds the very place it is to stand at, or is a graph whose label names
+                something else there.
+        """
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"replace wants a module, not {type(module).__name__}")
+        parent, key = place_of(self._as_graph, path)
+        if any(part is parent for part in module.modules()):
+            raise ValueError(f"what is to stand at {path!r} holds that place itself")
+        _check_label(parent, key, module)
+        old = cast("nn.Module", parent._modules[key])
+        # Written directly: add_module refuses names that are methods of Graph, which a tag may be.
+        parent._modules[key] = module.train(old.training)
+        for holder in self.modules():
+            if isinstance(holder, Tree):
+                graph = holder._as_graph
+                graph._adopt_children()
+                graph._carries_state = graph.has_state()
+        return old
 
     def tree_summary(self) -> str:
         """This graph and all below it as indented text: labels, sizes, tags."""
@@ -89,9 +133,12 @@ class Tree(GraphBase):
     # --- Parameters ------------------------------------------------------------------------
 
     def parameters_at(self, path: str) -> list[nn.Parameter]:
-        """The parameters of a graph or of a tagged node; none where the node has no module."""
-        module = self._at(path).module
-        return [] if module is None else list(module.parameters())
+        """The parameters of a graph, a tagged node or modules, a shared one once.
+
+        There are none where a node has no module.
+        """
+        modules = self._modules_at(path)
+        return list(dict.fromkeys(p for module in modules for p in module.parameters()))
 
     def named_parameters_at(self, path: str) -> list[tuple[str, nn.Parameter]]:
         """Like :meth:`parameters_at`, with the names they have in the target's own graph.
@@ -99,21 +146,22 @@ class Tree(GraphBase):
         These are the names in a checkpoint of that graph: ``linear_1/weight`` for a parameter of
         a child, ``hidden/weight`` for one of a tagged node.
         """
-        target = self._at(path)
-        if target.module is None:
-            return []
-        named = target.module.named_parameters(target.prefix)
-        return [(qualify(name), parameter) for name, parameter in named]
+        named = {
+            parameter: qualify(name)
+            for target in reversed(self._all_at(path))
+            if target.module is not None
+            for name, parameter in target.module.named_parameters(target.prefix)
+        }
+        return [(named[parameter], parameter) for parameter in self.parameters_at(path)]
 
     def named_buffers_at(self, path: str) -> list[tuple[str, Tensor]]:
         """Like :meth:`named_parameters_at`, for persistent buffers."""
-        target = self._at(path)
-        if target.module is None:
-            return []
-        before = f"{target.prefix}." if target.prefix else ""
-        return [
-            (qualify(before + name), value) for name, value in persistent_buffers(target.module)
-        ]
+        found: dict[Tensor, str] = {}
+        for target in self._all_at(path):
+            before = f"{target.prefix}." if target.prefix else ""
+            for name, value in persistent_buffers(target.module or nn.Identity()):
+                found.setdefault(value, qualify(before + name))
+        return [(name, value) for value, name in found.items()]
 
     def optim_group(self, path: str, lr: float) -> dict[str, Any]:
         """A parameter group for any torch optimizer.
@@ -122,7 +170,7 @@ class Tree(GraphBase):
             >>> Adam([graph.optim_group("encoder", 1e-4), graph.optim_group("head", 1e-3)])
 
         Args:
-            path: A graph or a tagged node.
+            path: A graph, a tagged node or modules.
             lr: Learning rate of the group.
         """
         return {"params": self.parameters_at(path), "lr": lr}
@@ -158,20 +206,18 @@ class Tree(GraphBase):
         momentum nor weight decay.
 
         Args:
-            path: A graph or a tagged node.
+            path: A graph, a tagged node or modules.
             stats: Also keep the running statistics of normalisation layers below: these layers
                 stay in evaluation mode, whatever ``train()`` says, until :meth:`thaw`.
         """
-        module = self._at(path).module
-        if module is not None:
+        for module in self._modules_at(path):
             freeze_params(module.parameters())
             if stats:
                 pin_statistics(module)
 
     def thaw(self, path: str) -> None:
         """Undo :meth:`freeze`; normalisation layers take the mode this graph is in."""
-        module = self._at(path).module
-        if module is not None:
+        for module in self._modules_at(path):
             unfreeze_params(module.parameters())
             release_statistics(module, training=self.training)
 
@@ -187,14 +233,13 @@ class Tree(GraphBase):
         return self
 
     def set_training_at(self, path: str, training: bool) -> None:
-        """Set the mode of a graph or of a tagged node; a later ``train()`` of this graph resets it.
+        """Set the mode of what a path leads to; a later ``train()`` of this graph resets it.
 
         Args:
-            path: A graph or a tagged node.
+            path: A graph, a tagged node or modules.
             training: True for training mode, False for evaluation.
         """
-        module = self._at(path).module
-        if module is not None:
+        for module in self._modules_at(path):
             module.train(training)
             follow_mode(module)
 
@@ -249,11 +294,26 @@ class Tree(GraphBase):
     def _as_graph(self) -> Graph:
         return cast("Graph", self)
 
-    def _at(self, path: str) -> Target:
-        return resolve(self._as_graph, path)
+    def _all_at(self, path: str) -> Sequence[Found]:
+        return locate(self._as_graph, path)
+
+    def _modules_at(self, path: str) -> list[nn.Module]:
+        return [found.module for found in self._all_at(path) if found.module is not None]
 
     def _tag_at(self, path: str) -> Target:
-        target = self._at(path)
+        target = resolve(self._as_graph, path)
         if target.tag is None:
             raise PathError(f"path {path!r} leads to a graph; give the path of one of its tags")
         return target
+
+
+def _check_label(parent: nn.Module, key: str, module: nn.Module) -> None:
+    """Refuse a graph that a path could not tell from another child or from a tag."""
+    label = module.label if isinstance(module, GraphBase) else None
+    if label is None or not isinstance(parent, GraphBase):
+        return
+    child = parent.tree_children().get(label)
+    number = parent.topology.tagged_nodes.get(label)
+    tagged = key if number is None else parent.topology.node(number).prefix
+    if tagged != key or (child is not None and child is not parent._modules[key]):
+        raise ValueError(f"the graph is labelled {label!r}, which names something else there")

@@ -132,7 +132,8 @@ class Scatter:
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         _refuse_unknown(leaves)
         graphs = [m for m in self._module.modules() if isinstance(m, Graph) and m.has_run]
-        tags = [graph._captures.tags or () for graph in graphs]
+        # An optional input that was left out has a tag without a value, on every rank.
+        tags = [[v for v in graph._captures.tags or () if v is not None] for graph in graphs]
         outputs, values = self._rejoiner.join(
             [leaves[place] for place in places], [tag for one in tags for tag in one], part, batch
         )
@@ -145,7 +146,9 @@ class Scatter:
 def _give_back(graphs: Sequence[Graph], counts: Sequence[int], values: Sequence[Tensor]) -> None:
     start = 0
     for graph, count in zip(graphs, counts, strict=True):
-        graph._captures.tags = tuple(values[start : start + count])
+        joined = iter(values[start : start + count])
+        tags = graph._captures.tags or ()
+        graph._captures.tags = tuple(None if tag is None else next(joined) for tag in tags)
         start += count
 
 

@@ -14,6 +14,7 @@ from flodl.errors import BuildError
 from flodl.graph.base import GraphBase
 from flodl.graph.draft import check_name
 from flodl.graph.nodes import GateNode, LoopNode, SwitchNode
+from flodl.graph.references import delivered
 from flodl.graph.topology import (
     ENTRY,
     Combine,
@@ -68,12 +69,13 @@ def check_children(topology: Topology, node_modules: Mapping[int, nn.Module]) ->
             owners[module.label] = node
         receiver = _receiver(module)
         if isinstance(receiver, GraphBase):
-            given = tuple(str(wire.reference) for wire in node.references)
-            if given != receiver.topology.inputs[1:]:
-                raise BuildError(
-                    f"the graph in {node.id} has the auxiliary inputs "
-                    f"{list(receiver.topology.inputs[1:])} and receives {list(given)}"
-                )
+            given = [str(wire.reference) for wire in node.references]
+            try:
+                ordered = delivered(receiver, given)
+            except ValueError as error:
+                raise BuildError(f"the graph in {node.id} {error}") from None
+            if given != ordered:
+                raise BuildError(f"the graph in {node.id} receives {given}, not in its order")
 
 
 def _receiver(module: nn.Module | None) -> nn.Module | None:
@@ -103,6 +105,9 @@ def _check_tags(topology: Topology) -> None:
     for tag in sorted(topology.internal):
         if tag not in tags:
             raise BuildError(f"internal: there is no tag {tag!r}")
+    for tag in sorted(topology.passing):
+        if tag not in tags:
+            raise BuildError(f"passing: there is no tag {tag!r}")
 
 
 def _check_inputs(topology: Topology) -> None:
@@ -113,6 +118,9 @@ def _check_inputs(topology: Topology) -> None:
             f"inputs {list(topology.inputs)!r:.80} must be the entry and then the ports in their "
             f"order: {[name for name, _ in ports]!r:.80}"
         )
+    for name in sorted(topology.optional):
+        if name not in topology.inputs[1:]:
+            raise BuildError(f"optional: there is no auxiliary input {name!r}")
     for name, number in ports:
         if topology.tagged_nodes.get(name) != number:
             raise BuildError(f"input {name!r} must carry a tag of its name")

@@ -8,8 +8,9 @@ from typing import Any, cast
 from torch import nn
 
 from flodl.errors import BuildError
+from flodl.graph.base import GraphBase
 from flodl.graph.nodes import GateNode, LoopNode, SwitchNode
-from flodl.graph.references import ref_style
+from flodl.graph.references import port_style, ref_style
 from flodl.graph.spec.place import Place
 from flodl.graph.spec.rules import check_children, check_topology
 from flodl.graph.spec.values import UndescribableError
@@ -65,6 +66,8 @@ def write_wiring(
         "tags": [list(tag) for tag in topology.tags],
         "groups": [[name, list(members)] for name, members in topology.groups],
         "internal": sorted(topology.internal),
+        **({"optional": sorted(topology.optional)} if topology.optional else {}),
+        **({"passing": sorted(topology.passing)} if topology.passing else {}),
     }
 
 
@@ -137,7 +140,11 @@ def read_wiring(place: Place, part: Part) -> tuple[Topology, dict[int, nn.Module
         BuildError: Something is malformed, or does not fit together.
     """
     fields = place.fields(
-        "inputs", "nodes", "output", "tags", optional=("label", "groups", "internal")
+        "inputs",
+        "nodes",
+        "output",
+        "tags",
+        optional=("label", "groups", "internal", "optional", "passing"),
     )
     items = fields["nodes"].items()
     node_modules: dict[int, nn.Module] = {}
@@ -155,6 +162,8 @@ def read_wiring(place: Place, part: Part) -> tuple[Topology, dict[int, nn.Module
         groups=tuple(_read_group(item) for item in _optional(fields, "groups")),
         internal=frozenset(item.name() for item in _optional(fields, "internal")),
         label=_read_label(fields.get("label")),
+        optional=frozenset(item.name() for item in _optional(fields, "optional")),
+        passing=frozenset(item.name() for item in _optional(fields, "passing")),
     )
     try:
         check_topology(topology)
@@ -200,8 +209,10 @@ def _read_node(place: Place, number: int, count: int, part: Part) -> tuple[Node,
     )  # fmt: skip
     wires = tuple(_read_wire(item, count) for item in fields["wires"].items())
     kind = fields["kind"].name()
-    styled = any(wire.reference is not None for wire in wires)
-    operation, module = _READERS[kind_of_node](fields, f"{kind}_{number}", styled, part)
+    names = [wire.reference for wire in wires if wire.reference is not None]
+    operation, module = _READERS[kind_of_node](fields, f"{kind}_{number}", bool(names), part)
+    if names and isinstance(operation, Call) and isinstance(module, GraphBase):
+        operation = Call(port_style(module, names))
     prefix = fields["prefix"].name() if prefixed else ""
     return Node(number, kind, operation, wires, prefix), module
 
