@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from flodl.train.rate import Schedule
 
 
-class Headed(Protocol):
-    """What wraps a model as its ``graph``."""
+class HasGraph(Protocol):
+    """What wraps a model as its ``graph``, such as a task head."""
 
     @property
     def graph(self) -> nn.Module:
@@ -295,6 +295,40 @@ class _Scaled:
 
     def lr(self, step: int) -> float:
         return self._schedule.lr(step) * self._setup.lr_scale
+
+
+def model_of(head: HasGraph | Graph) -> nn.Module:
+    """The model that a head wraps; a Graph is its own.
+
+    Raises:
+        TypeError: There is none.
+        ValueError: Its parameters have no values yet; the head would go on with those of nothing.
+    """
+    model = head if isinstance(head, Graph) else getattr(head, "graph", None)
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"setup_head needs an object whose .graph is a torch.nn.Module; that of "
+            f"{type(head).__name__} is {model!r}; pass a module itself to Trainer.setup"
+        )
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ValueError(
+            "the parameters of the head's graph have no values (device 'meta'): load a checkpoint "
+            "into it, or build it on a device, before setup_head"
+        )
+    return model
+
+
+def summary(setup: TrainingSetup) -> str:
+    """One line: where a model is trained, how large it is, and how much of it is trained."""
+    names = ", ".join(map(str, setup.devices))
+    where = f"{setup.world_size} ranks ({names})" if setup.is_distributed else names
+    how = ", more batches on faster ones" if setup.has_el_che else ""
+    parameters = list(setup.model.parameters())
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    return (
+        f"  training on {where}{how}: {trained:,} of {sum(p.numel() for p in parameters):,} "
+        "parameters"
+    )
 
 
 def prepare(

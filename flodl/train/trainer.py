@@ -15,11 +15,12 @@ from torch import nn
 from flodl.data.adapters import as_batch_data_set
 from flodl.data.loader import DataLoader, positive_integer
 from flodl.distributed.builder import RankSettings
+from flodl.log import msg
 from flodl.nn.amp import GradScaler
 from flodl.train.early_stop import EarlyStop, StopMode
 from flodl.train.engines import ENGINES
 from flodl.train.plan import TrainingPlan
-from flodl.train.setup import SetupConfig, TrainingSetup, prepare
+from flodl.train.setup import SetupConfig, TrainingSetup, model_of, prepare, summary
 from flodl.train.watched import Best
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.distributed.config import DdpConfig
+    from flodl.graph import Graph
     from flodl.monitor import EpochMetrics, Monitor
     from flodl.monitor.timeline import Timeline
     from flodl.train.callbacks import Callback
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from flodl.train.plan import ModelFactory, OptimizerFactory, Worker
     from flodl.train.rate import Schedule
     from flodl.train.run_directory import RunDirectory
-    from flodl.train.setup import Headed
+    from flodl.train.setup import HasGraph
 
 
 @final
@@ -112,25 +114,49 @@ class Trainer:
 
     @staticmethod
     def setup_head(
-        head: Headed,
+        head: HasGraph | Graph,
         factory: ModelFactory | None,
         optimizer: OptimizerFactory,
         *,
         config: SetupConfig | DdpConfig | None = None,
     ) -> TrainingSetup:
-        """Prepare an object that wraps a model as its ``graph``, such as a task head.
+        """Prepare an object that wraps a model as its ``graph``, such as a task head, or a Graph.
+
+        As :meth:`setup`, and tells on rank 0 where it is trained. The loop is the same on one
+        device and on many::
+
+            Trainer.setup_head(head, None, lambda parameters: AdamW(parameters, lr=5e-5))
+            for enc, labels in batches:
+                head.compute_loss(enc, labels).backward()
+                clip_grad_norm(head.graph.parameters(), 1.0)
+                head.graph.step()
+
+        Args:
+            head: Its graph is moved to the device and put into training mode.
+            factory: ``(device) -> model`` for further devices of this process. It has none: where
+                a launcher started several ranks, each has made its head itself.
+            optimizer: ``(parameters) -> optimizer``.
+            config: Settings.
 
         Raises:
-            ValueError: The device does not exist here.
+            ValueError: The device does not exist here, or the graph's parameters have no values.
             TypeError: ``head.graph`` is no module.
+            DistributedError: The models of the ranks differ.
         """
-        model = getattr(head, "graph", None)
-        if not isinstance(model, nn.Module):
-            raise TypeError(
-                f"setup_head needs an object whose .graph is a torch.nn.Module; that of "
-                f"{type(head).__name__} is {model!r}; pass a module itself to Trainer.setup"
-            )
-        return Trainer.setup_with(model, factory, optimizer, config or SetupConfig())
+        return Trainer.setup_head_with(head, factory, optimizer, config or SetupConfig())
+
+    @staticmethod
+    def setup_head_with(
+        head: HasGraph | Graph,
+        factory: ModelFactory | None,
+        optimizer: OptimizerFactory,
+        config: SetupConfig | DdpConfig,
+    ) -> TrainingSetup:
+        """Prepare a head as :meth:`setup_head` does, with the settings of :meth:`setup_with`."""
+        setup = Trainer.setup_with(model_of(head), factory, optimizer, config)
+        if setup.rank == 0:
+            msg(summary(setup))
+        return setup
 
 
 @final
