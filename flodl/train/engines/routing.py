@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import json
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -22,7 +23,7 @@ from flodl.train.engines.cache import cache_folder, machine_key
 from flodl.train.processor import processor_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _PRECISION = ("mkldnn", "matmul")
 _LOW_PRECISION_UNITS = ("amx", "bf16", "fp16")
@@ -73,6 +74,28 @@ class OneDnnRoute:
     def leave(self) -> None:
         """Go back to what was set before."""
         torch._C._set_fp32_precision_setter(*_PRECISION, self._before)
+
+
+_lock = Lock()
+_users = 0
+_shared = OneDnnRoute()
+
+
+@contextmanager
+def routed() -> Iterator[None]:
+    """Send products through oneDNN meanwhile; several threads may do so at a time."""
+    global _users
+    with _lock:
+        if _users == 0:
+            _shared.enter()
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _shared.leave()
 
 
 @functools.cache
