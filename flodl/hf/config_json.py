@@ -1,0 +1,311 @@
+"""The configurations of the six families, and the one that finds out which it is.
+
+::
+
+    config = AutoConfig.from_pretrained("bert-base-uncased")
+    config = BertConfig.from_json_str(Path("config.json").read_text())
+    config = RobertaConfig.roberta_base().replace(hidden_dropout_prob=0.0)
+
+Defaults are those of the classes in transformers, which is what a field that is absent
+from a file means. Sizes have none, except DistilBERT's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Self
+
+from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.configs.deberta import DebertaV2Config
+from flodl.hf.configs.fields import (
+    MOST_LAYERS,
+    WIDEST,
+    activation_name,
+    amount,
+    config_class,
+    constant,
+    flag,
+    rate,
+    refusal,
+    whole,
+)
+from flodl.hf.configs.texts import json_text, parse_object
+from flodl.hf.errors import ConfigError, UnsupportedModelError
+
+__all__ = [
+    "AlbertConfig",
+    "AutoConfig",
+    "BertConfig",
+    "DebertaV2Config",
+    "DistilBertConfig",
+    "EncoderConfig",
+    "RobertaConfig",
+    "XLMRobertaConfig",
+    "XlmRobertaConfig",
+    "json_text",
+]
+
+_BASE_SIZES: Final[dict[str, Any]] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+}
+
+
+@config_class
+class BertConfig(EncoderConfig):
+    """BERT (https://arxiv.org/abs/1810.04805).
+
+    Attributes:
+        classifier_dropout: Dropout before the classifier; ``hidden_dropout_prob`` where the file
+            has none.
+    """
+
+    model_type: ClassVar[str] = "bert"
+    prefix: ClassVar[str] = "bert"
+    class_prefix: ClassVar[str] = "Bert"
+
+    classifier_dropout: float = rate(default=None, nullable=True, inherits="hidden_dropout_prob")
+
+    @classmethod
+    def bert_base_uncased(cls) -> Self:
+        """The shape of bert-base-uncased: 12 layers of 768, 30522 words."""
+        return cls(vocab_size=30522, **_BASE_SIZES)
+
+
+@config_class
+class _RobertaFamily(EncoderConfig):
+    """RoBERTa and XLM-RoBERTa, which differ in their vocabulary only."""
+
+    prefix: ClassVar[str] = "roberta"
+
+    pad_token_id: int | None = whole(default=1, least=0, nullable=True)
+    classifier_dropout: float = rate(default=None, nullable=True, inherits="hidden_dropout_prob")
+
+    def _check(self, data: Mapping[str, Any], origin: str) -> None:  # noqa: ARG002
+        if self.pad_token_id is None:
+            raise refusal(
+                origin, "pad_token_id", None, "a word id: positions are counted from the one after"
+            )
+        if self.pad_token_id + 1 >= self.max_position_embeddings:
+            raise refusal(
+                origin,
+                "max_position_embeddings",
+                self.max_position_embeddings,
+                f"above {self.pad_token_id + 1}: positions begin after 'pad_token_id', which is "
+                f"{self.pad_token_id}",
+            )
+
+
+@config_class
+class RobertaConfig(_RobertaFamily):
+    """RoBERTa (https://arxiv.org/abs/1907.11692).
+
+    Positions begin at ``pad_token_id + 1``, so that many rows of the position table hold no token.
+
+    Attributes:
+        classifier_dropout: Dropout in the classifier; ``hidden_dropout_prob`` where the file has
+            none.
+    """
+
+    model_type: ClassVar[str] = "roberta"
+    class_prefix: ClassVar[str] = "Roberta"
+
+    @classmethod
+    def roberta_base(cls) -> Self:
+        """The shape of roberta-base: 12 layers of 768, 50265 words, 512 usable positions."""
+        return cls(vocab_size=50265, **_ROBERTA_BASE)
+
+
+@config_class
+class XlmRobertaConfig(_RobertaFamily):
+    """XLM-RoBERTa (https://arxiv.org/abs/1911.02116): RoBERTa with words of 100 languages.
+
+    Attributes:
+        classifier_dropout: Dropout in the classifier; ``hidden_dropout_prob`` where the file has
+            none.
+    """
+
+    model_type: ClassVar[str] = "xlm-roberta"
+    class_prefix: ClassVar[str] = "XLMRoberta"
+
+    @classmethod
+    def xlm_roberta_base(cls) -> Self:
+        """The shape of xlm-roberta-base: 12 layers of 768, 250002 words, 512 usable positions."""
+        return cls(vocab_size=250002, **_ROBERTA_BASE)
+
+
+XLMRobertaConfig = XlmRobertaConfig
+
+_ROBERTA_BASE: Final[dict[str, Any]] = _BASE_SIZES | {
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+}
+
+_DISTILBERT_SPELLINGS: Final = (
+    ("dim", "hidden_size"),
+    ("n_layers", "num_hidden_layers"),
+    ("n_heads", "num_attention_heads"),
+)
+
+
+@config_class
+class DistilBertConfig(EncoderConfig):
+    """DistilBERT (https://arxiv.org/abs/1910.01108).
+
+    Its file has names of its own: ``dim`` is ``hidden_size`` here, ``n_layers``
+    ``num_hidden_layers``, ``n_heads`` ``num_attention_heads``, ``hidden_dim``
+    ``intermediate_size``, ``dropout`` ``hidden_dropout_prob``, ``attention_dropout``
+    ``attention_probs_dropout_prob`` and ``activation`` ``hidden_act``. It has no segments, and its
+    ``layer_norm_eps`` is 1e-12 whatever the file says.
+
+    Attributes:
+        qa_dropout: Dropout before the question-answering head.
+        seq_classif_dropout: Dropout in the sequence classifier.
+        sinusoidal_pos_embds: How fresh positions are initialised; means nothing for loaded ones.
+    """
+
+    model_type: ClassVar[str] = "distilbert"
+    prefix: ClassVar[str] = "distilbert"
+    class_prefix: ClassVar[str] = "DistilBert"
+
+    vocab_size: int = whole(default=30522)
+    hidden_size: int = whole(default=768, most=WIDEST, key="dim", aliases=("hidden_size",))
+    num_hidden_layers: int = whole(
+        default=6, most=MOST_LAYERS, key="n_layers", aliases=("num_hidden_layers",)
+    )
+    num_attention_heads: int = whole(default=12, key="n_heads", aliases=("num_attention_heads",))
+    intermediate_size: int = whole(default=3072, most=WIDEST, key="hidden_dim")
+    max_position_embeddings: int = whole(default=512)
+    hidden_act: str = activation_name(default="gelu", key="activation")
+    hidden_dropout_prob: float = rate(default=0.1, key="dropout")
+    attention_probs_dropout_prob: float = rate(default=0.1, key="attention_dropout")
+    type_vocab_size: int = constant(0)
+    layer_norm_eps: float = constant(1e-12)
+    qa_dropout: float = rate(default=0.1)
+    seq_classif_dropout: float = rate(default=0.2)
+    sinusoidal_pos_embds: bool = flag(default=False)
+
+    def _check(self, data: Mapping[str, Any], origin: str) -> None:
+        for own, other in _DISTILBERT_SPELLINGS:
+            first, second = data.get(own), data.get(other)
+            if None not in (first, second) and first != second:
+                raise ConfigError(
+                    f"{origin}: {own!r} is {first!r:.40}, but {other!r}, which means the same, "
+                    f"is {second!r:.40}; remove the wrong one"
+                )
+
+    @classmethod
+    def distilbert_base_uncased(cls) -> Self:
+        """The shape of distilbert-base-uncased: 6 layers of 768, 30522 words."""
+        return cls()
+
+
+@config_class
+class AlbertConfig(EncoderConfig):
+    """ALBERT (https://arxiv.org/abs/1909.11942): narrow word table, layers that share weights.
+
+    Attributes:
+        embedding_size: Width of the tables, E.
+        num_hidden_groups: Groups of layers with weights of their own.
+        inner_group_num: Layers inside a group.
+        classifier_dropout: Dropout before the classifier, ``classifier_dropout_prob`` in the file.
+    """
+
+    model_type: ClassVar[str] = "albert"
+    prefix: ClassVar[str] = "albert"
+    class_prefix: ClassVar[str] = "Albert"
+
+    embedding_size: int = whole(most=WIDEST)
+    hidden_act: str = activation_name(default="gelu_new")
+    hidden_dropout_prob: float = rate(default=0.0)
+    attention_probs_dropout_prob: float = rate(default=0.0)
+    layer_norm_eps: float = amount(default=1e-12)
+    num_hidden_groups: int = whole(default=1, most=MOST_LAYERS)
+    inner_group_num: int = whole(default=1, most=MOST_LAYERS)
+    classifier_dropout: float = rate(default=0.1, key="classifier_dropout_prob")
+
+    @classmethod
+    def albert_base_v2(cls) -> Self:
+        """The shape of albert-base-v2: 12 times one layer of 768, 30000 words in 128."""
+        return cls(vocab_size=30000, embedding_size=128, **_BASE_SIZES)
+
+    def _check(self, data: Mapping[str, Any], origin: str) -> None:  # noqa: ARG002
+        if self.num_hidden_groups * self.inner_group_num > MOST_LAYERS:
+            raise refusal(
+                origin,
+                "num_hidden_groups",
+                self.num_hidden_groups,
+                f"at most {MOST_LAYERS} times 1 / 'inner_group_num', {self.inner_group_num}",
+            )
+
+
+_FAMILIES: Final[dict[str, type[EncoderConfig]]] = {
+    family.model_type: family
+    for family in (
+        BertConfig,
+        RobertaConfig,
+        XlmRobertaConfig,
+        DistilBertConfig,
+        AlbertConfig,
+        DebertaV2Config,
+    )
+}
+
+
+class AutoConfig:
+    """Reads the configuration of any of the six families, by its ``model_type``."""
+
+    @staticmethod
+    def from_json_str(text: str, *, origin: str = "config.json") -> EncoderConfig:
+        """The family's configuration out of the text of a ``config.json``.
+
+        Args:
+            text: A JSON object.
+            origin: What the text is called in messages.
+
+        Raises:
+            UnsupportedModelError: ``model_type`` is absent or none of the six.
+            ConfigError: No JSON object, or a field with an impossible value.
+        """
+        data = parse_object(text, origin)
+        known = ", ".join(_FAMILIES)
+        if "model_type" not in data:
+            raise UnsupportedModelError(
+                f"{origin}: 'model_type' is missing; flodl has the families {known}"
+            )
+        named = data["model_type"]
+        family = _FAMILIES.get(named) if isinstance(named, str) else None
+        if family is None:
+            raise UnsupportedModelError(
+                f"{origin}: 'model_type' is {named!r:.80}; flodl has the families {known}"
+            )
+        return family._from_mapping(data, origin)
+
+    @staticmethod
+    def from_pretrained(src: str | os.PathLike[str], **access: Any) -> EncoderConfig:
+        """The family's configuration out of a directory or a repository; reads no weights.
+
+        Args:
+            src: A directory with a ``config.json``, or the name of a repository on the Hub.
+            access: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, ``subfolder``.
+
+        Raises:
+            UnsupportedModelError: ``model_type`` is absent or none of the six.
+            ConfigError: No JSON object, or a field with an impossible value.
+            FileNotFoundError: No such directory, or no ``config.json`` in it.
+            HubError: The repository or its ``config.json`` is not to be had.
+        """
+        from flodl.hf.source import CONFIG, Access, locate
+
+        checkpoint = locate(src, Access(**access))
+        origin = f"{checkpoint.name}/{CONFIG}"
+        try:
+            text = checkpoint.require(CONFIG).read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{origin}: no valid JSON: {error}") from None
+        return AutoConfig.from_json_str(text, origin=origin)

@@ -1,0 +1,1 @@
+"""The fields of a configuration: how each is read, checked and written."""

@@ -1,0 +1,271 @@
+"""How the fields of a ``config.json`` are declared, read and written.
+
+A configuration class declares each field once, by one of the functions here: its spelling in the
+file, its other spellings, its default and what may stand there. Reading, writing and every error
+message follow from that declaration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Final, Literal, TypeVar, dataclass_transform
+
+from flodl.hf.activations import NAMES
+from flodl.hf.errors import ConfigError
+
+_MOST: Final = 2**31 - 1  # no dimension of a model is larger, and every larger one breaks torch
+# Far above every model there is. Beyond, a file of a hundred bytes would take hours to build, or
+# the number of bytes of a tensor would not fit into 63 bits.
+MOST_LAYERS: Final = 4096
+MOST_LABELS: Final = 2**20
+WIDEST: Final = 2**20
+_SPEC: Final = "config_field"
+_SHOWN: Final = 80  # characters of a refused value
+
+ConfigT = TypeVar("ConfigT")
+
+
+class Refused(Exception):  # noqa: N818 - it never leaves this package
+    """A value that may not stand in a field; the text says what may, if there is more to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One field of the file.
+
+    Attributes:
+        read: Makes the attribute out of the JSON value, or raises ``Refused``.
+        allowed: What ``read`` accepts, for messages.
+        write: Makes the JSON value out of an attribute.
+        key: The spelling in the file.
+        aliases: Other spellings, used where ``key`` is absent or null.
+        default: The JSON value where no spelling is present; ``MISSING`` where one has to be.
+        inherits: The attribute whose value stands in for null.
+    """
+
+    read: Callable[[Any], Any]
+    allowed: str
+    write: Callable[[Any], Any]
+    key: str
+    aliases: tuple[str, ...]
+    default: Any
+    inherits: str | None
+
+    def value_in(self, data: Mapping[str, Any], origin: str) -> Any:
+        """The attribute as the file gives it.
+
+        Raises:
+            ConfigError: Absent without a default, or refused by ``read``.
+        """
+        key, value = self._find(data)
+        if value is MISSING:
+            raise ConfigError(f"{origin}: {key!r} is missing; it has to be {self.allowed}")
+        try:
+            return self.read(value)
+        except Refused as refused:
+            raise refusal(origin, key, value, str(refused) or self.allowed) from None
+
+    def put(self, data: dict[str, Any], value: Any) -> None:
+        """Writes the attribute under every spelling that is there, or else under ``key``."""
+        present = [key for key in (self.key, *self.aliases) if key in data]
+        for key in present or [self.key]:
+            data[key] = self.write(value)
+
+    def _find(self, data: Mapping[str, Any]) -> tuple[str, Any]:
+        present = [key for key in (self.key, *self.aliases) if key in data]
+        for key in present:
+            if data[key] is not None:
+                return key, data[key]
+        return (present[0], None) if present else (self.key, self.default)
+
+
+def refusal(origin: str, key: str, value: object, allowed: str) -> ConfigError:
+    """The error for a value that may not stand in a field."""
+    shown = repr(value)
+    if len(shown) > _SHOWN:
+        shown = shown[:_SHOWN] + "…"
+    return ConfigError(f"{origin}: {key!r} is {shown}; it has to be {allowed}")
+
+
+def specs_of(cls: Any) -> Mapping[str, FieldSpec]:
+    """The declared fields of a configuration class by attribute, in order of declaration."""
+    specs = {}
+    for item in fields(cls):
+        make = item.metadata.get(_SPEC)
+        if make is not None:
+            specs[item.name] = make(item.name)
+    return specs
+
+
+def constants_of(cls: Any) -> Mapping[str, Any]:
+    """The attributes that have one value whatever the file says."""
+    return {item.name: item.default for item in fields(cls) if not item.init}
+
+
+def whole(
+    *,
+    default: Any = MISSING,
+    key: str = "",
+    aliases: tuple[str, ...] = (),
+    least: int = 1,
+    most: int = _MOST,
+    nullable: bool = False,
+    inherits: str | None = None,
+) -> Any:
+    """A whole number from ``least`` to ``most``; JSON ``true`` and ``8.0`` are none."""
+
+    def read(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise Refused
+        return value
+
+    return _declare(
+        read, f"a whole number from {least} to {most}", default, key, aliases, nullable, inherits
+    )
+
+
+def rate(
+    *, default: Any = MISSING, key: str = "", nullable: bool = False, inherits: str | None = None
+) -> Any:
+    """A dropout probability, 0 to 1."""
+
+    def read(value: Any) -> float:
+        number = _finite(value)
+        if not 0.0 <= number <= 1.0:
+            raise Refused
+        return number
+
+    allowed = "a number from 0 to 1"
+    return _declare(read, allowed, default, key, (), nullable, inherits, write=_as_float)
+
+
+def amount(*, default: Any = MISSING, key: str = "") -> Any:
+    """A finite number that is not negative."""
+
+    def read(value: Any) -> float:
+        number = _finite(value)
+        if number < 0.0:
+            raise Refused
+        return number
+
+    return _declare(read, "a finite number of at least 0", default, key, write=_as_float)
+
+
+def flag(*, default: Any = MISSING) -> Any:
+    """True or false."""
+
+    def read(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise Refused
+        return value
+
+    return _declare(read, "true or false", default)
+
+
+def one_of(
+    choices: Sequence[str], *, default: Any = MISSING, key: str = "", nullable: bool = False
+) -> Any:
+    """One of some words, in exactly that spelling."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise Refused
+        return value
+
+    allowed = f"one of {', '.join(choices)}"
+    return _declare(read, allowed, default, key, nullable=nullable)
+
+
+def activation_name(*, default: Any = MISSING, key: str = "") -> Any:
+    """The name of an activation function; what is read is the exact text."""
+    return one_of(NAMES, default=default, key=key)
+
+
+def text(*, default: Any = MISSING, key: str = "", aliases: tuple[str, ...] = ()) -> Any:
+    """A text or null."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise Refused
+        return value
+
+    return _declare(read, "a text", default, key, aliases, nullable=True)
+
+
+def parsed(
+    read: Callable[[Any], Any],
+    allowed: str,
+    *,
+    default: Any = MISSING,
+    write: Callable[[Any], Any] | None = None,
+) -> Any:
+    """A field with a reader of its own, which also sees null."""
+    return _declare(read, allowed, default, write=write or _plain)
+
+
+def constant(value: Any, *, init: Literal[False] = False, shown: bool = True) -> Any:
+    """An attribute that no file and no caller sets; ``shown`` in repr and comparison."""
+    return field(init=init, default=value, repr=shown, compare=shown)
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Reads a list of texts."""
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise Refused
+    return tuple(value)
+
+
+@dataclass_transform(
+    frozen_default=True,
+    kw_only_default=True,
+    field_specifiers=(whole, rate, amount, flag, one_of, activation_name, text, parsed, constant),
+)
+def config_class(cls: type[ConfigT]) -> type[ConfigT]:
+    """Makes a class of declared fields a frozen, keyword-only dataclass with slots."""
+    return dataclass(frozen=True, kw_only=True, slots=True)(cls)
+
+
+def _declare(
+    read: Callable[[Any], Any],
+    allowed: str,
+    default: Any,
+    key: str = "",
+    aliases: tuple[str, ...] = (),
+    nullable: bool = False,
+    inherits: str | None = None,
+    write: Callable[[Any], Any] | None = None,
+) -> Any:
+    if nullable:
+        read, allowed = _or_null(read), f"{allowed}, or null"
+
+    def spec(name: str) -> FieldSpec:
+        return FieldSpec(read, allowed, write or _plain, key or name, aliases, default, inherits)
+
+    return field(default=default, metadata={_SPEC: spec})
+
+
+def _or_null(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _as_float(value: Any) -> Any:
+    """Whole numbers with a point: transformers takes no others where it wants a fraction."""
+    return float(value) if type(value) is int and abs(value) <= _MOST else value
+
+
+def _finite(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise Refused
+    try:
+        number = float(value)
+    except OverflowError:
+        raise Refused from None
+    if not math.isfinite(number):
+        raise Refused
+    return number

@@ -1,0 +1,145 @@
+"""The names of the classes a head tells apart, as a ``config.json`` writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from flodl.hf.configs.fields import Refused
+from flodl.hf.errors import ConfigError
+
+Labels = Sequence[str] | Mapping[int, str]
+
+ALLOWED: Final = "an object with contiguous ids 0 to N-1 as keys and texts as values, or null"
+DEFAULT_WIDTH: Final = 2
+"""What transformers means when it writes no labels: two of them, with the default names."""
+
+_ID = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def default_labels(width: int) -> tuple[str, ...]:
+    """``LABEL_0``, ``LABEL_1`` and so on."""
+    return tuple(f"LABEL_{index}" for index in range(width))
+
+
+def names_from_ids(value: Any) -> tuple[str, ...] | None:
+    """Reads ``id2label``; an empty object says as much as null."""
+    if value is None or value == {}:
+        return None
+    if not isinstance(value, dict):
+        raise Refused
+    return _in_order(value.items())
+
+
+def names_from_names(value: Any) -> tuple[str, ...] | None:
+    """Reads ``label2id``, the other way round."""
+    if value is None or value == {}:
+        return None
+    if not isinstance(value, dict):
+        raise Refused
+    return _in_order((index, name) for name, index in value.items())
+
+
+def checked_labels(labels: Labels) -> tuple[str, ...]:
+    """Names given by a caller, as a list or by id.
+
+    Raises:
+        ConfigError: None at all, one that is no text, or ids other than 0 to N-1.
+    """
+    try:
+        if isinstance(labels, str) or not isinstance(labels, Mapping | Sequence):
+            raise Refused("a list of names, or names by id")
+        names = _in_order(labels.items() if isinstance(labels, Mapping) else enumerate(labels))
+    except Refused as refused:
+        raise ConfigError(f"labels are {labels!r}; they have to be {refused}") from None
+    if not names:
+        raise ConfigError("there are no labels; give at least one")
+    return names
+
+
+def put_labels(data: dict[str, Any], names: Sequence[str] | None) -> None:
+    """Writes the names both ways and their number; for None, removes all three."""
+    for key in ("id2label", "label2id", "num_labels"):
+        data.pop(key, None)
+    if names is not None:
+        data["id2label"] = {str(index): name for index, name in enumerate(names)}
+        data["label2id"] = {name: index for index, name in enumerate(names)}
+        data["num_labels"] = len(names)
+
+
+def resolve_labels(
+    asked: int | None,
+    asked_names: Labels | None,
+    written: int | None,
+    written_names: tuple[str, ...] | None,
+    checkpoint_rows: int | None,
+) -> tuple[str, ...]:
+    """How many classes there are and what they are called.
+
+    The first of these that is known gives the number: the caller's, the names in the file, the
+    number in the file, the rows of the checkpoint's classifier, two. Where the names and the
+    number in the file disagree, the checkpoint's classifier decides. Names come from the caller
+    or, where there are as many as classes, from the file.
+
+    Args:
+        asked: The caller's number of classes.
+        asked_names: The caller's names.
+        written: ``num_labels`` of the file.
+        written_names: The names of the file.
+        checkpoint_rows: Rows of the classifier in the checkpoint, None where it has none.
+
+    Raises:
+        ConfigError: A number below 1, the caller's two arguments contradict each other, or the
+            file contradicts itself and the checkpoint agrees with neither.
+    """
+    if asked is not None and (type(asked) is not int or asked < 1):
+        raise ConfigError(f"num_labels is {asked!r}; it has to be a whole number of at least 1")
+    if asked_names is not None:
+        names = checked_labels(asked_names)
+        if asked not in (None, len(names)):
+            raise ConfigError(f"num_labels is {asked}, but id2label has {len(names)} names")
+        return names
+    width = asked or _width_of_file(written, written_names, checkpoint_rows)
+    if written_names is not None and len(written_names) == width:
+        return written_names
+    return default_labels(width)
+
+
+def _width_of_file(
+    written: int | None, names: tuple[str, ...] | None, checkpoint_rows: int | None
+) -> int:
+    if names is None or written in (None, len(names)):
+        return len(names or ()) or written or checkpoint_rows or DEFAULT_WIDTH
+    if checkpoint_rows is not None and checkpoint_rows in (written, len(names)):
+        return checkpoint_rows
+    found = (
+        "the checkpoint has no classifier to decide it"
+        if checkpoint_rows is None
+        else f"the classifier in the checkpoint has {checkpoint_rows} rows"
+    )
+    raise ConfigError(
+        f"config.json: 'num_labels' is {written}, 'id2label' has {len(names)} names, and {found}; "
+        "say which is meant by num_labels= or id2label="
+    )
+
+
+def _in_order(pairs: Iterable[tuple[Any, Any]]) -> tuple[str, ...]:
+    by_id = {}
+    count = 0
+    for index, name in pairs:
+        if not isinstance(name, str):
+            raise Refused(f"texts by contiguous ids 0 to N-1; {name!r} is no text")
+        by_id[_id(index)] = name
+        count += 1
+    if set(by_id) != set(range(count)):
+        raise Refused(f"contiguous: each of the ids 0 to {count - 1} once for {count} labels")
+    return tuple(by_id[index] for index in range(count))
+
+
+def _id(value: Any) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, str) and _ID.fullmatch(value):
+        return int(value)
+    raise Refused(f"contiguous ids 0 to N-1 with their names; {value!r} is no id")

@@ -1,0 +1,129 @@
+"""What can go wrong between a HuggingFace checkpoint and a graph; all derive from FlodlError.
+
+::
+
+    FlodlError
+    ├── ConfigError                 config.json says something impossible
+    │   └── UnsupportedModelError   it describes a model of another family
+    ├── CheckpointError
+    │   ├── CheckpointFormatError   a file is not what its name says
+    │   ├── CheckpointMismatchError its tensors are not those of the model
+    │   └── PickleOnlyError         there are only files that would have to be unpickled
+    ├── HubError
+    │   ├── RepoNotFound, RevisionNotFound, FileNotFoundOnHub, GatedRepo
+    │   └── HubOffline              it cannot be reached and the cache is not enough
+    ├── TokenizerMissingError       text was given to a model without a tokenizer
+    └── MissingDependencyError      a package of an extra is not installed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flodl.errors import CheckpointError, FlodlError
+
+_SHOWN = 20
+
+
+class ConfigError(FlodlError):
+    """A configuration that no model can be built from; names the file and the field."""
+
+
+class UnsupportedModelError(ConfigError):
+    """The configuration is one of a model family that flodl does not have."""
+
+
+class CheckpointFormatError(CheckpointError):
+    """A weights file, index or tokenizer file that is broken; names it."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A checkpoint whose tensors are not those the model needs; lists all differences at once.
+
+    Attributes:
+        missing: Keys the model needs and the files lack, sorted.
+        unused: Keys of the files that the model has no place for, sorted.
+        shape_mismatches: Key, expected shape, found shape; sorted by key.
+        bad_dtypes: Key and dtype of needed tensors that hold no floats, sorted.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        missing: Iterable[str] = (),
+        unused: Iterable[str] = (),
+        shape_mismatches: Iterable[tuple[str, Sequence[int], Sequence[int]]] = (),
+        bad_dtypes: Iterable[tuple[str, str]] = (),
+        suggestions: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        self.missing = sorted(missing)
+        self.unused = sorted(unused)
+        self.shape_mismatches = sorted(
+            (key, tuple(expected), tuple(found)) for key, expected, found in shape_mismatches
+        )
+        self.bad_dtypes = sorted(bad_dtypes)
+        near = dict(suggestions)
+        parts = [
+            message,
+            *_bucket("missing", [_with_hint(key, near.get(key)) for key in self.missing]),
+            *_bucket("unused", self.unused),
+            *_bucket(
+                "of another shape",
+                [
+                    f"{key}: expected {list(expected)}, found {list(found)}"
+                    for key, expected, found in self.shape_mismatches
+                ],
+            ),
+            *_bucket("not of floats", [f"{key}: {dtype}" for key, dtype in self.bad_dtypes]),
+        ]
+        super().__init__("\n".join(parts))
+
+
+def _bucket(what: str, entries: Sequence[str]) -> list[str]:
+    """A heading with the true count, the first entries and how many more there are."""
+    if not entries:
+        return []
+    more = len(entries) - _SHOWN
+    tail = [f"    ... and {more} more"] if more > 0 else []
+    return [f"  {len(entries)} {what}:", *(f"    {entry}" for entry in entries[:_SHOWN]), *tail]
+
+
+def _with_hint(key: str, near: str | None) -> str:
+    return key if near is None else f"{key} (unused and nearly the same: {near})"
+
+
+class PickleOnlyError(CheckpointError):
+    """The weights exist as pickle files only, which are never loaded; names the command to run."""
+
+
+class HubError(FlodlError):
+    """Something the Hub said, or that it said nothing."""
+
+
+class RepoNotFound(HubError):  # noqa: N818 - the Hub's own names for these
+    """There is no such repository, or the token may not see it."""
+
+
+class RevisionNotFound(HubError):  # noqa: N818
+    """The repository has no such branch, tag or commit."""
+
+
+class FileNotFoundOnHub(HubError):  # noqa: N818
+    """The repository has no such file."""
+
+
+class GatedRepo(HubError):  # noqa: N818
+    """The repository's terms have to be accepted first; names the page."""
+
+
+class HubOffline(HubError):  # noqa: N818
+    """The Hub cannot be reached, or may not be, and the cache does not hold all that is needed."""
+
+
+class TokenizerMissingError(FlodlError):
+    """A method that takes text was called on a model without a tokenizer; names the method."""
+
+
+class MissingDependencyError(FlodlError, ImportError):
+    """A package is not installed; names the extra that brings it."""
