@@ -1,0 +1,1 @@
+"""How texts become ids: tokenizer files of all kinds, their reading, padding and cutting."""

@@ -1,0 +1,247 @@
+"""The files of a tokenizer: which there are, what they say, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from flodl.hf.errors import CheckpointFormatError, TokenizerMissingError
+
+if TYPE_CHECKING:
+    import os
+
+TOKENIZER: Final = "tokenizer.json"
+SETTINGS: Final = "tokenizer_config.json"
+SPECIAL: Final = "special_tokens_map.json"
+ADDED: Final = "added_tokens.json"
+ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+# The first set of files that is complete decides what the tokenizer is made from.
+SOURCES: Final = (
+    (TOKENIZER,),
+    ("vocab.txt",),
+    ("vocab.json", "merges.txt"),
+    ("spiece.model",),
+    ("sentencepiece.bpe.model",),
+    ("spm.model",),
+)
+OWN_NAMES: Final = frozenset({SETTINGS, SPECIAL, ADDED}.union(*SOURCES))
+"""Every file that a tokenizer may be read from."""
+
+# Longer limits are how a tokenizer says that it has none.
+_NO_LIMIT = 10**6
+
+
+class FileSource(Protocol):
+    """Where files are looked up by name."""
+
+    @property
+    def name(self) -> str:
+        """The repository or directory."""
+
+    def file(self, name: str) -> Path | None:
+        """The local path of a file; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialToken:
+    """A token with a meaning of its own, and how it is found in a text.
+
+    Attributes:
+        content: The token.
+        options: ``lstrip``, ``rstrip``, ``single_word``, ``normalized``, ``special``, as far as
+            a file states them.
+    """
+
+    content: str
+    options: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """The files one tokenizer was read from.
+
+    Attributes:
+        origin: Directory or repository, for messages.
+        contents: Every file's name and its bytes; the ones it is made from come first.
+        source: The names of those.
+    """
+
+    origin: str
+    contents: Mapping[str, bytes]
+    source: tuple[str, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was made from the one file that holds everything."""
+        return len(self.source) == 1 and self.source[0].endswith(".json")
+
+    def where(self, name: str) -> str:
+        """A file's name with its origin, for messages."""
+        return f"{self.origin}/{name}"
+
+    def text(self, name: str) -> str:
+        """What a file says.
+
+        Raises:
+            CheckpointFormatError: It is not UTF-8.
+        """
+        try:
+            return self.contents[name].decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise CheckpointFormatError(
+                f"{self.where(name)} is not UTF-8 text (byte {error.start}); fetch it again"
+            ) from error
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """A JSON object; empty where there is no such file.
+
+        Raises:
+            CheckpointFormatError: The file is no JSON object.
+        """
+        if name not in self.contents:
+            return {}
+        try:
+            value = json.loads(self.text(name))
+        except (ValueError, RecursionError) as error:
+            raise CheckpointFormatError(f"{self.where(name)} is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise CheckpointFormatError(
+                f"{self.where(name)} must hold a JSON object, not {type(value).__name__}"
+            )
+        return value
+
+    def special_tokens(self) -> dict[str, SpecialToken]:
+        """The special tokens the side files name, by role (``pad``, ``mask``, …).
+
+        Raises:
+            CheckpointFormatError: One of them is neither text nor an object with a ``content``.
+        """
+        found: dict[str, SpecialToken] = {}
+        for name in (SETTINGS, SPECIAL):
+            told = self.mapping(name)
+            for role in ROLES:
+                value = told.get(f"{role}_token")
+                if value is not None:
+                    token = special_token(value, f"{self.where(name)}: {role}_token")
+                    known = found.get(role)
+                    if known is None or (known.content == token.content and not known.options):
+                        found[role] = token
+        return found
+
+    @property
+    def names_length(self) -> bool:
+        """Whether the tokenizer's settings say to which length to cut, or that there is none."""
+        return self.mapping(SETTINGS).get("model_max_length") is not None
+
+    def model_max_length(self) -> int | None:
+        """The length the tokenizer's settings cut to; None where they name none.
+
+        Raises:
+            CheckpointFormatError: It is not a positive number.
+        """
+        value = self.mapping(SETTINGS).get("model_max_length")
+        if value is None:
+            return None
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 1:
+            raise CheckpointFormatError(
+                f"{self.where(SETTINGS)}: model_max_length must be a positive number, not {value!r}"
+            )
+        return int(value) if value < _NO_LIMIT else None
+
+
+def special_token(value: object, where: str) -> SpecialToken:
+    """Read a special token as the side files write it.
+
+    Raises:
+        CheckpointFormatError: It is neither text nor an object with a ``content``.
+    """
+    if isinstance(value, str):
+        return SpecialToken(value)
+    content = value.get("content") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(content, str):
+        raise CheckpointFormatError(
+            f"{where} must be text or an object with a 'content', not {value!r}"
+        )
+    names = ("lstrip", "rstrip", "single_word", "normalized", "special")
+    return SpecialToken(content, {name: bool(value[name]) for name in names if name in value})
+
+
+def read_files(source: FileSource, wanted: str | None = None) -> TokenizerFiles:
+    """Read what a tokenizer is made from, and the files that say more about it.
+
+    Args:
+        source: A checkpoint.
+        wanted: The name of the file to make it from; None for the first kind there is.
+
+    Raises:
+        TokenizerMissingError: There is no tokenizer of a kind that can be read.
+        HubError: A file has to be fetched and cannot be.
+    """
+    kinds = SOURCES if wanted is None else _kinds_with(wanted)
+    for kind in kinds:
+        paths = {name: source.file(name) for name in kind}
+        if all(path is not None for path in paths.values()):
+            break
+    else:
+        tried = ", ".join(" with ".join(kind) for kind in kinds)
+        raise TokenizerMissingError(
+            f"{source.name} has no tokenizer: looked for {tried}; copy the tokenizer's files "
+            "there, or pass another tokenizer"
+        )
+    beside = (SETTINGS, SPECIAL) if kind[0] == TOKENIZER else (SETTINGS, SPECIAL, ADDED)
+    paths |= {name: source.file(name) for name in beside}
+    contents = {name: path.read_bytes() for name, path in paths.items() if path is not None}
+    return TokenizerFiles(source.name, contents, kind)
+
+
+def _kinds_with(name: str) -> tuple[tuple[str, ...], ...]:
+    """The kinds a file is part of; a JSON file of any other name is a whole tokenizer."""
+    return tuple(kind for kind in SOURCES if name in kind) or ((name,),)
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turn whatever the ``tokenizers`` package says about a file into an error that names it.
+
+    Its Rust code can also panic, which arrives as an exception outside of ``Exception``.
+
+    Args:
+        where: The file, for messages.
+
+    Raises:
+        CheckpointFormatError: The file is broken.
+    """
+    try:
+        yield
+    except CheckpointFormatError:
+        raise
+    except Exception as error:
+        raise CheckpointFormatError(f"{where} is not a tokenizer: {error}") from error
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise CheckpointFormatError(f"{where} makes the tokenizer fail: {error}") from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether an exception is a panic of Rust code rather than an interrupt or an exit."""
+    return type(error).__name__ == "PanicException"
+
+
+def local_files(path: str | os.PathLike[str]) -> tuple[FileSource, str]:
+    """A tokenizer's file as the directory it is in, and its name.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    from flodl.hf.source import Directory
+
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no tokenizer file {str(file)!r}")
+    return Directory(file.parent), file.name

@@ -1,0 +1,85 @@
+"""What may be encoded: texts and pairs of texts, checked before the tokenizer sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeGuard
+
+Pair: TypeAlias = tuple[str, str]
+
+
+def checked_texts(texts: Sequence[str]) -> list[str]:
+    """The texts as a list.
+
+    Raises:
+        ValueError: There are none.
+        TypeError: It is one text, or an entry is none.
+    """
+    _check_some(texts)
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"text {row} is a {type(text).__name__}, not a str")
+    return list(texts)
+
+
+def checked_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs as a list of tuples.
+
+    Raises:
+        ValueError: There are none.
+        TypeError: It is one text, or an entry is not two texts.
+    """
+    _check_some(pairs)
+    for row, pair in enumerate(pairs):
+        if not _is_pair(pair):
+            raise TypeError(f"pair {row} must be two texts, got {pair!r:.80}")
+    return [(first, second) for first, second in pairs]
+
+
+def check_options(options: Mapping[str, object], known: Any, method: str) -> None:
+    """Refuse keyword arguments that mean nothing.
+
+    Args:
+        options: What was given.
+        known: A typed dictionary of what may be.
+        method: Who takes them, for the message.
+
+    Raises:
+        TypeError: One of them is not known; lists those that are.
+    """
+    allowed = sorted(known.__optional_keys__)
+    unknown = sorted(set(options) - set(allowed))
+    if unknown:
+        raise TypeError(
+            f"{method}() takes no argument {unknown[0]!r}; it takes {', '.join(allowed)}"
+        )
+
+
+def broken_text(inputs: Sequence[str | Pair]) -> ValueError | None:
+    """An error that names the first input UTF-8 has no bytes for; None if there is none."""
+    for row, entry in enumerate(inputs):
+        single = isinstance(entry, str)
+        for text in (entry,) if isinstance(entry, str) else entry:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                return ValueError(
+                    f"{'text' if single else 'pair'} {row} holds half of a surrogate pair at "
+                    f"character {error.start}; decode it with errors='replace' first"
+                )
+    return None
+
+
+def _check_some(inputs: Sequence[object]) -> None:
+    if isinstance(inputs, (str, bytes)):
+        raise TypeError("expected a list, got one text; put it into a list")
+    if len(inputs) == 0:
+        raise ValueError("empty batch")
+
+
+def _is_pair(value: object) -> TypeGuard[Pair]:
+    return (
+        isinstance(value, (tuple, list))
+        and len(value) == 2
+        and all(isinstance(text, str) for text in value)
+    )

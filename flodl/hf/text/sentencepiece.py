@@ -1,0 +1,215 @@
+"""Read a SentencePiece ``.model`` file: a protocol buffer of pieces, scores and a normaliser.
+
+Only what a unigram tokenizer needs is kept. The wire format is that of
+https://protobuf.dev/programming-guides/encoding, the field numbers are those of
+``sentencepiece_model.proto`` (https://github.com/google/sentencepiece).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from flodl.hf.errors import CheckpointFormatError
+
+_Field: TypeAlias = "tuple[int, int | bytes]"
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED = {_FIXED64: 8, _FIXED32: 4}
+_UNIGRAM: Final = 1
+_FLOAT = struct.Struct("<f")
+_ALGORITHMS = {2: "BPE", 3: "word", 4: "character"}
+
+
+class PieceKind(IntEnum):
+    """What a piece is for."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+_KINDS = {int(kind): kind for kind in PieceKind}
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePieceModel:
+    """A unigram vocabulary.
+
+    Attributes:
+        pieces: Every piece and its log probability, in the order of their ids.
+        kinds: What each is for.
+        unk_id: The piece for text that no other piece covers.
+        charsmap: The compiled normalisation rules; empty for none.
+    """
+
+    pieces: tuple[tuple[str, float], ...]
+    kinds: tuple[PieceKind, ...]
+    unk_id: int
+    charsmap: bytes
+
+
+def read_sentencepiece(data: bytes, where: str) -> SentencePieceModel:
+    """Read the bytes of a model file.
+
+    Args:
+        data: The whole file.
+        where: Its name, for messages.
+
+    Raises:
+        CheckpointFormatError: It is broken, holds no pieces, or is not a unigram model.
+    """
+    pieces: list[tuple[str, float]] = []
+    kinds: list[PieceKind] = []
+    unk_id, charsmap = 0, b""
+    try:
+        for number, value in _fields(data):
+            if number == 1:
+                text, score, kind = _piece(_bytes(value), len(pieces))
+                pieces.append((text, score))
+                kinds.append(kind)
+            elif number == 2:
+                unk_id = _unk_id(_bytes(value))
+            elif number == 3:
+                charsmap = _charsmap(_bytes(value))
+        _check(pieces, kinds, unk_id)
+    except _BrokenError as error:
+        raise CheckpointFormatError(f"{where} is not a unigram model: {error}") from None
+    return SentencePieceModel(tuple(pieces), tuple(kinds), unk_id, charsmap)
+
+
+class _BrokenError(Exception):
+    """What is wrong with the bytes."""
+
+
+def _piece(data: bytes, index: int) -> tuple[str, float, PieceKind]:
+    text, score, number = _written_usually(data) or _written_somehow(data)
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise _BrokenError(f"piece {index} is of the unknown kind {number}")
+    try:
+        return text.decode(), score, kind
+    except UnicodeDecodeError:
+        raise _BrokenError(f"piece {index} is not UTF-8") from None
+
+
+def _written_usually(data: bytes) -> tuple[bytes, float, int] | None:
+    """A short piece, its score and no kind, in this order, as all but a few pieces are written.
+
+    There are hundreds of thousands of them; None for any other form.
+    """
+    size = data[1] if len(data) > 1 else 0
+    if len(data) != size + 7 or size > 0x7F or data[0] != 0x0A or data[size + 2] != 0x15:
+        return None
+    return data[2 : size + 2], _FLOAT.unpack_from(data, size + 3)[0], PieceKind.NORMAL
+
+
+def _written_somehow(data: bytes) -> tuple[bytes, float, int]:
+    text, score, kind = b"", 0.0, int(PieceKind.NORMAL)
+    for number, value in _fields(data):
+        if number == 1:
+            text = _bytes(value)
+        elif number == 2:
+            score = _float(value)
+        elif number == 3:
+            kind = _number(value)
+    return text, score, kind
+
+
+def _unk_id(data: bytes) -> int:
+    unk_id, algorithm = 0, _UNIGRAM
+    for number, value in _fields(data):
+        if number == 3:
+            algorithm = _number(value)
+        elif number == 40:
+            unk_id = _number(value)
+    if algorithm != _UNIGRAM:
+        named = _ALGORITHMS.get(algorithm, f"number {algorithm}")
+        raise _BrokenError(f"it was trained with another algorithm ({named})")
+    return unk_id
+
+
+def _charsmap(data: bytes) -> bytes:
+    return next((_bytes(value) for number, value in _fields(data) if number == 2), b"")
+
+
+def _check(pieces: list[tuple[str, float]], kinds: list[PieceKind], unk_id: int) -> None:
+    if not pieces:
+        raise _BrokenError("it holds no pieces")
+    seen: set[str] = set()
+    for index, (text, score) in enumerate(pieces):
+        if not text or text in seen:
+            raise _BrokenError(f"piece {index} is {'empty' if not text else f'{text!r} again'}")
+        if not math.isfinite(score):
+            raise _BrokenError(f"piece {index} ({text!r}) has the score {score}")
+        seen.add(text)
+    if unk_id >= len(pieces) or kinds[unk_id] is not PieceKind.UNKNOWN:
+        raise _BrokenError(f"the unknown piece {unk_id} is not one")
+
+
+def _fields(data: bytes) -> Iterator[_Field]:
+    """Number and value of each field: an integer, or the bytes of everything longer."""
+    position, end = 0, len(data)
+    while position < end:
+        tag = data[position]
+        position += 1
+        if tag > 0x7F:
+            tag, position = _varint(data, position - 1)
+        wire = tag & 7
+        if wire == _VARINT:
+            value, position = _varint(data, position)
+            yield tag >> 3, value
+            continue
+        if wire == _BYTES:
+            size = data[position] if position < end else 0x80
+            position += 1
+            if size > 0x7F:
+                size, position = _varint(data, position - 1)
+        elif wire in _FIXED:
+            size = _FIXED[wire]
+        else:
+            raise _BrokenError(f"byte {position} has no meaning there")
+        if position + size > end:
+            raise _BrokenError("it ends in the middle of a field; fetch it again")
+        yield tag >> 3, data[position : position + size]
+        position += size
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """An integer of 7 bits per byte, and where it ends."""
+    value = shift = 0
+    while shift < 64:
+        if position >= len(data):
+            raise _BrokenError("it ends in the middle of a number; fetch it again")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise _BrokenError(f"byte {position} does not end the number it is in")
+
+
+def _bytes(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise _BrokenError("a number stands where text is due")
+    return value
+
+
+def _number(value: int | bytes) -> int:
+    if not isinstance(value, int):
+        raise _BrokenError("text stands where a number is due")
+    return value
+
+
+def _float(value: int | bytes) -> float:
+    if isinstance(value, int) or len(value) != 4:
+        raise _BrokenError("a score is not four bytes long")
+    return float(_FLOAT.unpack(value)[0])

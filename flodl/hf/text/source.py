@@ -1,0 +1,182 @@
+"""A tokenizer of the ``tokenizers`` package together with what its files say about it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+from flodl.files import replacing
+from flodl.hf.dependencies import need
+from flodl.hf.text.build import build
+from flodl.hf.text.files import (
+    ROLES,
+    SETTINGS,
+    SPECIAL,
+    TOKENIZER,
+    SpecialToken,
+    TokenizerFiles,
+    reading,
+)
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# What the special tokens are called where no file says it.
+_USUAL: Final = {
+    "bos": ("<s>",),
+    "eos": ("</s>",),
+    "unk": ("[UNK]", "<unk>"),
+    "sep": ("[SEP]", "</s>"),
+    "pad": ("[PAD]", "<pad>"),
+    "cls": ("[CLS]", "<s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+@final
+class TokenizerSource:
+    """A tokenizer whose own padding and truncation are off, and where it came from.
+
+    Attributes:
+        inner: The tokenizer.
+        files: The files it was read from; None if it was made in memory.
+        length: Tokens that its files cut to; None where they name no length.
+        pad_id: The id that pads, by the padding section or the side files.
+        usual_pad_id: The id of a token called as padding usually is.
+    """
+
+    def __init__(
+        self,
+        inner: Tokenizer,
+        *,
+        files: TokenizerFiles | None = None,
+        special: Mapping[str, SpecialToken] | None = None,
+    ) -> None:
+        self._padding = inner.padding
+        self._truncation = inner.truncation
+        self._named = {role: token.content for role, token in (special or {}).items()}
+        self.files = files
+        self.inner = inner
+        # What was read belongs to nobody else; a caller's tokenizer stays as it is.
+        self.inner = self.stateless() if files is None else _switched_off(inner)
+        self.length = self._length()
+        self.usual_pad_id = self._usual_id("pad")
+        self.pad_id = self._pad_id()
+
+    @property
+    def where(self) -> str:
+        """The file it was read from, for messages."""
+        return "the tokenizer" if self.files is None else self.files.where(self.files.source[0])
+
+    def stateless(self) -> Tokenizer:
+        """The tokenizer, or a copy where somebody has switched padding or truncation on in it."""
+        inner = self.inner
+        if inner.padding is None and inner.truncation is None:
+            return inner
+        return _switched_off(self._copy())
+
+    def special(self, role: str) -> str | None:
+        """A special token that is in the vocabulary: by the files, else by its usual name."""
+        named = self._named.get(role)
+        if named is not None and self.inner.token_to_id(named) is not None:
+            return named
+        usual = self._usual_id(role)
+        return None if usual is None else self.inner.id_to_token(usual)
+
+    def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Write the tokenizer's files, and return them; see ``HfTokenizer.save``."""
+        target = Path(path)
+        if target.suffix == ".json":
+            written = {target: self._tokenizer_json()}
+        else:
+            target.mkdir(parents=True, exist_ok=True)
+            written = {target / name: content for name, content in self._contents().items()}
+        for file, content in written.items():
+            with replacing(file) as stream:
+                stream.write(content)
+        return tuple(written)
+
+    def _contents(self) -> dict[str, bytes]:
+        """The files of a directory that the tokenizer can be loaded from."""
+        if self.files is None:
+            return {TOKENIZER: self._tokenizer_json(), SETTINGS: self._settings()}
+        whole = self.files.is_whole
+        if whole or self._is_changed():
+            beside = {n: b for n, b in self.files.contents.items() if n in (SETTINGS, SPECIAL)}
+            return {TOKENIZER: self._tokenizer_json()} | beside
+        return dict(self.files.contents)
+
+    def _tokenizer_json(self) -> bytes:
+        """Everything in one file: the original one, or what the tokenizer is now."""
+        if self.files is not None and self.files.is_whole and not self._is_changed():
+            return self.files.contents[self.files.source[0]]
+        copy = self._copy()
+        if copy.padding is None and self._padding is not None:
+            copy.enable_padding(**self._padding)
+        if copy.truncation is None and self._truncation is not None:
+            copy.enable_truncation(**self._truncation)
+        return copy.to_str(pretty=True).encode()
+
+    def _copy(self) -> Tokenizer:
+        with reading(self.where):
+            copy: Tokenizer = need("tokenizers").Tokenizer.from_str(self.inner.to_str())
+        return copy
+
+    def _is_changed(self) -> bool:
+        """Whether somebody has changed the tokenizer since it was read."""
+        return self.files is None or (
+            _switched_off(build(self.files)).to_str() != self.inner.to_str()
+        )
+
+    def _settings(self) -> bytes:
+        """The least that tells the reference what kind of tokenizer it has before it."""
+        named = {f"{role}_token": self.special(role) for role in ROLES}
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"} | {
+            name: token for name, token in named.items() if token is not None
+        }
+        return json.dumps(settings, ensure_ascii=False, indent=2).encode() + b"\n"
+
+    def _length(self) -> int | None:
+        # A truncation section is what the last call before saving happened to use, and counts only
+        # where the settings say nothing at all, not even that there is no limit.
+        if self.files is not None and self.files.names_length:
+            return self.files.model_max_length()
+        return None if self._truncation is None else int(self._truncation["max_length"])
+
+    def _pad_id(self) -> int | None:
+        if self._padding is not None:
+            return int(self._padding["pad_id"])
+        named = self._named.get("pad")
+        return None if named is None else self.inner.token_to_id(named)
+
+    def _usual_id(self, role: str) -> int | None:
+        """The id of the role's usual token; one that is marked as special comes first."""
+        found = [self.inner.token_to_id(name) for name in _USUAL[role]]
+        present = [number for number in found if number is not None]
+        added = self.inner.get_added_tokens_decoder()
+        marked = [number for number in present if number in added and added[number].special]
+        return next(iter(marked + present), None)
+
+
+def from_files(files: TokenizerFiles) -> TokenizerSource:
+    """Make a tokenizer of what was read.
+
+    Raises:
+        CheckpointFormatError: A file is broken.
+        MissingDependencyError: The package tokenizers is not installed.
+    """
+    return TokenizerSource(build(files), files=files, special=files.special_tokens())
+
+
+def from_tokenizer(inner: Tokenizer) -> TokenizerSource:
+    """Wrap a tokenizer that was made elsewhere."""
+    return TokenizerSource(inner)
+
+
+def _switched_off(inner: Tokenizer) -> Tokenizer:
+    inner.no_padding()
+    inner.no_truncation()
+    return inner

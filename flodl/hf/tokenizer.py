@@ -1,0 +1,397 @@
+"""Text to batches: a thin layer over the ``tokenizers`` package that pads and cuts by itself.
+
+Padding and truncation are done here, on arrays, because the package keeps both as state of the
+tokenizer, where calls from several threads would see each other's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, final
+
+import torch
+
+from flodl.hf.dependencies import need
+from flodl.hf.encoded import EncodedBatch
+from flodl.hf.errors import CheckpointFormatError, ConfigError
+from flodl.hf.source import CONFIG, Access, Checkpoint, locate
+from flodl.hf.text.encodings import EncodingRows, sequence_ids
+from flodl.hf.text.files import TokenizerFiles, is_panic, local_files, read_files
+from flodl.hf.text.inputs import broken_text, check_options, checked_pairs, checked_texts
+from flodl.hf.text.source import TokenizerSource, from_files, from_tokenizer
+from flodl.hf.text.truncation import Positions, Strategy, Truncation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenizers import Encoding, Tokenizer
+
+    from flodl.hf.configs.base import EncoderConfig
+
+TruncationChoice: TypeAlias = bool | Strategy
+_UNTYPED = ("roberta", "xlm-roberta")
+
+
+class EncodeOptions(TypedDict, total=False):
+    """How texts become a batch; every entry may be left out.
+
+    Attributes:
+        truncation: False (default) refuses rows that are too long. True and ``longest_first``
+            cut; of a pair, ``only_first`` and ``only_second`` cut one text.
+        max_length: Tokens a row may have; None for the model's limit or, with truncation, the
+            smaller of that and what the tokenizer's files name: ``model_max_length`` of
+            ``tokenizer_config.json``, and without one the truncation section of the tokenizer.
+        stride: With truncation: instead of dropping what is cut off, make further rows (windows)
+            of it that repeat this many tokens. None (default) drops.
+        pad_to_multiple_of: Width of the batch is a multiple of this, or the model's limit.
+    """
+
+    truncation: TruncationChoice
+    max_length: int | None
+    stride: int | None
+    pad_to_multiple_of: int | None
+
+
+@final
+class HfTokenizer:
+    """A tokenizer of a HuggingFace checkpoint.
+
+    Made by :meth:`from_pretrained`, :meth:`from_file` or :meth:`from_inner`. Encoding changes
+    nothing in it, so threads may share one.
+    """
+
+    def __init__(self, source: TokenizerSource, config: EncoderConfig | None = None) -> None:
+        self._source = source
+        self._config = config
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Self:
+        """Read ``tokenizer.json``, or a vocabulary: ``vocab.txt``, ``spiece.model`` and so on.
+
+        Files beside it that belong to it (``tokenizer_config.json``, ``merges.txt``) are read too.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            TokenizerMissingError: It is half of a pair whose other half is missing.
+            CheckpointFormatError: It is broken.
+            MissingDependencyError: The package tokenizers is not installed.
+        """
+        directory, name = local_files(path)
+        return cls(from_files(read_files(directory, name)))
+
+    @classmethod
+    def from_inner(cls, inner: Tokenizer) -> Self:
+        """Wrap a tokenizer of the ``tokenizers`` package.
+
+        One that has padding or truncation switched on is copied without them.
+        """
+        return cls(from_tokenizer(inner))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        src: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        local_files_only: bool = False,
+        subfolder: str = "",
+    ) -> Self:
+        """Read the tokenizer of a directory or repository, and the model's limits if it has any.
+
+        Args:
+            src: Directory or repository.
+            revision: Branch, tag or commit.
+            token: Sent to the Hub.
+            cache_dir: Where downloads are kept.
+            local_files_only: Never ask the network.
+            subfolder: Folder inside the directory or repository.
+
+        Raises:
+            TokenizerMissingError: It holds no tokenizer of a kind that can be read.
+            CheckpointFormatError: One of the tokenizer's files is broken.
+            FileNotFoundError, HubError: It cannot be reached.
+            MissingDependencyError: The package tokenizers is not installed.
+        """
+        access = Access(revision, token, cache_dir, local_files_only, subfolder)
+        checkpoint = locate(src, access)
+        return cls.from_checkpoint(checkpoint, _config_of(checkpoint))
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, config: EncoderConfig | None) -> Self:
+        """Read the tokenizer of a checkpoint whose model is known.
+
+        Raises:
+            As for :meth:`from_pretrained`.
+        """
+        need("tokenizers")
+        return cls(from_files(read_files(checkpoint)), config)
+
+    def for_config(self, config: EncoderConfig) -> HfTokenizer:
+        """The same tokenizer with the limits, pad id and segments of another model."""
+        return HfTokenizer(self._source, config)
+
+    @property
+    def inner(self) -> Tokenizer:
+        """The tokenizer of the ``tokenizers`` package; leave its padding and truncation off."""
+        return self._source.inner
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens a row may have, special ones among them; None for any number."""
+        return None if self._config is None else position_limit(self._config)
+
+    @property
+    def pad_id(self) -> int | None:
+        """The id that pads; None if neither the files nor the model name one."""
+        named = self._source.pad_id
+        if named is None and self._config is not None:
+            named = self._config.pad_token_id
+        return self._source.usual_pad_id if named is None else named
+
+    @property
+    def pad_token(self) -> str | None:
+        """The token that pads; None if there is none."""
+        return None if self.pad_id is None else self.inner.id_to_token(self.pad_id)
+
+    @property
+    def mask_token(self) -> str | None:
+        """The token to be filled in, ``[MASK]`` or ``<mask>``; None if there is none."""
+        return self._source.special("mask")
+
+    @property
+    def mask_token_id(self) -> int | None:
+        """Its id."""
+        return self._id_of(self.mask_token)
+
+    @property
+    def cls_token(self) -> str | None:
+        """The token every row begins with; None if there is none."""
+        return self._source.special("cls")
+
+    @property
+    def cls_token_id(self) -> int | None:
+        """Its id."""
+        return self._id_of(self.cls_token)
+
+    @property
+    def sep_token(self) -> str | None:
+        """The token after every text; None if there is none."""
+        return self._source.special("sep")
+
+    @property
+    def sep_token_id(self) -> int | None:
+        """Its id."""
+        return self._id_of(self.sep_token)
+
+    @property
+    def unk_token(self) -> str | None:
+        """The token for what the vocabulary lacks; None if there is none."""
+        return self._source.special("unk")
+
+    @property
+    def unk_token_id(self) -> int | None:
+        """Its id."""
+        return self._id_of(self.unk_token)
+
+    @property
+    def files(self) -> TokenizerFiles | None:
+        """The files it was read from; None if it was made from a tokenizer object."""
+        return self._source.files
+
+    def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Write it where the reference's ``AutoTokenizer`` loads it.
+
+        A tokenizer that nobody changed is written as the very bytes it was read from.
+
+        Args:
+            path: A directory, made if need be, for all its files; or a file ending in ``.json``
+                for the one that says everything.
+
+        Returns:
+            The files written.
+
+        Raises:
+            OSError: The system refused.
+        """
+        return self._source.save(path)
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        device: torch.device | str | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> EncodedBatch:
+        """Encode texts into one batch, padded on the right to the longest.
+
+        Args:
+            texts: At least one.
+            device: Where the tensors go; the CPU if not given.
+            **options: See :class:`EncodeOptions`.
+
+        Raises:
+            ValueError: No text at all; a row too long without truncation; unequal lengths
+                without a pad token; options that contradict each other.
+            TypeError: An entry is no text, or there is no such option.
+            CheckpointFormatError: The tokenizer's file is broken in a way that shows only now.
+        """
+        return _placed(self._encode(checked_texts(texts), False, options), device)
+
+    def encode_on_device(
+        self,
+        texts: Sequence[str],
+        device: torch.device | str,
+        **options: Unpack[EncodeOptions],
+    ) -> EncodedBatch:
+        """Like :meth:`encode`, with the tensors on a device."""
+        return self.encode(texts, device=device, **options)
+
+    def encode_pairs(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        device: torch.device | str | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> EncodedBatch:
+        """Like :meth:`encode`, for pairs of texts that share a row."""
+        return _placed(self._encode(checked_pairs(pairs), True, options), device)
+
+    def encode_pairs_on_device(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        device: torch.device | str,
+        **options: Unpack[EncodeOptions],
+    ) -> EncodedBatch:
+        """Like :meth:`encode_pairs`, with the tensors on a device."""
+        return self.encode_pairs(pairs, device=device, **options)
+
+    def __repr__(self) -> str:
+        origin = "memory" if self.files is None else self.files.origin
+        return f"HfTokenizer({origin}, {self.inner.get_vocab_size()} tokens, limit {self.limit})"
+
+    def _encode(self, inputs: list[Any], pair: bool, options: EncodeOptions) -> EncodedBatch:
+        check_options(options, EncodeOptions, "encode")
+        encodings = self._encodings(inputs)
+        what = "pair" if pair else "text"
+        rows, sample_index = self._rows(encodings, pair, what, options)
+        lengths = rows.lengths()
+        width = self._width(int(lengths.max()), options.get("pad_to_multiple_of"))
+        pad_id = self.pad_id
+        if pad_id is None:
+            if int(lengths.min()) < width:
+                raise ValueError(
+                    "the rows need padding, and neither the tokenizer's files nor the model name "
+                    "a pad token; encode texts of one length, or set pad_token in "
+                    "tokenizer_config.json"
+                )
+            pad_id = 0  # never written: every row is full
+        return rows.batch(pad_id, width, sample_index)
+
+    def _encodings(self, inputs: list[Any]) -> list[Encoding]:
+        try:
+            return self._source.stateless().encode_batch(inputs)
+        except Exception as error:
+            raise broken_text(inputs) or self._broken(error) from error
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise self._broken(error) from error
+
+    def _broken(self, error: BaseException) -> CheckpointFormatError:
+        return CheckpointFormatError(f"{self._source.where} cannot encode: {error}")
+
+    def _rows(
+        self, encodings: list[Encoding], pair: bool, what: str, options: EncodeOptions
+    ) -> tuple[EncodingRows, Sequence[int]]:
+        typed = self._config is None or self._config.model_type not in _UNTYPED
+        cut = self._truncation(options)
+        if cut is None:
+            self._check_lengths(encodings, what, options.get("max_length"))
+            return EncodingRows(encodings, [None] * len(encodings), typed), range(len(encodings))
+        rows: list[tuple[int, Positions | None]] = []
+        for row, encoding in enumerate(encodings):
+            if len(encoding) <= cut.max_length:
+                rows.append((row, None))
+                continue
+            windows = cut.windows(sequence_ids(encoding), pair, f"{what} {row}")
+            rows += [(row, window) for window in windows]
+        samples = [row for row, _ in rows]
+        made_of = [encodings[row] for row in samples]
+        return EncodingRows(made_of, [window for _, window in rows], typed), samples
+
+    def _truncation(self, options: EncodeOptions) -> Truncation | None:
+        choice = options.get("truncation", False)
+        stride = options.get("stride")
+        asked = options.get("max_length")
+        if choice is False:
+            if stride is not None:
+                raise ValueError("stride makes windows of what is cut off: it needs truncation")
+            return None
+        longest = asked
+        if longest is None:
+            known = (self.limit, self._source.length)
+            longest = min((length for length in known if length is not None), default=None)
+        elif self.limit is not None and longest > self.limit:
+            raise ValueError(
+                f"max_length {longest} is more than the model's {self.limit} positions"
+            )
+        strategy: Strategy = "longest_first" if choice is True else choice
+        # With no limit anywhere nothing is too long; the choice is still checked.
+        cut = Truncation(longest if longest is not None else 1, strategy, stride)
+        return None if longest is None else cut
+
+    def _check_lengths(self, encodings: list[Encoding], what: str, asked: int | None) -> None:
+        known = [length for length in (self.limit, asked) if length is not None]
+        if not known:
+            return
+        limit = min(known)
+        for row, encoding in enumerate(encodings):
+            if len(encoding) > limit:
+                raise ValueError(
+                    f"{what} {row} has {len(encoding)} tokens and the limit is {limit}: shorten "
+                    "it, or pass truncation=True"
+                )
+
+    def _width(self, longest: int, multiple: int | None) -> int:
+        if multiple is None:
+            return longest
+        if multiple < 1:
+            raise ValueError(f"pad_to_multiple_of must be at least 1, got {multiple}")
+        width = -(-longest // multiple) * multiple
+        # Padding needs positions too.
+        return width if self.limit is None else max(longest, min(width, self.limit))
+
+    def _id_of(self, token: str | None) -> int | None:
+        return None if token is None else self.inner.token_to_id(token)
+
+
+def position_limit(config: EncoderConfig) -> int | None:
+    """Tokens a row may have for a model to have a position for each; None for any number.
+
+    RoBERTa and XLM-R count positions from the one after the pad id. DeBERTa without absolute
+    positions has relative ones only, which reach any distance.
+    """
+    if not getattr(config, "position_biased_input", True):
+        return None
+    if config.model_type in _UNTYPED:
+        # Such a model without a pad id is refused long before it has a tokenizer.
+        return config.max_position_embeddings - (config.pad_token_id or 0) - 1
+    return config.max_position_embeddings
+
+
+def _config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
+    """The model's configuration; None where it has none, or is of a family without a model."""
+    from flodl.hf.config_json import AutoConfig
+
+    text = checkpoint.text(CONFIG)
+    try:
+        return None if text is None else AutoConfig.from_json_str(text, origin=CONFIG)
+    except ConfigError:
+        return None
+
+
+def _placed(batch: EncodedBatch, device: torch.device | str | None) -> EncodedBatch:
+    return batch if device is None else batch.to(device)

@@ -1,0 +1,548 @@
+"""Encoding: what a batch holds, how it is padded and cut, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import threading
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer
+
+from flodl.hf.config_json import (
+    AlbertConfig,
+    BertConfig,
+    DebertaV2Config,
+    DistilBertConfig,
+    RobertaConfig,
+    XlmRobertaConfig,
+)
+from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.tokenizer import HfTokenizer, position_limit
+from tests import fork_server
+from tests.flodl.hf.tokenizer_material import LINES, rows_of, write_bert, write_roberta
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+
+
+def words_tokenizer(*, template=True):
+    """One token per letter between spaces."""
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.add_special_tokens(WORDS[:5])
+    if template:
+        inner.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        )
+    return inner
+
+
+def tiny(config_class, **fields):
+    shape = {
+        "vocab_size": 30,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "max_position_embeddings": 10,
+    }
+    if config_class is AlbertConfig:
+        shape["embedding_size"] = 4
+    named = {"model_type": config_class.model_type, **shape, **fields}
+    return config_class.from_json_str(json.dumps(named))
+
+
+@pytest.fixture
+def tokenizer():
+    return HfTokenizer.from_inner(words_tokenizer())
+
+
+def test_a_batch_holds_everything_about_its_tokens(tokenizer):
+    batch = tokenizer.encode(["a bc c", "d"])
+    assert batch.input_ids.tolist() == [[2, 5, 1, 7, 3], [2, 8, 3, 0, 0]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    assert batch.token_type_ids.tolist() == [[0] * 5] * 2
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4]] * 2
+    assert batch.sequence_ids.tolist() == [[-1, 0, 0, 0, -1], [-1, 0, -1, -1, -1]]
+    assert batch.word_ids.tolist() == [[-1, 0, 1, 2, -1], [-1, 0, -1, -1, -1]]
+    assert batch.special_mask.tolist() == [[1, 0, 0, 0, 1], [1, 0, 1, 1, 1]]
+    assert batch.offsets.tolist() == [
+        [[0, 0], [0, 1], [2, 4], [5, 6], [0, 0]],
+        [[0, 0], [0, 1], [0, 0], [0, 0], [0, 0]],
+    ]
+    assert batch.sample_index.tolist() == [0, 1]
+
+
+def test_a_pair_shares_a_row_and_has_two_segments(tokenizer):
+    batch = tokenizer.encode_pairs([("a b", "c"), ("", "d e")])
+    assert batch.input_ids.tolist() == [[2, 5, 6, 3, 7, 3], [2, 3, 8, 9, 3, 0]]
+    assert batch.token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1, 0]]
+    assert batch.sequence_ids.tolist() == [[-1, 0, 0, -1, 1, -1], [-1, -1, 1, 1, -1, -1]]
+    assert batch.word_ids.tolist() == [[-1, 0, 1, -1, 0, -1], [-1, -1, 0, 1, -1, -1]]
+
+
+def test_offsets_count_characters_and_not_bytes(tmp_path):
+    tokenizer = HfTokenizer.from_pretrained(write_bert(tmp_path / "bert"))
+    line = "straße 👍 日本"
+    batch = tokenizer.encode([line])
+    parts = [line[start:end] for start, end in batch.offsets[0].tolist()]
+    assert "".join(parts) == "straße👍日本"
+
+
+def test_fields_follow_the_rows_that_are_picked(tokenizer):
+    batch = tokenizer.encode(["a b c d", "e", "f g"])
+    picked = batch.rows([2, 1])
+    assert picked.input_ids.tolist() == [[2, 10, 11, 3], [2, 9, 3, 0]]
+    assert picked.word_ids.tolist() == [[-1, 0, 1, -1], [-1, 0, -1, -1]]
+    assert picked.offsets.tolist() == batch.offsets[[2, 1], :4].tolist()
+    assert batch.rows([0]).special_mask.tolist() == [[1, 0, 0, 0, 0, 1]]
+
+
+def test_tensors_go_to_the_device_that_is_named(tokenizer):
+    assert tokenizer.encode(["a"], device="meta").word_ids.device.type == "meta"
+    assert tokenizer.encode_on_device(["a"], "meta").input_ids.device.type == "meta"
+    pairs = tokenizer.encode_pairs_on_device([("a", "b")], torch.device("meta"), max_length=9)
+    assert pairs.attention_mask.device.type == "meta"
+
+
+@pytest.mark.parametrize("encode", ["encode", "encode_pairs"])
+def test_no_text_at_all_is_an_empty_batch(tokenizer, encode):
+    with pytest.raises(ValueError, match="empty batch"):
+        getattr(tokenizer, encode)([])
+
+
+@pytest.mark.parametrize(
+    ("encode", "inputs", "message"),
+    [
+        ("encode", "abc", "got one text; put it into a list"),
+        ("encode", ["a", 3], "text 1 is a int, not a str"),
+        ("encode", [("a", "b")], "text 0 is a tuple, not a str"),
+        ("encode_pairs", ["ab"], "pair 0 must be two texts, got 'ab'"),
+        ("encode_pairs", [("a", "b"), ("a", None)], "pair 1 must be two texts"),
+        ("encode_pairs", [("a", "b"), None], "pair 1 must be two texts, got None"),
+    ],
+)
+def test_what_is_no_text_is_named(tokenizer, encode, inputs, message):
+    with pytest.raises(TypeError, match=message):
+        getattr(tokenizer, encode)(inputs)
+
+
+def test_text_that_utf8_cannot_hold_is_named(tokenizer):
+    with pytest.raises(ValueError, match="text 1 holds half of a surrogate pair at character 2"):
+        tokenizer.encode(["a", "b \ud800"])
+
+
+# Padding
+
+
+def test_the_width_can_be_a_multiple(tokenizer):
+    assert tokenizer.encode(["a b"], pad_to_multiple_of=8).input_ids.tolist() == [
+        [2, 5, 6, 3, 0, 0, 0, 0]
+    ]
+    assert tokenizer.encode(["a b"], pad_to_multiple_of=4).input_ids.shape == (1, 4)
+    bounded = tokenizer.for_config(tiny(BertConfig))
+    assert bounded.encode(["a b c d e f g"], pad_to_multiple_of=8).input_ids.shape == (1, 10)
+    with pytest.raises(ValueError, match="pad_to_multiple_of must be at least 1, got 0"):
+        tokenizer.encode(["a b"], pad_to_multiple_of=0)
+
+
+def test_the_padding_section_names_the_pad_token_first(tmp_path):
+    inner = words_tokenizer()
+    inner.enable_padding(pad_id=9, pad_token="e", direction="left", length=12)
+    inner.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "[MASK]"}')
+    tokenizer = HfTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.encode(["a", "a b"]).input_ids.tolist() == [[2, 5, 3, 9], [2, 5, 6, 3]]
+    assert (tokenizer.pad_id, tokenizer.pad_token) == (9, "e")
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("value", ["j", {"content": "j", "lstrip": False}])
+def test_then_the_files_beside_name_it(tmp_path, name, value):
+    words_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / name).write_text(json.dumps({"pad_token": value}))
+    tokenizer = HfTokenizer.from_file(tmp_path / "tokenizer.json")
+    assert tokenizer.encode(["a", "a b"]).input_ids.tolist() == [[2, 5, 3, 14], [2, 5, 6, 3]]
+    assert tokenizer.for_config(tiny(BertConfig, pad_token_id=4)).pad_id == 14
+
+
+def test_then_the_model_names_it(tmp_path):
+    words_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "not in the vocabulary"}')
+    (tmp_path / "config.json").write_text(tiny(BertConfig, pad_token_id=4).to_json_str())
+    assert HfTokenizer.from_pretrained(tmp_path).pad_id == 4
+
+
+def test_rows_of_one_length_need_no_pad_token_and_others_do():
+    inner = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = HfTokenizer.from_inner(inner)
+    assert tokenizer.pad_id is None
+    assert tokenizer.pad_token is None
+    assert tokenizer.encode(["a b", "b b"]).input_ids.tolist() == [[0, 1], [1, 1]]
+    for inputs, options in ((["a", "a b"], {}), (["a"], {"pad_to_multiple_of": 2})):
+        with pytest.raises(ValueError, match="the rows need padding, and neither"):
+            tokenizer.encode(inputs, **options)
+
+
+# The model's limits
+
+LIMITS = [
+    (BertConfig, {}, 10),
+    (DistilBertConfig, {}, 10),
+    (AlbertConfig, {}, 10),
+    (RobertaConfig, {"max_position_embeddings": 12, "pad_token_id": 1}, 10),
+    (XlmRobertaConfig, {"max_position_embeddings": 15, "pad_token_id": 4}, 10),
+    (DebertaV2Config, {"position_biased_input": True}, 10),
+]
+
+
+@pytest.mark.case("hf", 34)
+@pytest.mark.parametrize(("config_class", "fields", "limit"), LIMITS)
+def test_an_over_long_row_is_named_with_the_limit_unless_it_is_cut(
+    tokenizer, config_class, fields, limit
+):
+    config = tiny(config_class, **fields)
+    bounded = tokenizer.for_config(config)
+    assert bounded.limit == position_limit(config) == limit
+    longest, over = " ".join("a" * 8), " ".join("a" * 9)
+    assert bounded.encode([longest]).input_ids.shape == (1, 10)
+    with pytest.raises(ValueError, match=r"text 1 has 11 tokens and the limit is 10: .*truncation"):
+        bounded.encode(["a", over, longest])
+    with pytest.raises(ValueError, match="pair 0 has 11 tokens and the limit is 10"):
+        bounded.encode_pairs([("a b c", "a b c d e")])
+    for truncation in (True, "longest_first", "only_first"):
+        cut = bounded.encode(["a", over], truncation=truncation)
+        assert cut.input_ids[1].tolist() == [2] + [5] * 8 + [3]
+        assert cut.attention_mask.sum(dim=1).tolist() == [3, 10]
+    assert bounded.encode_pairs([("a b c", "a b c d e")], truncation=True).lengths.tolist() == [10]
+    assert tokenizer.limit is None
+    assert tokenizer.encode([over]).input_ids.shape == (1, 11)
+
+
+@pytest.mark.case("hf", 34)
+def test_deberta_without_absolute_positions_takes_any_length(tokenizer):
+    config = tiny(DebertaV2Config, position_biased_input=False, relative_attention=True)
+    unbounded = tokenizer.for_config(config)
+    assert unbounded.limit is None
+    assert unbounded.encode([" ".join("a" * 700)]).input_ids.shape == (1, 702)
+    assert unbounded.encode(["a b c"], truncation=True).input_ids.shape == (1, 5)
+
+
+def test_a_checkpoint_brings_its_models_limit_along(tmp_path):
+    words_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(tiny(BertConfig).to_json_str())
+    assert HfTokenizer.from_pretrained(tmp_path).limit == 10
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    assert HfTokenizer.from_pretrained(tmp_path).limit is None
+
+
+def test_max_length_without_truncation_is_a_limit_too(tokenizer):
+    with pytest.raises(ValueError, match="text 0 has 4 tokens and the limit is 3"):
+        tokenizer.encode(["a b"], max_length=3)
+    bounded = tokenizer.for_config(tiny(BertConfig))
+    with pytest.raises(ValueError, match="max_length 11 is more than the model's 10 positions"):
+        bounded.encode(["a b"], truncation=True, max_length=11)
+
+
+@pytest.mark.parametrize("config_class", [RobertaConfig, XlmRobertaConfig])
+def test_roberta_gets_zeros_as_segments(tokenizer, config_class):
+    config = tiny(config_class, pad_token_id=1)
+    pairs = tokenizer.for_config(config).encode_pairs([("a", "b")])
+    assert pairs.token_type_ids.tolist() == [[0, 0, 0, 0, 0]]
+    assert pairs.sequence_ids.tolist() == [[-1, 0, -1, 1, -1]]
+
+
+# Truncation
+
+
+def test_a_truncation_section_counts_only_when_asked_for(tmp_path):
+    inner = words_tokenizer()
+    inner.enable_truncation(4)
+    inner.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = HfTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.encode(["a b c d e f"]).input_ids.shape == (1, 8)
+    assert tokenizer.encode(["a b c d e f"], truncation=True).input_ids.shape == (1, 4)
+    assert tokenizer.encode(["a b c d e f"], truncation=True, max_length=6).input_ids.shape == (
+        1,
+        6,
+    )
+    assert tokenizer.inner.truncation is None
+
+
+@pytest.mark.parametrize("section", [None, 4, 30])
+@pytest.mark.parametrize("length", [6, 10, 1e30])
+def test_the_settings_name_the_length_to_cut_to_whatever_was_used_last(tmp_path, section, length):
+    inner = words_tokenizer()
+    if section is not None:
+        inner.enable_truncation(section)
+    inner.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": length}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    text = "a b c d e f " * 3
+    theirs = AutoTokenizer.from_pretrained(tmp_path)([text], truncation=True)["input_ids"]
+    made = HfTokenizer.from_pretrained(tmp_path)
+    assert made.encode([text], truncation=True).input_ids.tolist() == theirs
+    assert len(theirs[0]) == min(length, 20)
+    # A model of eight positions takes no more.
+    bounded = made.for_config(tiny(BertConfig, max_position_embeddings=8))
+    assert bounded.encode([text], truncation=True).input_ids.shape[1] == min(length, 8)
+
+
+def test_settings_name_a_length_and_absurd_ones_do_not_count(tmp_path):
+    words_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    for length, width in ((5, 5), (1e30, 8)):
+        settings = json.dumps({"model_max_length": length})
+        (tmp_path / "tokenizer_config.json").write_text(settings)
+        tokenizer = HfTokenizer.from_pretrained(tmp_path)
+        assert tokenizer.encode(["a b c d e f"], truncation=True).input_ids.shape == (1, width)
+
+
+def test_windows_of_long_texts_overlap_and_know_their_text(tokenizer):
+    batch = tokenizer.encode(["a", "a b c d e f g"], truncation=True, max_length=5, stride=1)
+    assert batch.input_ids.tolist() == [
+        [2, 5, 3, 0, 0],
+        [2, 5, 6, 7, 3],
+        [2, 7, 8, 9, 3],
+        [2, 9, 10, 11, 3],
+    ]
+    assert batch.sample_index.tolist() == [0, 1, 1, 1]
+    assert batch.word_ids[2].tolist() == [-1, 2, 3, 4, -1]
+    assert batch.offsets[3].tolist() == [[0, 0], [8, 9], [10, 11], [12, 13], [0, 0]]
+    assert batch.rows([3, 1]).sample_index.tolist() == [1, 1]
+    assert batch.rows([3]).word_ids.tolist() == [[-1, 4, 5, 6, -1]]
+
+
+LETTERS = st.lists(st.sampled_from("abcdefghij"), max_size=12).map(" ".join)
+
+
+def of_the_library(first, second, max_length, strategy, stride):
+    """What the library itself cuts: ids of the rows, or None where it refuses."""
+    inner = words_tokenizer()
+    inner.enable_truncation(max_length, stride=stride or 0, strategy=strategy)
+    try:
+        made = inner.encode(first, second)
+    except Exception:
+        return None
+    return [e.ids for e in ([made] if stride is None else [made, *made.overflowing])]
+
+
+@settings(max_examples=300, deadline=None)
+@given(first=LETTERS, second=st.none() | LETTERS, data=st.data())
+def test_cutting_equals_the_librarys(first, second, data):
+    names = ["longest_first", "only_first"] + ["only_second"] * (second is not None)
+    strategy = data.draw(st.sampled_from(names))
+    windowed = second is None or strategy != "longest_first"
+    stride = data.draw(st.none() | st.integers(0, 3)) if windowed else None
+    max_length = data.draw(st.integers(4, 20))
+    assume((stride or 0) < max_length - (2 if second is None else 3))  # the library asks for this
+    tokenizer = HfTokenizer.from_inner(words_tokenizer())
+    options = {"truncation": strategy, "max_length": max_length, "stride": stride}
+    try:
+        if second is None:
+            rows = rows_of(tokenizer.encode([first], **options))
+        else:
+            rows = rows_of(tokenizer.encode_pairs([(first, second)], **options))
+    except ValueError as error:
+        assume("stride" not in str(error))  # where the library panics, loudly
+        rows = None
+    assert rows == of_the_library(first, second, max_length, strategy, stride)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"truncation": "longest"}, "truncation is False, True or one of longest_first, only_f"),
+        ({"stride": 1}, "it needs truncation"),
+        ({"truncation": True, "max_length": 0}, "max_length must be at least 1, got 0"),
+        ({"truncation": True, "max_length": 5, "stride": -1}, "stride must not be negative"),
+        ({"truncation": True, "max_length": 5, "stride": 3}, "text 1: a stride of 3 is not smal"),
+        ({"truncation": True, "max_length": 2}, "text 0: max_length 2 leaves no room for the fi"),
+        ({"truncation": "only_second", "max_length": 4}, "text 1 has no second text to cut"),
+    ],
+)
+def test_options_that_cannot_be_met_are_explained(tokenizer, options, message):
+    with pytest.raises(ValueError, match=message):
+        tokenizer.encode(["a b", "a b c d e f"], **options)
+
+
+@pytest.mark.parametrize("encode", ["encode", "encode_pairs"])
+def test_an_option_that_is_not_known_is_refused(tokenizer, encode):
+    inputs = ["a"] if encode == "encode" else [("a", "b")]
+    known = "max_length, pad_to_multiple_of, stride, truncation"
+    with pytest.raises(TypeError, match=f"no argument 'truncate'; it takes {known}"):
+        getattr(tokenizer, encode)(inputs, truncate=True)
+
+
+def test_pairs_that_cannot_be_cut_are_named(tokenizer):
+    pairs = [("a", "b"), ("a b c d", "a b")]
+    with pytest.raises(ValueError, match="pair 1: max_length 7 leaves no room for the second"):
+        tokenizer.encode_pairs(pairs, truncation="only_second", max_length=7)
+    with pytest.raises(ValueError, match="pair 1 is a pair: windows need truncation='only_fi"):
+        tokenizer.encode_pairs(pairs, truncation=True, max_length=7, stride=1)
+
+
+# State
+
+
+def test_a_tokenizer_that_pads_and_cuts_is_wrapped_without_changing_it():
+    inner = words_tokenizer()
+    inner.enable_padding(length=20, pad_id=4, pad_token="[MASK]")
+    inner.enable_truncation(3)
+    tokenizer = HfTokenizer.from_inner(inner)
+    assert tokenizer.encode(["a b c", "d"]).input_ids.tolist() == [[2, 5, 6, 7, 3], [2, 8, 3, 4, 4]]
+    assert inner.padding["length"] == 20
+    assert inner.truncation["max_length"] == 3
+
+
+def test_a_plain_tokenizer_is_wrapped_as_it_is():
+    inner = words_tokenizer()
+    tokenizer = HfTokenizer.from_inner(inner)
+    assert tokenizer.inner is inner
+    inner.enable_padding(length=20)
+    inner.enable_truncation(3)
+    assert tokenizer.encode(["a b c"]).input_ids.tolist() == [[2, 5, 6, 7, 3]]
+
+
+def test_threads_do_not_see_each_others_options(tokenizer):
+    expected = {
+        length: tokenizer.encode(LINES[:40], truncation=True, max_length=length).input_ids
+        for length in range(3, 9)
+    }
+    wrong = []
+
+    def work(length):
+        for _ in range(10):
+            made = tokenizer.encode(LINES[:40], truncation=True, max_length=length).input_ids
+            if not torch.equal(made, expected[length]):
+                wrong.append(length)
+
+    threads = [threading.Thread(target=work, args=(length,)) for length in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# Special tokens
+
+
+def test_special_tokens_are_found_by_their_usual_names(tokenizer):
+    assert (tokenizer.mask_token, tokenizer.mask_token_id) == ("[MASK]", 4)
+    assert (tokenizer.cls_token, tokenizer.cls_token_id) == ("[CLS]", 2)
+    assert (tokenizer.sep_token, tokenizer.sep_token_id) == ("[SEP]", 3)
+    assert (tokenizer.unk_token, tokenizer.unk_token_id) == ("[UNK]", 1)
+    assert (tokenizer.pad_token, tokenizer.pad_id) == ("[PAD]", 0)
+
+
+def test_a_name_marked_as_special_comes_before_one_that_is_only_a_word():
+    inner = Tokenizer(models.WordLevel({"[MASK]": 0, "<mask>": 1}, unk_token="<mask>"))
+    inner.add_special_tokens(["<mask>"])
+    assert HfTokenizer.from_inner(inner).mask_token == "<mask>"
+
+
+def test_a_tokenizer_without_special_tokens_has_none():
+    tokenizer = HfTokenizer.from_inner(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+    assert tokenizer.mask_token is tokenizer.cls_token is tokenizer.sep_token is None
+    assert tokenizer.mask_token_id is tokenizer.cls_token_id is tokenizer.sep_token_id is None
+
+
+# Saving
+
+
+def test_a_changed_tokenizer_is_written_as_it_is_now(tmp_path):
+    directory = write_bert(tmp_path / "bert", {"do_lower_case": False})
+    (directory / "added_tokens.json").write_text("{}")
+    tokenizer = HfTokenizer.from_pretrained(directory)
+    tokenizer.inner.add_tokens([AddedToken("zzz", single_word=True)])
+    tokenizer.save(tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"tokenizer.json", "tokenizer_config.json"}
+    again = HfTokenizer.from_pretrained(tmp_path / "out")
+    assert again.inner.token_to_id("zzz") == 600
+    lines = ["zzz Zzz", *LINES[:20]]
+    assert rows_of(again.encode(lines)) == rows_of(tokenizer.encode(lines))
+    assert (
+        rows_of(again.encode(lines))
+        == AutoTokenizer.from_pretrained(tmp_path / "out")(lines)["input_ids"]
+    )
+
+
+def test_sections_that_are_switched_off_are_written_back(tmp_path):
+    inner = words_tokenizer()
+    inner.enable_padding(pad_id=4, pad_token="[MASK]", pad_to_multiple_of=8)
+    inner.enable_truncation(7, stride=2)
+    inner.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = HfTokenizer.from_pretrained(tmp_path)
+    tokenizer.inner.add_tokens(["new"])
+    tokenizer.save(tmp_path / "changed.json")
+    changed = Tokenizer.from_file(str(tmp_path / "changed.json"))
+    assert changed.token_to_id("new") == 15
+    assert changed.padding == inner.padding
+    assert changed.truncation == inner.truncation
+
+
+def test_a_tokenizer_made_in_memory_loads_in_the_reference(tmp_path, tokenizer):
+    tokenizer.save(tmp_path / "out")
+    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
+    padded = reference(["a b", "c"], padding=True)
+    assert tokenizer.encode(["a b", "c"]).input_ids.tolist() == padded["input_ids"]
+    assert reference.mask_token == "[MASK]"
+
+
+def test_a_file_of_another_name_becomes_the_one_the_reference_looks_for(tmp_path):
+    words_tokenizer().save(str(tmp_path / "mine.json"))
+    tokenizer = HfTokenizer.from_file(tmp_path / "mine.json")
+    tokenizer.save(tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tokenizer.json"]
+    written = (tmp_path / "out" / "tokenizer.json").read_bytes()
+    assert written == (tmp_path / "mine.json").read_bytes()
+
+
+def test_a_tokenizer_that_breaks_on_a_text_names_its_file(tmp_path):
+    inner = Tokenizer(models.WordPiece({"a": 0}, unk_token="[UNK]"))
+    inner.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = HfTokenizer.from_file(tmp_path / "tokenizer.json")
+    with pytest.raises(CheckpointFormatError, match=r"tokenizer\.json cannot encode: .*UNK"):
+        tokenizer.encode(["b"])
+
+
+def test_it_says_what_it_is(tmp_path, tokenizer):
+    assert repr(tokenizer) == "HfTokenizer(memory, 15 tokens, limit None)"
+    made = HfTokenizer.from_pretrained(write_roberta(tmp_path / "r"))
+    assert repr(made) == f"HfTokenizer({tmp_path / 'r'}, 500 tokens, limit None)"
+
+
+MISSING = """
+    import sys
+    sys.modules["tokenizers"] = None
+    from flodl.hf.tokenizer import HfTokenizer
+    from flodl.hf.encoded import EncodedBatch
+    from flodl.hf.errors import MissingDependencyError
+    try:
+        HfTokenizer.from_pretrained(sys.argv[1])
+    except MissingDependencyError as error:
+        assert "flodl[hf]" in str(error), error
+        assert not {"transformers", "safetensors", "huggingface_hub"} & set(sys.modules)
+        print("named")
+"""
+
+
+def test_without_the_package_the_extra_is_named(tmp_path):
+    directory = write_bert(tmp_path / "bert")
+    code = textwrap.dedent(MISSING)
+    done = fork_server.python("-c", code, str(directory), torch=True, abrupt=True)
+    assert (done.stdout, done.stderr) == ("named\n", "")
+
+
+def test_importing_the_module_does_not_import_the_package():
+    code = "import sys, flodl.hf.tokenizer; print('tokenizers' in sys.modules)"
+    done = fork_server.python("-c", code, torch=True, abrupt=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")
