@@ -1,0 +1,5 @@
+"""The networks themselves: six encoders and what stands on top of them, as graphs."""
+
+from flodl.hf.models.building import build_graph as build_graph
+from flodl.hf.models.building import fresh as fresh
+from flodl.hf.models.building import tie_words as tie_words

@@ -1,0 +1,99 @@
+"""Scaled dot-product attention of tokens in either layout."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from flodl.hf.models.dropout import dropout as dropped_out
+from flodl.hf.models.layout import Layout, Run
+
+
+def split_heads(tokens: Tensor, heads: int, layout: Layout) -> Tensor:
+    """``[T, H]`` or ``[B, S, H]`` to ``[B, heads, S, H / heads]``."""
+    rows = layout.in_rows(tokens)
+    return rows.view(*rows.shape[:2], heads, rows.shape[-1] // heads).transpose(1, 2)
+
+
+def join_heads(context: Tensor, layout: Layout) -> Tensor:
+    """The opposite of :func:`split_heads`."""
+    return layout.of_rows(context.transpose(1, 2).flatten(2))
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    *,
+    bias: Tensor | None,
+    dropout: float,
+    scale: float | None = None,
+) -> Tensor:
+    """Let every token look at those of its row (Vaswani et al., 2017).
+
+    Args:
+        query: ``[B, heads, S, D]``, like ``key`` and ``value``.
+        key: What is looked for.
+        value: What is looked up.
+        layout: How the tokens lie.
+        bias: Bool, True where looking is allowed, or floats added to the scores; broadcasts to
+            ``[B, heads, S, S]``.
+        dropout: Probability of dropping a weight; 0 when not training.
+        scale: Of the scores; None for ``1 / sqrt(D)``.
+
+    Returns:
+        ``[T, heads * D]`` or ``[B, S, heads * D]``.
+    """
+    context = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, dropout_p=dropout, scale=scale
+    )
+    return join_heads(context, layout)
+
+
+def attend_tokens(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layout, dropout: float
+) -> Tensor:
+    """Let every token look at those of its row, which tokens in runs need no padding for.
+
+    Args:
+        query: ``[T, H]`` or ``[B, S, H]``, like ``key`` and ``value``.
+        key: What is looked for.
+        value: What is looked up.
+        heads: Number of heads.
+        layout: How the tokens lie.
+        dropout: Probability of dropping a weight; 0 when not training.
+
+    Returns:
+        Like ``query``.
+    """
+    if not layout.runs:
+        query, key, value = (split_heads(one, heads, layout) for one in (query, key, value))
+        return attend(query, key, value, layout, bias=layout.bias, dropout=dropout)
+    sizes = [run.rows * run.length for run in layout.runs]
+    split = [torch.split(tokens, sizes) for tokens in (query, key, value)]
+    found = []
+    for run, *parts in zip(layout.runs, *split, strict=True):
+        shape = (run.rows, run.length, heads, -1)
+        query, key, value = (part.view(shape).transpose(1, 2) for part in parts)
+        found.append(_attend_run(run, query, key, value, dropout))
+    return torch.cat(found)
+
+
+def _attend_run(run: Run, query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
+    """Rows of one length: ``[R, heads, L, D]`` to ``[R * L, heads * D]``."""
+    seen = None
+    if run.masked:
+        seen = torch.arange(run.length, device=query.device).ne(0).view(1, 1, 1, -1)
+    if dropout:
+        # What torch does here too, but for the random numbers.
+        scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-1, -2)
+        if seen is not None:
+            scores = scores.masked_fill(~seen, -math.inf)
+        context = dropped_out(scores.softmax(-1), dropout, training=True) @ value
+    else:
+        context = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+    return context.transpose(1, 2).reshape(run.rows * run.length, -1)

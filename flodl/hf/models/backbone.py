@@ -1,0 +1,126 @@
+"""The graph of an encoder, without a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from flodl.graph import FlowBuilder, Graph
+from flodl.hf.models.deberta import DebertaEncoder
+from flodl.hf.models.embeddings import DebertaEmbeddings, Embeddings
+from flodl.hf.models.encoders import AlbertEncoder, Encoder
+from flodl.hf.models.layout import (
+    IDS,
+    KEYS,
+    LAYOUT,
+    MASK,
+    PLACES,
+    POSITIONS,
+    TYPES,
+    ChoiceOfLayout,
+    InRows,
+    Keys,
+)
+
+if TYPE_CHECKING:
+    from flodl.hf.config_json import AlbertConfig, DebertaV2Config, EncoderConfig
+
+INPUTS = (MASK, TYPES, POSITIONS, PLACES)
+"""What every model takes after its ids, in this order; all of it may be left out."""
+
+POOLER_OUTPUT = "pooler_output"
+LAST_HIDDEN_STATE = "last_hidden_state"
+
+WITH_POOLER = ("bert", "roberta", "xlm-roberta", "albert")
+"""Model types whose encoder can have a pooler."""
+
+
+class Pooler(nn.Module):
+    """``tanh(dense(first token))``, what stands for the whole row.
+
+    Args:
+        width: H.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """``[B, S, H]`` to ``[B, H]``."""
+        pooled: Tensor = self.dense(states[:, 0])
+        return pooled.tanh()
+
+
+class FlatPooler(nn.Linear):
+    """The pooler of ALBERT, whose parameters have no further name."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        """``[B, S, H]`` to ``[B, H]``."""
+        return functional.linear(states[:, 0], self.weight, self.bias).tanh()
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The modules of a backbone and the name of the one with the layers."""
+
+    embeddings: nn.Module
+    encoder: nn.Module
+    encoder_name: str = "encoder"
+
+
+def build_backbone(
+    config: EncoderConfig, *, pooler: bool, ends_pooled: bool = False, unpad: bool | str = "auto"
+) -> Graph:
+    """Describe an encoder as a graph, labelled with its prefix.
+
+    Inputs are ``input_ids [B, S]`` and, each of them optional, :data:`INPUTS`. The output is
+    ``last_hidden_state [B, S, H]``; ``pooler_output [B, H]`` is a tag where there is a pooler.
+
+    Args:
+        config: Any of the six families.
+        pooler: Whether there is a pooler; only where the family can have one.
+        ends_pooled: Whether the output is that of the pooler instead.
+        unpad: See :class:`~flodl.hf.models.layout.ChoiceOfLayout`.
+    """
+    parts = _parts(config)
+    layout = ChoiceOfLayout()
+    layout.unpad = unpad
+    flow = FlowBuilder.from_(nn.Identity())
+    flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, optional=True).label(config.prefix)
+    flow.fork(Keys()).using(MASK).tag(KEYS, keep=False)
+    flow.fork(layout).using(PLACES, KEYS).tag(LAYOUT, keep=False)
+    known = (IDS, KEYS, LAYOUT)
+    masked = (*known, MASK, TYPES, POSITIONS)
+    flow.through(parts.embeddings, name="embeddings").using(*masked)
+    flow.through(parts.encoder, name=parts.encoder_name).using(*known)
+    flow.through(InRows(), name="in_rows").using(*known).tag(LAST_HIDDEN_STATE)
+    if pooler:
+        width = config.hidden_size
+        made = FlatPooler(width, width) if config.model_type == "albert" else Pooler(width)
+        add = flow.through if ends_pooled else flow.fork
+        add(made, name="pooler").tag(POOLER_OUTPUT)
+    return flow.build()
+
+
+def _parts(config: EncoderConfig) -> _Parts:
+    width, eps = config.hidden_size, config.layer_norm_eps
+    match config.model_type:
+        case "bert":
+            return _Parts(Embeddings(config, width=width, norm_eps=eps), Encoder(config))
+        case "roberta" | "xlm-roberta":
+            embeddings = Embeddings(config, width=width, norm_eps=eps, offset_positions=True)
+            return _Parts(embeddings, Encoder(config))
+        case "distilbert":
+            embeddings = Embeddings(config, width=width, norm_eps=eps, fixed_positions=True)
+            return _Parts(embeddings, Encoder(config), "transformer")
+        case "albert":
+            albert = cast("AlbertConfig", config)
+            embeddings = Embeddings(config, width=albert.embedding_size, norm_eps=eps)
+            return _Parts(embeddings, AlbertEncoder(albert))
+        case _:
+            deberta = cast("DebertaV2Config", config)
+            return _Parts(DebertaEmbeddings(deberta), DebertaEncoder(deberta))

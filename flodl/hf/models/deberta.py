@@ -1,0 +1,327 @@
+"""DeBERTa's encoder: attention that looks at content and, apart from it, at relative positions.
+
+He et al., "DeBERTa: Decoding-enhanced BERT with Disentangled Attention" (2021) and, for shared
+projections and log buckets, "DeBERTaV3" (2023).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from flodl.graph import NamedInputModule
+from flodl.hf.activations import activation
+from flodl.hf.models.attention import attend, split_heads
+from flodl.hf.models.dropout import dropout
+from flodl.hf.models.layout import Layout, Refs, layout_of
+from flodl.hf.models.transformer_layer import place
+
+if TYPE_CHECKING:
+    from flodl.hf.config_json import DebertaV2Config
+
+
+def relative_rows(length: int, buckets: int, farthest: int, device: torch.device) -> Tensor:
+    """Row of the table of positions for each distance a row of tokens can have.
+
+    Distances up to half the buckets have rows of their own, farther ones share them in steps that
+    grow with the logarithm. Distances beyond the farthest fall on the rows at the ends.
+
+    Args:
+        length: S.
+        buckets: Of the table; below 1 for none, when every distance has a row.
+        farthest: Distance with a row of its own; below 1 for no buckets.
+        device: Where the result is.
+
+    Returns:
+        Int64 ``[2 * S - 1]`` for distances ``-(S - 1) … S - 1`` from key to query, not clamped:
+        0 stands for no distance.
+    """
+    distance = torch.arange(1 - length, length, device=device)
+    if buckets < 1 or farthest < 1:
+        return distance
+    middle = buckets // 2
+    size = distance.abs().clamp(min=1).float()
+    # In float32 throughout: where a step ends on a whole number, the last bit decides on its row.
+    span = torch.log(torch.tensor((farthest - 1) / middle, dtype=torch.float32, device="cpu"))
+    step = torch.log(size / middle) / span * (middle - 1)
+    bucket = (torch.ceil(step) + middle) * torch.sign(distance)
+    return torch.where(distance.abs() <= middle, distance, bucket.long())
+
+
+class RelativeTable:
+    """The vectors of relative positions of one call, the same for all layers.
+
+    Attributes:
+        vectors: ``[2 * P, H]``, normalised where the model does that.
+        rows: Int64 ``[2 * S - 1]``: what :func:`relative_rows` says.
+        sources: The parameters the vectors come from.
+    """
+
+    __slots__ = ("rows", "sources", "vectors")
+
+    def __init__(self, vectors: Tensor, rows: Tensor, sources: tuple[Tensor, ...]) -> None:
+        self.vectors = vectors
+        self.rows = rows
+        self.sources = sources
+
+
+class DisentangledAttention(nn.Module):
+    """Scores of content to content, content to position and position to content.
+
+    Args:
+        config: Widths and what positions do.
+    """
+
+    def __init__(self, config: DebertaV2Config) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.heads = config.num_attention_heads
+        self.query_proj = nn.Linear(width, width)
+        self.key_proj = nn.Linear(width, width)
+        self.value_proj = nn.Linear(width, width)
+        self.relative = config.relative_attention
+        self.to_position = "c2p" in config.pos_att_type
+        self.from_position = "p2c" in config.pos_att_type
+        self.shared = config.share_att_key
+        if self.relative and not self.shared:
+            if self.to_position:
+                self.pos_key_proj = nn.Linear(width, width)
+            if self.from_position:
+                self.pos_query_proj = nn.Linear(width, width)
+        terms = 1 + self.to_position + self.from_position
+        self.scale = 1 / math.sqrt(width / self.heads * terms)
+        self.dropout = config.attention_probs_dropout_prob
+        self.position_dropout = config.hidden_dropout_prob
+        self._known: tuple[_State, tuple[Tensor | None, Tensor | None]] | None = None
+
+    def forward(self, tokens: Tensor, layout: Layout, table: RelativeTable | None) -> Tensor:
+        """Attend.
+
+        Args:
+            tokens: ``[T, H]`` or ``[B, S, H]``.
+            layout: How they lie.
+            table: Relative positions; None in a model without.
+        """
+        query, key, value = (
+            split_heads(projection(tokens), self.heads, layout)
+            for projection in (self.query_proj, self.key_proj, self.value_proj)
+        )
+        bias = layout.bias
+        if table is not None and (self.to_position or self.from_position):
+            bias = self._scores(query, key, table)
+            if layout.bias is not None:
+                bias = bias.masked_fill(~layout.bias, -math.inf)
+        dropout = self.dropout if self.training else 0.0
+        return attend(query, key, value, layout, bias=bias, dropout=dropout, scale=self.scale)
+
+    def _scores(self, query: Tensor, key: Tensor, table: RelativeTable) -> Tensor:
+        """What positions add to the scores of content: ``[B, heads, S, S]``, scaled."""
+        keys, queries = self._projected(table)
+        scores: Tensor | float = 0.0
+        if keys is not None:
+            # From query to key the distance falls as the key moves on.
+            scores = scores + _shifted(_by_distance(query, keys, table.rows.flip(0)))
+        if queries is not None:
+            scores = scores + _shifted(_by_distance(key, queries, table.rows)).transpose(-1, -2)
+        return scores * self.scale  # type: ignore[return-value]  # there is one of them at least
+
+    def _projected(self, table: RelativeTable) -> tuple[Tensor | None, Tensor | None]:
+        """The table as keys and as queries; kept from call to call where nothing is trained."""
+        to_keys = self.key_proj if self.shared else self._modules.get("pos_key_proj")
+        to_queries = self.query_proj if self.shared else self._modules.get("pos_query_proj")
+        parts = [to_keys if self.to_position else None, to_queries if self.from_position else None]
+        state = self._state(parts, table)
+        if state is not None and self._known is not None and _same(self._known[0], state):
+            return self._known[1]
+        vectors = dropout(table.vectors, self.position_dropout, self.training)
+        keys, queries = (None if part is None else part(vectors) for part in parts)
+        self._known = None if state is None else (state, (keys, queries))
+        return keys, queries
+
+    def _state(self, parts: list[Any], table: RelativeTable) -> _State | None:
+        """What the projections depend on; None where they must be computed anew."""
+        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
+        if torch.is_autocast_enabled(table.vectors.device.type):
+            return None  # the result has the dtype of this region
+        used = [part for part in parts if part is not None]
+        if any(type(part) is not nn.Linear for part in used):
+            return None
+        tensors = [*table.sources, *(tensor for part in used for tensor in part.parameters())]
+        if any(tensor.is_inference() for tensor in tensors):
+            return None
+        return [(tensor, tensor.data_ptr(), tensor._version) for tensor in tensors]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": None}
+
+
+_State = list[tuple[Tensor, int, int]]
+"""Tensors, where their values lie, and how often these were written."""
+
+
+def _same(known: _State, state: _State) -> bool:
+    return len(known) == len(state) and all(
+        old[0] is new[0] and old[1:] == new[1:] for old, new in zip(known, state, strict=True)
+    )
+
+
+def _by_distance(content: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+    """Products of every token with the vector of every distance.
+
+    Args:
+        content: ``[B, heads, S, D]``.
+        positions: ``[2 * P, H]``, a row per entry of the table.
+        rows: ``[2 * S - 1]``, the entry of each distance, not clamped.
+
+    Returns:
+        ``[B, heads, S, 2 * S - 1]``.
+    """
+    batch, heads, length, width = content.shape
+    entries = len(positions)
+    rows = (rows + entries // 2).clamp(0, entries - 1)
+    vectors = positions.view(entries, heads, width).permute(1, 2, 0)
+    content = content.transpose(0, 1).reshape(heads, batch * length, width)
+    # A compiler takes one way for all lengths, and must not so much as compare them.
+    if not torch.compiler.is_compiling() and len(rows) <= entries:
+        products = torch.bmm(content, vectors.index_select(-1, rows))
+    else:
+        products = torch.bmm(content, vectors).index_select(-1, rows)
+    return products.view(heads, batch, length, products.shape[-1]).transpose(0, 1)
+
+
+def _shifted(by_distance: Tensor) -> Tensor:
+    """``y[i, j] = x[i, j - i + S - 1]``: from ``[…, S, 2 * S - 1]`` to ``[…, S, S]``.
+
+    Read without its first S - 1 elements, as rows that are one shorter, the array moves by one
+    column with every row (the shift of Transformer-XL, Dai et al., 2019).
+    """
+    length = by_distance.shape[-2]
+    if length == 1:
+        return by_distance
+    lead = by_distance.shape[:-2]
+    flat = by_distance.flatten(-2)[..., length - 1 : length - 1 + length * (2 * length - 2)]
+    return flat.reshape(*lead, length, 2 * length - 2)[..., :length]
+
+
+class DebertaLayer(nn.Module):
+    """Attention and a feed-forward network, each added to its input and normalised.
+
+    Args:
+        config: Widths and what positions do.
+    """
+
+    def __init__(self, config: DebertaV2Config) -> None:
+        super().__init__()
+        width, inner, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
+        place(self, "attention.self", DisentangledAttention(config))
+        place(self, "attention.output.dense", nn.Linear(width, width))
+        place(self, "attention.output.LayerNorm", nn.LayerNorm(width, eps=eps))
+        place(self, "intermediate.dense", nn.Linear(width, inner))
+        place(self, "output.dense", nn.Linear(inner, width))
+        place(self, "output.LayerNorm", nn.LayerNorm(width, eps=eps))
+        self.activation = activation(config.hidden_act)
+        self.dropout = config.hidden_dropout_prob
+
+    def forward(self, tokens: Tensor, layout: Layout, table: RelativeTable | None) -> Tensor:
+        """Run the layer.
+
+        Args:
+            tokens: ``[T, H]`` or ``[B, S, H]``.
+            layout: How they lie.
+            table: Relative positions; None in a model without.
+        """
+        parts: Any = self
+        first, last = parts.attention.output, parts.output
+        attended = first.dense(parts.attention.self(tokens, layout, table))
+        tokens = first.LayerNorm(tokens + self._dropped(attended))
+        changed = last.dense(self.activation(parts.intermediate.dense(tokens)))
+        normed: Tensor = last.LayerNorm(tokens + self._dropped(changed))
+        return normed
+
+    def _dropped(self, tokens: Tensor) -> Tensor:
+        return dropout(tokens, self.dropout, self.training)
+
+
+class ConvLayer(nn.Module):
+    """A convolution over the embeddings beside the first layer.
+
+    Args:
+        config: Widths and what positions do.
+    """
+
+    def __init__(self, config: DebertaV2Config) -> None:
+        super().__init__()
+        width, kernel = config.hidden_size, config.conv_kernel_size
+        self.conv = nn.Conv1d(
+            width, width, kernel, padding=(kernel - 1) // 2, groups=config.conv_groups
+        )
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.activation = activation(config.conv_act)
+        self.dropout = config.hidden_dropout_prob
+
+    def forward(self, embedded: Tensor, tokens: Tensor, layout: Layout) -> Tensor:
+        """Add what the neighbours of each token say to it.
+
+        Args:
+            embedded: What the first layer was given.
+            tokens: What it returned.
+            layout: How both lie.
+        """
+        changed = self.conv(layout.in_rows(embedded).transpose(1, 2)).transpose(1, 2)
+        counts = layout.keys[:, 0, 0, :, None] if layout.keys.numel() else None
+        if counts is not None:
+            changed = changed * counts
+        changed = dropout(layout.of_rows(changed), self.dropout, self.training)
+        tokens = self.LayerNorm(tokens + self.activation(changed))
+        return tokens if counts is None else tokens * layout.of_rows(counts)
+
+
+class DebertaEncoder(NamedInputModule):
+    """All layers of a DeBERTa.
+
+    Args:
+        config: Widths and what positions do.
+    """
+
+    def __init__(self, config: DebertaV2Config) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(DebertaLayer(config) for _ in range(config.num_hidden_layers))
+        self.relative = config.relative_attention
+        self.buckets = config.position_buckets
+        farthest = config.max_relative_positions
+        self.farthest = farthest if farthest > 0 else config.max_position_embeddings
+        if self.relative:
+            entries = 2 * (self.buckets if self.buckets > 0 else self.farthest)
+            self.rel_embeddings = nn.Embedding(entries, config.hidden_size)
+        if "layer_norm" in config.norm_rel_ebd:
+            self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        if config.conv_kernel_size > 0:
+            self.conv = ConvLayer(config)
+
+    def forward_named(self, tokens: Tensor, refs: Refs) -> Tensor:
+        """Run all layers.
+
+        Args:
+            tokens: ``[T, H]`` or ``[B, S, H]``.
+            refs: The layout.
+        """
+        layout = layout_of(refs)
+        table = self._table(layout, tokens.device) if self.relative else None
+        embedded = tokens
+        for number, layer in enumerate(self.layer):
+            tokens = layer(tokens, layout, table)
+            if number == 0 and "conv" in self._modules:
+                tokens = self.conv(embedded, tokens, layout)
+        return tokens
+
+    def _table(self, layout: Layout, device: torch.device) -> RelativeTable:
+        weight, sources = self.rel_embeddings.weight, [self.rel_embeddings.weight]
+        if "LayerNorm" in self._modules:
+            weight = self.LayerNorm(weight)
+            sources += self.LayerNorm.parameters()
+        rows = relative_rows(layout.length, self.buckets, self.farthest, device)
+        return RelativeTable(weight, rows, tuple(sources))

@@ -1,0 +1,183 @@
+"""From ids to the vectors an encoder starts with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from flodl.graph import NamedInputModule
+from flodl.hf.models.dropout import dropout
+from flodl.hf.models.layout import MASK, POSITIONS, TYPES, Layout, Refs, layout_of
+
+if TYPE_CHECKING:
+    from flodl.hf.config_json import DebertaV2Config, EncoderConfig
+
+
+class Embeddings(NamedInputModule):
+    """Word, position and type vectors added up, normalised and dropped out.
+
+    Args:
+        config: Sizes, dropout and the id of the padding.
+        width: E, of the tables.
+        norm_eps: Of the LayerNorm.
+        offset_positions: Whether positions are those of RoBERTa: counted from the row after the
+            padding's, which padding has itself.
+        fixed_positions: Whether they cannot be given with a call.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        width: int,
+        norm_eps: float,
+        offset_positions: bool = False,
+        fixed_positions: bool = False,
+    ) -> None:
+        super().__init__()
+        self.pad = config.pad_token_id or 0
+        self.dropout = config.hidden_dropout_prob
+        self.offset_positions = offset_positions
+        self.fixed_positions = fixed_positions
+        self.word_embeddings = nn.Embedding(
+            config.vocab_size, width, padding_idx=config.pad_token_id
+        )
+        self.position_embeddings = nn.Embedding(
+            config.max_position_embeddings,
+            width,
+            padding_idx=self.pad if offset_positions else None,
+        )
+        if config.type_vocab_size:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=norm_eps)
+
+    def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
+        """Look everything up.
+
+        Args:
+            ids: ``[B, S]``.
+            refs: ``token_type_ids`` and ``position_ids``, ``[B or 1, S]`` or None, and the layout.
+
+        Returns:
+            ``[T, E]`` or ``[B, S, E]``.
+
+        Raises:
+            ValueError: Rows are longer than the position table, or positions cannot be given.
+        """
+        layout = layout_of(refs)
+        vectors: Tensor = self.word_embeddings(layout.of_rows(ids))
+        if "token_type_embeddings" in self._modules:
+            vectors = vectors + self._types(refs[TYPES], vectors, layout)
+        vectors = vectors + self.position_embeddings(self._positions(ids, refs, layout))
+        return dropout(self.LayerNorm(vectors), self.dropout, self.training)
+
+    def _types(self, types: Tensor | None, vectors: Tensor, layout: Layout) -> Tensor:
+        if types is None:
+            return self.token_type_embeddings.weight[0].expand_as(vectors)
+        found: Tensor = self.token_type_embeddings(_of_rows(types, layout))
+        return found
+
+    def _positions(self, ids: Tensor, refs: Refs, layout: Layout) -> Tensor:
+        given: Tensor | None = refs[POSITIONS]
+        length, rows = ids.shape[1], self.position_embeddings.num_embeddings
+        if given is not None:
+            if self.fixed_positions:
+                raise ValueError(
+                    "position_ids cannot be given to this model, whose positions are 0, 1, 2, …"
+                )
+            if length > rows and not torch.compiler.is_compiling():
+                check_length(int(given.max()) + 1, rows)
+            return _of_rows(given, layout)
+        if self.offset_positions:
+            positions = self._counted(ids)
+            # Padding takes no position: a row that is too long as it lies may still fit.
+            if length >= rows - self.pad and not torch.compiler.is_compiling():
+                check_length(int(positions.max()) - self.pad, rows - self.pad - 1)
+            return layout.of_rows(positions)
+        check_length(length, rows)
+        positions = torch.arange(length, device=ids.device).expand_as(ids)
+        return layout.of_rows(positions)
+
+    def _counted(self, ids: Tensor) -> Tensor:
+        counts = ids != self.pad
+        return counts.cumsum(1) * counts + self.pad
+
+
+def check_length(length: int, limit: int) -> None:
+    """Refuse rows that have more tokens than a model has positions."""
+    if length > limit:
+        raise ValueError(
+            f"rows of {length} tokens are longer than the {limit} positions of the model: "
+            "truncate them"
+        )
+
+
+def _of_rows(given: Tensor, layout: Layout) -> Tensor:
+    return layout.of_rows(given.expand(layout.rows, layout.length))
+
+
+class DebertaEmbeddings(NamedInputModule):
+    """Those of DeBERTa (He et al., 2021): positions and types only where the model has them.
+
+    Args:
+        config: Sizes, dropout and which vectors there are.
+    """
+
+    def __init__(self, config: DebertaV2Config) -> None:
+        super().__init__()
+        width = config.embedding_size
+        self.dropout = config.hidden_dropout_prob
+        self.word_embeddings = nn.Embedding(
+            config.vocab_size, width, padding_idx=config.pad_token_id
+        )
+        if config.position_biased_input:
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        if config.type_vocab_size:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        if width != config.hidden_size:
+            self.embed_proj = nn.Linear(width, config.hidden_size, bias=False)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
+        """Look everything up.
+
+        Args:
+            ids: ``[B, S]``.
+            refs: ``token_type_ids [B or 1, S]`` or None, the mask and the layout.
+
+        Returns:
+            ``[T, H]`` or ``[B, S, H]``.
+
+        Raises:
+            ValueError: Rows are longer than the position table, positions were given, or the mask
+                has another shape.
+        """
+        layout, types = layout_of(refs), refs[TYPES]
+        if refs[POSITIONS] is not None:
+            raise ValueError("position_ids cannot be given to DeBERTa: its positions are relative")
+        mask = refs[MASK]
+        if mask is not None and mask.dim() != 2:
+            raise ValueError(
+                f"attention_mask has shape {list(mask.shape)}: DeBERTa takes [B, S], 0 for padding"
+            )
+        vectors: Tensor = self.word_embeddings(layout.of_rows(ids))
+        if "position_embeddings" in self._modules:
+            vectors = vectors + self._positions(ids, layout)
+        if "token_type_embeddings" in self._modules:
+            types = ids.new_zeros(()) if types is None else types
+            vectors = vectors + self.token_type_embeddings(_of_rows(types, layout))
+        if "embed_proj" in self._modules:
+            vectors = self.embed_proj(vectors)
+        vectors = self.LayerNorm(vectors)
+        if mask is not None:
+            vectors = vectors * layout.of_rows((mask != 0).unsqueeze(-1)).to(vectors.dtype)
+        return dropout(vectors, self.dropout, self.training)
+
+    def _positions(self, ids: Tensor, layout: Layout) -> Tensor:
+        length = ids.shape[1]
+        check_length(length, self.position_embeddings.num_embeddings)
+        positions = torch.arange(length, device=ids.device).expand_as(ids)
+        found: Tensor = self.position_embeddings(layout.of_rows(positions))
+        return found

@@ -1,0 +1,100 @@
+"""All layers of an encoder, one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from flodl.graph import NamedInputModule
+from flodl.hf.models.layout import Layout, Refs, layout_of
+from flodl.hf.models.transformer_layer import (
+    ALBERT_NAMES,
+    BERT_NAMES,
+    DISTILBERT_NAMES,
+    TransformerLayer,
+)
+
+if TYPE_CHECKING:
+    from flodl.hf.config_json import AlbertConfig, EncoderConfig
+
+
+class Encoder(NamedInputModule):
+    """The layers of BERT, RoBERTa, XLM-R and DistilBERT; each has parameters of its own.
+
+    Args:
+        config: Number of layers and what they need.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        names = DISTILBERT_NAMES if config.model_type == "distilbert" else BERT_NAMES
+        self.layer = nn.ModuleList(
+            TransformerLayer(config, names, norm_eps=config.layer_norm_eps)
+            for _ in range(config.num_hidden_layers)
+        )
+
+    def forward_named(self, tokens: Tensor, refs: Refs) -> Tensor:
+        """Run all layers.
+
+        Args:
+            tokens: ``[T, H]`` or ``[B, S, H]``.
+            refs: The layout.
+        """
+        layout = layout_of(refs).in_runs(tokens.dtype)
+        for layer in self.layer:
+            tokens = layer(tokens, layout)
+        return tokens
+
+
+class AlbertGroup(nn.Module):
+    """Layers that run in turn, every time the group does.
+
+    Args:
+        config: Widths and the number of layers.
+    """
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.albert_layers = nn.ModuleList(
+            TransformerLayer(
+                config, ALBERT_NAMES, norm_eps=config.layer_norm_eps, output_dropout=False
+            )
+            for _ in range(config.inner_group_num)
+        )
+
+    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+        """Run all layers of the group."""
+        for layer in self.albert_layers:
+            tokens = layer(tokens, layout)
+        return tokens
+
+
+class AlbertEncoder(NamedInputModule):
+    """Few layers that run many times (Lan et al., 2020).
+
+    Args:
+        config: Widths and the number of layers.
+    """
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
+        self.albert_layer_groups = nn.ModuleList(
+            AlbertGroup(config) for _ in range(config.num_hidden_groups)
+        )
+        self.times = config.num_hidden_layers
+
+    def forward_named(self, tokens: Tensor, refs: Refs) -> Tensor:
+        """Run all groups as often as the model has layers.
+
+        Args:
+            tokens: ``[T, E]`` or ``[B, S, E]``.
+            refs: The layout.
+        """
+        layout = layout_of(refs).in_runs(tokens.dtype)
+        tokens = self.embedding_hidden_mapping_in(tokens)
+        groups = len(self.albert_layer_groups)
+        for time in range(self.times):
+            tokens = self.albert_layer_groups[int(time / (self.times / groups))](tokens, layout)
+        return tokens

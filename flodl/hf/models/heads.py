@@ -1,0 +1,204 @@
+"""What turns the states of an encoder into answers: nodes that follow it in a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from torch import Tensor, nn
+
+from flodl.hf.activations import activation
+from flodl.hf.models.dropout import dropout
+from flodl.hf.models.transformer_layer import at, place
+
+if TYPE_CHECKING:
+    from flodl.graph import FlowBuilder
+    from flodl.hf.config_json import (
+        AlbertConfig,
+        BertConfig,
+        DebertaV2Config,
+        DistilBertConfig,
+        EncoderConfig,
+    )
+
+Widths = tuple[int, int]
+
+
+def first_token(states: Tensor) -> Tensor:
+    """``[B, S, H]`` to ``[B, H]``: the state of the first token of every row."""
+    return states[:, 0]
+
+
+class ClassificationHead(nn.Module):
+    """RoBERTa's classifier: a hidden layer between the first token and the classes.
+
+    Args:
+        width: H.
+        labels: Number of classes.
+        dropout: Before both layers.
+    """
+
+    def __init__(self, width: int, labels: int, dropout: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.out_proj = nn.Linear(width, labels)
+        self.dropout = dropout
+
+    def forward(self, state: Tensor) -> Tensor:
+        """``[B, H]`` to ``[B, labels]``."""
+        state = dropout(state, self.dropout, self.training)
+        state = self.dense(state).tanh()
+        logits: Tensor = self.out_proj(dropout(state, self.dropout, self.training))
+        return logits
+
+
+class ContextPooler(nn.Module):
+    """DeBERTa's pooler, which belongs to the classifier and not to the encoder.
+
+    Args:
+        config: Width, dropout and activation.
+    """
+
+    def __init__(self, config: DebertaV2Config) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.pooler_hidden_size, config.pooler_hidden_size)
+        self.dropout = config.pooler_dropout
+        self.activation = activation(config.pooler_hidden_act)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """``[B, S, H]`` to ``[B, H]``."""
+        state = dropout(states[:, 0], self.dropout, self.training)
+        return self.activation(self.dense(state))
+
+
+def sequence_classifier(flow: FlowBuilder, config: EncoderConfig, labels: int) -> None:
+    """Append the head for one label per row: ``[B, labels]``.
+
+    Args:
+        flow: Ends at ``pooler_output [B, H]`` for BERT and ALBERT, at the states otherwise.
+        config: The family decides.
+        labels: Number of classes.
+    """
+    width = config.hidden_size
+    match config.model_type:
+        case "bert" | "albert":
+            _classifier(flow, config, labels, cast("BertConfig", config).classifier_dropout)
+        case "roberta" | "xlm-roberta":
+            dropout = cast("BertConfig", config).classifier_dropout
+            flow.through(first_token)
+            flow.through(ClassificationHead(width, labels, dropout), name="classifier")
+        case "distilbert":
+            flow.through(first_token)
+            flow.through(nn.Linear(width, width), name="pre_classifier").through(nn.ReLU())
+            dropout = cast("DistilBertConfig", config).seq_classif_dropout
+            _classifier(flow, config, labels, dropout)
+        case _:
+            flow.through(ContextPooler(cast("DebertaV2Config", config)), name="pooler")
+            _classifier(flow, config, labels, cast("DebertaV2Config", config).classifier_dropout)
+
+
+def token_classifier(flow: FlowBuilder, config: EncoderConfig, labels: int) -> None:
+    """Append the head for one label per token: ``[B, S, labels]``."""
+    dropout = config.hidden_dropout_prob
+    if config.model_type not in ("distilbert", "deberta-v2"):
+        dropout = cast("BertConfig", config).classifier_dropout
+    _classifier(flow, config, labels, dropout)
+
+
+def _classifier(flow: FlowBuilder, config: EncoderConfig, labels: int, dropout: float) -> None:
+    flow.through(nn.Dropout(dropout))
+    flow.through(nn.Linear(config.hidden_size, labels), name="classifier")
+
+
+def span_finder(flow: FlowBuilder, config: EncoderConfig) -> None:
+    """Append the head for the start and the end of an answer: ``[B, S, 2]``."""
+    if config.model_type == "distilbert":
+        flow.through(nn.Dropout(cast("DistilBertConfig", config).qa_dropout))
+    flow.through(nn.Linear(config.hidden_size, 2), name="qa_outputs")
+
+
+# --- Masked words --------------------------------------------------------------------------
+
+
+class Decoder(nn.Module):
+    """From states to a score per word, with a table of words that usually is the encoder's own.
+
+    Args:
+        widths: H and the width of the table.
+        vocab: V.
+        norm_eps: Of the LayerNorm.
+        activate: Name of the activation.
+        dense: Where the first projection stands.
+        norm: Where the LayerNorm stands.
+
+    Attributes:
+        decoder: The table and the bias in use; the same objects as the encoder's table and
+            :attr:`bias` where they are tied.
+        bias: ``[V]``.
+    """
+
+    def __init__(
+        self,
+        widths: Widths,
+        vocab: int,
+        *,
+        norm_eps: float,
+        activate: str,
+        dense: str = "dense",
+        norm: str = "LayerNorm",
+    ) -> None:
+        super().__init__()
+        place(self, dense, nn.Linear(*widths))
+        place(self, norm, nn.LayerNorm(widths[1], eps=norm_eps))
+        self.decoder = nn.Linear(widths[1], vocab)
+        self.bias = nn.Parameter(self.decoder.bias.detach().clone())
+        self.activation = activation(activate)
+        self.dense_name, self.norm_name = dense, norm
+
+    def forward(self, states: Tensor) -> Tensor:
+        """``[…, H]`` to ``[…, V]``."""
+        dense, norm = at(self, self.dense_name), at(self, self.norm_name)
+        logits: Tensor = self.decoder(norm(self.activation(dense(states))))
+        return logits
+
+
+def word_decoder(flow: FlowBuilder, config: EncoderConfig) -> None:
+    """Append the head for the words behind a mask: ``[B, S, V]``; nothing is tied yet."""
+    width, vocab = config.hidden_size, config.vocab_size
+    eps, act = config.layer_norm_eps, config.hidden_act
+    match config.model_type:
+        case "distilbert":
+            flow.through(nn.Linear(width, width), name="vocab_transform")
+            flow.through(activation(act))
+            flow.through(nn.LayerNorm(width, eps=eps), name="vocab_layer_norm")
+            flow.through(nn.Linear(width, vocab), name="vocab_projector")
+        case "roberta" | "xlm-roberta":
+            # Exact gelu, whatever the activation of the layers is.
+            decoder = Decoder(
+                (width, width), vocab, norm_eps=eps, activate="gelu", norm="layer_norm"
+            )
+            flow.through(decoder, name="lm_head")
+        case "albert":
+            widths = (width, cast("AlbertConfig", config).embedding_size)
+            flow.through(Decoder(widths, vocab, norm_eps=eps, activate=act), name="predictions")
+        case "deberta-v2" if not cast("DebertaV2Config", config).legacy:
+            decoder = Decoder((width, width), vocab, norm_eps=eps, activate=act)
+            flow.through(_Named("lm_head", decoder), name="lm_predictions")
+        case _:
+            table = getattr(config, "embedding_size", width)
+            decoder = Decoder(
+                (width, table),
+                vocab,
+                norm_eps=eps,
+                activate=act,
+                dense="transform.dense",
+                norm="transform.LayerNorm",
+            )
+            flow.through(_Named("predictions", decoder), name="cls")
+
+
+class _Named(nn.Sequential):
+    """A module under a further name, as checkpoints have it."""
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        super().__init__()
+        self.add_module(name, module)

@@ -1,0 +1,225 @@
+"""Where tokens lie while a model runs: in rows with padding, or one after the other without.
+
+A batch ``[B, S]`` whose rows differ in length is mostly padding. Layers that treat every token for
+itself, which is nearly all the work of an encoder, then run on ``[T, H]``, the ``T`` tokens that
+count; only attention sees rows. ``places [T]`` holds where these tokens stand in the flattened
+``[B * S]``; an empty tensor says that tokens lie in their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from flodl.graph import NamedInputModule
+
+Refs = Mapping[str, Any]
+"""What :meth:`FlowBuilder.using` delivers; None for an input that was left out."""
+
+IDS = "ids"
+MASK = "attention_mask"
+TYPES = "token_type_ids"
+POSITIONS = "position_ids"
+PLACES = "places"
+KEYS = "keys"
+LAYOUT = "layout"
+
+WORTH = 0.9
+"""Part of the positions that count, above which padding is cheaper than moving tokens about."""
+
+
+class Run(NamedTuple):
+    """Rows that follow each other and have equally many tokens, packed.
+
+    Attributes:
+        rows: How many.
+        length: Tokens of each.
+        masked: Whether their first tokens are padding, which nothing may look at.
+    """
+
+    rows: int
+    length: int
+    masked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the tokens of one call lie.
+
+    Attributes:
+        rows: B.
+        length: S.
+        places: Int64 ``[T]``; empty where tokens lie in their rows.
+        keys: What attention may look at: bool, True where it may, or floats that are added to the
+            scores; ``[B, 1, 1, S]`` or what else broadcasts to ``[B, heads, S, S]``; empty for
+            everything.
+        runs: All rows of packed tokens, where attention takes them as they lie; see
+            :meth:`in_runs`.
+    """
+
+    rows: int
+    length: int
+    places: Tensor
+    keys: Tensor
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def packed(self) -> bool:
+        """Whether tokens lie one after the other."""
+        return self.places.dim() == 1 and self.places.shape[0] > 0
+
+    def in_rows(self, tokens: Tensor) -> Tensor:
+        """Tokens ``[T, …]`` or ``[B, S, …]`` as ``[B, S, …]``; what was left out is zero."""
+        if not self.packed:
+            return tokens
+        shape = (self.rows * self.length, *tokens.shape[1:])
+        rows = tokens.new_zeros(shape).index_copy(0, self.places, tokens)
+        return rows.view(self.rows, self.length, *tokens.shape[1:])
+
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """The opposite of :meth:`in_rows`."""
+        return rows.flatten(0, 1).index_select(0, self.places) if self.packed else rows
+
+    def in_runs(self, dtype: torch.dtype) -> Layout:
+        """The same, with :attr:`runs` where attention is faster row by row.
+
+        It is on the CPU, and packed tokens have to be those that count, in their order. In types
+        shorter than float32 rounding depends on how rows are taken, so they stay as they are.
+
+        Args:
+            dtype: Of the tokens.
+        """
+        if (
+            not self.packed
+            or dtype not in (torch.float32, torch.float64)
+            or self.places.device.type != "cpu"
+            or torch.compiler.is_compiling()
+            or self.keys.dtype != torch.bool
+            or self.keys.shape != (self.rows, 1, 1, self.length)
+        ):
+            return self
+        counts = self.keys.view(self.rows, self.length)
+        if not torch.equal(_packable(counts), self.places):
+            return self
+        leads = counts[:, 0].logical_not()
+        lengths = counts.sum(1) + leads
+        rows = zip(lengths.tolist(), leads.tolist(), strict=True)
+        runs = (Run(len(list(same)), *key) for key, same in groupby(rows))
+        return replace(self, runs=tuple(runs))
+
+    @property
+    def bias(self) -> Tensor | None:
+        """:attr:`keys` as ``scaled_dot_product_attention`` takes it."""
+        return self.keys if self.keys.numel() else None
+
+
+def _may_decide_on(values: Tensor) -> bool:
+    """Whether what a call does may depend on values.
+
+    It may not where a compiler, a tracer or a CUDA graph records it for all calls to come, nor on
+    the meta device, which has none.
+    """
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or values.is_meta:
+        return False
+    return not (values.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def layout_of(refs: Refs) -> Layout:
+    """The layout that a module of a model has been given."""
+    rows, length = refs[IDS].shape
+    return Layout(rows, length, refs[LAYOUT], refs[KEYS])
+
+
+class Keys(NamedInputModule):
+    """What attention may look at: see :attr:`Layout.keys`."""
+
+    def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
+        """Read the attention mask.
+
+        Args:
+            ids: ``[B, S]``.
+            refs: ``attention_mask``: ``[B, S]`` of any type, 0 for padding;
+                ``[B or 1, 1 or heads, 1 or S, S]``, floats that are added to the scores, any other
+                type True where attention may look; None for no padding.
+
+        Raises:
+            ValueError: The mask has another shape.
+        """
+        mask: Tensor | None = refs[MASK]
+        if mask is None:
+            return ids.new_empty(0)
+        if mask.dim() == 4:
+            if mask.is_floating_point():
+                return mask
+            if mask.shape != (len(ids), 1, 1, ids.shape[1]):
+                return mask.bool()
+            mask = mask[:, 0, 0]
+        if mask.shape != ids.shape:
+            raise ValueError(
+                f"attention_mask has shape {list(mask.shape)}, the ids have {list(ids.shape)}: "
+                "give one element per id, 0 for padding, or a [B, 1, 1 or S, S]: True where "
+                "attention may look, or floats that are added"
+            )
+        counts = mask != 0
+        if _may_decide_on(counts) and bool(counts.all()):
+            return ids.new_empty(0)
+        # A row in which nothing counts looks at its first token: a softmax of nothing is no number.
+        first = functional.pad(~counts.any(1, keepdim=True), (0, ids.shape[1] - 1))
+        return (counts | first)[:, None, None, :]
+
+
+def _packable(counts: Tensor) -> Tensor:
+    """Places of the tokens that count, and of first ones, which a head may ask for: ``[T]``."""
+    kept = counts.index_fill(1, torch.zeros(1, dtype=torch.int64, device=counts.device), True)
+    return kept.flatten().nonzero().flatten()
+
+
+class ChoiceOfLayout(NamedInputModule):
+    """Whether tokens are packed, and where they stand then.
+
+    They are where enough of them are padding. What records a call, such as a compiler, for which
+    their number would be data, keeps rows unless the places are given.
+
+    Attributes:
+        unpad: ``"auto"``, or a decision: True packs whatever is masked, False never packs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unpad: bool | str = "auto"
+
+    def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
+        """Choose.
+
+        Args:
+            ids: ``[B, S]``.
+            refs: ``keys`` of :class:`Keys`, and ``places``: None, or the places themselves.
+
+        Returns:
+            Int64 ``[T]``.
+        """
+        given: Tensor | None = refs[PLACES]
+        keys: Tensor = refs[KEYS]
+        if given is not None:
+            return given
+        none = ids.new_empty(0)
+        per_token = keys.dtype == torch.bool and keys.shape == (len(ids), 1, 1, ids.shape[1])
+        if not self.unpad or not per_token or not _may_decide_on(keys):
+            return none
+        places = _packable(keys.view(ids.shape))
+        worthwhile = self.unpad is True or len(places) <= WORTH * ids.numel()
+        return places if worthwhile else none
+
+
+class InRows(NamedInputModule):
+    """The end of an encoder: ``last_hidden_state [B, S, H]``, zero at what was left out."""
+
+    def forward_named(self, tokens: Tensor, refs: Refs) -> Tensor:
+        """Put tokens back into their rows."""
+        return layout_of(refs).in_rows(tokens)

@@ -1,0 +1,19 @@
+"""Which row of its table DeBERTa reads at which distance, beside the reference's own function."""
+
+import pytest
+import torch
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+from flodl.hf.models.deberta import relative_rows
+
+
+@pytest.mark.parametrize(
+    ("buckets", "farthest"),
+    [(256, 512), (4, 4), (6, 59), (7, 9), (8, 38), (10, 12), (14, 100), (32, 128), (320, 1024)],
+)
+def test_every_distance_has_the_references_row(buckets, farthest):
+    length = 2 * farthest + 3
+    distances = torch.arange(1 - length, length)
+    theirs = make_log_bucket_position(distances, buckets, farthest).long()
+    ours = relative_rows(length, buckets, farthest, torch.device("cpu"))
+    assert ours.tolist() == theirs.tolist()
