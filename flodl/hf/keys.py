@@ -1,0 +1,248 @@
+"""The names of weights: older and second names, prefixes, and what a file may hold in excess.
+
+The checkpoints of the Hub were written over years by several programs. The same tensor can be found
+with the LayerNorm names of TensorFlow, with or without the prefix of the encoder, and, where the
+output layer of a masked language model shares its tensors, under one of two names or both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from flodl.hf.errors import CheckpointFormatError
+
+Rename = Callable[[str], str]
+
+_BIAS_ALIASES = {
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+    "lm_head.decoder.bias": "lm_head.bias",
+    "lm_predictions.lm_head.decoder.bias": "lm_predictions.lm_head.bias",
+    "predictions.decoder.bias": "predictions.bias",
+}
+_WEIGHT_ALIASES = (
+    "cls.predictions.decoder.weight",
+    "lm_head.decoder.weight",
+    "lm_predictions.lm_head.decoder.weight",
+    "predictions.decoder.weight",
+    "vocab_projector.weight",
+)
+_WORD_TABLE = "embeddings.word_embeddings.weight"
+
+_POOLER = re.compile(r"(?:^|\.)pooler\.(?:dense\.)?(?:weight|bias)$")
+_HARMLESS = re.compile(
+    r"(?:^|\.)(?:position_ids|token_type_ids)$"
+    r"|^cls\.seq_relationship\.|^sop_classifier\.|^mask_predictions\."
+)
+_IN_POOLER = re.compile(r"(?:^|\.)pooler\.")
+_HEADS = frozenset(
+    {
+        "classifier",
+        "cls",
+        "lm_head",
+        "lm_predictions",
+        "pre_classifier",
+        "predictions",
+        "qa_outputs",
+        "vocab_layer_norm",
+        "vocab_projector",
+        "vocab_transform",
+    }
+)
+_POSITIONS = ".position_embeddings.weight"
+_NEAR = 2  # edits up to which one key suggests another
+
+
+def modern_key(key: str) -> str:
+    """The key with today's LayerNorm names: ``gamma`` and ``beta`` are its weight and bias."""
+    if key.endswith("LayerNorm.gamma"):
+        return key.removesuffix("gamma") + "weight"
+    if key.endswith("LayerNorm.beta"):
+        return key.removesuffix("beta") + "bias"
+    return key
+
+
+def bert_legacy_key_rename(key: str) -> str:
+    """The modern name of a key of the first BERT checkpoints; other keys stay as they are.
+
+    LayerNorm names as in :func:`modern_key`, and the bias of the output layer of masked language
+    models under the name it is saved by.
+    """
+    key = modern_key(key)
+    return _BIAS_ALIASES.get(key, key)
+
+
+def hf_canonical_save_key(key: str) -> str:
+    """The name under which a tensor of a model with tied output layer is saved.
+
+    The last ``/`` of a qualified name becomes a dot; then as :func:`bert_legacy_key_rename`. The
+    weight of a tied output layer has no name of its own: saving leaves it out.
+    """
+    head, slash, tail = key.rpartition("/")
+    return bert_legacy_key_rename(f"{head}.{tail}" if slash else key)
+
+
+def is_alias(key: str) -> bool:
+    """Whether it is a second name: of a tied word table, or of the bias of an output layer."""
+    return key in _BIAS_ALIASES or key in _WEIGHT_ALIASES
+
+
+def is_bias_alias(key: str) -> bool:
+    """Whether it is the second name of the bias of an output layer."""
+    return key in _BIAS_ALIASES
+
+
+def decoder_bias(key: str) -> str | None:
+    """The bias beside a tied weight of an output layer, if it is a second name too."""
+    bias = key.removesuffix("weight") + "bias"
+    return bias if key in _WEIGHT_ALIASES and bias in _BIAS_ALIASES else None
+
+
+def other_names(key: str, *, tied: bool) -> tuple[str, ...]:
+    """Under what other names a file may hold the tensor that the model knows by this one.
+
+    Args:
+        key: A key of the model, other than an alias of the word table.
+        tied: Whether the output layer uses the word table.
+    """
+    if key in _BIAS_ALIASES:
+        return (_BIAS_ALIASES[key],)
+    if tied and (key == _WORD_TABLE or key.endswith("." + _WORD_TABLE)):
+        return _WEIGHT_ALIASES
+    return tuple(alias for alias, name in _BIAS_ALIASES.items() if name == key)
+
+
+def is_prefixed(keys: Iterable[str], prefix: str) -> bool:
+    """Whether the encoder of these keys stands below ``prefix``, as in every model with a head."""
+    start = prefix + "."
+    return any(key.startswith(start) for key in keys)
+
+
+def is_encoder_key(key: str, prefix: str) -> bool:
+    """Whether no head is needed to have this tensor; a pooler counts as part of a head.
+
+    Args:
+        key: A key of the model.
+        prefix: Of the encoder; empty for a model that is nothing else.
+    """
+    return not _POOLER.search(key) and (not prefix or key.startswith(prefix + "."))
+
+
+def reconciling(expected: Collection[str], prefix: str) -> Rename:
+    """A rename that gives or takes the prefix of the encoder where the model wants the other form.
+
+    Args:
+        expected: The keys of the model.
+        prefix: The prefix its family has: ``bert``.
+    """
+    start = prefix + "."
+    known = {*expected, *(name for key in expected for name in other_names(key, tied=True))}
+    below = {_top(key.removeprefix(start)) for key in expected if key.startswith(start)}
+    tops = {_top(key) for key in expected}
+
+    def rename(key: str) -> str:
+        key = modern_key(key)
+        bare = key.removeprefix(start)
+        if key in known:
+            return key
+        if bare == key:
+            return start + key if _top(key) in below else key
+        return bare if _top(bare) in tops else key
+
+    return rename
+
+
+def _top(key: str) -> str:
+    return key.partition(".")[0]
+
+
+def arrange(sources: Iterable[str], rename: Rename) -> dict[str, str]:
+    """Rename the keys of a file.
+
+    Returns:
+        The key of the file by its new name.
+
+    Raises:
+        CheckpointFormatError: Two keys would get the same name.
+    """
+    arranged: dict[str, str] = {}
+    for source in sources:
+        key = rename(source)
+        other = arranged.setdefault(key, source)
+        if other != source:
+            raise CheckpointFormatError(
+                f"{other} and {source} of the checkpoint are both names of {key}: "
+                "remove the one that is wrong"
+            )
+    return arranged
+
+
+def is_harmless(key: str, expected: Collection[str]) -> bool:
+    """Whether a key that the model has no place for is usual in files of its family.
+
+    Such are buffers of ids, heads the model was not built with, poolers, and a table of positions
+    where the model has none.
+
+    Args:
+        key: The unused key, renamed.
+        expected: The keys of the model.
+    """
+    if _HARMLESS.search(key):
+        return True
+    if _IN_POOLER.search(key):
+        return not any(_IN_POOLER.search(name) for name in expected)
+    top = _top(key)
+    if top in _HEADS:
+        return not any(name.startswith(top + ".") for name in expected)
+    return key.endswith(_POSITIONS) and not any(name.endswith(_POSITIONS) for name in expected)
+
+
+def keys_have_pooler(keys: Iterable[str]) -> bool:
+    """Whether one of the keys is the weight or bias of a pooler.
+
+    It ends in ``pooler.dense.weight`` or ``pooler.weight`` (or ``bias``), with a whole segment
+    ``pooler``; a ``/`` counts as a dot.
+    """
+    return any(_POOLER.search(key.replace("/", ".")) for key in keys)
+
+
+def suggestions(missing: Iterable[str], unused: Mapping[str, str]) -> list[tuple[str, str]]:
+    """For each missing key the unused one that is nearly the same, if there is one.
+
+    Args:
+        missing: Keys of the model.
+        unused: Keys of the files by the names they were renamed to.
+
+    Returns:
+        Pairs of a missing key and an unused key of the files, at most two edits apart.
+    """
+    found = []
+    for key in missing:
+        ranked = [
+            (distance, source)
+            for name, source in unused.items()
+            if (distance := edit_distance(key, name)) is not None
+        ]
+        if ranked:
+            found.append((key, min(ranked)[1]))
+    return found
+
+
+def edit_distance(left: str, right: str, limit: int = _NEAR) -> int | None:
+    """Insertions, deletions and substitutions from one to the other; None if above ``limit``.
+
+    Levenshtein's distance, computed only in the band of the table that can stay within the limit.
+    """
+    if abs(len(left) - len(right)) > limit:
+        return None
+    beyond = limit + 1
+    row = {j: j for j in range(min(limit, len(right)) + 1)}
+    for i, a in enumerate(left, 1):
+        last, row = row, {}
+        for j in range(max(0, i - limit), min(len(right), i + limit) + 1):
+            change = last.get(j - 1, beyond) + (a != right[j - 1]) if j else beyond
+            row[j] = min(change, last.get(j, beyond) + 1, row.get(j - 1, beyond) + 1)
+        if min(row.values()) > limit:
+            return None
+    distance = row[len(right)]
+    return distance if distance <= limit else None

@@ -1,0 +1,1 @@
+"""How the tensors of safetensors files find their places in a module."""

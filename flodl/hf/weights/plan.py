@@ -1,0 +1,167 @@
+"""Which stored tensor goes where, decided from names, shapes and dtypes before any is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flodl.hf import keys
+from flodl.hf.errors import CheckpointMismatchError
+from flodl.hf.weights.header import StoredTensor
+from flodl.hf.weights.slots import Slot, primary
+from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, Stored
+
+_SUGGESTED_FOR = 20  # missing keys are looked up in the unused ones as far as a message shows them
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is put up with.
+
+    Attributes:
+        prefix: Of the encoder in this model; empty for an encoder alone.
+        second_names: Whether a tensor is also looked for under its other known names.
+        tied: Whether the output layer uses the word table.
+        draws_missing: Whether missing tensors of a head are drawn at random.
+        replaces_head: Whether those of another shape are as well.
+        allows_unused: Whether the files may hold more than is needed.
+    """
+
+    prefix: str = ""
+    second_names: bool = False
+    tied: bool = False
+    draws_missing: bool = False
+    replaces_head: bool = False
+    allows_unused: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fill:
+    """A slot and the stored tensors it is filled from.
+
+    Attributes:
+        slot: The slot.
+        sources: Keys of the files by the name they go by: that of a place, or another known name.
+    """
+
+    slot: Slot
+    sources: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do with each slot and each stored tensor.
+
+    Attributes:
+        fills: Slots that are filled from the files.
+        drawn: Slots of a head that are drawn at random.
+        ignored: Keys of the files that are usual and not needed, sorted.
+        unexpected: Further keys of the files that are not needed, sorted.
+    """
+
+    fills: tuple[Fill, ...]
+    drawn: tuple[Slot, ...]
+    ignored: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Disagreements:
+    missing: list[str] = field(default_factory=list)
+    shapes: list[tuple[str, Sequence[int], Sequence[int]]] = field(default_factory=list)
+    dtypes: list[tuple[str, str]] = field(default_factory=list)
+
+
+def make_plan(slots: Sequence[Slot], stored: Stored, rename: keys.Rename, policy: Policy) -> Plan:
+    """Match a module with files.
+
+    Args:
+        slots: The tensors of the module.
+        stored: The tensors of the files.
+        rename: Gives a key of the files the name it has in the module.
+        policy: What is put up with.
+
+    Raises:
+        CheckpointFormatError: Two keys of the files have the same name in the module.
+        CheckpointMismatchError: Files and module differ more than ``policy`` allows.
+    """
+    arranged = keys.arrange(stored.tensors, rename)
+    wrong = _Disagreements()
+    fills, drawn = [], []
+    used: set[str] = set()
+    for slot in slots:
+        sources = _sources(slot, arranged, policy)
+        used.update(sources.values())
+        is_head = not keys.is_encoder_key(primary(slot.places), policy.prefix)
+        if not sources and policy.draws_missing and is_head:
+            drawn.append(slot)
+        elif not sources:
+            wrong.missing.append(primary(slot.places))
+        elif (bad := _other_shapes(slot, sources, stored.tensors)) and not (
+            policy.replaces_head and is_head
+        ):
+            wrong.shapes += bad
+        elif bad:
+            drawn.append(slot)
+        else:
+            wrong.dtypes += _bad_dtypes(slot, sources, stored.tensors)
+            fills.append(Fill(slot, sources))
+    unused = {name: source for name, source in arranged.items() if source not in used}
+    expected = frozenset(key for slot in slots for key in slot.keys)
+    ignored = {s for name, s in unused.items() if keys.is_harmless(name, expected)}
+    if not policy.allows_unused:
+        ignored.clear()
+    others = {name: source for name, source in unused.items() if source not in ignored}
+    _check(stored.where, wrong, others, policy)
+    return Plan(tuple(fills), tuple(drawn), tuple(sorted(ignored)), tuple(sorted(others.values())))
+
+
+def _sources(slot: Slot, arranged: Mapping[str, str], policy: Policy) -> dict[str, str]:
+    found = {key: arranged[key] for key in slot.keys if key in arranged}
+    if found or not policy.second_names:
+        return found
+    others = keys.other_names(primary(slot.places), tied=policy.tied)
+    return next(({name: arranged[name]} for name in others if name in arranged), {})
+
+
+def _other_shapes(
+    slot: Slot, sources: Mapping[str, str], tensors: Mapping[str, StoredTensor]
+) -> list[tuple[str, Sequence[int], Sequence[int]]]:
+    expected = tuple(slot.tensor.shape)
+    return [
+        (name, expected, tensors[source].shape)
+        for name, source in sources.items()
+        if tensors[source].shape != expected
+    ]
+
+
+def _bad_dtypes(
+    slot: Slot, sources: Mapping[str, str], tensors: Mapping[str, StoredTensor]
+) -> Iterable[tuple[str, str]]:
+    """Weights that are no floats, and counters or masks that are of another type."""
+    for name, source in sources.items():
+        dtype = tensors[source].dtype
+        if slot.tensor.is_floating_point():
+            fits = dtype in FLOATS
+        else:
+            fits = TORCH_DTYPES.get(dtype) == slot.tensor.dtype
+        if not fits:
+            yield name, dtype
+
+
+def _check(where: str, wrong: _Disagreements, unused: Mapping[str, str], policy: Policy) -> None:
+    is_fine = not (wrong.missing or wrong.shapes or wrong.dtypes)
+    if is_fine and (policy.allows_unused or not unused):
+        return
+    hint = ""
+    if wrong.missing and not any(keys.is_encoder_key(k, policy.prefix) for k in wrong.missing):
+        hint = '; to start with a new head give head_init="random"' if policy.second_names else ""
+    shown = sorted(wrong.missing)[:_SUGGESTED_FOR]
+    raise CheckpointMismatchError(
+        f"{where} does not hold the tensors of this model{hint}",
+        missing=wrong.missing,
+        unused=unused.values(),
+        shape_mismatches=wrong.shapes,
+        bad_dtypes=wrong.dtypes,
+        suggestions=keys.suggestions(shown, unused),
+    )

@@ -1,0 +1,100 @@
+"""The places of a module that tensors go to: its parameters and persistent buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from flodl.hf import keys
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """One name of a tensor: an entry of a module.
+
+    Attributes:
+        key: Dotted name in the state dict of the whole module.
+        owner: The module that holds it.
+        name: Its name there.
+    """
+
+    key: str
+    owner: nn.Module
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """A tensor of a module with all its names, in the order of the module."""
+
+    tensor: Tensor
+    places: tuple[Place, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All names."""
+        return tuple(place.key for place in self.places)
+
+
+def slots_of(module: nn.Module) -> list[Slot]:
+    """The tensors of ``module.state_dict()``, each once.
+
+    Raises:
+        ValueError: A parameter is still lazy, so that nobody knows its shape.
+    """
+    tensors: dict[int, Tensor] = {}
+    places: dict[int, list[Place]] = {}
+    for path, owner in module.named_modules(remove_duplicate=False):
+        prefix = f"{path}." if path else ""
+        kept = {k: v for k, v in owner._buffers.items() if _is_persistent(owner, k)}
+        for name, tensor in (owner._parameters | kept).items():
+            if tensor is None:
+                continue
+            if nn.parameter.is_lazy(tensor):
+                raise ValueError(f"{prefix}{name} has no shape yet: run the module once first")
+            tensors[id(tensor)] = tensor
+            places.setdefault(id(tensor), []).append(Place(prefix + name, owner, name))
+    return [Slot(tensor, tuple(places[key])) for key, tensor in tensors.items()]
+
+
+def primary(places: Sequence[Place]) -> str:
+    """The name a tensor is saved by: the first that is no second name, or else the first."""
+    names = [place.key for place in places]
+    return next((name for name in names if not keys.is_alias(name)), names[0])
+
+
+def _is_persistent(owner: nn.Module, name: str) -> bool:
+    return name not in owner._non_persistent_buffers_set
+
+
+def put(places: tuple[Place, ...], tensor: Tensor) -> None:
+    """Make ``tensor`` the parameter or buffer of all these places, one object for all.
+
+    A parameter with storage stays the object it is, because an optimizer may hold it, and gets the
+    new data. One on the meta device is replaced.
+    """
+    first = places[0]
+    old = first.owner._parameters.get(first.name)
+    if old is None:
+        for place in places:
+            place.owner._buffers[place.name] = tensor
+        return
+    if not old.is_meta:
+        old.data = tensor
+        torch.autograd.graph.increment_version(old)
+        return
+    new = nn.Parameter(tensor, requires_grad=old.requires_grad)
+    for place in places:
+        place.owner._parameters[place.name] = new
+
+
+def put_apart(places: tuple[Place, ...], tensor: Tensor) -> None:
+    """Like :meth:`put`, for places that shared a parameter with others and shall no longer."""
+    first = places[0]
+    old = first.owner._parameters[first.name]
+    new = nn.Parameter(tensor, requires_grad=old is None or old.requires_grad)
+    for place in places:
+        place.owner._parameters[place.name] = new

@@ -1,0 +1,159 @@
+"""Where tensors are read from: files that are mapped, or the bytes of a file.
+
+Mapped tensors take no memory until they are looked at, and the mapping is private: whoever writes
+to such a tensor gets pages of their own and leaves the file alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from flodl.hf.dependencies import need
+from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.source import WeightFiles, shard_names
+from flodl.hf.weights.header import StoredTensor, parse_header, read_header
+
+TORCH_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""The types a module can have, under the names of the files."""
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+"""The types a weight can have."""
+
+
+class Stored(Protocol):
+    """A set of tensors, all described and none of them read yet."""
+
+    @property
+    def where(self) -> str:
+        """What it is called in messages."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Its files; none for bytes in memory."""
+
+    @property
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        """What is known of each tensor, by key."""
+
+    def read(self, keys: Iterable[str]) -> dict[str, Tensor]:
+        """Some of the tensors, on the CPU, in their stored dtypes.
+
+        Raises:
+            CheckpointFormatError: A file changed since its header was read.
+        """
+
+
+@final
+class StoredFiles:
+    """One file, or the shards of a checkpoint.
+
+    Args:
+        weights: The files, and the index of the shards.
+
+    Raises:
+        CheckpointFormatError: A file is broken, a shard is missing, two shards hold one key, or
+            the index does not tell what is in them.
+        OSError: A file cannot be read.
+    """
+
+    def __init__(self, weights: WeightFiles) -> None:
+        self.files = tuple(Path(file) for file in weights.files)
+        self.where = str(weights.index or ", ".join(map(str, self.files)))
+        self.tensors: dict[str, StoredTensor] = {}
+        self._owner: dict[str, Path] = {}
+        for path in self.files:
+            self._add(path, weights.index)
+        if weights.index is not None:
+            _check_index(weights.index, self._owner)
+
+    def _add(self, path: Path, index: Path | None) -> None:
+        try:
+            header = read_header(path)
+        except FileNotFoundError:
+            if index is None:
+                raise
+            raise CheckpointFormatError(
+                f"{index} names the shard {path.name}, which is missing: fetch or export it again"
+            ) from None
+        for key in header:
+            if key in self._owner:
+                raise CheckpointFormatError(
+                    f"{key} is in two files, {self._owner[key]} and {path}: which of them counts "
+                    "is unknown; export the checkpoint again"
+                )
+            self._owner[key] = path
+        self.tensors.update(header)
+
+    def read(self, keys: Iterable[str]) -> dict[str, Tensor]:
+        """See :meth:`Stored.read`; the tensors share memory with a private mapping of the file."""
+        safetensors = need("safetensors", "hf-offline")
+        by_file: dict[Path, list[str]] = {}
+        for key in keys:
+            by_file.setdefault(self._owner[key], []).append(key)
+        tensors: dict[str, Tensor] = {}
+        for path, names in by_file.items():
+            try:
+                with safetensors.safe_open(path, framework="pt") as file:
+                    tensors.update((name, file.get_tensor(name)) for name in names)
+            except safetensors.SafetensorError as error:
+                raise CheckpointFormatError(f"{path} cannot be read: {error}") from None
+        return tensors
+
+
+def _check_index(index: Path, owner: Mapping[str, Path]) -> None:
+    """Make sure that every tensor is in the shard the index names; more of them do no harm."""
+    shard_names(index)
+    weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    for key, shard in weight_map.items():
+        found = owner.get(key)
+        if found is None or found.name != shard:
+            place = "no shard has it" if found is None else f"it is in {found.name}"
+            raise CheckpointFormatError(
+                f"{index} says that {key} is in {shard}, but {place}: fetch or export it again"
+            )
+
+
+@final
+class StoredBytes:
+    """The content of a safetensors file.
+
+    Args:
+        data: The whole file.
+
+    Raises:
+        CheckpointFormatError: It is no sound safetensors file.
+    """
+
+    files: tuple[Path, ...] = ()
+    where = "the safetensors data"
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._data = memoryview(data).cast("B")
+        self.tensors, self._body = parse_header(self._data, self.where)
+
+    def read(self, keys: Iterable[str]) -> dict[str, Tensor]:
+        """See :meth:`Stored.read`; the tensors are copies."""
+        return {key: self._copy(self.tensors[key]) for key in keys}
+
+    def _copy(self, tensor: StoredTensor) -> Tensor:
+        dtype = TORCH_DTYPES[tensor.dtype]
+        if tensor.begin == tensor.end:
+            return torch.empty(tensor.shape, dtype=dtype)
+        part = bytearray(self._data[self._body + tensor.begin : self._body + tensor.end])
+        return torch.frombuffer(part, dtype=dtype).reshape(tensor.shape)

@@ -1,0 +1,204 @@
+"""Writing the tensors of a module, each once, in the layout the reference writes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from flodl.files import replacing
+from flodl.hf import keys
+from flodl.hf.dependencies import need
+from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.source import shard_names
+from flodl.hf.weights.slots import primary, slots_of
+from flodl.hf.weights.stored import TORCH_DTYPES
+
+METADATA = {"format": "pt"}
+"""Exactly what the reference writes; releases of it refuse files without."""
+
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The tensors to save by key, on the CPU, in the order of the module.
+
+    Tensors that were widened when they were loaded are narrowed again where that loses nothing.
+
+    Raises:
+        ValueError: Two tensors would get the same key, or one has no values yet.
+    """
+    report = getattr(module, "load_report", None)
+    narrow: Mapping[str, str] = report.stored_dtypes if report is not None else {}
+    tensors: dict[str, Tensor] = {}
+    taken: dict[int, list[range]] = {}
+    for slot in slots_of(module):
+        name = primary(slot.places)
+        key = keys.modern_key(name)
+        if key in tensors:
+            raise ValueError(f"two tensors of the module would be saved as {key}")
+        if slot.tensor.is_meta:
+            raise ValueError(f"{name} is on the meta device and has no values to save")
+        tensor = slot.tensor.detach().cpu()
+        if name in narrow:
+            tensor = _narrowed(tensor, TORCH_DTYPES[narrow[name]])
+        tensor = tensor.contiguous()
+        if _overlaps(tensor, taken):
+            tensor = tensor.clone()
+        tensors[key] = tensor
+    return tensors
+
+
+def _overlaps(tensor: Tensor, taken: dict[int, list[range]]) -> bool:
+    """Whether it shares bytes with one that was here before, as views of one memory may."""
+    others = taken.setdefault(tensor.untyped_storage().data_ptr(), [])
+    bytes_ = range(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
+    found = any(one.start < bytes_.stop and bytes_.start < one.stop for one in others)
+    others.append(bytes_)
+    return found
+
+
+def _narrowed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if not tensor.is_floating_point() or tensor.element_size() <= dtype.itemsize:
+        return tensor
+    narrow = tensor.to(dtype)
+    back = narrow.to(tensor.dtype)
+    unchanged = (back == tensor) | (back.isnan() & tensor.isnan())
+    return narrow if bool(unchanged.all()) else tensor
+
+
+def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The content of a safetensors file."""
+    data: bytes = need("safetensors.torch", "hf-offline").save(dict(tensors), metadata=METADATA)
+    return data
+
+
+def write_file(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write one file, atomically, in place of the single or sharded one that is there.
+
+    Raises:
+        OSError: The system refused.
+    """
+    with replacing(path) as file:
+        _write(tensors, Path(file.name), path)
+    index = _index_of(path)
+    _remove(shard for shard in _old_shards(index) if shard.name != path.name)
+    index.unlink(missing_ok=True)
+
+
+def write_shards(tensors: Mapping[str, Tensor], path: Path, limit: int) -> None:
+    """Write as many files as it takes, and an index beside them; one file if that is enough.
+
+    Nothing takes its final name before all shards are written, the index comes last, and files
+    of an earlier save that would be mistaken for these are removed.
+
+    Args:
+        tensors: What to write.
+        path: Name of the single file; the shards and the index are named after it.
+        limit: Bytes of tensors in one file. A larger tensor gets a file of its own.
+
+    Raises:
+        OSError: The system refused.
+    """
+    shards = _split(tensors, limit)
+    if len(shards) <= 1:
+        write_file(tensors, path)
+        return
+    index = _index_of(path)
+    old = _old_shards(index)
+    names = [
+        f"{path.stem}-{number:05d}-of-{len(shards):05d}{path.suffix}"
+        for number in range(1, len(shards) + 1)
+    ]
+    with ExitStack() as stack:
+        # Entered first, so that the index is the last to get its name.
+        index_file = stack.enter_context(replacing(index))
+        index_file.write(_index_text(tensors, dict(zip(names, shards, strict=True))))
+        for name, shard in zip(names, shards, strict=True):
+            file = stack.enter_context(replacing(path.with_name(name)))
+            _write({key: tensors[key] for key in shard}, Path(file.name), path.with_name(name))
+    _remove(shard for shard in old if shard.name not in names)
+    path.unlink(missing_ok=True)
+
+
+def _write(tensors: Mapping[str, Tensor], file: Path, target: Path) -> None:
+    """Let the library write over a new file of ours, keeping the permissions that file got.
+
+    Raises:
+        OSError: The system refused; names ``target``, which the file is to become.
+    """
+    safetensors = need("safetensors.torch", "hf-offline")
+    mode = file.stat().st_mode
+    try:
+        safetensors.save_file(dict(tensors), file, metadata=METADATA)
+    except need("safetensors", "hf-offline").SafetensorError as error:
+        # The library hides what the system said in a text of its own.
+        found = re.search(r"os error (\d+)", str(error))
+        code = int(found[1]) if found else errno.EIO
+        raise OSError(code, os.strerror(code), str(target)) from None
+    file.chmod(mode)  # the library makes a file of its own, that nobody else could read
+
+
+def _split(tensors: Mapping[str, Tensor], limit: int) -> list[list[str]]:
+    """The keys of each file, in the order of the module as far as they fit."""
+    shards: list[list[str]] = []
+    current: list[str] = []
+    size = 0
+    for key, tensor in tensors.items():
+        if tensor.nbytes > limit:
+            shards.append([key])
+            continue
+        if size + tensor.nbytes > limit:
+            shards.append(current)
+            current, size = [], 0
+        current.append(key)
+        size += tensor.nbytes
+    return [*shards, current] if current else shards
+
+
+def _index_text(tensors: Mapping[str, Tensor], shards: Mapping[str, list[str]]) -> bytes:
+    fields = {
+        "metadata": {
+            "total_parameters": sum(tensor.numel() for tensor in tensors.values()),
+            "total_size": sum(tensor.nbytes for tensor in tensors.values()),
+        },
+        "weight_map": {key: name for name, shard in shards.items() for key in shard},
+    }
+    return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
+
+
+def shard_bytes(size: int | str) -> int:
+    """The bytes of a limit such as ``"5GB"`` or ``500_000_000``.
+
+    Raises:
+        ValueError: It is no positive number of bytes, KB, MB, GB, KiB, MiB or GiB.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?B|B)?", str(size).upper(), re.ASCII)
+    limit = float(found[1]) * _UNITS.get(found[2] or "", 1) if found else 0.0
+    if not 1 <= limit < math.inf:
+        raise ValueError(f'{size!r} is no size of a file: write it like "500MB" or "5GB"')
+    return int(limit)
+
+
+def _index_of(path: Path) -> Path:
+    return path.with_name(path.name + ".index.json")
+
+
+def _old_shards(index: Path) -> list[Path]:
+    """The shards of an earlier save; none where its index does not say so soundly."""
+    with suppress(CheckpointFormatError, FileNotFoundError):
+        return [index.with_name(name) for name in shard_names(index)]
+    return []
+
+
+def _remove(shards: Iterable[Path]) -> None:
+    for shard in shards:
+        shard.unlink(missing_ok=True)
