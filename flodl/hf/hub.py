@@ -1,0 +1,342 @@
+"""A checkpoint on the Hub, fetched into the cache that all Hub tools share.
+
+Everything goes through huggingface_hub, which is imported when the first repository is asked for;
+the environment it reads (``HF_HOME``, ``HF_HUB_CACHE``, ``HF_ENDPOINT``, ``HF_TOKEN``,
+``HF_HUB_OFFLINE``) has to be set before that.
+
+Layout of the cache: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+from flodl import log
+from flodl.files import replace_text
+from flodl.hf import hub_errors
+from flodl.hf.dependencies import need
+from flodl.hf.errors import FileNotFoundOnHub, HubError, HubOffline
+from flodl.hf.hub_errors import Unreachable
+from flodl.hf.source import (
+    CONFIG,
+    INDEX,
+    PICKLES,
+    WEIGHTS,
+    Access,
+    WeightFiles,
+    check_inside,
+    find_weights,
+    pickle_only,
+    read_text,
+)
+
+_T = TypeVar("_T")
+
+_DEFAULT_BRANCH = "main"
+_FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
+_COMMIT = re.compile(r"\w+", re.ASCII)  # no path, whoever made it up
+_PAUSES_SECONDS = (0.5, 1.0)  # between tries where no cached commit could stand in
+
+
+def converted_file(repo: str, commit: str | None, subfolder: str = "") -> Path:
+    """Where the weights converted from the pickles of a repository are kept.
+
+    Args:
+        repo: ``owner/name``.
+        commit: The commit they were converted from; None for the place where older versions put
+            those of the default branch.
+        subfolder: The folder inside the repository.
+
+    Raises:
+        MissingDependencyError: huggingface_hub is not installed; it knows where its home is.
+    """
+    home = Path(need("huggingface_hub.constants").HF_HOME)
+    return home / "flodl-converted" / repo / (commit or "") / subfolder / WEIGHTS
+
+
+@final
+class Repository:
+    """One commit of a repository. The commit is resolved when the object is made.
+
+    Args:
+        repo: ``owner/name``, or only a name.
+        access: How to reach it.
+
+    Raises:
+        RepoNotFound: There is none, or the token may not see it.
+        RevisionNotFound: It has no such branch, tag or commit.
+        GatedRepo: Its terms have to be accepted first.
+        HubOffline: The Hub cannot be reached and the cache does not know the revision.
+        HubError: The Hub said something else.
+        MissingDependencyError: huggingface_hub is not installed.
+    """
+
+    def __init__(self, repo: str, access: Access) -> None:
+        self._hub = need("huggingface_hub")
+        self._settings = need("huggingface_hub.constants")
+        self._repo = repo
+        self._access = access
+        self._cache_dir = os.fspath(access.cache_dir or self._settings.HF_HUB_CACHE)
+        self._endpoint = hub_errors.without_credentials(self._settings.ENDPOINT)
+        self._revision = access.revision or _DEFAULT_BRANCH
+        self._why_offline = self._forbidden()
+        cached = self._cached_commit()
+        self._commit = self._resolved(cached)
+        # Only a snapshot from an earlier load may stand in for a Hub that falls silent.
+        self._had_snapshot = self._commit == cached and self._in_cache(self._inside(CONFIG))
+
+    def __repr__(self) -> str:
+        return f"Repository({self._repo!r}, commit={self._commit!r})"
+
+    @property
+    def name(self) -> str:
+        """The repository, ``owner/name``."""
+        return self._repo
+
+    @property
+    def commit(self) -> str:
+        """The commit all files are of."""
+        return self._commit
+
+    @property
+    def is_local(self) -> bool:
+        """False."""
+        return False
+
+    def file(self, name: str) -> Path | None:
+        """See :meth:`flodl.hf.source.Checkpoint.file`.
+
+        Without a connection, a file that is not in the cache counts as one that does not exist,
+        except where no checkpoint can be without it.
+        """
+        check_inside(name, self._repo)
+        full = self._inside(name)
+        cached = self._look_up(full)
+        if isinstance(cached, str):
+            return Path(cached)
+        if cached is not None:  # the cache knows that this commit has no such file
+            return None
+        if self._why_offline is None:
+            try:
+                return self._fetched(full, self._commit)
+            except FileNotFoundOnHub:
+                return None
+            except Unreachable as failure:
+                self._fall_back(failure, full)
+        if name == CONFIG or (name.endswith(".safetensors") and name != WEIGHTS):
+            raise self._offline(full)
+        return None
+
+    def require(self, name: str) -> Path:
+        """See :meth:`flodl.hf.source.Checkpoint.require`."""
+        path = self.file(name)
+        if path is not None:
+            return path
+        full = self._inside(name)
+        if self._why_offline is not None and self._look_up(full) is None:
+            raise self._offline(full)
+        raise hub_errors.no_such_file(self._repo, self._commit, full)
+
+    def text(self, name: str) -> str | None:
+        """See :meth:`flodl.hf.source.Checkpoint.text`."""
+        path = self.file(name)
+        return None if path is None else read_text(path)
+
+    def weight_files(self) -> WeightFiles:
+        """See :meth:`flodl.hf.source.Checkpoint.weight_files`.
+
+        Weights that were converted from the repository's pickles come first.
+        """
+        converted = self._converted()
+        if converted is not None:
+            log.verbose(f"{self._repo}: using the converted weights {converted}")
+            return WeightFiles((converted,))
+        found = find_weights(self.file)
+        if found is not None:
+            return found
+        if any(self._has(self._inside(name)) for name in PICKLES):
+            raise pickle_only(self._repo, self._access.revision)
+        if self._why_offline is not None:
+            raise self._offline(self._inside(WEIGHTS))
+        raise FileNotFoundOnHub(
+            f"{self._repo} at {self._commit} has no weights: neither {self._inside(WEIGHTS)} nor "
+            f"{self._inside(INDEX)}"
+        )
+
+    def _inside(self, name: str) -> str:
+        folder = self._access.subfolder.rstrip("/")
+        return f"{folder}/{name}" if folder else name
+
+    def _forbidden(self) -> str | None:
+        """Why the Hub must not be asked, if so."""
+        if self._access.local_files_only:
+            return "local_files_only forbids to fetch it"
+        if self._settings.HF_HUB_OFFLINE:
+            return "HF_HUB_OFFLINE forbids to fetch it"
+        return None
+
+    # Which commit
+
+    def _resolved(self, cached: str | None) -> str:
+        if _FULL_COMMIT.fullmatch(self._revision):
+            return self._revision
+        if self._why_offline is None:
+            try:
+                return self._asked(cached)
+            except Unreachable as failure:
+                self._why_offline = self._silent(failure)
+                if cached is not None:
+                    self._warn(failure, cached)
+        if cached is None:
+            raise self._offline(self._inside(CONFIG))
+        return cached
+
+    def _asked(self, cached: str | None) -> str:
+        """The commit that the Hub says the revision is now; the cache is told, too."""
+        full = self._inside(CONFIG)
+        commit = self._persistently(lambda: self._commit_of(full), tries_again=cached is None)
+        if commit != cached:
+            # By commit and not by branch, which could have moved since.
+            with contextlib.suppress(FileNotFoundOnHub):
+                self._fetched(full, commit)
+            self._remember(commit)
+        return commit
+
+    def _commit_of(self, full: str) -> str:
+        try:
+            commit = self._metadata(full, self._revision).commit_hash
+        except Exception as error:
+            failure = self._translated(error, full)
+            if not isinstance(failure, FileNotFoundOnHub):
+                raise failure from None
+            # An answer all the same: the revision is there, and this is its commit.
+            commit = hub_errors.header(error, "X-Repo-Commit")
+            if commit is None:
+                raise failure from None
+        if commit is None:
+            raise Unreachable("what answers there is not a Hub: X-Repo-Commit is missing")
+        if not _COMMIT.fullmatch(commit):
+            raise HubError(f"{self._endpoint} gave {self._repo} a commit that is none: {commit!r}")
+        return str(commit)
+
+    def _persistently(self, ask: Callable[[], _T], *, tries_again: bool) -> _T:
+        for pause in _PAUSES_SECONDS if tries_again else ():
+            try:
+                return ask()
+            except Unreachable:
+                time.sleep(pause)
+        return ask()
+
+    # What the cache holds
+
+    def _repo_cache(self) -> Path:
+        return Path(self._cache_dir) / ("models--" + self._repo.replace("/", "--"))
+
+    def _cached_commit(self) -> str | None:
+        """The commit that the revision was when it was last asked for."""
+        if _FULL_COMMIT.fullmatch(self._revision):
+            return self._revision
+        try:
+            noted = (self._repo_cache() / "refs" / self._revision).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return noted if _COMMIT.fullmatch(noted) else None
+
+    def _remember(self, commit: str) -> None:
+        """Note which commit the revision is, where all tools look for it without a network."""
+        note = self._repo_cache() / "refs" / self._revision
+        with contextlib.suppress(OSError):  # a cache that only others may write to
+            note.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(note, commit)
+
+    def _look_up(self, full: str) -> str | object | None:
+        """The cached path; None if unknown; another object if known not to exist."""
+        known: str | object | None = self._hub.try_to_load_from_cache(
+            self._repo, full, cache_dir=self._cache_dir, revision=self._commit
+        )
+        return known
+
+    def _in_cache(self, full: str) -> bool:
+        return isinstance(self._look_up(full), str)
+
+    def _converted(self) -> Path | None:
+        commits: list[str | None] = [self._commit]
+        if self._revision == _DEFAULT_BRANCH:
+            commits.append(None)
+        for commit in commits:
+            path = converted_file(self._repo, commit, self._access.subfolder)
+            if path.is_file():
+                return path
+        return None
+
+    # What the Hub is asked for
+
+    def _metadata(self, full: str, revision: str) -> Any:
+        url = self._hub.hf_hub_url(self._repo, full, revision=revision)
+        return self._hub.get_hf_file_metadata(url, token=self._access.token, library_name="flodl")
+
+    def _has(self, full: str) -> bool:
+        """Whether there is such a file, without fetching it."""
+        if self._in_cache(full):
+            return True
+        if self._why_offline is not None:
+            return False
+        try:
+            self._metadata(full, self._commit)
+        except Exception as error:
+            failure = self._translated(error, full)
+            if isinstance(failure, FileNotFoundOnHub):
+                return False
+            if isinstance(failure, Unreachable):
+                self._fall_back(failure, full)
+                return False
+            raise failure from None
+        return True
+
+    def _fetched(self, full: str, revision: str) -> Path:
+        try:
+            path = self._hub.hf_hub_download(
+                self._repo,
+                full,
+                revision=revision,
+                cache_dir=self._cache_dir,
+                token=self._access.token,
+                library_name="flodl",
+            )
+        except Exception as error:
+            raise self._translated(error, full) from None
+        return Path(path)
+
+    # What to say when it fails
+
+    def _translated(self, error: Exception, full: str) -> Exception:
+        where = hub_errors.Asked(self._repo, self._revision, full, self._endpoint)
+        return hub_errors.translated(error, where)
+
+    def _silent(self, failure: Unreachable) -> str:
+        return f"{self._endpoint} cannot be reached ({failure})"
+
+    def _warn(self, failure: Unreachable, commit: str) -> None:
+        log.warning(
+            f"{self._repo}: {self._silent(failure)}; using the cached commit {commit} of "
+            f"{self._revision}"
+        )
+
+    def _fall_back(self, failure: Unreachable, full: str) -> None:
+        """Go on with the cache alone, if an earlier load left a snapshot there."""
+        self._why_offline = self._silent(failure)
+        if not self._had_snapshot:
+            raise self._offline(full) from None
+        self._warn(failure, self._commit)
+
+    def _offline(self, full: str) -> HubOffline:
+        return HubOffline(
+            f"{self._repo} ({self._revision}): {full} is not in the cache {self._cache_dir}, and "
+            f"{self._why_offline}. Fetch it once with a connection: hf download {self._repo}"
+        )

@@ -1,0 +1,357 @@
+"""Where a checkpoint is: a directory of this machine, or a repository on the Hub.
+
+:func:`locate` decides once per call; everything after it asks the :class:`Checkpoint` for files by
+name and need not know which it is. For a directory nothing is imported and no socket is opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NoReturn, Protocol, final
+
+from flodl.hf.errors import CheckpointFormatError, PickleOnlyError
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+_REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a repository of the Hub is reached; a directory only looks at the subfolder.
+
+    Attributes:
+        revision: Branch, tag or commit; None for the default branch.
+        token: Sent to the Hub and never shown. True demands the stored one, False sends none,
+            None sends the stored one if there is one.
+        cache_dir: Where downloads are kept; None for the cache all Hub tools share.
+        local_files_only: Never ask the network.
+        subfolder: Folder inside the directory or repository, with ``/`` between its parts.
+
+    Raises:
+        ValueError: A subfolder that leads outside, or a token or revision that cannot be sent.
+    """
+
+    revision: str | None = None
+    token: str | bool | None = field(default=None, repr=False)
+    cache_dir: str | os.PathLike[str] | None = None
+    local_files_only: bool = False
+    subfolder: str = ""
+
+    def __post_init__(self) -> None:
+        if self.subfolder and not _is_inside(self.subfolder):
+            raise ValueError(
+                f"subfolder {self.subfolder!r} is not a folder inside the checkpoint: write it "
+                "relative, with / between its parts and without .."
+            )
+        if self.revision is not None and not _is_inside(self.revision):
+            raise ValueError(f"revision {self.revision!r} is no name of a branch, tag or commit")
+        if isinstance(self.token, str) and not re.fullmatch(r"[!-~]+", self.token):
+            raise ValueError("token is empty, or holds a space or a character that is not ASCII")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFiles:
+    """The files that hold the tensors of a checkpoint, all of them safetensors.
+
+    Attributes:
+        files: One file, or the shards in the order of their names.
+        index: The file that says which tensor is in which shard; None for a single file.
+    """
+
+    files: tuple[Path, ...]
+    index: Path | None = None
+
+
+class Checkpoint(Protocol):
+    """The files of one checkpoint, of one commit if it is on the Hub."""
+
+    @property
+    def name(self) -> str:
+        """The repository, ``owner/name``, or the directory."""
+
+    @property
+    def commit(self) -> str | None:
+        """The commit all files are of; None for a directory."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a directory."""
+
+    def file(self, name: str) -> Path | None:
+        """The local path of a file, fetched if need be; None where the source has no such file.
+
+        Args:
+            name: Relative to the subfolder, with ``/`` between its parts.
+
+        Raises:
+            CheckpointFormatError: The name leads outside.
+            HubError: It has to be fetched and cannot be.
+        """
+
+    def require(self, name: str) -> Path:
+        """Like :meth:`file`, for a file that has to be there.
+
+        Raises:
+            FileNotFoundError: The directory has no such file.
+            FileNotFoundOnHub: The repository has no such file.
+            HubOffline: It is not in the cache, and the Hub cannot be asked.
+        """
+
+    def text(self, name: str) -> str | None:
+        """What a file says; None where the source has no such file.
+
+        Raises:
+            CheckpointFormatError: It is not UTF-8, or as for :meth:`file`.
+        """
+
+    def weight_files(self) -> WeightFiles:
+        """The safetensors files.
+
+        Raises:
+            CheckpointFormatError: The index is broken, names a file elsewhere or one that is
+                missing.
+            PickleOnlyError: There are only pickles, which are never loaded.
+            FileNotFoundError: The directory holds no weights.
+            FileNotFoundOnHub: The repository holds none.
+            HubError: As for :meth:`file`.
+        """
+
+
+def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpoint:
+    """Find a checkpoint.
+
+    An existing directory is taken as it is. Otherwise a string like ``name`` or ``owner/name`` is
+    a repository of the Hub, whose commit is resolved now; whatever can only be a path is not
+    looked for on the network.
+
+    Args:
+        src: Directory or repository.
+        access: How to reach the repository.
+
+    Raises:
+        FileNotFoundError: A path that does not exist.
+        NotADirectoryError: The path of a file.
+        HubError: The repository or revision does not exist, or cannot be reached.
+        MissingDependencyError: A repository, and huggingface_hub is not installed.
+    """
+    access = access or Access()
+    path = _expanded(src)
+    if os.fspath(src) and _is(Path.is_dir, path):
+        return Directory(path, access.subfolder)
+    if _is(Path.is_file, path):
+        raise NotADirectoryError(
+            f"{path} is a file: give the directory that holds {CONFIG} and the weights, "
+            f"probably {path.parent}"
+        )
+    if not isinstance(src, str) or not _REPO_ID.fullmatch(src):
+        _no_such_path(os.fspath(src))
+    from flodl.hf.hub import Repository
+
+    return Repository(src, access)
+
+
+def _expanded(src: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(src).expanduser()
+    except RuntimeError:  # ~somebody who has no home
+        return Path(src)
+
+
+def _is(kind: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return kind(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # no path, whatever else it is
+            return False
+        raise
+
+
+def _no_such_path(src: str) -> NoReturn:
+    hint = (
+        "; of an address, give only the repository: owner/name"
+        if "://" in src
+        else "; a repository of the Hub is written owner/name"
+    )
+    raise FileNotFoundError(f"there is no directory {src!r}{hint}")
+
+
+@final
+class Directory:
+    """A checkpoint in a directory of this machine."""
+
+    def __init__(self, path: Path, subfolder: str = "") -> None:
+        self._root = path / subfolder
+        if not self._root.is_dir():
+            missing = f"subfolder {subfolder!r} in {path}" if subfolder else f"directory {path}"
+            raise FileNotFoundError(f"there is no {missing}")
+
+    def __repr__(self) -> str:
+        return f"Directory({str(self._root)!r})"
+
+    @property
+    def name(self) -> str:
+        """The directory, its subfolder included."""
+        return str(self._root)
+
+    @property
+    def commit(self) -> None:
+        """None: a directory has no commits."""
+        return
+
+    @property
+    def is_local(self) -> bool:
+        """True."""
+        return True
+
+    def file(self, name: str) -> Path | None:
+        """See :meth:`Checkpoint.file`."""
+        check_inside(name, self.name)
+        path = self._root / name
+        return path if _is(Path.is_file, path) else None
+
+    def require(self, name: str) -> Path:
+        """See :meth:`Checkpoint.require`."""
+        path = self.file(name)
+        if path is None:
+            raise FileNotFoundError(f"{self.name} has no {name}: it is not a whole checkpoint")
+        return path
+
+    def text(self, name: str) -> str | None:
+        """See :meth:`Checkpoint.text`."""
+        path = self.file(name)
+        return None if path is None else read_text(path)
+
+    def weight_files(self) -> WeightFiles:
+        """See :meth:`Checkpoint.weight_files`."""
+        found = find_weights(self.file)
+        if found is not None:
+            return found
+        if any(self._root.glob("pytorch_model*.bin")):
+            raise pickle_only(self.name)
+        raise FileNotFoundError(f"{self.name} has no weights: neither {WEIGHTS} nor {INDEX}")
+
+
+def find_weights(file: Callable[[str], Path | None]) -> WeightFiles | None:
+    """The single file, or else the shards that the index names; None where there is neither.
+
+    Args:
+        file: Gives the path of a file of the checkpoint, or None.
+
+    Raises:
+        CheckpointFormatError: The index is broken, or a shard is missing.
+    """
+    single = file(WEIGHTS)
+    if single is not None:
+        return WeightFiles((single,))
+    index = file(INDEX)
+    if index is None:
+        return None
+    shards = []
+    for name in shard_names(index):
+        shard = file(name)
+        if shard is None:
+            raise CheckpointFormatError(
+                f"{index} names the shard {name}, which is missing: fetch or export it again"
+            )
+        shards.append(shard)
+    return WeightFiles(tuple(shards), index)
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index names, sorted.
+
+    Raises:
+        CheckpointFormatError: It is not a JSON object with a ``weight_map`` of names, says of one
+            tensor twice where it is, or names something else than a safetensors file beside it.
+    """
+    try:
+        fields = json.loads(read_text(index), object_pairs_hook=_unique)
+        weight_map = fields["weight_map"]
+        names = sorted(set(weight_map.values()))
+        if not names:
+            raise ValueError("its weight_map is empty")
+        for name in names:
+            _check_shard_name(name)
+    except (KeyError, TypeError, AttributeError):
+        raise CheckpointFormatError(
+            f"{index} has no weight_map from tensors to files: it is not an index of shards"
+        ) from None
+    except RecursionError:
+        raise CheckpointFormatError(f"{index} is nested too deep to be an index") from None
+    except ValueError as error:
+        raise CheckpointFormatError(f"{index} is not a sound index: {error}") from None
+    return names
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for key, value in pairs:
+        if key in fields:
+            raise ValueError(f"{key!r} is in it twice, as {fields[key]!r} and as {value!r}")
+        fields[key] = value
+    return fields
+
+
+def _check_shard_name(name: str) -> None:
+    plain = PurePosixPath(name).name == name and PureWindowsPath(name).name == name
+    if not (plain and name.isprintable() and name.endswith(".safetensors")):
+        raise ValueError(
+            f"shard {name!r} is not the plain name of a safetensors file beside the index"
+        )
+
+
+def check_inside(name: str, where: str) -> None:
+    """Make sure that the name of a file, which another file may have given, stays inside.
+
+    Raises:
+        CheckpointFormatError: It is absolute, has ``..`` in it or is not a name at all.
+    """
+    if not _is_inside(name):
+        raise CheckpointFormatError(f"{name!r} is not the name of a file inside {where}")
+
+
+def _is_inside(name: str) -> bool:
+    parts = name.removesuffix("/").split("/")
+    return (
+        name.isprintable()
+        and "\\" not in name
+        and not PureWindowsPath(name).drive
+        and all(part not in {"", ".", ".."} for part in parts)
+    )
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of a checkpoint.
+
+    Raises:
+        CheckpointFormatError: It is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise CheckpointFormatError(f"{path} is not text in UTF-8") from None
+
+
+def pickle_only(name: str, revision: str | None = None) -> PickleOnlyError:
+    """The error for a checkpoint without any safetensors file.
+
+    Args:
+        name: The repository or directory, as the command takes it.
+        revision: Of the repository, if it is not the default.
+    """
+    words = ["fdl", "flodl-hf", "convert", name, *(["--revision", revision] if revision else [])]
+    return PickleOnlyError(
+        f"{name} has its weights only as a pickle, which could run any code and is never loaded "
+        f"here. Convert it once:\n    {shlex.join(words)}"
+    )
