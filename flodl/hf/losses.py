@@ -1,0 +1,295 @@
+"""What the heads minimise: the losses their published checkpoints were trained with.
+
+All are means, computed in float32 at least, and stay finite where nothing counts: a batch whose
+labels are all ignored gives zero with gradients of zero, where a plain mean gives NaN.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from flodl.hf.encoded import EncodedBatch
+    from flodl.hf.predict.head import EncoderHead
+
+IGNORED = -100
+"""The label of positions that do not count."""
+
+PROBLEM_TYPES = (
+    "regression",
+    "single_label_classification",
+    "multi_label_classification",
+    "soft",
+)
+"""What :func:`sequence_classification_loss` can be asked for."""
+
+
+def sequence_classification_loss(
+    logits: Tensor, labels: Tensor, problem_type: str | None = None
+) -> Tensor:
+    """Loss of one answer per text.
+
+    Args:
+        logits: ``[B, N]``.
+        labels: ``[B]`` or ``[B, 1]`` numbers of labels for single-label classification, where -100
+            does not count; otherwise ``[B, N]``: targets of a regression (``[B]`` will do for one
+            label), zeros and ones, or probabilities.
+        problem_type: ``"regression"`` (squared error), ``"single_label_classification"`` (cross
+            entropy), ``"multi_label_classification"`` (binary cross entropy) or ``"soft"`` (cross
+            entropy with probabilities). None: regression for one label, single-label for labels of
+            integers, else multi-label.
+
+    Returns:
+        The mean, 0-d.
+
+    Raises:
+        ValueError: A shape or a dtype that does not fit, or an unknown problem type; says what is
+            expected.
+    """
+    _check_rank("logits", logits, "[B, N]")
+    kind = _problem_type(logits, labels) if problem_type is None else problem_type
+    if kind not in PROBLEM_TYPES:
+        raise ValueError(f"problem_type {kind!r} is none of {', '.join(PROBLEM_TYPES)}")
+    logits = _at_least_float32(logits)
+    if kind == "single_label_classification":
+        numbers = _one_per_row(logits, labels, kind)
+        _warn_if_none_counts(numbers != IGNORED)
+        return _mean_of_counted(logits, numbers, IGNORED)
+    labels = labels.to(logits.device)
+    if kind == "regression" and logits.shape[1] == 1:
+        return F.mse_loss(logits[:, 0], _one_per_row(logits, labels, kind).to(logits.dtype))
+    _check_same_shape(logits, labels, kind)
+    targets = labels.to(logits.dtype)
+    if kind == "regression":
+        return F.mse_loss(logits, targets)
+    if kind == "multi_label_classification":
+        return F.binary_cross_entropy_with_logits(logits, targets)
+    return F.cross_entropy(logits, targets)
+
+
+def deberta_sequence_classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of DeBERTa classifiers whose configuration names no problem type.
+
+    One label: squared error. Labels ``[B]``: cross entropy over the rows whose label is not
+    negative, zero if there is none. Labels ``[B, N]``: cross entropy with probabilities, where
+    other families take binary cross entropy.
+
+    Args:
+        logits: ``[B, N]``.
+        labels: ``[B]`` or ``[B, N]``; for one label they are floating-point targets.
+
+    Returns:
+        The mean, 0-d.
+
+    Raises:
+        ValueError: A shape that does not fit, or integers as targets of a regression: for these
+            the published implementation fails too. Says what is expected.
+    """
+    _check_rank("logits", logits, "[B, N]")
+    logits = _at_least_float32(logits)
+    labels = labels.to(logits.device)
+    if logits.shape[1] == 1:
+        if not labels.is_floating_point():
+            raise ValueError(
+                f"a DeBERTa model with one label is a regression: labels must be floating-point, "
+                f"got {labels.dtype}"
+            )
+        targets = _one_per_row(logits, labels, "regression")
+        return F.mse_loss(logits[:, 0], targets.to(logits.dtype))
+    if labels.ndim == 1:
+        numbers = _one_per_row(logits, labels, "single_label_classification").long()
+        return _mean_of_counted(logits, numbers.clamp(min=-1), -1)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        raise ValueError(
+            "labels [B, 1] have no meaning for a DeBERTa model without problem_type: give [B] "
+            'numbers of labels, or set problem_type="single_label_classification"'
+        )
+    _check_same_shape(logits, labels, "soft")
+    return F.cross_entropy(logits, labels.to(logits.dtype))
+
+
+def token_classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of one label per token.
+
+    Args:
+        logits: ``[B, S, N]``.
+        labels: ``[B, S]`` numbers of labels; -100 does not count.
+
+    Returns:
+        The mean over the positions that count, 0-d; zero, with a warning if the labels are in host
+        memory, where none does. (To look at labels on a GPU would keep the program waiting.)
+
+    Raises:
+        ValueError: A shape or a dtype that does not fit; says what is expected.
+    """
+    _check_rank("logits", logits, "[B, S, N]")
+    return _per_position(logits, labels)
+
+
+def masked_lm_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of the tokens that were masked.
+
+    Args:
+        logits: ``[B, S, V]``.
+        labels: ``[B, S]`` ids of the tokens; -100 does not count.
+
+    Returns:
+        As for :func:`token_classification_loss`.
+
+    Raises:
+        ValueError: A shape or a dtype that does not fit; says what is expected.
+    """
+    _check_rank("logits", logits, "[B, S, V]")
+    return _per_position(logits, labels)
+
+
+def question_answering_loss(
+    logits: Tensor, start_positions: Tensor, end_positions: Tensor
+) -> Tensor:
+    """Mean of the cross entropies of where an answer starts and where it ends.
+
+    Args:
+        logits: ``[B, S, 2]``, start and end.
+        start_positions: First token of each answer, ``[B]`` or ``[B, 1]``. Negative ones count as
+            0, the place for questions without an answer; those of S or more do not count.
+        end_positions: Last token of each answer, likewise.
+
+    Returns:
+        The mean, 0-d; zero, with a warning if the positions are in host memory, where none counts.
+
+    Raises:
+        ValueError: A shape or a dtype that does not fit; says what is expected.
+    """
+    _check_rank("logits", logits, "[B, S, 2]")
+    if logits.shape[2] != 2:
+        raise ValueError(f"logits must be [B, S, 2], got {list(logits.shape)}")
+    logits = _at_least_float32(logits)
+    length = logits.shape[1]
+    starts = _one_per_row(logits, start_positions, "start_positions").clamp(0, length)
+    ends = _one_per_row(logits, end_positions, "end_positions").clamp(0, length)
+    _warn_if_none_counts(starts != length, ends != length)
+    start_loss = _mean_of_counted(logits[..., 0], starts, length)
+    return (start_loss + _mean_of_counted(logits[..., 1], ends, length)) / 2
+
+
+class SequenceLosses:
+    """The loss of a head that gives one answer per text."""
+
+    def compute_loss(
+        self: EncoderHead, enc: EncodedBatch, labels: Tensor, problem_type: str | None = None
+    ) -> Tensor:
+        """Run the model and compare with the labels.
+
+        Args:
+            enc: Encoded texts.
+            labels: See :func:`sequence_classification_loss`.
+            problem_type: Over that of the configuration; see there too. Decided in every call,
+                and never written to the configuration.
+
+        Returns:
+            The loss, 0-d.
+
+        Raises:
+            ValueError: Labels of a shape or a dtype that does not fit.
+        """
+        logits = self.forward_encoded(enc)
+        kind = self.config.problem_type if problem_type is None else problem_type
+        if kind is None and self.config.model_type == "deberta-v2":
+            return deberta_sequence_classification_loss(logits, labels)
+        return sequence_classification_loss(logits, labels, kind)
+
+
+class TokenLosses:
+    """The loss of a head that gives one label per token."""
+
+    def compute_loss(self: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
+        """Run the model and compare with the labels; see :func:`token_classification_loss`."""
+        return token_classification_loss(self.forward_encoded(enc), labels)
+
+
+class MaskedLMLosses:
+    """The loss of a head that predicts masked tokens."""
+
+    def compute_loss(self: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
+        """Run the model and compare with the masked tokens; see :func:`masked_lm_loss`."""
+        return masked_lm_loss(self.forward_encoded(enc), labels)
+
+
+class QuestionAnsweringLosses:
+    """The loss of a head that finds answers in a text."""
+
+    def compute_loss(
+        self: EncoderHead, enc: EncodedBatch, start_positions: Tensor, end_positions: Tensor
+    ) -> Tensor:
+        """Run the model and compare with the answers; see :func:`question_answering_loss`."""
+        return question_answering_loss(self.forward_encoded(enc), start_positions, end_positions)
+
+
+def _problem_type(logits: Tensor, labels: Tensor) -> str:
+    if logits.shape[1] == 1:
+        return "regression"
+    whole = not (labels.is_floating_point() or labels.dtype == torch.bool)
+    return "single_label_classification" if whole else "multi_label_classification"
+
+
+def _per_position(logits: Tensor, labels: Tensor) -> Tensor:
+    if labels.shape != logits.shape[:2]:
+        raise ValueError(
+            f"labels must be [B, S] = {list(logits.shape[:2])}, got {list(labels.shape)}"
+        )
+    _warn_if_none_counts(labels != IGNORED)
+    return _mean_of_counted(_at_least_float32(logits).flatten(0, 1), labels.flatten(), IGNORED)
+
+
+def _warn_if_none_counts(*counted: Tensor) -> None:
+    """Warn if one of the tensors is false everywhere; what lies on a GPU is not looked at."""
+    for flags in counted:
+        if flags.device.type == "cpu" and not torch.compiler.is_compiling() and not flags.any():
+            warnings.warn(
+                "no label of this batch counts, all are ignored: its loss is 0 and nothing is "
+                "learned from it",
+                stacklevel=4,
+            )
+            return
+
+
+def _mean_of_counted(logits: Tensor, labels: Tensor, ignored: int) -> Tensor:
+    if labels.is_floating_point():
+        # Numbers of labels cut to integers would be others, and nobody would see it.
+        raise ValueError(f"labels that are numbers must be integers, got {labels.dtype}")
+    labels = labels.to(logits.device, torch.int64)
+    total = F.cross_entropy(logits, labels, ignore_index=ignored, reduction="sum")
+    return total / (labels != ignored).sum().clamp(min=1)
+
+
+def _at_least_float32(logits: Tensor) -> Tensor:
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def _one_per_row(logits: Tensor, labels: Tensor, what: str) -> Tensor:
+    rows = logits.shape[0]
+    if tuple(labels.shape) not in {(rows,), (rows, 1)}:
+        raise ValueError(
+            f"{what} takes one label per row, [B] = [{rows}], got {list(labels.shape)}"
+            if what in PROBLEM_TYPES
+            else f"{what} must be [B] = [{rows}], got {list(labels.shape)}"
+        )
+    return labels.reshape(rows)
+
+
+def _check_same_shape(logits: Tensor, labels: Tensor, kind: str) -> None:
+    if labels.shape != logits.shape:
+        raise ValueError(
+            f"{kind} takes labels of the shape of the logits, [B, N] = {list(logits.shape)}, "
+            f"got {list(labels.shape)}"
+        )
+
+
+def _check_rank(name: str, tensor: Tensor, shape: str) -> None:
+    if tensor.ndim != shape.count(",") + 1:
+        raise ValueError(f"{name} must be {shape}, got {list(tensor.shape)}")

@@ -1,0 +1,1 @@
+"""What heads predict from texts: labels, entities, answers, masked tokens."""

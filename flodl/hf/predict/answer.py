@@ -1,0 +1,382 @@
+"""Answers that stand in a text: extractive question answering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack, overload
+
+from torch import Tensor
+
+from flodl.hf.predict.batching import Batching, encoded_batches, running
+from flodl.hf.predict.spans import Spans, answer_positions, best_spans, whole_words
+from flodl.hf.predict.text import TextEncoding, listed, listed_pairs, need_tokenizer
+from flodl.hf.text.inputs import check_options
+
+if TYPE_CHECKING:
+    from flodl.hf.encoded import EncodedBatch
+    from flodl.hf.predict.head import EncoderHead
+    from flodl.hf.tokenizer import HfTokenizer
+
+_WINDOW = 384
+_OVERLAP = 128
+
+
+class Answer(NamedTuple):
+    """A stretch of a context that answers the question.
+
+    Attributes:
+        text: The stretch; empty for "there is no answer".
+        start: Its first token, counted in its row (a long context is read in several windows,
+            each a row).
+        end: Its last token.
+        score: Probability of the start times that of the end; of equal texts the sum.
+        start_char: Its first character in the context.
+        end_char: The character after its last one.
+    """
+
+    text: str
+    start: int
+    end: int
+    score: float
+    start_char: int
+    end_char: int
+
+
+class SearchOptions(TypedDict, total=False):
+    """What counts as an answer; every entry may be left out.
+
+    Attributes:
+        handle_impossible_answer: Whether "there is no answer", an empty text, is one (default
+            False). It scores as it does in the window where it scores least.
+        max_answer_len: Most tokens of an answer (15).
+        align_to_words: Widen answers to whole words (True).
+    """
+
+    handle_impossible_answer: bool
+    max_answer_len: int
+    align_to_words: bool
+
+
+class AnswerOptions(SearchOptions, total=False):
+    """What counts as an answer and how contexts are read; every entry may be left out.
+
+    Attributes:
+        max_seq_len: Tokens of a window, question included; None (default) for 384, or what the
+            model takes if that is less.
+        doc_stride: Tokens by which windows overlap; None (default) for 128, or half a window if
+            that is less.
+    """
+
+    max_seq_len: int | None
+    doc_stride: int | None
+
+
+class QuestionAnswering:
+    """Prediction of a head that finds answers in a text."""
+
+    @overload
+    def answer(
+        self: EncoderHead,
+        question: str,
+        context: str,
+        *,
+        top_k: Literal[1] = 1,
+        **options: Unpack[AnswerOptions],
+    ) -> Answer: ...
+
+    @overload
+    def answer(
+        self: EncoderHead,
+        question: str,
+        context: str,
+        *,
+        top_k: int,
+        **options: Unpack[AnswerOptions],
+    ) -> Answer | list[Answer]: ...
+
+    def answer(
+        self: EncoderHead,
+        question: str,
+        context: str,
+        *,
+        top_k: int = 1,
+        **options: Unpack[AnswerOptions],
+    ) -> Answer | list[Answer]:
+        """Answer one question; see :meth:`answer_batch`.
+
+        Returns:
+            The best answer; for ``top_k`` above 1 a list of them.
+        """
+        check_options(options, AnswerOptions, "answer")
+        search = _Search.of(top_k, options)
+        encoding = _encoding(need_tokenizer(self, "answer"), options)
+        pairs = listed_pairs([(question, context)], "answer")
+        return search.shown(_answers(self, pairs, encoding, search, Batching()))[0]
+
+    @overload
+    def answer_batch(
+        self: EncoderHead,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        top_k: Literal[1] = 1,
+        batch_size: int | None = 32,
+        max_tokens: int | None = None,
+        bucket: bool = True,
+        **options: Unpack[AnswerOptions],
+    ) -> list[Answer]: ...
+
+    @overload
+    def answer_batch(
+        self: EncoderHead,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        top_k: int,
+        batch_size: int | None = 32,
+        max_tokens: int | None = None,
+        bucket: bool = True,
+        **options: Unpack[AnswerOptions],
+    ) -> list[Answer] | list[list[Answer]]: ...
+
+    def answer_batch(
+        self: EncoderHead,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        top_k: int = 1,
+        batch_size: int | None = 32,
+        max_tokens: int | None = None,
+        bucket: bool = True,
+        **options: Unpack[AnswerOptions],
+    ) -> list[Answer] | list[list[Answer]]:
+        """Answer questions, each from its own context.
+
+        A context that does not fit is read in windows that overlap. Answers of equal text, upper
+        and lower case aside, are one answer, and their scores add up.
+
+        Args:
+            pairs: Question and context.
+            top_k: Answers wanted for each; there may be fewer.
+            batch_size: See :class:`Batching`; a window counts as one.
+            max_tokens: See :class:`Batching`.
+            bucket: See :class:`Batching`.
+            **options: See :class:`AnswerOptions`.
+
+        Returns:
+            For each pair, in their order, its answer; for ``top_k`` above 1 a list, best first.
+
+        Raises:
+            TokenizerMissingError: The model has no tokenizer.
+            ValueError: A context without a token, a question that leaves no room for its context,
+                or an argument that makes no sense.
+            TypeError: An entry that is not two texts, or an unknown option.
+        """
+        check_options(options, AnswerOptions, "answer_batch")
+        search = _Search.of(top_k, options)
+        encoding = _encoding(need_tokenizer(self, "answer_batch"), options)
+        pairs = listed_pairs(pairs, "answer_batch")
+        batching = Batching(batch_size, max_tokens, bucket)
+        return search.shown(_answers(self, pairs, encoding, search, batching))
+
+    @overload
+    def extract(
+        self: EncoderHead,
+        enc: EncodedBatch,
+        contexts: Sequence[str] | None = None,
+        *,
+        top_k: Literal[1] = 1,
+        **options: Unpack[SearchOptions],
+    ) -> list[Answer]: ...
+
+    @overload
+    def extract(
+        self: EncoderHead,
+        enc: EncodedBatch,
+        contexts: Sequence[str] | None = None,
+        *,
+        top_k: int,
+        **options: Unpack[SearchOptions],
+    ) -> list[Answer] | list[list[Answer]]: ...
+
+    def extract(
+        self: EncoderHead,
+        enc: EncodedBatch,
+        contexts: Sequence[str] | None = None,
+        *,
+        top_k: int = 1,
+        **options: Unpack[SearchOptions],
+    ) -> list[Answer] | list[list[Answer]]:
+        """Find answers in pairs that are encoded already, all in one batch.
+
+        Args:
+            enc: Pairs of question and context; rows with the same ``sample_index`` are windows of
+                one pair.
+            contexts: The context of each pair, of which the answers then are slices. None: their
+                texts are put together from tokens, which may differ from what was written.
+            top_k: As for :meth:`answer_batch`.
+            **options: See :class:`SearchOptions`.
+
+        Returns:
+            As for :meth:`answer_batch`.
+
+        Raises:
+            TokenizerMissingError: There are no ``contexts``, and no tokenizer either.
+            ValueError: A row without a token of a second text, a wrong number of contexts, or an
+                argument that makes no sense.
+            TypeError: ``contexts`` is a single string, or an unknown option.
+        """
+        check_options(options, SearchOptions, "extract")
+        contexts = None if contexts is None else listed(contexts, "extract")
+        search = _Search.of(top_k, options)
+        numbers = {
+            number: pair for pair, number in enumerate(dict.fromkeys(enc.sample_index.tolist()))
+        }
+        pairs = [numbers[number] for number in enc.sample_index.tolist()]
+        if contexts is not None and len(contexts) != len(numbers):
+            raise ValueError(f"{len(contexts)} contexts were given for {len(numbers)} pairs")
+        spelled = _from_tokens(self, enc) if contexts is None else _from_texts(pairs, contexts)
+        with running(self.graph) as device:
+            windows = search.windows(enc, self.forward_encoded(enc.to(device)), pairs, spelled)
+        of_pair: list[list[_Window]] = [[] for _ in numbers]
+        for pair, window in zip(pairs, windows, strict=True):
+            of_pair[pair].append(window)
+        return search.shown([search.merged(found) for found in of_pair])
+
+
+_Spelling: TypeAlias = Callable[[int, Answer], str]
+"""The text of an answer found in a row of a batch."""
+
+
+class _Window(NamedTuple):
+    """What one row says."""
+
+    answers: list[Answer]
+    null_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A request, and the search for it; the attributes are those of :class:`AnswerOptions`."""
+
+    top_k: int
+    max_answer_len: int
+    handle_impossible_answer: bool
+    align_to_words: bool
+
+    def __post_init__(self) -> None:
+        for name, value in (("top_k", self.top_k), ("max_answer_len", self.max_answer_len)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    @classmethod
+    def of(cls, top_k: int, options: SearchOptions) -> Self:
+        """The request of a call."""
+        return cls(
+            top_k,
+            options.get("max_answer_len", 15),
+            options.get("handle_impossible_answer", False),
+            options.get("align_to_words", True),
+        )
+
+    def windows(
+        self, enc: EncodedBatch, logits: Tensor, pairs: Sequence[int], spelled: _Spelling
+    ) -> list[_Window]:
+        """The best answers of each row.
+
+        Args:
+            enc: The rows.
+            logits: Start and end, ``[B, S, 2]``.
+            pairs: The number of the pair each row is of.
+            spelled: Gives the text of an answer.
+
+        Raises:
+            ValueError: A row has no context.
+        """
+        context, null = answer_positions(enc)
+        for pair, has_context in zip(pairs, context.any(dim=1).tolist(), strict=True):
+            if not has_context:
+                raise ValueError(f"pair {pair} has no token of a context to find an answer in")
+        # Some spans become equal when they are widened to words.
+        count = self.top_k * 2 + 10 if self.align_to_words else self.top_k
+        device = logits.device
+        found = best_spans(logits, context.to(device), null.to(device), count, self.max_answer_len)
+        spans = Spans(*(tensor.to(enc.device) for tensor in found))
+        if self.align_to_words:
+            spans = whole_words(enc, spans)
+        first, beyond = enc.offsets.unbind(dim=-1)
+        columns = zip(
+            spans.starts.tolist(),
+            spans.ends.tolist(),
+            spans.scores.tolist(),
+            first.gather(1, spans.starts).tolist(),
+            beyond.gather(1, spans.ends).tolist(),
+            strict=True,
+        )
+        windows = []
+        for row, (fields, null_score) in enumerate(
+            zip(columns, spans.null_scores.tolist(), strict=True)
+        ):
+            answers = [Answer("", *answer) for answer in zip(*fields, strict=True)]
+            real = [answer for answer in answers if answer.score >= 0]
+            texts = [answer._replace(text=spelled(row, answer)) for answer in real]
+            windows.append(_Window(texts, null_score))
+        return windows
+
+    def merged(self, windows: Sequence[_Window]) -> list[Answer]:
+        """The best answers of all windows of one pair."""
+        answers: dict[str, Answer] = {}
+        for window in windows:
+            for answer in window.answers:
+                key = answer.text.lower()
+                known = answers.get(key)
+                score = answer.score + (known.score if known else 0.0)
+                answers[key] = (known or answer)._replace(score=score)
+        ranked = list(answers.values())
+        if self.handle_impossible_answer:
+            least = min(window.null_score for window in windows)
+            ranked.append(Answer("", 0, 0, least, 0, 0))
+        return sorted(ranked, key=lambda answer: -answer.score)[: self.top_k]
+
+    def shown(self, answers: list[list[Answer]]) -> list[Answer] | list[list[Answer]]:
+        """One answer per pair where one was asked for."""
+        return [found[0] for found in answers] if self.top_k == 1 else answers
+
+
+def _answers(
+    head: EncoderHead,
+    pairs: Sequence[tuple[str, str]],
+    encoding: TextEncoding,
+    search: _Search,
+    batching: Batching,
+) -> list[list[Answer]]:
+    contexts = [context for _, context in pairs]
+    # By row and not by arrival: of equal answers the one of the first window stays.
+    windows: list[dict[int, _Window]] = [{} for _ in pairs]
+    with running(head.graph, len(pairs)) as device:
+        for inputs, rows, batch in encoded_batches(pairs, encoding, batching.on(device)):
+            logits = head.forward_encoded(batch.to(device))
+            spelled = _from_texts(inputs, contexts)
+            for pair, row, window in zip(
+                inputs, rows, search.windows(batch, logits, inputs, spelled), strict=True
+            ):
+                windows[pair][row] = window
+    return [search.merged([found[row] for row in sorted(found)]) for found in windows]
+
+
+def _encoding(tokenizer: HfTokenizer, options: AnswerOptions) -> TextEncoding:
+    length = options.get("max_seq_len")
+    if length is None:
+        length = min(_WINDOW, tokenizer.limit or _WINDOW)
+    overlap = options.get("doc_stride")
+    if overlap is None:
+        overlap = min(_OVERLAP, length // 2)
+    return TextEncoding(tokenizer, "only_second", length, overlap)
+
+
+def _from_texts(pairs: Sequence[int], contexts: Sequence[str]) -> _Spelling:
+    return lambda row, answer: contexts[pairs[row]][answer.start_char : answer.end_char]
+
+
+def _from_tokens(head: EncoderHead, enc: EncodedBatch) -> _Spelling:
+    tokenizer = need_tokenizer(head, "extract without contexts")
+    ids = enc.input_ids.tolist()
+    return lambda row, answer: tokenizer.inner.decode(ids[row][answer.start : answer.end + 1])

@@ -1,0 +1,142 @@
+"""One answer per text: sentiment, topic, entailment, a score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from flodl.hf.predict.batching import Batching, encoded_batches, running
+from flodl.hf.predict.text import TextEncoding, listed, need_tokenizer
+
+if TYPE_CHECKING:
+    from flodl.hf.encoded import EncodedBatch
+    from flodl.hf.predict.head import EncoderHead
+    from flodl.hf.tokenizer import TruncationChoice
+
+Scoring: TypeAlias = Literal["softmax", "sigmoid", "none"]
+"""What turns logits into scores."""
+
+_SCORINGS = ("softmax", "sigmoid", "none")
+
+
+class LabelScore(NamedTuple):
+    """One label and how much of it there is.
+
+    Attributes:
+        label: Its name.
+        score: A probability; for a regression the value itself.
+    """
+
+    label: str
+    score: float
+
+
+class SequencePrediction:
+    """Prediction of a head that gives one answer per text."""
+
+    def predict(
+        self: EncoderHead,
+        texts: Sequence[str] | Sequence[tuple[str, str]],
+        *,
+        top_k: int | None = None,
+        function_to_apply: Scoring | None = None,
+        truncation: TruncationChoice = False,
+        max_length: int | None = None,
+        batch_size: int | None = 32,
+        max_tokens: int | None = None,
+        bucket: bool = True,
+    ) -> list[list[LabelScore]]:
+        """Score every label for every text.
+
+        Args:
+            texts: Texts, or pairs of texts.
+            top_k: Only so many labels of each text; None for all.
+            function_to_apply: Over logits: softmax, sigmoid or nothing. None: sigmoid for
+                multi-label models and for a single label, nothing for a regression, else softmax.
+            truncation: Whether texts that are too long are cut, and how: see
+                :meth:`HfTokenizer.encode`. Otherwise they are an error.
+            max_length: Tokens to cut to; None for what the model takes.
+            batch_size: See :class:`Batching`.
+            max_tokens: See :class:`Batching`.
+            bucket: See :class:`Batching`.
+
+        Returns:
+            For each text, in their order, the labels from the highest score down; equal scores in
+            the order of the labels.
+
+        Raises:
+            TokenizerMissingError: The model has no tokenizer.
+            ValueError: A text is too long, or an argument makes no sense.
+            TypeError: ``texts`` is a single string.
+        """
+        inputs: list[str | tuple[str, str]] = listed(texts, "predict")
+        scoring = _scoring(self, function_to_apply)
+        encoding = TextEncoding(need_tokenizer(self, "predict"), truncation, max_length)
+        batching = Batching(batch_size, max_tokens, bucket)
+        results: list[list[LabelScore]] = [[] for _ in inputs]
+        with running(self.graph, len(inputs)) as device:
+            for rows, _, batch in encoded_batches(inputs, encoding, batching.on(device)):
+                scores = _scores(self.forward_encoded(batch.to(device)), scoring)
+                ranked = _ranked(scores, self.labels, top_k)
+                for row, result in zip(rows, ranked, strict=True):
+                    results[row] = result
+        return results
+
+    def classify(
+        self: EncoderHead,
+        enc: EncodedBatch,
+        *,
+        top_k: int | None = None,
+        function_to_apply: Scoring | None = None,
+    ) -> list[list[LabelScore]]:
+        """Score every label for texts that are encoded already, all in one batch.
+
+        Args:
+            enc: Encoded texts.
+            top_k: As for :meth:`predict`.
+            function_to_apply: As for :meth:`predict`.
+
+        Returns:
+            As for :meth:`predict`.
+
+        Raises:
+            ValueError: An argument makes no sense.
+        """
+        scoring = _scoring(self, function_to_apply)
+        with running(self.graph) as device:
+            scores = _scores(self.forward_encoded(enc.to(device)), scoring)
+            return _ranked(scores, self.labels, top_k)
+
+
+def _scoring(head: EncoderHead, given: Scoring | None) -> Scoring:
+    if given is not None:
+        if given not in _SCORINGS:
+            raise ValueError(f"function_to_apply {given!r} is none of {', '.join(_SCORINGS)}")
+        return given
+    problem = head.config.problem_type
+    if problem == "regression":
+        return "none"
+    many = problem == "multi_label_classification" or len(head.labels) == 1
+    return "sigmoid" if many else "softmax"
+
+
+def _scores(logits: Tensor, scoring: Scoring) -> Tensor:
+    logits = logits.float()
+    if scoring == "softmax":
+        return logits.softmax(dim=-1)
+    return logits.sigmoid() if scoring == "sigmoid" else logits
+
+
+def _ranked(scores: Tensor, labels: Sequence[str], top_k: int | None) -> list[list[LabelScore]]:
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be at least 1, got {top_k}")
+    ordered = torch.sort(scores, dim=-1, descending=True, stable=True)
+    values = ordered.values[:, :top_k].tolist()
+    indices = ordered.indices[:, :top_k].tolist()
+    return [
+        [LabelScore(labels[index], value) for index, value in zip(*row, strict=True)]
+        for row in zip(indices, values, strict=True)
+    ]

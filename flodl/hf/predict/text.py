@@ -1,0 +1,146 @@
+"""How the predictions turn texts into batches for the model at hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from flodl.hf.dependencies import need
+from flodl.hf.errors import TokenizerMissingError
+from flodl.hf.text.inputs import checked_pairs
+
+if TYPE_CHECKING:
+    from flodl.hf.encoded import EncodedBatch
+    from flodl.hf.predict.head import EncoderHead
+    from flodl.hf.tokenizer import EncodeOptions, HfTokenizer, TruncationChoice
+
+Input = TypeVar("Input")
+
+_NUMBERED = re.compile(r"(text|pair) (\d+)")
+
+
+class TextEncoding:
+    """Encodes texts, or pairs of texts, for one model.
+
+    Args:
+        tokenizer: Its tokenizer.
+        truncation: Whether rows that are too long are cut; see :meth:`HfTokenizer.encode`.
+        max_length: Tokens a row may have; None for what the model takes.
+        stride: Make windows that overlap by so many tokens of what is too long; None cuts it off.
+    """
+
+    def __init__(
+        self,
+        tokenizer: HfTokenizer,
+        truncation: TruncationChoice = False,
+        max_length: int | None = None,
+        stride: int | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._truncation: TruncationChoice = truncation
+        self._max_length = max_length
+        self._stride = stride
+
+    def __call__(self, texts: Sequence[str | tuple[str, str]], first: int = 0) -> EncodedBatch:
+        """Encode texts, or pairs.
+
+        Args:
+            texts: All texts, or all pairs.
+            first: How many inputs came before the first of them.
+
+        Raises:
+            ValueError: One is too long, or none has any tokens; the message numbers it among all
+                inputs.
+        """
+        try:
+            return self._encoded(texts)
+        except (ValueError, TypeError) as error:
+            # The tokenizer numbers what it was given, which is a part of the whole.
+            if named := _NUMBERED.match(str(error)):
+                row, rest = first + int(named[2]), str(error)[named.end() :]
+                error.args = (f"{named[1]} {row}{rest}",)
+            raise
+
+    def _encoded(self, texts: Sequence[str | tuple[str, str]]) -> EncodedBatch:
+        options: EncodeOptions = {
+            "truncation": self._truncation,
+            "max_length": self._max_length,
+            "stride": self._stride,
+        }
+        single = [text for text in texts if isinstance(text, str)]
+        pairs = [text for text in texts if not isinstance(text, str)]
+        if single and pairs:
+            raise TypeError(
+                "the inputs are texts and pairs of texts mixed: give one kind at a time"
+            )
+        if pairs:
+            enc = self.tokenizer.encode_pairs(pairs, **options)
+        else:
+            enc = self.tokenizer.encode(single, **options)
+        if not enc.input_ids.shape[1]:
+            what = "pair" if pairs else "text"
+            raise ValueError(
+                f"{what} 0 has no tokens, for it is empty and this tokenizer adds none of its own"
+            )
+        return enc
+
+
+def need_tokenizer(head: EncoderHead, method: str) -> HfTokenizer:
+    """The tokenizer of a model, with the limits of that model.
+
+    Args:
+        head: The model.
+        method: Who asks, for the message.
+
+    Raises:
+        MissingDependencyError: It has none, and the package that would read one is not installed.
+        TokenizerMissingError: It has none.
+    """
+    if head.tokenizer is None:
+        need("tokenizers")
+        raise TokenizerMissingError(
+            f"{method}() needs a tokenizer, and this model was loaded without one: attach one by "
+            "with_tokenizer(HfTokenizer.from_pretrained(...))"
+        )
+    return head.tokenizer.for_config(head.config)
+
+
+def listed(inputs: Iterable[Input], method: str) -> list[Input]:
+    """Inputs as a list, to be gone through more than once.
+
+    Args:
+        inputs: Any iterable of texts or pairs.
+        method: Who takes them, for the message.
+
+    Raises:
+        TypeError: It is a single string, whose letters would be taken for texts, or no list.
+    """
+    if isinstance(inputs, str | bytes):
+        raise TypeError(f"{method}() takes a list of texts, got one string: write [text]")
+    if not isinstance(inputs, Iterable) or isinstance(inputs, Mapping):
+        raise TypeError(f"{method}() takes a list of texts, got a {type(inputs).__name__}")
+    return list(inputs)
+
+
+def listed_texts(texts: Iterable[str], method: str) -> list[str]:
+    """Like :func:`listed`, where pairs have no meaning.
+
+    Raises:
+        TypeError: As for :func:`listed`, or an entry is no text.
+    """
+    found = listed(texts, method)
+    for row, text in enumerate(found):
+        if not isinstance(text, str):
+            raise TypeError(f"{method}() takes texts, and input {row} is a {type(text).__name__}")
+    return found
+
+
+def listed_pairs(pairs: Iterable[tuple[str, str]], method: str) -> list[tuple[str, str]]:
+    """Like :func:`listed`, where there are pairs only.
+
+    Raises:
+        TypeError: As for :func:`listed`, or an entry is not two texts.
+    """
+    found = listed(pairs, method)
+    return checked_pairs(found) if found else []

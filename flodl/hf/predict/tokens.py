@@ -1,0 +1,186 @@
+"""One label per token, and entities made of them: names, places, parts of speech."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, overload
+
+from torch import Tensor
+
+from flodl.hf.predict.batching import Batching, encoded_batches, running
+from flodl.hf.predict.entities import AGGREGATIONS, Entity, WordRule, entities_of
+from flodl.hf.predict.text import TextEncoding, listed_texts, need_tokenizer
+
+if TYPE_CHECKING:
+    from flodl.hf.encoded import EncodedBatch
+    from flodl.hf.predict.head import EncoderHead
+    from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
+
+Aggregation: TypeAlias = Literal["simple", "first", "average", "max"]
+"""How pieces of words become entities; see :meth:`TokenPrediction.predict`."""
+
+
+class TokenPrediction(NamedTuple):
+    """What one position of the input was labelled.
+
+    Attributes:
+        token: The piece, as the vocabulary spells it.
+        label: Name of the most likely label.
+        score: Its probability.
+        attends: Whether the model read it; False for padding.
+        start: First character of the text it covers.
+        end: The character after the last one; equal to ``start`` where it covers none.
+        word_id: Number of its word, as the tokenizer divides the text; None where there is none.
+        special: Whether the tokenizer put it there: a special token or padding.
+    """
+
+    token: str
+    label: str
+    score: float
+    attends: bool
+    start: int
+    end: int
+    word_id: int | None
+    special: bool
+
+
+class TokenTagging:
+    """Prediction of a head that gives one label per token."""
+
+    @overload
+    def predict(
+        self: EncoderHead,
+        texts: Sequence[str],
+        *,
+        aggregation: None = None,
+        truncation: TruncationChoice = False,
+        max_length: int | None = None,
+        batch_size: int | None = 32,
+        max_tokens: int | None = None,
+        bucket: bool = True,
+    ) -> list[list[TokenPrediction]]: ...
+
+    @overload
+    def predict(
+        self: EncoderHead,
+        texts: Sequence[str],
+        *,
+        aggregation: Aggregation,
+        truncation: TruncationChoice = False,
+        max_length: int | None = None,
+        batch_size: int | None = 32,
+        max_tokens: int | None = None,
+        bucket: bool = True,
+    ) -> list[list[Entity]]: ...
+
+    def predict(
+        self: EncoderHead,
+        texts: Sequence[str],
+        *,
+        aggregation: Aggregation | None = None,
+        truncation: TruncationChoice = False,
+        max_length: int | None = None,
+        batch_size: int | None = 32,
+        max_tokens: int | None = None,
+        bucket: bool = True,
+    ) -> list[list[TokenPrediction]] | list[list[Entity]]:
+        """Label every token of every text, or find the entities in it.
+
+        With ``"first"``, ``"average"`` or ``"max"`` every word gets one label: that of its first
+        piece, of the mean over its pieces, or of the piece that is surest. ``"simple"`` takes
+        every piece as it is. Neighbours of the same kind then merge, unless the later one begins
+        an entity (``B-``). What is labelled ``O`` is left out. A tokenizer that marks the pieces
+        that continue a word says what a word is; otherwise only spaces part words.
+
+        Args:
+            texts: The texts.
+            aggregation: As above; None for the labels of the tokens themselves.
+            truncation: Whether texts that are too long are cut; otherwise they are an error.
+            max_length: Tokens to cut to; None for what the model takes.
+            batch_size: See :class:`Batching`.
+            max_tokens: See :class:`Batching`.
+            bucket: See :class:`Batching`.
+
+        Returns:
+            For each text, in their order, one prediction per position of its row, special tokens
+            and padding included, or its entities from left to right.
+
+        Raises:
+            TokenizerMissingError: The model has no tokenizer.
+            ValueError: A text is too long, or an argument makes no sense.
+            TypeError: ``texts`` is a single string, or holds something else than texts.
+        """
+        texts = listed_texts(texts, "predict")
+        if aggregation is not None and aggregation not in AGGREGATIONS:
+            raise ValueError(f"aggregation {aggregation!r} is none of {', '.join(AGGREGATIONS)}")
+        tokenizer = need_tokenizer(self, "predict")
+        encoding = TextEncoding(tokenizer, truncation, max_length)
+        words = WordRule.of(tokenizer)
+        tagged: list[list[TokenPrediction]] = [[] for _ in texts]
+        entities: list[list[Entity]] = [[] for _ in texts]
+        with running(self.graph, len(texts)) as device:
+            batching = Batching(batch_size, max_tokens, bucket)
+            for rows, _, batch in encoded_batches(texts, encoding, batching.on(device)):
+                probabilities = self.forward_encoded(batch.to(device)).float().softmax(dim=-1).cpu()
+                if aggregation is None:
+                    found = _tagged(batch, probabilities, self.labels, tokenizer)
+                    for row, predictions in zip(rows, found, strict=True):
+                        tagged[row] = predictions
+                    continue
+                for index, row in enumerate(rows):
+                    pieces = words.pieces(batch, index, texts[row])
+                    chosen = probabilities[index, pieces.columns]
+                    entities[row] = entities_of(
+                        pieces, chosen, self.labels, aggregation, texts[row]
+                    )
+        return tagged if aggregation is None else entities
+
+    def tag(self: EncoderHead, enc: EncodedBatch) -> list[list[TokenPrediction]]:
+        """Label every token of texts that are encoded already, all in one batch.
+
+        Args:
+            enc: Encoded texts.
+
+        Returns:
+            For each row one prediction per position, special tokens and padding included.
+
+        Raises:
+            TokenizerMissingError: The model has no tokenizer to name the tokens.
+        """
+        tokenizer = need_tokenizer(self, "tag")
+        with running(self.graph) as device:
+            probabilities = self.forward_encoded(enc.to(device)).float().softmax(dim=-1)
+            return _tagged(enc, probabilities, self.labels, tokenizer)
+
+
+def _tagged(
+    enc: EncodedBatch, probabilities: Tensor, labels: Sequence[str], tokenizer: HfTokenizer
+) -> list[list[TokenPrediction]]:
+    best = probabilities.max(dim=-1)
+    spelled = tokenizer.inner.id_to_token
+    columns = zip(
+        enc.input_ids.tolist(),
+        best.indices.tolist(),
+        best.values.tolist(),
+        enc.attention_mask.tolist(),
+        enc.offsets.tolist(),
+        enc.word_ids.tolist(),
+        enc.special_mask.tolist(),
+        strict=True,
+    )
+    return [
+        [
+            TokenPrediction(
+                spelled(token) or "",
+                labels[label],
+                score,
+                bool(attends),
+                start,
+                end,
+                None if word < 0 else word,
+                bool(special),
+            )
+            for token, label, score, attends, (start, end), word, special in zip(*row, strict=True)
+        ]
+        for row in columns
+    ]

@@ -1,0 +1,178 @@
+"""How a directory says that texts become vectors: ``modules.json`` and the files it names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from flodl.hf.errors import CheckpointFormatError, ConfigError
+from flodl.hf.source import Checkpoint
+
+Pooling: TypeAlias = Literal["mean", "cls", "max", "pooler"]
+"""What makes one vector of those of all tokens."""
+
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+
+_MODULES = "modules.json"
+_PROMPTS = "config_sentence_transformers.json"
+# Older directories call it after the family of the model.
+_MODEL_FILES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+)
+# Older files have a flag per kind of pooling, newer ones its name.
+_FLAGS: dict[str, Pooling] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceSettings:
+    """From the vectors of tokens to one vector per text.
+
+    Attributes:
+        pooling: ``"mean"`` or ``"max"`` over the tokens, ``"cls"`` (the first one), or
+            ``"pooler"`` (what the model's pooler makes of the first one).
+        normalize: Scale vectors to length 1.
+        truncation: Cut texts that are too long, as such directories expect.
+        max_length: Tokens to cut to; None for what the model or its tokenizer takes.
+        lower_case: Lower-case texts, the prompt included, before they are encoded.
+        prompt: Put before every text.
+        subfolder: Where the model is, relative to the directory; empty for the directory itself.
+    """
+
+    pooling: Pooling = "mean"
+    normalize: bool = False
+    truncation: bool = False
+    max_length: int | None = None
+    lower_case: bool = False
+    prompt: str = ""
+    subfolder: str = ""
+
+
+def sentence_settings(checkpoint: Checkpoint) -> SentenceSettings | None:
+    """Read what a directory of the sentence-transformers layout says.
+
+    Args:
+        checkpoint: The directory or repository.
+
+    Returns:
+        The settings; None where there is no ``modules.json``.
+
+    Raises:
+        CheckpointFormatError: A file is no JSON of the expected form.
+        ConfigError: It asks for something that is not supported; names the file and the entry.
+    """
+    text = checkpoint.text(_MODULES)
+    if text is None:
+        return None
+    where = f"{checkpoint.name}/{_MODULES}"
+    modules = dict(_modules(text, where))
+    if "Transformer" not in modules or "Pooling" not in modules:
+        raise ConfigError(f"{where} needs a Transformer and a Pooling, and has {list(modules)}")
+    subfolder = modules["Transformer"].strip("/")
+    model_file, model = _of_model(checkpoint, subfolder)
+    pooling_file = _inside(modules["Pooling"].strip("/"), "config.json")
+    pooling = _object(checkpoint, pooling_file)
+    prompt = _prompt(_object(checkpoint, _PROMPTS))
+    if prompt and not pooling.get("include_prompt", True):
+        raise ConfigError(
+            f"{checkpoint.name}/{pooling_file}: include_prompt false is not supported with a "
+            f"default prompt ({prompt!r})"
+        )
+    return SentenceSettings(
+        pooling=_pooling(pooling, f"{checkpoint.name}/{pooling_file}"),
+        normalize="Normalize" in modules,
+        truncation=True,
+        max_length=_max_length(model, f"{checkpoint.name}/{model_file}"),
+        lower_case=bool(model.get("do_lower_case", False)),
+        prompt=prompt,
+        subfolder=subfolder,
+    )
+
+
+def _modules(text: str, where: str) -> list[tuple[str, str]]:
+    """Kind and folder of each step, in order."""
+    steps = _parsed(text, where)
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise CheckpointFormatError(f"{where} must hold a list of objects, one per module")
+    found = [
+        (str(step.get("type", "")).rpartition(".")[2], str(step.get("path", ""))) for step in steps
+    ]
+    kinds = [kind for kind, _ in found]
+    order = [kind for kind in ("Transformer", "Pooling", "Normalize") if kind in kinds]
+    if kinds != order:
+        raise ConfigError(
+            f"{where} has the modules {', '.join(kinds)}; only Transformer, Pooling and then "
+            "Normalize are supported"
+        )
+    return found
+
+
+def _pooling(config: dict[str, Any], where: str) -> Pooling:
+    named = config.get("pooling_mode")
+    if named is None:
+        named = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
+        # A file without any flag means what it always meant.
+        named = [_FLAGS.get(key, key) for key in named] or ["mean"]
+    modes = [named] if isinstance(named, str) else named
+    for pooling in POOLINGS[:3]:
+        if modes == [pooling]:
+            return pooling
+    raise ConfigError(
+        f"{where}: pooling {modes!r} is not supported; one of {', '.join(POOLINGS[:3])} is"
+    )
+
+
+def _of_model(checkpoint: Checkpoint, subfolder: str) -> tuple[str, dict[str, Any]]:
+    """The file that says how texts are encoded, and what it says."""
+    names = [_inside(subfolder, name) for name in _MODEL_FILES]
+    for name in names:
+        if config := _object(checkpoint, name):
+            return name, config
+    return names[0], {}
+
+
+def _max_length(config: dict[str, Any], where: str) -> int | None:
+    length = config.get("max_seq_length")
+    if length is None or (type(length) is int and length > 0):
+        return length
+    raise ConfigError(f"{where}: max_seq_length must be a positive number, got {length!r}")
+
+
+def _prompt(config: dict[str, Any]) -> str:
+    name, prompts = config.get("default_prompt_name"), config.get("prompts")
+    if name is None:
+        return ""
+    if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
+        raise ConfigError(f"{_PROMPTS}: default_prompt_name {name!r} is none of its prompts")
+    return str(prompts[name])
+
+
+def _object(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file."""
+    text = checkpoint.text(name)
+    if text is None:
+        return {}
+    where = f"{checkpoint.name}/{name}"
+    value = _parsed(text, where)
+    if not isinstance(value, dict):
+        raise CheckpointFormatError(f"{where} must hold a JSON object")
+    return value
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointFormatError(f"{where} is not JSON: {error}") from None
+
+
+def _inside(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name

@@ -1,0 +1,132 @@
+"""From encoded texts to what a head is trained on: labels of tokens, and hidden tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from flodl.hf.encoded import EncodedBatch
+from flodl.hf.losses import IGNORED
+
+if TYPE_CHECKING:
+    from flodl.hf.tokenizer import HfTokenizer
+
+_USUAL_MASKS = ("[MASK]", "<mask>")
+
+
+def align_labels(
+    word_labels: Sequence[Sequence[int]], enc: EncodedBatch, all_pieces: bool = False
+) -> Tensor:
+    """Turn labels of words into labels of tokens, for ``token_classification_loss``.
+
+    Words are those the tokenizer divided the text into, ``enc.word_ids``. Many tokenizers part
+    words at punctuation too, so a text of the words ``["U.S.", "GDP"]`` may have more of them.
+
+    Args:
+        word_labels: For each input the label of each of its words. Rows that are windows of one
+            input (``enc.sample_index``) share its labels. Of pairs, the first text is labelled.
+        enc: The encoded texts.
+        all_pieces: Whether all pieces of a word have its label, or only the first one.
+
+    Returns:
+        Labels ``[B, S]``, int64; -100, which does not count, for everything that has none.
+
+    Raises:
+        ValueError: An input has no labels, or a text has more words than labels.
+    """
+    samples = enc.sample_index.tolist()
+    if len(word_labels) <= max(samples, default=-1):
+        raise ValueError(
+            f"labels of {len(word_labels)} inputs were given for a batch with a row of input "
+            f"{max(samples)} (from 0)"
+        )
+    words = enc.word_ids.masked_fill(enc.sequence_ids != 0, -1)
+    counts = [len(word_labels[sample]) for sample in samples]
+    for row, (highest, count) in enumerate(zip(words.amax(dim=1).tolist(), counts, strict=True)):
+        if highest >= count:
+            raise ValueError(
+                f"row {row} has a word number {highest} (from 0) and only {count} labels: label "
+                "words as the tokenizer divides the text, which is often at punctuation too"
+            )
+    # The last column stays ignored: word -1 finds it from behind.
+    table = torch.full((len(samples), max(counts, default=0) + 1), IGNORED)
+    for row, sample in enumerate(samples):
+        table[row, : counts[row]] = torch.tensor(word_labels[sample], dtype=torch.int64)
+    labels = table.to(words.device).gather(1, words % table.shape[1])
+    if not all_pieces:
+        labels[:, 1:][words[:, 1:] == words[:, :-1]] = IGNORED
+    return labels
+
+
+def mask_tokens(
+    enc: EncodedBatch,
+    tokenizer: HfTokenizer,
+    p: float = 0.15,
+    generator: torch.Generator | None = None,
+) -> tuple[EncodedBatch, Tensor]:
+    """Hide tokens for a model to find, as BERT was trained (Devlin et al. 2019, section 3.1).
+
+    Each token is chosen with probability ``p``, special tokens and padding never. Of those chosen
+    80 % become the mask token, 10 % a token of the vocabulary drawn at random, and 10 % stay.
+
+    Args:
+        enc: Encoded texts; left as they are.
+        tokenizer: Theirs.
+        p: Probability of each token, 0 … 1.
+        generator: Where the random numbers come from, on the device of ``enc``; None for torch's
+            default.
+
+    Returns:
+        What a model reads of the texts, with tokens hidden (offsets and words are left out); and
+        labels ``[B, S]`` for ``masked_lm_loss``: the ids of the chosen tokens, -100 elsewhere.
+
+    Raises:
+        ValueError: ``p`` is no probability, or the tokenizer has no mask token.
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"p must be a probability, 0 … 1, got {p}")
+    ids, device = enc.input_ids, enc.device
+    mask_id = mask_id_of(tokenizer)
+    framing = torch.tensor(_framing(tokenizer, mask_id), device=device)
+    draws = torch.rand(ids.shape, generator=generator, device=device)
+    chosen = (draws < p) & (enc.special_mask == 0) & ~torch.isin(ids, framing)
+    fate = torch.rand(ids.shape, generator=generator, device=device)
+    vocabulary = tokenizer.inner.get_vocab_size(with_added_tokens=True)
+    others = torch.randint(vocabulary, ids.shape, generator=generator, device=device)
+    hidden = ids.masked_fill(chosen & (fate < 0.8), mask_id)
+    hidden = hidden.where(~(chosen & (fate >= 0.9)), others)
+    masked = EncodedBatch(
+        hidden,
+        enc.attention_mask,
+        enc.token_type_ids,
+        special_mask=enc.special_mask,
+        sample_index=enc.sample_index,
+    )
+    return masked, ids.masked_fill(~chosen, IGNORED)
+
+
+def _framing(tokenizer: HfTokenizer, mask_id: int) -> list[int]:
+    """Ids that are no text; batches made of ids alone do not mark them."""
+    known = (tokenizer.cls_token_id, tokenizer.sep_token_id, mask_id)
+    return [number for number in known if number is not None]
+
+
+def mask_id_of(tokenizer: HfTokenizer) -> int:
+    """The id of the mask token; its usual spellings stand in where the files name none.
+
+    Raises:
+        ValueError: There is no such token.
+    """
+    if tokenizer.mask_token_id is not None:
+        return tokenizer.mask_token_id
+    for token in _USUAL_MASKS:
+        number = tokenizer.inner.token_to_id(token)
+        if number is not None:
+            return number
+    raise ValueError(
+        f"the tokenizer has no mask token: its files name none, and its vocabulary has neither "
+        f"{' nor '.join(_USUAL_MASKS)}"
+    )

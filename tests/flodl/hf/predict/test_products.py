@@ -1,0 +1,81 @@
+"""The library that multiplies: changed only for large work, and put back."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.hf.predict.batching import running
+from flodl.hf.predict.products import fastest_products
+from flodl.train.engines import routing
+from flodl.train.engines.routing import RouteVerdict, routed
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch._C, "_get_fp32_precision_getter"), reason="torch has no setting for it"
+)
+LARGE = 10**8
+
+
+def setting() -> str:
+    return torch._C._get_fp32_precision_getter("mkldnn", "matmul")
+
+
+@pytest.fixture
+def verdict(monkeypatch):
+    """Let the machine be one of a certain kind."""
+    return lambda found: monkeypatch.setattr(routing, "route_verdict", lambda: found)
+
+
+def inside(model: nn.Module, texts: int) -> str:
+    with running(model, texts):
+        return setting()
+
+
+def test_large_work_goes_where_products_are_faster(verdict):
+    before, model = setting(), nn.Linear(20, 20)
+    verdict(RouteVerdict(forward=0.5))
+    assert inside(model, LARGE) == "bf16" != before
+    assert setting() == before
+
+
+@pytest.mark.parametrize(
+    "found", [RouteVerdict(forward=0.95), RouteVerdict(forward=0.5, reason="it is not exact here")]
+)
+def test_nothing_changes_where_it_is_not_faster_or_not_exact(verdict, found):
+    verdict(found)
+    assert inside(nn.Linear(20, 20), LARGE) == setting()
+
+
+def test_nothing_is_measured_for_little_work(monkeypatch):
+    asked = []
+    monkeypatch.setattr(routing, "route_verdict", lambda: asked.append(1))
+    assert inside(nn.Linear(20, 20), 3) == setting()
+    assert inside(nn.Linear(20, 20).double(), LARGE) == setting()
+    assert asked == []
+
+
+def test_the_setting_is_put_back_after_an_error(verdict):
+    before = setting()
+    verdict(RouteVerdict(forward=0.5))
+    with pytest.raises(KeyError), fastest_products(nn.Linear(20, 20), LARGE):
+        raise KeyError
+    assert setting() == before
+
+
+def test_the_last_of_several_threads_puts_the_setting_back():
+    before, entered, leave = setting(), threading.Event(), threading.Event()
+
+    def other():
+        with routed():
+            entered.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=other)
+    with routed():
+        thread.start()
+        assert entered.wait(30)
+    assert setting() == "bf16"
+    leave.set()
+    thread.join(30)
+    assert setting() == before

