@@ -1,0 +1,377 @@
+"""Adapters in files, in the layout of PEFT: ``adapter_config.json``, ``adapter_model.safetensors``.
+
+Keys are ``base_model.model.<path>.lora_A.weight``, ``….lora_B.weight`` and, for heads that were
+trained as a whole, ``base_model.model.<path of the parameter>``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from flodl.errors import CheckpointError, StateError
+from flodl.files import replace_text, replacing
+from flodl.graph.selection import Spot, select
+from flodl.hf.dependencies import need
+from flodl.hf.errors import (
+    CheckpointFormatError,
+    CheckpointMismatchError,
+    ConfigError,
+    PickleOnlyError,
+)
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.lora import (
+    LoraLinear,
+    LoraSettings,
+    adapted_layers,
+    heads_of,
+    is_merged,
+    saved_heads,
+    train_adapters,
+)
+
+if TYPE_CHECKING:
+    from flodl.graph.graph import Graph
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+
+_PREFIX = "base_model.model."
+_PICKLE = "adapter_model.bin"
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+_TASKS = {
+    HeadKind.BASE: "FEATURE_EXTRACTION",
+    HeadKind.SEQCLS: "SEQ_CLS",
+    HeadKind.TOKCLS: "TOKEN_CLS",
+    HeadKind.QA: "QUESTION_ANS",
+}
+# Each of them makes the model compute something else than LoRA does.
+_OTHER_METHODS = (
+    "alora_invocation_tokens", "arrow_config", "layer_replication", "lora_bias",
+    "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora",
+    "velora_config",
+)  # fmt: skip
+# Starts of the changes that leave the weights beside them as they are. The others (pissa, olora,
+# corda, loftq and so on) take the change out of the weights when PEFT adds an adapter.
+_PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
+
+
+def save_lora(
+    graph: Graph, directory: str | os.PathLike[str], *, base_model: str | None = None
+) -> None:
+    """Write the adapters of a model, and the heads trained with them, for PEFT and for us.
+
+    The directory is made where it is missing. Each file is replaced as a whole.
+
+    Args:
+        graph: A model with adapted layers that are not merged.
+        directory: Where the two files go.
+        base_model: Repository or directory of the model the adapters belong to, for the file.
+
+    Raises:
+        StateError: Nothing is adapted, or adapters are merged.
+        CheckpointError: A file cannot be written.
+        MissingDependencyError: safetensors is not installed.
+    """
+    layers, heads = adapted_layers(graph), saved_heads(graph)
+    if any(is_merged(module) for module in graph.modules()):
+        raise StateError("the adapters are merged into the weights: call unmerge_lora first")
+    if not layers:
+        raise StateError("no layer is adapted: call add_lora or load_lora first")
+    tensors: dict[str, Tensor] = {}
+    for name, layer in layers:
+        tensors[f"{_PREFIX}{name}{_A}"] = layer.lora_A.detach()
+        tensors[f"{_PREFIX}{name}{_B}"] = layer.lora_B.detach()
+    for name, head in heads:
+        for key, value in head.state_dict().items():
+            tensors[f"{_PREFIX}{name}.{key}"] = value
+    # One storage per tensor, as the format wants; a head may hold one parameter under two names.
+    copies = {key: value.cpu().clone(memory_format=torch.contiguous_format)
+              for key, value in tensors.items()}  # fmt: skip
+    data: bytes = need("safetensors.torch").save(copies, metadata={"format": "pt"})
+    config = _config_of(graph, layers, [name for name, _ in heads], base_model)
+    folder = Path(directory)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / WEIGHTS_FILE) as file:
+            file.write(data)
+        replace_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
+    except OSError as error:
+        raise CheckpointError(f"cannot write the adapters to {folder}: {error}") from error
+
+
+def load_lora(graph: Graph, directory: str | os.PathLike[str]) -> list[str]:
+    """Adapt a model as a directory says, which :func:`save_lora` or PEFT wrote.
+
+    Layers that are adapted already take over what the directory holds for them. Modules that it
+    holds as a whole, the head mostly, are trained and saved again too. Everything else is frozen.
+    An error changes nothing.
+
+    Args:
+        graph: The model the adapters were made for.
+        directory: With the two files.
+
+    Returns:
+        Names of the layers, in the order of the file's keys.
+
+    Raises:
+        CheckpointFormatError: A file is missing or broken.
+        PickleOnlyError: There are only weights that would have to be unpickled.
+        ConfigError: The adapters are of a kind that is not LoRA as such; names the field.
+        CheckpointMismatchError: Layers or shapes are not those of the model; lists all of them.
+        StateError: A layer's adapter is merged.
+        MissingDependencyError: safetensors is not installed.
+    """
+    folder = Path(directory)
+    config = _read_config(folder)
+    found = _match(graph, _read_tensors(folder), folder)
+    settings = {layer.path: _settings(config, layer) for layer in found.layers}
+    for layer in found.layers:
+        linear = layer.linear
+        adapted = (
+            linear
+            if isinstance(linear, LoraLinear)
+            else LoraLinear.adapt(linear, settings[layer.path])
+        )
+        adapted.set_change(settings[layer.path], layer.a, layer.b)
+    with torch.no_grad():
+        for _, place, value in found.others:
+            place.copy_(value)
+    loaded = {id(place) for _, place, _ in found.others}
+    heads = [h for h in heads_of(graph) if all(id(p) in loaded for p in h.module.parameters())]
+    inside = {id(p) for head in heads for p in head.module.parameters()}
+    heads += {
+        spot.path: spot for spot, place, _ in found.others if id(place) not in inside
+    }.values()
+    train_adapters(graph, heads)
+    return [layer.path for layer in found.layers]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The change of one layer, as a file holds it."""
+
+    path: str
+    linear: nn.Linear
+    a: Tensor
+    b: Tensor
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a file holds for a model."""
+
+    layers: list[_Layer] = field(default_factory=list)
+    others: list[tuple[Spot, Tensor, Tensor]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+
+
+# --- Writing ---------------------------------------------------------------------------------
+
+
+def _config_of(
+    graph: Graph, layers: list[tuple[str, LoraLinear]], heads: list[str], base_model: str | None
+) -> dict[str, Any]:
+    usual = Counter(layer.lora for _, layer in layers).most_common(1)[0][0]
+    ranks = {_exactly(n): m.lora.r for n, m in layers if m.lora.r != usual.r}
+    alphas = {_exactly(n): m.lora.alpha for n, m in layers if m.lora.alpha != usual.alpha}
+    return {
+        "peft_type": "LORA",
+        # A task adds heads to what PEFT expects in the file.
+        "task_type": _task_of(graph) if heads or not graph.tree_children() else None,
+        "base_model_name_or_path": base_model,
+        "r": usual.r,
+        "lora_alpha": usual.alpha,
+        "lora_dropout": usual.dropout,
+        "rank_pattern": ranks,
+        "alpha_pattern": alphas,
+        "target_modules": _targets(graph, [name for name, _ in layers]),
+        "modules_to_save": heads or None,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "use_rslora": False,
+    }
+
+
+def _exactly(name: str) -> str:
+    return f"^{re.escape(name)}"
+
+
+def _targets(graph: Graph, names: list[str]) -> list[str]:
+    """The layers by the last segments of their names, where these mean no others."""
+    alike: dict[str, set[str]] = {}
+    for name, _ in graph.named_modules():
+        alike.setdefault(name.rpartition(".")[2], set()).add(name)
+    chosen = set(names)
+    targets = []
+    for name in names:
+        last = name.rpartition(".")[2]
+        targets.append(last if alike[last] <= chosen else name)
+    return sorted(set(targets))
+
+
+def _task_of(graph: Graph) -> str | None:
+    if graph.source_config is None:
+        return None
+    classes = json.loads(graph.source_config).get("architectures") or [""]
+    kind = HeadKind.of_class(classes[0])
+    return None if kind is None else _TASKS.get(kind)
+
+
+# --- Reading ---------------------------------------------------------------------------------
+
+
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    path = folder / CONFIG_FILE
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise CheckpointFormatError(
+            f"{folder} has no {CONFIG_FILE}: give the directory that save_lora or PEFT wrote"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointFormatError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointFormatError(f"{path} holds no JSON object")
+    if config.get("peft_type") != "LORA":
+        raise ConfigError(f"{path}: peft_type is {config.get('peft_type')!r}, only LORA is known")
+    if config.get("bias", "none") != "none":
+        raise ConfigError(f"{path}: bias is {config['bias']!r}, only 'none' can be loaded")
+    for name in _OTHER_METHODS:
+        if config.get(name):
+            raise ConfigError(
+                f"{path}: {name} is {config[name]!r}, which changes more than LoRA does; merge the "
+                "adapters with PEFT and load the merged model"
+            )
+    start = config.get("init_lora_weights", True)
+    if (start.lower() if isinstance(start, str) else start) not in _PLAIN_STARTS:
+        raise ConfigError(
+            f"{path}: init_lora_weights is {start!r}, for which PEFT changes the weights of the "
+            "model too; save the adapters with its path_initial_model_for_weight_conversion, or "
+            "merge them with PEFT and load the merged model"
+        )
+    return config
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    path = folder / WEIGHTS_FILE
+    if not path.is_file():
+        if (folder / _PICKLE).is_file():
+            raise PickleOnlyError(
+                f"{folder} has its adapters as {_PICKLE}, a pickle, which is never loaded: save "
+                "them again with PEFT's save_pretrained(…, safe_serialization=True)"
+            )
+        raise CheckpointFormatError(f"{folder} has no {WEIGHTS_FILE}")
+    library = need("safetensors")
+    try:
+        with library.safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping
+    except (OSError, library.SafetensorError) as error:
+        raise CheckpointFormatError(f"{path} cannot be read: {error}") from error
+
+
+def _settings(config: Mapping[str, Any], layer: _Layer) -> LoraSettings:
+    """How a layer is adapted; the rank is that of its tensors."""
+    rank = layer.a.shape[0]
+    alpha = _number(config, "lora_alpha", 8)
+    patterns = config.get("alpha_pattern") or {}
+    for pattern in patterns:
+        try:
+            matches = re.fullmatch(rf"(.*\.)?({pattern})", layer.path)
+        except re.error as error:
+            raise ConfigError(
+                f"{CONFIG_FILE}: alpha_pattern has {pattern!r}, which is no pattern: {error}"
+            ) from error
+        if matches:
+            alpha = _number(patterns, pattern, alpha)
+            break
+    if config.get("use_rslora"):
+        alpha *= math.sqrt(rank)  # it divides by the root of the rank where LoRA divides by it
+    dropout = _number(config, "lora_dropout", 0.0)
+    if not 0.0 <= dropout < 1.0:
+        raise ConfigError(
+            f"{CONFIG_FILE}: lora_dropout is {dropout}; it must be at least 0 and below 1"
+        )
+    return LoraSettings(rank, alpha, dropout)
+
+
+def _number(config: Mapping[str, Any], name: str, default: float) -> float:
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"{CONFIG_FILE}: {name} is {value!r}, it must be a finite number")
+    return value
+
+
+def _match(graph: Graph, tensors: Mapping[str, Tensor], folder: Path) -> _Found:
+    """Find the place of every tensor of a file."""
+    found = _Found()
+    for key, value in tensors.items():
+        name = key.removeprefix(_PREFIX)
+        if name == key:
+            found.unused.append(key)
+        elif name.endswith(_B):
+            if key.removesuffix(_B) + _A not in tensors:
+                found.missing.append(key.removesuffix(_B) + _A)
+        elif name.endswith(_A):
+            other = key.removesuffix(_A) + _B
+            if other in tensors:
+                _match_layer(graph, key, value, tensors[other], found)
+            else:
+                found.missing.append(other)
+        else:
+            _match_other(graph, key, value, found)
+    if found.missing or found.unused or found.shapes:
+        raise CheckpointMismatchError(
+            f"the adapters in {folder} are not of this model:",
+            missing=found.missing,
+            unused=found.unused,
+            shape_mismatches=found.shapes,
+        )
+    return found
+
+
+def _match_layer(graph: Graph, key: str, a: Tensor, b: Tensor, found: _Found) -> None:
+    spot = _only(select(graph, key.removeprefix(_PREFIX).removesuffix(_A)))
+    if spot is None or type(spot.module) not in (nn.Linear, LoraLinear):
+        found.unused += [key, key.removesuffix(_A) + _B]
+        return
+    if is_merged(spot.module):
+        raise StateError(f"the adapter of {spot.path!r} is merged: call unmerge_lora first")
+    linear = cast("nn.Linear", spot.module)
+    rank = max(1, a.shape[0]) if a.dim() else 1
+    wanted = {_A: (a, (rank, linear.in_features)), _B: (b, (linear.out_features, rank))}
+    for suffix, (value, shape) in wanted.items():
+        if value.shape != shape:
+            found.shapes.append((key.removesuffix(_A) + suffix, shape, tuple(value.shape)))
+    found.layers.append(_Layer(spot.path, linear, a, b))
+
+
+def _match_other(graph: Graph, key: str, value: Tensor, found: _Found) -> None:
+    path, _, name = key.removeprefix(_PREFIX).rpartition(".")
+    spot = _only(select(graph, path))
+    held = {**spot.module._parameters, **spot.module._buffers} if spot is not None else {}
+    place = held.get(name)
+    if spot is None or place is None:
+        found.unused.append(key)
+    elif place.shape != value.shape:
+        found.shapes.append((key, tuple(place.shape), tuple(value.shape)))
+    else:
+        found.others.append((spot, place, value))
+
+
+def _only(spots: Sequence[Spot]) -> Spot | None:
+    return spots[0] if len(spots) == 1 else None

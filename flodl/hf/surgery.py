@@ -1,0 +1,289 @@
+"""Changing the shape of a model: fewer layers, another vocabulary, a part of it alone.
+
+All functions keep the configuration of the graph true to what it is. An optimizer, and a task head
+that read the configuration before, are made afterwards.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from flodl.errors import PathError
+from flodl.graph import FlowBuilder, Graph
+from flodl.graph.base import GraphBase
+from flodl.graph.references import NamedInputModule
+from flodl.graph.selection import Spot, places, select
+from flodl.hf.config_json import AutoConfig
+from flodl.hf.errors import ConfigError
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.models import build_graph
+from flodl.hf.models.encoders import AlbertEncoder
+from flodl.hf.models.layout import IDS, KEYS, LAYOUT, MASK, Keys, Refs
+
+if TYPE_CHECKING:
+    from flodl.hf.config_json import EncoderConfig
+
+_WORDS = "embeddings.word_embeddings"
+_DECODERS = ("decoder", "vocab_projector")
+
+
+def extract(graph: Graph, path: str) -> Graph:
+    """Copy a part of a model into a graph of its own; the model stays as it is.
+
+    The encoder of a model with a head becomes a model without one, which ends at
+    ``last_hidden_state [B, S, H]`` and has a configuration of its own. Layers of an encoder become
+    ``graph(hidden_states [B, S, H], attention_mask=None)``, renumbered from 0 under
+    ``encoder.layer``. Other modules run one after the other.
+
+    Args:
+        graph: A model.
+        path: What to copy: ``"bert"``, ``"bert.encoder.layer.0-3"``, ``"classifier"``.
+
+    Raises:
+        PathError: The path leads nowhere, or to modules that need more of the graph than what the
+            one before them returns.
+        ConfigError: The encoder is asked for and its parts are not those of its configuration, as
+            while adapters are not merged.
+    """
+    spots = _wanted(graph, path)
+    if isinstance(spots[0].module, GraphBase) and len(spots) == 1:
+        return _encoder_of(graph, spots[0].graph)
+    holder = _holder_of(graph, spots)
+    if holder is not None:
+        layers = _layers_of(holder, [int(spot.key) for spot in spots])
+        return layers.train(spots[0].module.training)
+    needy = [s.path for s in spots if isinstance(s.module, NamedInputModule | GraphBase)]
+    needy += [spot.path for spot in spots if not _takes_one_tensor(spot.module)]
+    if needy:
+        raise PathError(
+            f"{needy[0]!r} cannot run alone: it needs other values of the graph; extract the "
+            "encoder, a range of its layers, or a module that takes one tensor"
+        )
+    first, *others = (copy.deepcopy(spot.module) for spot in spots)
+    flow: FlowBuilder = FlowBuilder.from_(first)
+    for module in others:
+        flow.through(module)
+    return flow.build().train(spots[0].module.training)
+
+
+def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
+    """Take layers out of an encoder; the others are numbered anew, in the same order.
+
+    ALBERT's layers share their parameters: it runs them so many times fewer, whichever are named.
+    The convolution of a DeBERTa stays behind the first layer.
+
+    Args:
+        graph: A model, with or without a head.
+        layers: Numbers, from 0.
+
+    Raises:
+        ValueError: A number is not that of a layer, none would be left, or the graph has no
+            encoder.
+        ConfigError: The layers of an ALBERT are in several groups.
+    """
+    encoder = _encoder_module(graph)
+    shared = isinstance(encoder, AlbertEncoder)
+    count: int = encoder.times if shared else len(encoder.layer)
+    dropped = set(layers)
+    wrong = sorted(dropped - set(range(count)))
+    if wrong:
+        raise ValueError(f"there is no layer {wrong[0]!r}: the encoder has layers 0 to {count - 1}")
+    if len(dropped) == count:
+        raise ValueError(f"none of the {count} layers would be left")
+    if shared and len(encoder.albert_layer_groups) > 1:
+        raise ConfigError(
+            f"the {count} layers run in {len(encoder.albert_layer_groups)} groups that share "
+            "parameters; layers can be dropped only where there is one group"
+        )
+    kept = count - len(dropped)
+    config = _changed_config(graph, num_hidden_layers=kept)
+    if shared:
+        encoder.times = kept
+    else:
+        encoder.layer = nn.ModuleList(
+            layer for number, layer in enumerate(encoder.layer) if number not in dropped
+        )
+    _put_config(graph, config)
+
+
+def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
+    """Give a model another number of words: the table, and the decoder of a masked-language head.
+
+    The first rows stay. New rows are drawn from Normal(0, ``initializer_range``), new biases are
+    zero. What was tied stays tied.
+
+    Args:
+        graph: A model, with or without a head.
+        size: Rows of the table from now on.
+        seed: Of the new rows; the same seed gives the same rows.
+
+    Raises:
+        ValueError: ``size`` is no positive number, or the graph has no word table.
+        ConfigError: The padding would have no row.
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"size={size!r}: a vocabulary has a whole number of words, at least 1")
+    words = _word_table(graph)
+    if words.padding_idx is not None and words.padding_idx >= size:
+        raise ConfigError(
+            f"a vocabulary of {size} has no row for the padding, whose id is {words.padding_idx}"
+        )
+    config = _changed_config(graph, vocab_size=size)
+    spread = 0.02 if config is None else config.initializer_range
+    generator = torch.Generator().manual_seed(seed)
+    resized: dict[Tensor, nn.Parameter] = {}
+    for owner, name, parameter in list(_sized_by_words(graph, words)):
+        if parameter not in resized:
+            values = _resized(parameter, size, spread if parameter.dim() > 1 else 0.0, generator)
+            resized[parameter] = nn.Parameter(values, requires_grad=parameter.requires_grad)
+        owner._parameters[name] = resized[parameter]
+        if isinstance(owner, nn.Embedding):
+            owner.num_embeddings = size
+        elif isinstance(owner, nn.Linear):
+            owner.out_features = size
+    _put_config(graph, config)
+
+
+# --- Configuration ---------------------------------------------------------------------------
+
+
+def _changed_config(graph: Graph, **fields: Any) -> EncoderConfig | None:
+    """The configuration of a graph with other values; None where it has none."""
+    if graph.source_config is None:
+        return None
+    return AutoConfig.from_json_str(graph.source_config).replace(**fields)
+
+
+def _put_config(graph: Graph, config: EncoderConfig | None) -> None:
+    if config is not None:
+        graph.set_source_config(config.to_json_str())
+
+
+# --- Parts -----------------------------------------------------------------------------------
+
+
+def _wanted(graph: Graph, path: str) -> list[Spot]:
+    graph.validate_path(path)  # says what is wrong with it
+    spots = select(graph, path)
+    if not spots:
+        raise PathError(f"path {path!r} leads to a tag; give the name of modules")
+    return spots
+
+
+def _takes_one_tensor(module: nn.Module) -> bool:
+    """Whether a module runs on one argument; what only holds others does not run at all."""
+    if type(module).forward is nn.Module.forward:
+        return False
+    needed = [
+        argument
+        for argument in inspect.signature(module.forward).parameters.values()
+        if argument.default is argument.empty
+        and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(needed) <= 1
+
+
+def _encoder_of(graph: Graph, part: Graph) -> Graph:
+    """A model without a head, of the weights of an encoder."""
+    if graph.source_config is None or not hasattr(part._modules.get("embeddings"), "forward_named"):
+        return copy.deepcopy(part)
+    config = AutoConfig.from_json_str(graph.source_config)
+    config = config.with_architectures(config.base_class_name)
+    model = build_graph(config, HeadKind.BASE, pooler="pooler" in part._modules, device="meta")
+    state = {name: value.detach().clone() for name, value in part.state_dict().items()}
+    different = set(state).symmetric_difference(model.state_dict())
+    if different:
+        raise ConfigError(
+            f"the encoder is not the one of its configuration: they differ in {min(different)!r}; "
+            "merge adapters, and extract parts one by one where modules were replaced"
+        )
+    model.load_state_dict(state, assign=True)
+    model.set_source_config(config.to_json_str())
+    return model.train(part.training)
+
+
+def _holder_of(graph: Graph, spots: list[Spot]) -> nn.Module | None:
+    """The encoder that these are layers of."""
+    for place in places(graph):
+        layers = place.module._modules.get("layer")
+        if layers is not None and all(spot.parent is layers for spot in spots):
+            return place.module
+    return None
+
+
+class _KeysOfStates(Keys):
+    """What attention may look at, where there are states instead of ids."""
+
+    def forward_named(self, states: Tensor, refs: Refs) -> Tensor:
+        """Read the attention mask; states are ``[B, S, H]``."""
+        return super().forward_named(_as_ids(states), refs)
+
+
+def _as_ids(states: Tensor) -> Tensor:
+    return states[..., 0]
+
+
+def _in_rows(states: Tensor) -> Tensor:
+    return states.new_empty(0, dtype=torch.int64)
+
+
+def _layers_of(holder: nn.Module, numbers: list[int]) -> Graph:
+    encoder: Any = copy.deepcopy(holder)
+    encoder.layer = nn.ModuleList(encoder.layer[number] for number in numbers)
+    if "conv" in encoder._modules and numbers[0] != 0:
+        del encoder.conv  # it stands beside the first layer of the whole
+    flow: FlowBuilder = FlowBuilder.from_(nn.Identity())
+    flow.entry("hidden_states").input(MASK, optional=True)
+    flow.fork(_as_ids).tag(IDS)
+    flow.fork(_KeysOfStates()).using(MASK).tag(KEYS)
+    flow.fork(_in_rows).tag(LAYOUT)
+    flow.through(encoder, name="encoder").using(IDS, KEYS, LAYOUT)
+    return flow.build()
+
+
+def _encoder_module(graph: Graph) -> Any:
+    for place in places(graph):
+        layers = place.module._modules.get("layer")
+        if isinstance(layers, nn.ModuleList) or isinstance(place.module, AlbertEncoder):
+            return place.module
+    raise ValueError("the graph has no encoder with layers to drop")
+
+
+# --- Words -----------------------------------------------------------------------------------
+
+
+def _word_table(graph: Graph) -> nn.Embedding:
+    for place in places(graph):
+        if f".{place.path}".endswith(f".{_WORDS}") and isinstance(place.module, nn.Embedding):
+            return place.module
+    raise ValueError(f"the graph has no word table: no nn.Embedding is called {_WORDS}")
+
+
+def _sized_by_words(
+    graph: Graph, words: nn.Embedding
+) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+    """Every place of a parameter that has one row per word: owner, name there, parameter."""
+    yield words, "weight", cast("nn.Parameter", words.weight)
+    for place in places(graph):
+        if place.key in _DECODERS and isinstance(place.module, nn.Linear):
+            for name, parameter in place.module.named_parameters(recurse=False):
+                yield place.module, name, parameter
+            parent = cast("nn.Module", place.parent)
+            bias = parent._parameters.get("bias")
+            if bias is not None:
+                yield parent, "bias", bias
+
+
+def _resized(old: Tensor, size: int, spread: float, generator: torch.Generator) -> Tensor:
+    """The first rows of a tensor, and drawn ones where it is too short."""
+    kept = old.detach()[:size].clone()
+    fresh = torch.zeros(size - len(kept), *old.shape[1:])
+    if spread:
+        fresh.normal_(0.0, spread, generator=generator)
+    return torch.cat([kept, fresh.to(kept)])

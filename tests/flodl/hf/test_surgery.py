@@ -1,0 +1,314 @@
+"""Changing the shape of a model, and taking parts out of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl.errors import PathError
+from flodl.graph import FlowBuilder, Graph
+from flodl.hf.config_json import AutoConfig
+from flodl.hf.encoded import EncodedBatch
+from flodl.hf.encoder_model import backbone_outputs
+from flodl.hf.errors import ConfigError
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.lora import add_lora, merge_lora
+from flodl.hf.models import build_graph
+from flodl.hf.surgery import drop_layers, extract, resize_vocab
+from tests.flodl.hf.models_material import (
+    FAMILIES,
+    VOCABULARY,
+    small_config,
+    small_model,
+    some_ids,
+)
+
+LAYERED = [family for family in FAMILIES if family != "albert"]
+
+
+def config_of(graph: Graph) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(graph.source_config or "null")
+    return fields
+
+
+def rebuilt(graph: Graph, kind: HeadKind) -> Graph:
+    """The model that the configuration of a graph describes, with the weights of the graph."""
+    config = AutoConfig.from_json_str(graph.source_config or "")
+    pooler = any("pooler" in name for name in graph.state_dict())
+    other = build_graph(config, kind, pooler=pooler, device="cpu")
+    other.load_state_dict(graph.state_dict(), strict=True)
+    return other.eval()
+
+
+def output(graph: Graph) -> Tensor:
+    with torch.no_grad():
+        result: Tensor = graph(*some_ids())
+    return result
+
+
+def layers_of(family: str) -> str:
+    prefix = small_config(family).prefix
+    return f"{prefix}.transformer.layer" if family == "distilbert" else f"{prefix}.encoder.layer"
+
+
+# --- Extracting ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", [HeadKind.SEQCLS, HeadKind.TOKCLS, HeadKind.MLM])
+def test_the_encoder_of_a_model_with_a_head_is_a_model(family: str, kind: HeadKind) -> None:
+    graph = small_model(family, kind)
+    config = AutoConfig.from_json_str(graph.source_config or "")
+    encoder = extract(graph, config.prefix)
+    ids, mask = some_ids()
+    expected = backbone_outputs(graph, EncodedBatch(ids, mask))
+    assert torch.equal(encoder(ids, mask), expected.last_hidden_state)
+    if expected.pooler_output is not None:
+        pooled = encoder.tagged("pooler_output")
+        assert pooled is not None
+        assert torch.equal(pooled, expected.pooler_output)
+    assert config_of(encoder)["architectures"] == [config.base_class_name]
+    assert config_of(graph)["architectures"] == [config.class_prefix + kind.suffix]
+    assert rebuilt(encoder, HeadKind.BASE).structural_hash() == encoder.structural_hash()
+    before = output(graph)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.zero_()
+    assert torch.equal(output(graph), before)
+
+
+@pytest.mark.parametrize("family", LAYERED)
+@pytest.mark.parametrize(("first", "last"), [(0, 1), (1, 2), (2, 2)])
+def test_layers_alone_compute_what_they_do_inside(family: str, first: int, last: int) -> None:
+    extra = {"conv_kernel_size": 3} if family == "deberta-v2" else {}
+    graph = small_model(family, HeadKind.TOKCLS, **extra)
+    ids, mask = some_ids()
+    states = backbone_outputs(graph, EncodedBatch(ids, mask), hidden_states=True).hidden_states
+    assert states is not None
+    part = extract(graph, f"{layers_of(family)}.{first}-{last}")
+    assert not part.training
+    result = part(states[first], attention_mask=mask)
+    counts = mask == 1
+    torch.testing.assert_close(result[counts], states[last + 1][counts], atol=1e-6, rtol=0)
+    numbers = {name.split(".")[2] for name in part.state_dict() if ".layer." in name}
+    assert numbers == {str(index) for index in range(last - first + 1)}
+    assert part(states[first]).shape == states[first].shape
+    assert torch.equal(pickle.loads(pickle.dumps(part))(states[first], mask), result)
+
+
+def test_a_module_and_a_chain_of_modules() -> None:
+    graph = small_model("distilbert", HeadKind.MLM)
+    states = torch.randn(2, 16)
+    head = extract(graph, "vocab_transform")
+    transform: Any = graph.get_submodule("vocab_transform")
+    assert torch.equal(head(states), transform(states))
+    chain: Graph = FlowBuilder.from_(
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU())
+    ).build()
+    part = extract(chain, "sequential_1.[1-2]")
+    x = torch.randn(3, 2)
+    modules: list[Any] = list(chain.get_submodule("sequential_1").children())
+    assert torch.equal(part(x), modules[2](modules[1](x)))
+    part.get_parameter("linear_1.weight").data.zero_()
+    assert modules[1].weight.abs().sum() > 0
+
+
+def test_a_graph_without_a_configuration_is_copied_as_it_is() -> None:
+    inner: Graph = FlowBuilder.from_(nn.Linear(2, 2)).label("inner").build()
+    graph: Graph = FlowBuilder().through(inner).build()
+    part = extract(graph, "inner")
+    x = torch.randn(3, 2)
+    assert torch.equal(part(x), inner(x))
+    assert part is not inner
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("bert.embeddings", "'bert.embeddings' cannot run alone"),
+        ("bert.encoder", "'bert.encoder' cannot run alone"),
+        ("bert.encoder.layer", "'bert.encoder.layer' cannot run alone"),
+        ("bert.encoder.layer.0.attention.self", "'bert.encoder.layer.0.attention.self' cannot run"),
+        ("bert.encoder.layer.7", "no child graph|module 'bert.encoder.layer' has"),
+        ("bert.last_hidden_state", "leads to a tag"),
+    ],
+)
+def test_what_cannot_stand_alone_is_refused(path: str, message: str) -> None:
+    with pytest.raises(PathError, match=message):
+        extract(small_model("bert", HeadKind.TOKCLS), path)
+
+
+def test_a_shared_layer_cannot_stand_alone() -> None:
+    path = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+    with pytest.raises(PathError, match=f"'{path}' cannot run alone"):
+        extract(small_model("albert", HeadKind.SEQCLS), path)
+
+
+def test_an_adapted_encoder_is_extracted_after_merging() -> None:
+    graph = small_model("bert", HeadKind.SEQCLS)
+    add_lora(graph, "query")
+    with pytest.raises(ConfigError, match=r"they differ in 'encoder.layer.0.*lora_A'; merge"):
+        extract(graph, "bert")
+    merge_lora(graph)
+    ids, mask = some_ids()
+    expected = backbone_outputs(graph, EncodedBatch(ids, mask)).last_hidden_state
+    assert torch.equal(extract(graph, "bert")(ids, mask), expected)
+
+
+# --- Dropping layers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", LAYERED)
+@pytest.mark.parametrize("kind", [HeadKind.BASE, HeadKind.SEQCLS])
+def test_the_other_layers_move_up_and_the_configuration_follows(
+    family: str, kind: HeadKind
+) -> None:
+    graph = small_model(family, kind)
+    before = {name: value.clone() for name, value in graph.state_dict().items()}
+    drop_layers(graph, [1])
+    for name, value in graph.state_dict().items():
+        assert torch.equal(value, before[name.replace(".layer.1.", ".layer.2.")])
+    key = "n_layers" if family == "distilbert" else "num_hidden_layers"
+    assert config_of(graph)[key] == 2
+    other = rebuilt(graph, kind)
+    assert torch.equal(output(graph), output(other))
+    assert graph.structural_hash() == other.structural_hash()
+
+
+def test_shared_layers_run_less_often() -> None:
+    graph = small_model("albert", num_hidden_layers=4)
+    keys = list(graph.state_dict())
+    drop_layers(graph, [0, 3])
+    assert list(graph.state_dict()) == keys
+    assert config_of(graph)["num_hidden_layers"] == 2
+    assert torch.equal(output(graph), output(rebuilt(graph, HeadKind.BASE)))
+    grouped = small_model("albert", num_hidden_layers=4, num_hidden_groups=2)
+    with pytest.raises(ConfigError, match="run in 2 groups"):
+        drop_layers(grouped, [0])
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([3], "there is no layer 3: the encoder has layers 0 to 2"),
+        ([-1], "there is no layer -1"),
+        ([0, 1, 2], "none of the 3 layers would be left"),
+    ],
+)
+def test_layers_that_cannot_be_dropped(layers: list[int], message: str) -> None:
+    graph = small_model("bert")
+    shape = graph.structural_hash()
+    with pytest.raises(ValueError, match=message):
+        drop_layers(graph, layers)
+    assert graph.structural_hash() == shape
+    with pytest.raises(ValueError, match="no encoder with layers"):
+        drop_layers(FlowBuilder.from_(nn.Linear(1, 1)).build(), [0])
+
+
+# --- Resizing the vocabulary -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("size", [VOCABULARY + 7, VOCABULARY - 7])
+def test_table_and_decoder_change_together(family: str, size: int) -> None:
+    graph = small_model(family, HeadKind.MLM)
+    ids = some_ids()[0] % (VOCABULARY - 7)
+    before = graph(ids)
+    resize_vocab(graph, size)
+    after = graph(ids)
+    assert after.shape == (*ids.shape, size)
+    same = min(size, VOCABULARY)
+    torch.testing.assert_close(after[..., :same], before[..., :same], atol=1e-6, rtol=0)
+    assert config_of(graph)["vocab_size"] == size
+    widths = {m.num_embeddings for m in graph.modules() if isinstance(m, nn.Embedding)}
+    widths |= {m.out_features for m in graph.modules() if isinstance(m, nn.Linear)}
+    assert size in widths
+    assert VOCABULARY not in widths  # modules say what they are
+    other = build_graph(
+        AutoConfig.from_json_str(graph.source_config or ""), HeadKind.MLM, device="cpu"
+    )
+    names = [len(list(g.named_parameters())) for g in (graph, other)]
+    assert names[0] == names[1]  # what was tied is tied
+    other.load_state_dict(graph.state_dict())
+    assert torch.equal(other.eval()(ids), after)
+    assert other.structural_hash() == graph.structural_hash()
+
+
+def test_the_legacy_and_the_newer_head_of_deberta() -> None:
+    for legacy in (True, False):
+        graph = small_model("deberta-v2", HeadKind.MLM, legacy=legacy)
+        count = len(list(graph.parameters()))
+        resize_vocab(graph, 70)
+        assert graph(some_ids()[0]).shape[-1] == 70
+        assert len(list(graph.parameters())) == count
+
+
+def test_an_untied_decoder_gets_rows_of_its_own() -> None:
+    graph = small_model("bert", HeadKind.MLM, tie_word_embeddings=False)
+    resize_vocab(graph, VOCABULARY + 5)
+    table = graph.get_parameter("bert.embeddings.word_embeddings.weight")
+    decoder = graph.get_parameter("cls.predictions.decoder.weight")
+    assert table.shape == decoder.shape == (VOCABULARY + 5, 16)
+    assert not torch.equal(table[VOCABULARY:], decoder[VOCABULARY:])
+    for name in ("bias", "decoder.bias"):
+        bias = graph.get_parameter(f"cls.predictions.{name}")
+        assert bias.shape == (VOCABULARY + 5,)
+        assert torch.equal(bias[VOCABULARY:], torch.zeros(5))
+
+
+def test_new_rows_are_drawn_by_the_seed_with_the_spread_of_the_configuration() -> None:
+    graph = small_model("bert", initializer_range=0.5)
+    again, other = copy.deepcopy(graph), copy.deepcopy(graph)
+    state = torch.get_rng_state()
+    resize_vocab(graph, 4000, seed=4)
+    resize_vocab(again, 4000, seed=4)
+    resize_vocab(other, 4000, seed=5)
+    assert torch.equal(torch.get_rng_state(), state)
+    rows = [
+        g.get_parameter("embeddings.word_embeddings.weight")[VOCABULARY:]
+        for g in (graph, again, other)
+    ]
+    assert torch.equal(rows[0], rows[1])
+    assert not torch.equal(rows[0], rows[2])
+    assert rows[0].std().item() == pytest.approx(0.5, rel=0.02)
+    assert rows[0].mean().item() == pytest.approx(0.0, abs=0.01)
+
+
+def test_what_was_frozen_stays_frozen_and_dtypes_stay() -> None:
+    graph = small_model("bert").to(torch.bfloat16)
+    graph.freeze("embeddings.word_embeddings")
+    resize_vocab(graph, 64)
+    table = graph.get_parameter("embeddings.word_embeddings.weight")
+    assert (table.dtype, table.requires_grad) == (torch.bfloat16, False)
+
+
+@pytest.mark.parametrize("size", [0, -3, True, 2.5])
+def test_impossible_sizes_are_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match="a vocabulary has a whole number of words"):
+        resize_vocab(small_model("bert"), size)
+
+
+def test_the_padding_keeps_its_row() -> None:
+    with pytest.raises(ConfigError, match="no row for the padding, whose id is 1"):
+        resize_vocab(small_model("roberta"), 1)
+    with pytest.raises(ValueError, match="no word table"):
+        resize_vocab(FlowBuilder.from_(nn.Linear(1, 1)).build(), 3)
+
+
+# --- Replacing -------------------------------------------------------------------------------
+
+
+def test_a_part_of_a_model_is_replaced_by_its_path() -> None:
+    graph = small_model("bert", HeadKind.SEQCLS)
+    old = graph.replace("classifier", nn.Linear(16, 5))
+    assert isinstance(old, nn.Linear)
+    assert output(graph).shape == (4, 5)
+    graph.replace("bert.encoder.layer.1.attention.self.query", nn.Linear(16, 16, bias=False))
+    assert "bert.encoder.layer.1.attention.self.query.bias" not in graph.state_dict()
+    assert output(graph).isfinite().all()
