@@ -1,0 +1,106 @@
+"""``python -m flodl.hf COMMAND``: the program behind ``fdl flodl-hf``.
+
+Every command is a module of :mod:`flodl.hf.commands` with a class of FdlArgs and a function that
+takes them; the manifest beside this file says in one line what each does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from fdl import output
+from fdl.help.layout import Page, Row, terminal_width
+from fdl.manifest import find_in, load
+from fdl.suggest import nearest
+from flodl.errors import FlodlError
+from flodl.hf.commands.plain import plain
+
+SUCCESS, FAILED, REFUSED = 0, 1, 2
+_VERIFY = "verify-export-"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Its name and its arguments; those of the process when omitted.
+
+    Returns:
+        0 for success, 1 for a failure, 2 for arguments that make no sense.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has gone; the interpreter must not try again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return SUCCESS
+    except (FlodlError, OSError, ValueError) as problem:
+        output.error(plain(_told(problem)))
+        return FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(words: Sequence[str]) -> int:
+    name = words[0] if words else "--help"
+    if name in ("-h", "--help"):
+        output.write(sys.stdout, _page())
+        return SUCCESS
+    if name not in commands():
+        return _refuse(name)
+    return _command(name)(words[1:])
+
+
+def commands() -> dict[str, str]:
+    """Name -> what the command does, in one line."""
+    found = find_in(str(Path(__file__).parent))
+    listed = load(found, write_cache=False).node.get("commands") if found else None
+    specs = listed.mapping if listed else {}
+    return {name: spec.text("description") or "" for name, spec in specs.items()}
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    """What parses the words behind a name, and does it."""
+    family = name.removeprefix(_VERIFY) if name.startswith(_VERIFY) else None
+    stem = _VERIFY.rstrip("-") if family else name
+    module = import_module(f"flodl.hf.commands.{stem.replace('-', '_')}")
+
+    def run(words: Sequence[str]) -> int:
+        args = module.Args.parse_or_schema(words)
+        code: int = module.main(args, family) if family else module.main(args)
+        return code
+
+    return run
+
+
+def _told(problem: Exception) -> str:
+    if isinstance(problem, OSError) and problem.strerror:
+        place = f"{problem.filename}: " if problem.filename else ""
+        return f"{place}{problem.strerror}"
+    return str(problem)
+
+
+def _refuse(name: str) -> int:
+    close = nearest(name, commands())
+    output.error(f"unknown command: {name}", f"did you mean `{close}`?" if close else "")
+    output.write(sys.stderr, f"\n{_page()}")
+    return REFUSED
+
+
+def _page() -> str:
+    page = Page(output.palette(sys.stdout), terminal_width(sys.stdout))
+    page.usage("python -m flodl.hf COMMAND [ARGS]")
+    page.table("Commands", (Row(name, text) for name, text in commands().items()))
+    page.table("Options", [Row("-h, --help", "Behind a command: what it takes")])
+    return page.render()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

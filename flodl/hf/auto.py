@@ -1,0 +1,119 @@
+"""Opening a checkpoint of whatever family it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, Unpack, cast
+
+from flodl.hf.families import HEADS
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.opening import HeadOpening, Opening, Source, open_encoder, open_model
+from flodl.hf.task_heads import (
+    Head,
+    MaskedLM,
+    QuestionAnswerer,
+    SequenceClassifier,
+    TokenClassifier,
+)
+
+if TYPE_CHECKING:
+    from flodl.graph import Graph
+
+H = TypeVar("H", bound=Head)
+
+
+class AutoModel:
+    """Opens encoders of all six families."""
+
+    @staticmethod
+    def from_pretrained(src: Source, **options: Unpack[Opening]) -> Graph:
+        """Open a checkpoint as an encoder that ends at ``last_hidden_state [B, S, H]``.
+
+        A pooler and a head that the checkpoint has are left out.
+
+        Args:
+            src: Directory, or repository on the Hub.
+            options: See :class:`~flodl.hf.opening.Opening`.
+
+        Raises:
+            FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
+            FileNotFoundError: There is no such directory, or it lacks files.
+        """
+        return open_encoder(src, options, pooler=False)
+
+    @staticmethod
+    def from_pretrained_for_export(src: Source, **options: Unpack[HeadOpening]) -> Graph:
+        """Open a checkpoint as the class it was saved from, to be written again.
+
+        The first of its ``architectures`` says which head; an unknown one means none. A pooler is
+        kept exactly where there is one.
+
+        Args:
+            src: Directory, or repository on the Hub.
+            options: See :class:`~flodl.hf.opening.HeadOpening`.
+
+        Raises:
+            As for :meth:`from_pretrained`.
+        """
+        return open_model(src, None, options).graph
+
+    @staticmethod
+    def from_pretrained_for_export_with_head(
+        src: Source, head: HeadKind | str, **options: Unpack[HeadOpening]
+    ) -> Graph:
+        """Open a checkpoint with a certain head, to be written again.
+
+        Args:
+            src: Directory, or repository on the Hub.
+            head: Which.
+            options: See :class:`~flodl.hf.opening.HeadOpening`.
+
+        Raises:
+            As for :meth:`from_pretrained`.
+        """
+        return open_model(src, HeadKind(head), options).graph
+
+
+class _AutoHead(Generic[H]):
+    """Opens one kind of head on all six families."""
+
+    kind: ClassVar[HeadKind]
+
+    @classmethod
+    def from_pretrained(cls, src: Source, **options: Unpack[HeadOpening]) -> H:
+        """Open a checkpoint as its family's class with this head.
+
+        Args:
+            src: Directory, or repository on the Hub.
+            options: See :class:`~flodl.hf.opening.HeadOpening`.
+
+        Raises:
+            FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
+            FileNotFoundError: There is no such directory, or it lacks files.
+        """
+        opened = open_model(src, cls.kind, options)
+        head = HEADS[opened.config.model_type, cls.kind]
+        return cast("H", head.of_opened(opened, options.get("tokenizer")))
+
+
+class AutoModelForSequenceClassification(_AutoHead[SequenceClassifier]):
+    """Opens models that give one answer per text."""
+
+    kind = HeadKind.SEQCLS
+
+
+class AutoModelForTokenClassification(_AutoHead[TokenClassifier]):
+    """Opens models that label tokens."""
+
+    kind = HeadKind.TOKCLS
+
+
+class AutoModelForQuestionAnswering(_AutoHead[QuestionAnswerer]):
+    """Opens models that find answers in a text."""
+
+    kind = HeadKind.QA
+
+
+class AutoModelForMaskedLM(_AutoHead[MaskedLM]):
+    """Opens models that predict masked words."""
+
+    kind = HeadKind.MLM

@@ -1,0 +1,46 @@
+"""``convert``: pickled weights -> safetensors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fdl import FdlArgs, arg, option, output
+from flodl.hf.commands.places import anchored, source
+from flodl.hf.commands.plain import plain
+
+
+class Args(FdlArgs):
+    """Turn the pickled weights of a checkpoint into one safetensors file.
+
+    Nothing in the pickle is run. What a repository holds is kept beside the Hub's cache, where
+    loading finds it; a directory or file gets model.safetensors beside it.
+    """
+
+    src: str = arg(help="Repository, directory, or .bin file")
+    revision: str | None = option(help="Branch, tag or commit of a repository")
+    out: Path | None = option(
+        help="Folder that gets model.safetensors, configuration and tokenizer, instead"
+    )
+    force: bool = option(help="Convert again although the result is there")
+
+
+def main(args: Args) -> int:
+    """Convert, and say where the result is.
+
+    Raises:
+        FlodlError: The weights cannot be had, or are none.
+    """
+    from flodl.hf.conversion import convert
+    from flodl.hf.source import Access
+
+    out = None if args.out is None else anchored(args.out)
+    access = Access(revision=args.revision)
+    done = convert(source(args.src, args.revision), out=out, force=args.force, access=access)
+    for line in done.notes:
+        output.note(plain(line))
+    if done.written:
+        sys.stdout.write(f"{done.path}: {done.tensors} tensors\n")
+    else:
+        sys.stdout.write(f"{done.path}: there already, --force converts again\n")
+    return 0

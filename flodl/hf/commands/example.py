@@ -1,0 +1,43 @@
+"""``example``: run one of the examples."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fdl import FdlArgs, arg, output
+from flodl.hf.commands.places import anchored, source
+
+
+class Args(FdlArgs):
+    """Run an example with the checkpoint it was made for, or with yours."""
+
+    name: str | None = arg(help="Which one; without it they are listed")
+    src: str | None = arg(help="Repository or directory, instead of the usual one")
+    out: Path | None = arg(help="Folder for what a fine-tuning saves")
+
+
+def main(args: Args) -> int:
+    """Run it, or list all.
+
+    Returns:
+        0, or 2 where there is none of the name.
+
+    Raises:
+        FlodlError: The checkpoint cannot be had or does not suit.
+    """
+    from flodl.hf.examples import EXAMPLES, run_example
+
+    if args.name is None:
+        output.write(sys.stdout, "".join(f"{name}\n" for name in EXAMPLES))
+        return 0
+    if args.name not in EXAMPLES:
+        from fdl.suggest import nearest
+
+        close = nearest(args.name, EXAMPLES)
+        output.error(f"no example is called {args.name}", f"perhaps {close}?" if close else "")
+        output.write(sys.stderr, f"\n{Args.render_help(sys.stderr)}")
+        return 2
+    src = None if args.src is None else source(args.src)
+    run_example(args.name, src, None if args.out is None else anchored(args.out))
+    return 0

@@ -1,0 +1,37 @@
+"""``info``: what a checkpoint holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from fdl import FdlArgs, arg, option, output
+from flodl.hf.commands.places import source
+from flodl.hf.commands.plain import plain
+
+
+class Args(FdlArgs):
+    """Tell the family, head, tensors and dtypes of a checkpoint, and whether its keys fit.
+
+    Only the configuration and the headers of the weights are read.
+    """
+
+    src: str = arg(help="Repository or directory")
+    revision: str | None = option(help="Branch, tag or commit of a repository")
+    json: bool = option(help="Print one JSON document")  # type: ignore[assignment]
+
+
+def main(args: Args) -> int:
+    """Print the report.
+
+    Raises:
+        FlodlError: The checkpoint cannot be had, or is broken.
+    """
+    from flodl.hf.info import inspect_checkpoint
+    from flodl.hf.source import Access
+
+    src = source(args.src, args.revision)
+    found = inspect_checkpoint(src, Access(revision=args.revision))
+    text = json.dumps(found.as_json(), indent=2) + "\n" if args.json else plain(found.as_text())
+    output.write(sys.stdout, text)
+    return 0

@@ -1,0 +1,61 @@
+"""``verify-export``: whether an exported directory is what it should be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
+
+from fdl import FdlArgs, arg, option, output
+from flodl.hf.commands.places import anchored, source
+from flodl.hf.commands.plain import plain
+
+
+class Args(FdlArgs):
+    """Check an exported directory: keys and shapes, transformers, its source, its outputs."""
+
+    directory: Path = arg(help="What export has written")
+    hub_source: str | None = option(
+        help="Repository or directory it was made from, instead of what its configuration says"
+    )
+    no_hub_source: bool = option(help="Do not compare with a source")
+    prompt: str = option(default="fab2s writes Rust", help="Text to compare the outputs on")
+    structural: bool = option(help="Check without transformers: only keys, shapes and loading")
+    json: bool = option(help="Print one JSON document")  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.hub_source is not None and self.no_hub_source:
+            raise ValueError("--hub-source and --no-hub-source exclude each other")
+        return self
+
+
+def main(args: Args, family: str | None = None) -> int:
+    """Check, and print what held and what did not.
+
+    Args:
+        args: The arguments.
+        family: The family that the export has to be of; None for any.
+
+    Returns:
+        0 where everything holds, 1 where something does not.
+
+    Raises:
+        FlodlError: The directory or its source cannot be read.
+    """
+    from flodl.hf.verify import verify_export
+
+    report = verify_export(
+        anchored(args.directory),
+        family=family,
+        source=None if args.hub_source is None else source(args.hub_source),
+        compare_source=not args.no_hub_source,
+        prompt=args.prompt,
+        structural=args.structural,
+    )
+    text = json.dumps(report.as_json(), indent=2) + "\n" if args.json else plain(report.as_text())
+    output.write(sys.stdout, text)
+    return 0 if report.passed else 1

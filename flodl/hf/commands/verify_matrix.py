@@ -1,0 +1,77 @@
+"""``verify-matrix``: export and verify one model of every family with every head."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pydantic import field_validator
+
+from fdl import FdlArgs, option, output
+from flodl.hf.commands.places import anchored
+from flodl.hf.matrix import FAMILIES, HEADS
+
+
+class Args(FdlArgs):
+    """Export and verify one model of every family with every head, and print the grid.
+
+    A cell that fails does not stop the others.
+    """
+
+    families: list[str] = option(help=f"Only these, by commas: {', '.join(FAMILIES)}")
+    heads: list[str] = option(help=f"Only these, by commas: {', '.join(HEADS)}")
+    keep: bool = option(help="Leave the exported directories where they are")
+    staging_dir: Path | None = option(help="Folder for them, instead of a temporary one")
+    synthetic: bool = option(help="Use small random models, and no network")
+    jobs: int = option(default=1, help="Cells to work on at the same time")
+    json: bool = option(help="Print one JSON document")  # type: ignore[assignment]
+
+    @field_validator("families")
+    @classmethod
+    def _known_family(cls, names: list[str]) -> list[str]:
+        return _known(names, FAMILIES)
+
+    @field_validator("heads")
+    @classmethod
+    def _known_head(cls, names: list[str]) -> list[str]:
+        return _known(names, HEADS)
+
+    @field_validator("jobs")
+    @classmethod
+    def _at_least_one(cls, jobs: int) -> int:
+        if jobs < 1:
+            raise ValueError("there has to be at least 1")
+        return jobs
+
+
+def _known(names: list[str], allowed: tuple[str, ...]) -> list[str]:
+    for name in names:
+        if name not in allowed:
+            raise ValueError(f"{name} is none of {', '.join(allowed)}")
+    return names
+
+
+def main(args: Args) -> int:
+    """Work through the cells.
+
+    Returns:
+        0 where every cell passed, else 1.
+
+    Raises:
+        FlodlError: transformers is not installed.
+    """
+    from flodl.hf.matrix import verify_matrix
+
+    grid = verify_matrix(
+        families=tuple(args.families) or FAMILIES,
+        heads=tuple(args.heads) or HEADS,
+        synthetic=args.synthetic,
+        staging=None if args.staging_dir is None else anchored(args.staging_dir),
+        keep=args.keep,
+        jobs=args.jobs,
+        progress=output.note,
+    )
+    text = json.dumps(grid.as_json(), indent=2) + "\n" if args.json else grid.as_text()
+    output.write(sys.stdout, text)
+    return 0 if grid.passed else 1

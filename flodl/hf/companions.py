@@ -1,0 +1,55 @@
+"""What belongs to a model besides its weights, and is copied along with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from flodl.files import replacing
+from flodl.hf.source import Checkpoint
+
+# The file is called after the family of the model, as far back as there were families.
+_SENTENCE_MODELS = ("bert", "roberta", "distilbert", "albert", "xlm-roberta", "camembert", "xlnet")
+
+COMPANIONS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spm.model",
+    "spiece.model",
+    "modules.json",
+    "config_sentence_transformers.json",
+    *(f"sentence_{family}_config.json" for family in _SENTENCE_MODELS),
+    "1_Pooling/config.json",
+)
+"""The tokenizer, and what says how sentence embeddings are made."""
+
+
+def companions_of(source: Checkpoint, names: Iterable[str] = COMPANIONS) -> dict[str, Path]:
+    """The files of these names that a checkpoint has, fetched where they are on the Hub.
+
+    Raises:
+        HubError: One has to be fetched and cannot be.
+    """
+    found = {name: source.file(name) for name in names}
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def copy_files(files: dict[str, Path], out: Path) -> None:
+    """Copy files, each to its name in a directory; what is there already as the same file stays.
+
+    Raises:
+        OSError: The system refused.
+    """
+    for name, path in files.items():
+        target = out / name
+        if target.exists() and target.samefile(path):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as file:
+            file.write(path.read_bytes())

@@ -1,0 +1,333 @@
+"""Pickled weights -> one safetensors file, without running what is in the pickle.
+
+Only torch's reader for weights is used, which knows tensors and a few plain types and refuses
+everything else. The tensors are mapped from the file where its format allows that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flodl.errors import FlodlError
+from flodl.hf.companions import COMPANIONS, companions_of, copy_files
+from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.hub import converted_file
+from flodl.hf.keys import is_alias, other_names
+from flodl.hf.new_directory import new_directory
+from flodl.hf.source import (
+    CONFIG,
+    INDEX,
+    PICKLES,
+    WEIGHTS,
+    Access,
+    Checkpoint,
+    Directory,
+    locate,
+    read_text,
+)
+from flodl.hf.weights.header import read_header
+from flodl.hf.weights.stored import TORCH_DTYPES
+from flodl.hf.weights.writing import write_file
+
+_SINGLE, _INDEX = PICKLES
+_NESTED = "state_dict"
+_RESERVED = "__metadata__"  # of the format itself
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What a conversion has done.
+
+    Attributes:
+        path: The safetensors file.
+        written: False where it was there already.
+        tensors: How many are in it.
+        notes: What was left out on the way, one line each.
+    """
+
+    path: Path
+    written: bool
+    tensors: int
+    notes: tuple[str, ...] = ()
+
+
+def convert(
+    src: str | Path,
+    *,
+    out: Path | None = None,
+    force: bool = False,
+    access: Access | None = None,
+) -> Converted:
+    """Convert the pickled weights of a checkpoint, whole or in shards.
+
+    Args:
+        src: A repository, a directory, a ``.bin`` file, or the index of several.
+        out: Folder that gets ``model.safetensors`` and, so that it can be opened, copies of the
+            configuration and the tokenizer's files. By default the result for a repository is kept
+            below ``HF_HOME/flodl-converted``, where loading finds it, and others beside the pickle.
+        force: Convert again although the result is there, and replace other files of ``out``.
+        access: How a repository is reached.
+
+    Raises:
+        CheckpointFormatError: A file is broken, or holds more than plain data and tensors.
+        FileNotFoundError: There is nothing to convert.
+        FlodlError: ``out`` holds the configuration or tokenizer of another model, or there are
+            safetensors in shards that the result would take the place of.
+        HubError: The repository cannot be had.
+        OSError: The result cannot be written.
+    """
+    access = access or Access()
+    path = Path(src)
+    one_file = path.is_file()
+    checkpoint: Checkpoint = Directory(path.parent) if one_file else locate(src, access)
+    target = _target(checkpoint, out, access)
+    if target.is_file() and not force:
+        return Converted(target, written=False, tensors=len(read_header(target)))
+    beside = {} if out is None else companions_of(checkpoint, (CONFIG, *COMPANIONS))
+    if not force:
+        _refuse_to_replace(target)
+        _refuse_to_mix(beside, target.parent)
+    notes: list[str] = []
+    tensors: dict[str, Tensor] = {}
+    for file in _files(checkpoint, path.name if one_file else None):
+        _add(tensors, file, notes)
+    if not tensors:
+        raise CheckpointFormatError(f"{checkpoint.name}: its pickles hold no tensors")
+    if _may_be_tied(checkpoint):
+        notes += _without_aliases(tensors)
+    with new_directory(target.parent):
+        copy_files(beside, target.parent)
+        # Last: where the weights are, the rest is too.
+        write_file(_apart(tensors), target)
+    return Converted(target, written=True, tensors=len(tensors), notes=tuple(notes))
+
+
+def _target(checkpoint: Checkpoint, out: Path | None, access: Access) -> Path:
+    if out is not None:
+        return out / WEIGHTS
+    if checkpoint.is_local:
+        return Path(checkpoint.name) / WEIGHTS
+    return converted_file(checkpoint.name, checkpoint.commit, access.subfolder)
+
+
+def _refuse_to_replace(target: Path) -> None:
+    """Refuse to put a single file where shards are: writing it would remove them."""
+    shards = sorted(file.name for file in target.parent.glob("model-*-of-*.safetensors"))
+    there = [INDEX] * (target.parent / INDEX).exists() + shards
+    if there:
+        more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
+        raise FlodlError(
+            f"{target.parent} holds safetensors already: {', '.join(there[:_SHOWN])}{more}; they "
+            "load as they are. --force puts the converted pickle in their place, and --out "
+            "somewhere else"
+        )
+
+
+def _refuse_to_mix(files: Mapping[str, Path], out: Path) -> None:
+    """Refuse to put weights beside files of another model, or to replace those."""
+    for name, path in files.items():
+        there = out / name
+        if there.exists() and there.read_bytes() != path.read_bytes():
+            raise FlodlError(
+                f"{out} holds another {name}: --force replaces it, or name another --out"
+            )
+
+
+# Which files
+
+
+def _files(checkpoint: Checkpoint, name: str | None) -> tuple[Path, ...]:
+    """The pickles, fetched where they are on the Hub.
+
+    Args:
+        checkpoint: Where they are.
+        name: The one that was asked for, or an index; None for those every tool looks for.
+    """
+    if name is not None and not name.endswith(".json"):
+        return (checkpoint.require(name),)
+    single = checkpoint.file(_SINGLE) if name is None else None
+    if single is not None:
+        return (single,)
+    index = checkpoint.file(name or _INDEX)
+    if index is None:
+        raise FileNotFoundError(
+            f"{checkpoint.name} has nothing to convert: neither {_SINGLE} nor {_INDEX}"
+        )
+    return tuple(checkpoint.require(shard) for shard in _shards(index))
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        names = sorted(set(json.loads(read_text(index))["weight_map"].values()))
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+        raise CheckpointFormatError(f"{index} is not a sound index of shards") from None
+    for name in names:
+        if not (isinstance(name, str) and name.isprintable() and _is_plain(name)):
+            raise CheckpointFormatError(
+                f"{index}: shard {name!r} is not the plain name of a file beside the index"
+            )
+    return names
+
+
+def _is_plain(name: str) -> bool:
+    return PurePosixPath(name).name == name and PureWindowsPath(name).name == name
+
+
+# What they hold
+
+
+def _add(tensors: dict[str, Tensor], file: Path, notes: list[str]) -> None:
+    """Add the tensors of one file, and say what else was in it."""
+    entries = _entries(file)
+    nested = entries.get(_NESTED)
+    if isinstance(nested, Mapping):
+        notes += _dropped(file, [key for key in entries if key != _NESTED])
+        entries = nested
+    notes += _dropped(file, [key for key, value in entries.items() if not _counts(key, value)])
+    for key, value in entries.items():
+        if _counts(key, value):
+            tensor = _storable(key, value, file)
+            if key in tensors:
+                raise CheckpointFormatError(f"{file}: {key} is in another shard too")
+            tensors[key] = tensor
+
+
+def _entries(file: Path) -> Mapping[Any, Any]:
+    """Read a pickle.
+
+    Raises:
+        CheckpointFormatError: It is broken, refused, or no mapping.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about formats of pickles, with advice for their maker
+            # Files older than the zip format cannot be mapped.
+            mapped = zipfile.is_zipfile(file)
+            loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    except OSError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise _refused(file, str(error)) from None
+    except Exception as error:  # a broken file can make the reader stumble anywhere
+        raise CheckpointFormatError(
+            f"{file} cannot be read as weights: {str(error).partition(chr(10))[0]}"
+        ) from None
+    if not isinstance(loaded, Mapping):
+        raise CheckpointFormatError(
+            f"{file} holds a {type(loaded).__name__} and not tensors by their names"
+        )
+    return loaded
+
+
+def _refused(file: Path, message: str) -> CheckpointFormatError:
+    found = re.search(r"GLOBAL ([\w.]+)", message)
+    what = f"asks for {found[1]}" if found else "is broken, or asks for code"
+    return CheckpointFormatError(
+        f"{file} {what}, which weights do not need: it was refused, and nothing of it was run. "
+        "Take the weights from somebody who has them as safetensors"
+    )
+
+
+def _counts(key: object, value: object) -> bool:
+    return isinstance(key, str) and isinstance(value, Tensor)
+
+
+def _dropped(file: Path, keys: list[Any]) -> list[str]:
+    if not keys:
+        return []
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    shown = ", ".join(_shown(key) for key in keys[:_SHOWN])
+    return [f"{file.name}: left out what is no tensor: {shown}{more}"]
+
+
+def _shown(key: Any) -> str:
+    return key if isinstance(key, str) and key.isprintable() else repr(key)
+
+
+def _storable(key: str, tensor: Tensor, file: Path) -> Tensor:
+    if key == _RESERVED or not _is_text(key):
+        raise CheckpointFormatError(
+            f"{file} calls a tensor {key!r}, which is no name for one in a safetensors file"
+        )
+    dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+    if not dense or tensor.dtype not in TORCH_DTYPES.values():
+        raise CheckpointFormatError(
+            f"{file}: {key} is a tensor of {tensor.dtype} ({tensor.layout}), which a safetensors "
+            "file of weights cannot hold"
+        )
+    # A view may say of a few bytes that they are any number of elements.
+    size = math.prod(tensor.shape) * tensor.element_size()
+    if size > max(tensor.untyped_storage().nbytes(), file.stat().st_size):
+        raise CheckpointFormatError(
+            f"{file}: {key} is {list(tensor.shape)}, {size} bytes, and the whole file has only "
+            f"{file.stat().st_size}: it repeats a few values, which are no weights"
+        )
+    return tensor.detach()
+
+
+def _is_text(key: str) -> bool:
+    """Whether UTF-8 has bytes for it."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Names for the same tensor
+
+
+def _may_be_tied(checkpoint: Checkpoint) -> bool:
+    """Whether an output layer equal to the word table may be left to be tied on loading."""
+    text = checkpoint.text(CONFIG)
+    try:
+        fields = json.loads(text) if text else {}
+    except ValueError:
+        return True
+    return not isinstance(fields, dict) or fields.get("tie_word_embeddings", True) is not False
+
+
+def _without_aliases(tensors: dict[str, Tensor]) -> list[str]:
+    """Remove second names of a tensor that is there under its own; return what was removed."""
+    removed = []
+    for key in [key for key in tensors if is_alias(key)]:
+        own = [name for name in tensors if name != key and key in other_names(name, tied=True)]
+        if any(not is_alias(name) and _same(tensors[name], tensors[key]) for name in own):
+            del tensors[key]
+            removed.append(key)
+    return [f"left out {key}: it is another name of a tensor that is there" for key in removed]
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, contiguous and each with memory of its own."""
+    own: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for key, tensor in tensors.items():
+        compact = tensor.contiguous()
+        place = compact.untyped_storage().data_ptr()
+        own[key] = compact.clone() if place in taken else compact
+        taken.add(place)
+    return own
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same bytes."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.data_ptr() == other.data_ptr() and one.stride() == other.stride():
+        return True
+    left, right = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(left, right)

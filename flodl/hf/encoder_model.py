@@ -1,0 +1,181 @@
+"""Encoders without a head, which are plain graphs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from flodl.errors import StateError
+from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.models import build_graph
+from flodl.hf.models.backbone import LAST_HIDDEN_STATE, POOLER_OUTPUT
+from flodl.hf.models.deberta import DebertaLayer
+from flodl.hf.models.layout import PLACES, ChoiceOfLayout
+from flodl.hf.models.transformer_layer import TransformerLayer
+from flodl.hf.opening import Opening, Source, open_encoder
+from flodl.hf.task_heads import inputs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.utils.hooks import RemovableHandle
+
+    from flodl.graph import Graph
+    from flodl.hf.encoded import EncodedBatch
+    from flodl.train.setup import HasGraph
+
+
+class EncoderModel:
+    """Makes graphs from ``input_ids [B, S]`` to ``last_hidden_state [B, S, H]``; has no instances.
+
+    What else a call may be given: ``attention_mask``, ``token_type_ids``, ``position_ids``.
+    """
+
+    config_class: ClassVar[type[EncoderConfig]]
+
+    @classmethod
+    def build(cls, config: EncoderConfig) -> Graph:
+        """Build a model with fresh values on the CPU."""
+        return cls.on_device(config, "cpu")
+
+    @classmethod
+    def on_device(cls, config: EncoderConfig, device: torch.device | str) -> Graph:
+        """Build a model with fresh values, with a pooler where its family has one.
+
+        Args:
+            config: Of this family.
+            device: Where it is made.
+        """
+        return _fresh(config, device, pooler=True)
+
+    @classmethod
+    def from_pretrained(cls, src: Source, **options: Unpack[Opening]) -> Graph:
+        """Open a checkpoint of this family; it gets a pooler exactly where the checkpoint has one.
+
+        Args:
+            src: Directory, or repository on the Hub.
+            options: See :class:`~flodl.hf.opening.Opening`.
+
+        Raises:
+            FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
+            FileNotFoundError: There is no such directory, or it lacks files.
+        """
+        return open_encoder(src, options, family=cls.config_class)
+
+    @classmethod
+    def from_pretrained_on_device(cls, src: Source, device: torch.device | str) -> Graph:
+        """Open a checkpoint on a device; see :meth:`from_pretrained`."""
+        return cls.from_pretrained(src, device=device)
+
+
+class PooledEncoderModel(EncoderModel):
+    """A family whose encoder can have a pooler, with its output under the tag ``pooler_output``."""
+
+    @classmethod
+    def on_device_without_pooler(cls, config: EncoderConfig, device: torch.device | str) -> Graph:
+        """Build a model with fresh values and no pooler.
+
+        Args:
+            config: Of this family.
+            device: Where it is made.
+        """
+        return _fresh(config, device, pooler=False)
+
+
+def _fresh(config: EncoderConfig, device: torch.device | str, *, pooler: bool) -> Graph:
+    config = config.with_architectures(config.base_class_name)
+    graph = build_graph(config, HeadKind.BASE, pooler=pooler, device=device)
+    graph.set_source_config(config.to_json_str())
+    return graph
+
+
+class BackboneOutputs(NamedTuple):
+    """What an encoder computes.
+
+    Attributes:
+        last_hidden_state: ``[B, S, H]``.
+        pooler_output: ``[B, H]``; None without a pooler.
+        hidden_states: What the first layer was given and what each layer returned, ``[B, S, H]``
+            each; None unless they were asked for.
+    """
+
+    last_hidden_state: Tensor
+    pooler_output: Tensor | None
+    hidden_states: tuple[Tensor, ...] | None
+
+
+def backbone_outputs(
+    graph: Graph, enc: EncodedBatch, hidden_states: bool = False
+) -> BackboneOutputs:
+    """Run an encoder and return all it computes.
+
+    ALBERT counts each of its inner layers.
+
+    Args:
+        graph: A model of ``flodl.hf``, with a head or without.
+        enc: On the device of the model.
+        hidden_states: Whether the output of every layer is returned as well.
+
+    Raises:
+        ValueError: The graph is no model of ``flodl.hf``.
+        StateError: It was told not to keep tagged values.
+    """
+    if graph.source_config is None:
+        raise ValueError("this graph has no configuration, so it is no model of flodl.hf")
+    config = AutoConfig.from_json_str(graph.source_config)
+    encoder = graph.tree_children().get(config.prefix, graph)
+    inputs = inputs_of(enc, config)
+    states: list[Tensor] = []
+    hooks: list[RemovableHandle] = []
+    if hidden_states:
+        # No places: tokens stay in their rows, and so does what layers return.
+        inputs[PLACES] = enc.input_ids.new_empty(0)
+        hooks = [layer.register_forward_pre_hook(_keeping(states)) for layer in _layers(encoder)]
+    try:
+        encoder(**inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    last = encoder.tagged(LAST_HIDDEN_STATE)
+    if last is None:
+        raise StateError("this model keeps no tagged values: call observe() on its encoder first")
+    pooled = encoder.tagged(POOLER_OUTPUT) if POOLER_OUTPUT in encoder.tag_names() else None
+    return BackboneOutputs(last, pooled, (*states, last) if hidden_states else None)
+
+
+def set_unpad(model: nn.Module | HasGraph, unpad: bool | Literal["auto"]) -> None:
+    """Say whether a model leaves padding out of what it computes; outputs at tokens are the same.
+
+    Left out, layers see the tokens of all rows one after the other, ``[T, H]``, and so do hooks on
+    them; a model then returns at padding what zeros become. Copies of a model go on likewise,
+    checkpoints do not tell. What records calls (a compiler, a tracer, a CUDA graph) keeps padding
+    in any case, and so does a call whose mask is added, or has a row per token.
+
+    Args:
+        model: A model of ``flodl.hf``, with a head or without, or a module that holds some.
+        unpad: True leaves out whatever is masked, False nothing; ``"auto"``, as at first, leaves it
+            out where it is a tenth of the batch or more.
+
+    Raises:
+        ValueError: ``unpad`` is something else, or there is no model of ``flodl.hf``.
+    """
+    if not (isinstance(unpad, bool) or unpad == "auto"):
+        raise ValueError(f"unpad is True, False or 'auto', not {unpad!r}")
+    graph = model if isinstance(model, nn.Module) else model.graph
+    choices = [part for part in graph.modules() if isinstance(part, ChoiceOfLayout)]
+    if not choices:
+        raise ValueError(f"this {type(model).__name__} is and holds no model of flodl.hf")
+    for choice in choices:
+        choice.unpad = unpad
+
+
+def _layers(encoder: Graph) -> list[nn.Module]:
+    return [part for part in encoder.modules() if isinstance(part, TransformerLayer | DebertaLayer)]
+
+
+def _keeping(states: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    # What a layer is given is what the one before it returned, a convolution between them included.
+    return lambda _, given: states.append(given[0])

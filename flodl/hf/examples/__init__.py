@@ -1,0 +1,62 @@
+"""Small programs that show what a model of each family does, and how one is fine-tuned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.matrix import FAMILIES, all_cells
+
+_TASKS = {
+    "embed": HeadKind.BASE,
+    "classify": HeadKind.SEQCLS,
+    "ner": HeadKind.TOKCLS,
+    "qa": HeadKind.QA,
+    "fill-mask": HeadKind.MLM,
+}
+_AUTO = "auto-classify"
+_FINETUNES = ("distilbert-finetune", "lora-finetune")
+
+EXAMPLES = (
+    _AUTO,
+    *(f"{family}-{task}" for family in FAMILIES for task in _TASKS),
+    *_FINETUNES,
+)
+"""The names."""
+
+
+def run_example(name: str, src: str | None = None, out: Path | None = None) -> None:
+    """Run one example.
+
+    Args:
+        name: One of :data:`EXAMPLES`.
+        src: Repository or directory; None for the model the example was made for.
+        out: Folder for what a fine-tuning saves; None for one in the working directory.
+
+    Raises:
+        KeyError: There is no such example.
+        ValueError: A folder for an example that saves nothing, or a model of another family.
+        FlodlError: The model cannot be had.
+    """
+    if name not in EXAMPLES:
+        raise KeyError(name)
+    if name in _FINETUNES:
+        from flodl.hf.examples import finetune
+
+        run = finetune.full if name == _FINETUNES[0] else finetune.lora
+        run(src or _usual("distilbert", HeadKind.BASE), out or Path(name))
+        return
+    if out is not None:
+        raise ValueError(f"the example {name} saves nothing: leave {out} out")
+    from flodl.hf.examples import predict
+
+    if name == _AUTO:
+        predict.TASKS["classify"](src or _usual("roberta", HeadKind.SEQCLS), None)
+        return
+    family = next(one for one in reversed(FAMILIES) if name.startswith(f"{one}-"))
+    task = name.removeprefix(f"{family}-")
+    predict.TASKS[task](src or _usual(family, _TASKS[task]), family)
+
+
+def _usual(family: str, head: HeadKind) -> str:
+    return next(cell.repo for cell in all_cells() if cell.family == family and cell.head == head)

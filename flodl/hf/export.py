@@ -1,0 +1,327 @@
+"""A model as a directory that any tool for HuggingFace checkpoints loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from flodl.checkpoint import checkpoint_metadata, config_sidecar
+from flodl.checkpoint.files import read_file_header
+from flodl.errors import FlodlError
+from flodl.files import replacing
+from flodl.hf.companions import COMPANIONS, companions_of, copy_files
+from flodl.hf.config_json import AutoConfig, DebertaV2Config, EncoderConfig, json_text
+from flodl.hf.errors import CheckpointMismatchError, ConfigError
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.keys import keys_have_pooler
+from flodl.hf.new_directory import new_directory
+from flodl.hf.opening import open_model
+from flodl.hf.outline import build_for_export, exported_kind, outline
+from flodl.hf.safetensors_io import save_safetensors_file_from_graph
+from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Checkpoint, Directory, read_text
+from flodl.hf.text.files import OWN_NAMES
+from flodl.hf.weights.slots import put, slots_of
+
+if TYPE_CHECKING:
+    from flodl.graph import Graph
+    from flodl.hf.load_report import LoadReport
+    from flodl.hf.opening import HeadOpening
+    from flodl.hf.tokenizer import HfTokenizer
+
+SOURCE_CONFIG = "config.source.json"
+SOURCE_REPO, SOURCE_REVISION = "flodl_source_repo", "flodl_source_revision"
+
+_OF_ELSEWHERE = ("_name_or_path", "quantization_config")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export has written.
+
+    Attributes:
+        directory: Where.
+        architecture: The class other tools will load it as.
+        tensors: How many tensors the weights have.
+        files: Everything written, by its name in the directory.
+        notes: What is worth knowing, one line each.
+    """
+
+    directory: Path
+    architecture: str
+    tensors: int
+    files: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def as_text(self) -> str:
+        """The same as lines to read."""
+        rows = [f"{self.directory}: {self.architecture}, {self.tensors} tensors"]
+        return "".join(f"{line}\n" for line in [*rows, *(f"  {name}" for name in self.files)])
+
+
+def export_hf_dir(
+    graph: Graph,
+    config_json: str,
+    out_dir: str | Path,
+    *,
+    companions: Checkpoint | None = None,
+    max_shard_size: int | str | None = None,
+) -> tuple[str, ...]:
+    """Write a model as ``model.safetensors`` and ``config.json``.
+
+    Each file takes its place when it is complete, and a directory that is new goes again when not
+    all of them do. The same model gives the same bytes, and a model
+    as it was loaded gives the bytes it was loaded from.
+
+    Args:
+        graph: A model of ``flodl.hf``.
+        config_json: Its configuration, ``graph.source_config`` for instance; all its fields are
+            kept, but those about another place or another dtype.
+        out_dir: The directory; it and those above it are created.
+        companions: Where the tokenizer's files are copied from.
+        max_shard_size: Bytes of tensors in one file, as a number or like ``"5GB"``.
+
+    Returns:
+        The files written, by their names in the directory.
+
+    Raises:
+        ConfigError: The configuration is of no model.
+        OSError: The system refused.
+        ValueError: ``max_shard_size`` is no size.
+    """
+    out = Path(out_dir)
+    config = AutoConfig.from_json_str(config_json)
+    text = _exported_config(config, graph)
+    with new_directory(out):
+        save_safetensors_file_from_graph(graph, out / WEIGHTS, max_shard_size=max_shard_size)
+        copied = {} if companions is None else companions_of(companions)
+        copy_files(copied, out)
+        _write(out / CONFIG, text.encode())
+    weights = [file.name for file in out.glob("model*.safetensors*")]
+    return (CONFIG, *sorted(weights), *copied)
+
+
+def save_model(
+    graph: Graph,
+    config: EncoderConfig,
+    out: Path,
+    *,
+    tokenizer: HfTokenizer | None = None,
+    force: bool = False,
+    max_shard_size: int | str | None = None,
+) -> tuple[str, ...]:
+    """What a head's ``save_pretrained`` does: weights, configuration and tokenizer.
+
+    Args:
+        graph: The model.
+        config: Its configuration.
+        out: The directory.
+        tokenizer: Written beside the model; what an earlier one has left there is removed.
+        force: Replace a model that is there.
+        max_shard_size: See :func:`export_hf_dir`.
+
+    Returns:
+        The files written, by their names in the directory.
+
+    Raises:
+        FlodlError: There is a model already.
+        OSError: The system refused.
+        ValueError: ``max_shard_size`` is no size.
+    """
+    if not force:
+        _refuse_to_replace(out, "force=True replaces them, or name another directory")
+    text = _without_source(config).to_json_str()
+    files = export_hf_dir(graph, text, out, max_shard_size=max_shard_size)
+    if tokenizer is None:
+        return files
+    written = tuple(file.name for file in tokenizer.save(out))
+    for name in OWN_NAMES - set(written):
+        (out / name).unlink(missing_ok=True)
+    return (*files, *written)
+
+
+def export_command(
+    *,
+    hub: str | None,
+    checkpoint: Path | None,
+    out: Path,
+    head: HeadKind | None = None,
+    config: Path | None = None,
+    revision: str | None = None,
+    dtype: str | None = None,
+    max_shard_size: str | None = None,
+    preserve_source_config: bool = False,
+    force: bool = False,
+) -> Exported:
+    """What ``fdl flodl-hf export`` does.
+
+    Args:
+        hub: Repository or directory to take the model from; otherwise ``checkpoint`` is given.
+        checkpoint: A file of ``graph.save_checkpoint``.
+        out: The directory to write.
+        head: With ``hub``: the head; None for that of the class the checkpoint was saved from.
+        config: With ``checkpoint``: its configuration, instead of the file beside it.
+        revision: With ``hub``: branch, tag or commit.
+        dtype: Convert all tensors; None keeps them as they are.
+        max_shard_size: See :func:`export_hf_dir`.
+        preserve_source_config: With ``checkpoint``: also write the configuration as it was.
+        force: Replace an export that is there.
+
+    Raises:
+        FlodlError: There is an export already, or the model cannot be had.
+        OSError: The system refused.
+    """
+    if not force:
+        _refuse_to_replace(out, "--force replaces them, or name another --out")
+    if checkpoint is None:
+        return _export_of_hub(str(hub), out, head, revision, dtype, max_shard_size)
+    text = _text_of_config(checkpoint, config)
+    graph, notes = load_trained(checkpoint, text, str(config or config_sidecar(checkpoint)))
+    if dtype is not None:
+        graph.to(getattr(torch, dtype))
+    beside = Directory(checkpoint.resolve().parent)
+    files = export_hf_dir(
+        graph, str(graph.source_config), out, companions=beside, max_shard_size=max_shard_size
+    )
+    if preserve_source_config:
+        _write(out / SOURCE_CONFIG, text.encode())
+        files = (*files, SOURCE_CONFIG)
+    return _told(graph, out, files, notes)
+
+
+def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph, list[str]]:
+    """Rebuild a model that a training has saved.
+
+    Args:
+        checkpoint: A file of ``graph.save_checkpoint``.
+        config_json: Its configuration.
+        origin: What that is called in messages.
+
+    Returns:
+        The model with its tensors in the dtypes they were saved in, and what was left out.
+
+    Raises:
+        ConfigError: The configuration is of no model.
+        CheckpointError: The file is no checkpoint, or not one of this model.
+    """
+    config = _without_source(AutoConfig.from_json_str(config_json, origin=origin))
+    shapes, dtypes = {}, {}
+    for entry in read_file_header(checkpoint).model_entries:
+        key = entry.name.replace("/", ".")
+        shapes[key], dtypes[key] = entry.shape, entry.dtype
+    found = outline(config, shapes, exported_kind(config))
+    graph = build_for_export(found.config, keys_have_pooler(shapes), "cpu")
+    for slot in slots_of(graph):
+        stored = next((dtypes[key] for key in slot.keys if key in dtypes), None)
+        if stored is not None:
+            put(slot.places, torch.empty(slot.tensor.shape, dtype=stored))
+    report = graph.load_checkpoint(checkpoint)
+    if report.missing:
+        raise CheckpointMismatchError(
+            f"{checkpoint} is not a whole {found.config.architectures[0]}", missing=report.missing
+        )
+    graph.set_source_config(found.config.to_json_str())
+    counts = f"{len(report.loaded)} tensors loaded, {len(report.skipped)} skipped, none missing"
+    return graph.eval(), [f"{checkpoint.name}: {counts}", *_listed("skipped", report.skipped)]
+
+
+def _export_of_hub(
+    src: str,
+    out: Path,
+    head: HeadKind | None,
+    revision: str | None,
+    dtype: str | None,
+    max_shard_size: str | None,
+) -> Exported:
+    options: HeadOpening = {"revision": revision, "dtype": dtype}
+    opened = open_model(src, head, options)
+    source = opened.checkpoint
+    fields = opened.config.source
+    if not source.is_local:
+        fields |= {SOURCE_REPO: source.name, SOURCE_REVISION: source.commit}
+    files = export_hf_dir(
+        opened.graph, json_text(fields), out, companions=source, max_shard_size=max_shard_size
+    )
+    report: LoadReport = opened.graph.__dict__["load_report"]
+    return _told(opened.graph, out, files, _listed("left out", report.unexpected))
+
+
+def _told(graph: Graph, out: Path, files: Sequence[str], notes: list[str]) -> Exported:
+    config = AutoConfig.from_json_str(str(graph.source_config))
+    if not any(name in COMPANIONS for name in files):
+        notes = [*notes, "no tokenizer files were found: the export works on token ids only"]
+    tensors = len({id(slot.tensor) for slot in slots_of(graph)})
+    return Exported(out, config.architectures[0], tensors, tuple(files), tuple(notes))
+
+
+def _listed(what: str, names: Iterable[str]) -> list[str]:
+    listed = list(names)
+    more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
+    return [f"{what}: {', '.join(listed[:5])}{more}"] if listed else []
+
+
+# Configuration
+
+
+def _exported_config(config: EncoderConfig, graph: Graph) -> str:
+    """The text of the exported configuration: that of the model, told of its new place."""
+    if isinstance(config, DebertaV2Config) and exported_kind(config) is HeadKind.MLM:
+        config = config.for_masked_lm(legacy=config.legacy)
+    fields = config.source
+    for key in _OF_ELSEWHERE:
+        fields.pop(key, None)
+    dtype = str(_common_dtype(graph)).removeprefix("torch.")
+    fields["torch_dtype"] = dtype
+    if "dtype" in fields:
+        fields["dtype"] = dtype
+    return json_text(fields)
+
+
+def _common_dtype(graph: Graph) -> torch.dtype:
+    """The type of the tensors; of several, the smallest that holds them all."""
+    common: torch.dtype | None = None
+    for tensor in graph.state_dict().values():
+        if tensor.is_floating_point():
+            dtype = tensor.dtype
+            common = dtype if common is None else torch.promote_types(common, dtype)
+    return common or torch.float32
+
+
+def _without_source(config: EncoderConfig) -> EncoderConfig:
+    """Weights that were trained are no longer those of the repository they came from."""
+    fields = config.source
+    known = [key for key in (SOURCE_REPO, SOURCE_REVISION) if fields.pop(key, None) is not None]
+    return type(config).from_json_str(json_text(fields)) if known else config
+
+
+def _text_of_config(checkpoint: Path, config: Path | None) -> str:
+    """The configuration of a checkpoint: what was named, what lies beside it, what is inside."""
+    if config is not None:
+        return read_text(config)
+    sidecar = config_sidecar(checkpoint)
+    if sidecar.is_file():
+        return read_text(sidecar)
+    inside = checkpoint_metadata(checkpoint).get("source_config")
+    if inside is None:
+        raise ConfigError(
+            f"{checkpoint} has no configuration: {sidecar.name} is not beside it; name one with "
+            "--config"
+        )
+    return inside
+
+
+# Files
+
+
+def _refuse_to_replace(out: Path, remedy: str) -> None:
+    there = [name for name in (CONFIG, WEIGHTS, INDEX) if (out / name).exists()]
+    if there:
+        raise FlodlError(f"{out} holds {', '.join(there)} already: {remedy}")
+
+
+def _write(target: Path, content: bytes) -> None:
+    with replacing(target) as file:
+        file.write(content)

@@ -1,0 +1,304 @@
+"""What a checkpoint holds, told without reading its weights.
+
+Of a file only the header is read, of one on the Hub only the bytes of the header are fetched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+from torch import Tensor
+
+from flodl.hf import hub_errors, keys
+from flodl.hf.config_json import AutoConfig
+from flodl.hf.dependencies import need
+from flodl.hf.errors import (
+    CheckpointFormatError,
+    CheckpointMismatchError,
+    FileNotFoundOnHub,
+    HubError,
+    HubOffline,
+)
+from flodl.hf.outline import Outline, outline
+from flodl.hf.source import (
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    Access,
+    Checkpoint,
+    locate,
+    read_text,
+    shard_names,
+)
+from flodl.hf.weights.header import StoredTensor, described
+from flodl.hf.weights.plan import Policy, make_plan
+from flodl.hf.weights.slots import slots_of
+from flodl.hf.weights.stored import Stored, StoredFiles
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReport:
+    """How the tensors of a checkpoint and those of its model compare; all lists are sorted.
+
+    Attributes:
+        fits: Whether the model can be loaded.
+        renamed: How many tensors go by another name in the model.
+        missing: Tensors of the model that the checkpoint lacks.
+        shapes: Tensors of another shape, each as one line.
+        dtypes: Weights that hold no floats, each as one line.
+        ignored: Tensors the model does without, as is usual for them.
+        unexpected: Further tensors that the model has no place for.
+    """
+
+    fits: bool
+    renamed: int = 0
+    missing: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a checkpoint holds.
+
+    Attributes:
+        name: The repository or directory.
+        commit: The commit of a repository.
+        family: ``bert``, ``deberta-v2``, ....
+        head: ``base``, ``seqcls``, ``tokcls``, ``qa``, ``mlm``.
+        architecture: The class the checkpoint says it is of; empty where it says nothing.
+        labels: Names of the classes of a classifier.
+        files: Weight files.
+        tensors: Tensors in them.
+        parameters: Numbers in them.
+        bytes: Size of these, without headers.
+        dtypes: How many tensors there are of each type, by its name in the files.
+        keys: How they fit the model.
+    """
+
+    name: str
+    commit: str | None
+    family: str
+    head: str
+    architecture: str
+    labels: tuple[str, ...]
+    files: int
+    tensors: int
+    parameters: int
+    bytes: int
+    dtypes: Mapping[str, int]
+    keys: KeyReport
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self)
+
+    def as_text(self) -> str:
+        """The same as lines to read."""
+        dtypes = ", ".join(f"{count} {dtype}" for dtype, count in self.dtypes.items())
+        rows = [
+            ("checkpoint", self.name + (f" at {self.commit}" if self.commit else "")),
+            ("family", self.family),
+            ("head", self.head + (f" ({self.architecture})" if self.architecture else "")),
+            *([("labels", ", ".join(self.labels))] if self.labels else []),
+            ("tensors", f"{self.tensors} in {self.files} file{'s' if self.files > 1 else ''}"),
+            ("parameters", f"{self.parameters:,}, {self.bytes:,} bytes"),
+            ("dtypes", dtypes),
+            ("keys", self._told_keys()),
+        ]
+        return "".join(f"{label:<12}{text}\n" for label, text in rows) + self._lists()
+
+    def _told_keys(self) -> str:
+        found = self.keys
+        more = [f"{found.renamed} renamed"] if found.renamed else []
+        return ", ".join([f"{'fit' if found.fits else 'do not fit'} the model", *more])
+
+    def _lists(self) -> str:
+        lists = {
+            "missing": self.keys.missing,
+            "of another shape": self.keys.shapes,
+            "not of floats": self.keys.dtypes,
+            "unexpected": self.keys.unexpected,
+            "not needed": self.keys.ignored,
+        }
+        return "".join(
+            f"  {len(names)} {what}:\n" + "".join(f"    {name}\n" for name in names)
+            for what, names in lists.items()
+            if names
+        )
+
+
+def inspect_checkpoint(src: str | Path, access: Access | None = None) -> Inspection:
+    """Tell what a checkpoint holds.
+
+    Args:
+        src: A repository or directory.
+        access: How a repository is reached.
+
+    Raises:
+        ConfigError: Its configuration describes no model that flodl has.
+        CheckpointFormatError: A header is broken, or the configuration is not UTF-8.
+        PickleOnlyError: It has no safetensors.
+        HubError: It cannot be reached.
+        FileNotFoundError: There is no such directory, or it has no weights.
+    """
+    access = access or Access()
+    checkpoint = locate(src, access)
+    text = read_text(checkpoint.require(CONFIG))
+    config = AutoConfig.from_json_str(text, origin=f"{checkpoint.name}/{CONFIG}")
+    stored, files = _headers(checkpoint, access)
+    tensors = stored.tensors
+    found = outline(config, {key: one.shape for key, one in tensors.items()})
+    return Inspection(
+        name=checkpoint.name,
+        commit=checkpoint.commit,
+        family=config.model_type,
+        head=found.kind.value,
+        architecture=config.architectures[0] if config.architectures else "",
+        labels=(found.config.id2label or ())
+        if found.config.id2label != config.id2label
+        else (config.id2label or ()),
+        files=files,
+        tensors=len(tensors),
+        parameters=sum(math.prod(one.shape) for one in tensors.values()),
+        bytes=sum(one.end - one.begin for one in tensors.values()),
+        dtypes=dict(sorted(Counter(one.dtype for one in tensors.values()).items())),
+        keys=compare_keys(found, stored),
+    )
+
+
+def compare_keys(found: Outline, stored: Stored) -> KeyReport:
+    """Compare the tensors of files with those of a model, by their names, shapes and types."""
+    slots = slots_of(found.build())
+    expected = frozenset(key for slot in slots for key in slot.keys)
+    config = found.config
+    rename = keys.reconciling(expected, config.prefix)
+    policy = Policy(
+        prefix=config.prefix if keys.is_prefixed(expected, config.prefix) else "",
+        second_names=True,
+        tied=config.tie_word_embeddings,
+        allows_unused=True,
+    )
+    try:
+        plan = make_plan(slots, stored, rename, policy)
+    except CheckpointMismatchError as wrong:
+        return KeyReport(
+            fits=False,
+            missing=tuple(wrong.missing),
+            shapes=tuple(
+                f"{key}: expected {list(wanted)}, found {list(there)}"
+                for key, wanted, there in wrong.shape_mismatches
+            ),
+            dtypes=tuple(f"{key}: {dtype}" for key, dtype in wrong.bad_dtypes),
+            unexpected=tuple(wrong.unused),
+        )
+    taken = [pair for fill in plan.fills for pair in fill.sources.items()]
+    return KeyReport(
+        fits=True,
+        renamed=sum(name != source for name, source in taken),
+        ignored=plan.ignored,
+        unexpected=plan.unexpected,
+    )
+
+
+# Headers
+
+
+@final
+class _Described:
+    """Tensors of which only the description was fetched."""
+
+    files: tuple[Path, ...] = ()
+
+    def __init__(self, where: str, tensors: Mapping[str, StoredTensor]) -> None:
+        self.where = where
+        self.tensors = tensors
+
+    def read(self, keys: Iterable[str]) -> dict[str, Tensor]:
+        """There is nothing to read."""
+        raise HubError(f"of {self.where} only the headers were fetched, not {', '.join(keys)}")
+
+
+def _headers(checkpoint: Checkpoint, access: Access) -> tuple[Stored, int]:
+    """The headers of all weight files, and how many files there are."""
+    if not checkpoint.is_local:
+        try:
+            there = Access(
+                revision=checkpoint.commit,
+                cache_dir=access.cache_dir,
+                local_files_only=True,
+                subfolder=access.subfolder,
+            )
+            weights = locate(checkpoint.name, there).weight_files()
+        except HubOffline:
+            return _fetched(checkpoint, access)
+    else:
+        weights = checkpoint.weight_files()
+    return StoredFiles(weights), len(weights.files)
+
+
+def _fetched(checkpoint: Checkpoint, access: Access) -> tuple[Stored, int]:
+    """The headers of files that are only on the Hub."""
+    try:
+        tensors = _fetched_header(checkpoint, access, WEIGHTS)
+        return _Described(checkpoint.name, tensors), 1
+    except FileNotFoundOnHub:
+        index = checkpoint.file(INDEX)
+    if index is None:
+        weights = checkpoint.weight_files()  # which says what there is instead
+        return StoredFiles(weights), len(weights.files)
+    shards = shard_names(index)
+    merged: dict[str, StoredTensor] = {}
+    for name in shards:
+        merged |= _fetched_header(checkpoint, access, name)
+    return _Described(checkpoint.name, merged), len(shards)
+
+
+def _fetched_header(checkpoint: Checkpoint, access: Access, name: str) -> dict[str, StoredTensor]:
+    hub = need("huggingface_hub")
+    folder = access.subfolder.rstrip("/")
+    full = f"{folder}/{name}" if folder else name
+    try:
+        header = hub.HfApi().parse_safetensors_file_metadata(
+            checkpoint.name, full, revision=checkpoint.commit, token=access.token
+        )
+    # Beside its own error, what its parser stumbles over in a header of another form.
+    except (
+        hub.errors.SafetensorsParsingError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+    ):
+        raise _unsound(checkpoint, full) from None
+    except Exception as error:
+        raise _translated(error, checkpoint, full) from None
+    try:
+        return {key: _checked(key, one) for key, one in header.tensors.items()}
+    except (TypeError, ValueError):
+        raise _unsound(checkpoint, full) from None
+
+
+def _checked(key: str, one: Any) -> StoredTensor:
+    """What the Hub's library says of a tensor, judged as in a file of this machine."""
+    offsets = list(one.data_offsets)
+    return described(key, {"dtype": one.dtype, "shape": one.shape, "data_offsets": offsets})
+
+
+def _unsound(checkpoint: Checkpoint, full: str) -> CheckpointFormatError:
+    return CheckpointFormatError(f"{checkpoint.name}: {full} has no sound header")
+
+
+def _translated(error: Exception, checkpoint: Checkpoint, full: str) -> Exception:
+    endpoint = hub_errors.without_credentials(need("huggingface_hub.constants").ENDPOINT)
+    asked = hub_errors.Asked(checkpoint.name, checkpoint.commit or "", full, endpoint)
+    failure = hub_errors.translated(error, asked)
+    if isinstance(failure, hub_errors.Unreachable):
+        return HubOffline(f"{checkpoint.name}: {full} is not in the cache, and {failure}")
+    return failure

@@ -1,0 +1,316 @@
+"""Every family with every head, exported and verified."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Self
+
+from flodl.hf.head_kind import HeadKind
+
+if TYPE_CHECKING:
+    from flodl.hf.config_json import EncoderConfig
+
+FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2")
+"""The families in the order of the grid."""
+HEADS = tuple(kind.value for kind in HeadKind)
+"""The heads in the order of the grid."""
+
+_ALSO_CALLED = {"tokencls": "tokcls"}
+_ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One family with one head, and a model of that kind on the Hub.
+
+    Attributes:
+        family: One of :data:`FAMILIES`.
+        head: One of :data:`HEADS`.
+        repo: The model; its head is this one only if it is built so.
+        needs_convert: Whether it has its weights only as a pickle.
+    """
+
+    family: str
+    head: str
+    repo: str
+    needs_convert: bool
+
+    @property
+    def name(self) -> str:
+        """``bert`` for the encoder, ``bert-qa`` with a head."""
+        return self.family if self.head == HeadKind.BASE else f"{self.family}-{self.head}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a cell did.
+
+    Attributes:
+        cell: Which.
+        passed: Whether everything held.
+        seconds: How long it took.
+        reason: What did not hold; empty where all did.
+    """
+
+    cell: Cell
+    passed: bool
+    seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How all cells did."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all passed that were run."""
+        return all(one.passed for one in self.results)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The same as plain data."""
+        return [asdict(one) for one in self.results]
+
+    def as_text(self) -> str:
+        """A table of families and heads, and why cells failed."""
+        found = {(one.cell.family, one.cell.head): one for one in self.results}
+        lines = ["".join(f"{text:<14}" for text in ("family", *HEADS)).rstrip()]
+        for family in FAMILIES:
+            told = [_told(found.get((family, head))) for head in HEADS]
+            lines.append("".join(f"{text:<14}" for text in (family, *told)).rstrip())
+        reasons = [f"{one.cell.name}: {one.reason}" for one in self.results if not one.passed]
+        return "\n".join([*lines, *reasons]) + "\n"
+
+
+def _told(result: Result | None) -> str:
+    if result is None:
+        return "-"
+    return f"{'PASS' if result.passed else 'FAIL'} {result.seconds:.1f}s"
+
+
+def all_cells() -> tuple[Cell, ...]:
+    """The cells in the order of the grid."""
+    text = files("flodl.hf").joinpath("head_matrix.json").read_text(encoding="utf-8")
+    return tuple(Cell(**fields) for fields in json.loads(text)["cells"])
+
+
+def cells_named(name: str) -> tuple[Cell, ...]:
+    """The cells a word means.
+
+    Args:
+        name: ``bert``, ``bert-seqcls``, ``bert-tokcls`` (or ``-tokencls``), ``bert-qa``,
+            ``bert-mlm``, or ``all``.
+
+    Raises:
+        ValueError: It means none.
+    """
+    cells = all_cells()
+    if name == _ALL:
+        return cells
+    known = name
+    for spelling, head in _ALSO_CALLED.items():
+        known = known.removesuffix(spelling) + head if known.endswith(f"-{spelling}") else known
+    chosen = tuple(cell for cell in cells if cell.name == known)
+    if not chosen:
+        heads = ", ".join(f"-{head}" for head in HEADS if head != HeadKind.BASE)
+        raise ValueError(
+            f"no cell is called {name}: it is {_ALL}, or one of {', '.join(FAMILIES)} with "
+            f"nothing behind it or {heads}"
+        )
+    return chosen
+
+
+def verify_matrix(
+    *,
+    families: Sequence[str] = FAMILIES,
+    heads: Sequence[str] = HEADS,
+    synthetic: bool = False,
+    staging: Path | None = None,
+    keep: bool = False,
+    jobs: int = 1,
+    progress: Callable[[str], None] | None = None,
+) -> Grid:
+    """Export and verify a model of every chosen cell; one that fails stops no other.
+
+    Args:
+        families: Only these.
+        heads: Only these.
+        synthetic: Make small random models instead of fetching those of the Hub.
+        staging: Folder for the exports; a temporary one by default.
+        keep: Leave the exports there.
+        jobs: Cells worked on at the same time.
+        progress: Told about each cell when it is done.
+
+    Raises:
+        MissingDependencyError: ``transformers`` is not installed.
+    """
+    from flodl.hf.reference import transformers
+
+    transformers()
+    cells = [one for one in all_cells() if one.family in families and one.head in heads]
+    with ExitStack() as stack:
+        folder = _folder(staging, keep=keep)
+        if not keep:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        results = []
+        for result in _results(cells, folder, stack, synthetic=synthetic, jobs=jobs):
+            results.append(result)
+            if progress is not None:
+                progress(f"{result.cell.name}: {_told(result)}")
+        return Grid(tuple(results))
+
+
+def _results(
+    cells: Sequence[Cell], folder: Path, stack: ExitStack, *, synthetic: bool, jobs: int
+) -> Iterator[Result]:
+    """The results in the order of the cells, each as soon as it is there."""
+    run = partial(_run, folder=folder, synthetic=synthetic)
+    if jobs == 1:
+        return map(run, cells)
+    workers = stack.enter_context(_Workers(run, jobs))
+    return stack.enter_context(ThreadPoolExecutor(jobs)).map(workers.run, cells)
+
+
+class _Workers:
+    """Processes that run cells, because the reference sets global state while it loads a model.
+
+    Each is a pool of its own: when the system kills one, only its cell is lost, and it is known
+    which one that was.
+    """
+
+    def __init__(self, run: Callable[[Cell], Result], count: int) -> None:
+        self._run = run
+        self._idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
+        self._all: list[ProcessPoolExecutor] = []
+        for _ in range(count):
+            self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._all:
+            worker.shutdown()
+
+    def run(self, cell: Cell) -> Result:
+        """Run a cell in a process that has nothing to do."""
+        worker = self._idle.get()
+        began = time.perf_counter()
+        try:
+            result = worker.submit(self._run, cell).result()
+        except BrokenProcessPool:
+            self._start()
+            reason = "its process was killed, perhaps for want of memory: try fewer --jobs"
+            return Result(cell, False, time.perf_counter() - began, reason)
+        self._idle.put(worker)
+        return result
+
+    def _start(self) -> None:
+        worker = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        self._all.append(worker)
+        self._idle.put(worker)
+
+
+def _folder(staging: Path | None, *, keep: bool) -> Path:
+    """Where the exports go; what will be removed is a new folder, whatever else is there."""
+    if staging is not None:
+        staging.mkdir(parents=True, exist_ok=True)
+        if keep:
+            return staging
+    return Path(tempfile.mkdtemp(prefix="flodl-hf-", dir=staging))
+
+
+def _run(cell: Cell, *, folder: Path, synthetic: bool) -> Result:
+    began = time.perf_counter()
+    try:
+        reason = _problem(cell, folder / cell.name, synthetic=synthetic)
+    except Exception as error:  # whatever goes wrong with one cell is the result of that cell
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return Result(cell, not reason, time.perf_counter() - began, reason)
+
+
+def _problem(cell: Cell, folder: Path, *, synthetic: bool) -> str:
+    """Export and verify one cell; what did not hold, or nothing."""
+    from flodl.hf.export import export_command
+    from flodl.hf.verify import verify_export
+
+    source = source_of(cell, folder / "source", synthetic=synthetic)
+    out = folder / "export"
+    export_command(hub=source, checkpoint=None, out=out, head=HeadKind(cell.head), force=True)
+    report = verify_export(out, family=cell.family, source=source)
+    return "; ".join(f"{one.name}: {one.detail}" for one in report.checks if one.passed is False)
+
+
+def source_of(cell: Cell, folder: Path, *, synthetic: bool) -> str:
+    """Where the model of a cell is: on the Hub, converted if need be, or made in a folder.
+
+    Args:
+        cell: Which.
+        folder: Where a synthetic one is made.
+        synthetic: Whether to make one.
+
+    Raises:
+        FlodlError: It cannot be had.
+    """
+    if synthetic:
+        from flodl.hf.reference import make_synthetic
+
+        make_synthetic(tiny_config(cell), HeadKind(cell.head), folder, cell.name)
+        return str(folder)
+    if cell.needs_convert:
+        from flodl.hf.conversion import convert
+
+        convert(cell.repo)
+    return cell.repo
+
+
+def tiny_config(cell: Cell) -> EncoderConfig:
+    """A small model of a family in which everything that its architecture has is at work."""
+    from flodl.hf.config_json import AutoConfig
+
+    labels = ("no", "perhaps", "yes") if cell.head in (HeadKind.SEQCLS, HeadKind.TOKCLS) else ()
+    fields = {
+        "model_type": cell.family,
+        "vocab_size": 120,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+        **_FAMILY_FIELDS.get(cell.family, {}),
+    }
+    config = AutoConfig.from_json_str(json.dumps(fields))
+    return config.with_labels(labels) if labels else config
+
+
+_FAMILY_FIELDS: dict[str, dict[str, Any]] = {
+    "roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "xlm-roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
+    "albert": {"embedding_size": 16, "num_hidden_groups": 2, "inner_group_num": 2},
+    "deberta-v2": {
+        "relative_attention": True,
+        "position_buckets": 8,
+        "max_relative_positions": 32,
+        "pos_att_type": "p2c|c2p",
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "conv_kernel_size": 3,
+    },
+}

@@ -1,0 +1,201 @@
+"""From a directory or repository to a graph with its weights.
+
+::
+
+    locate -> config.json -> headers -> outline -> graph on the meta device -> load_weights
+
+Nothing of the weights but their headers is read before the configuration has been judged.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypedDict, cast
+
+import torch
+
+from flodl import collector
+from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.errors import ConfigError, FileNotFoundOnHub
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.loading import HeadInit, load_weights
+from flodl.hf.outline import LABELLED, head_of, outline
+from flodl.hf.source import CONFIG, Access, Checkpoint, WeightFiles, locate
+from flodl.hf.text.inputs import check_options
+from flodl.hf.weights.stored import StoredFiles
+
+if TYPE_CHECKING:
+    from flodl.graph import Graph
+    from flodl.hf.configs.labels import Labels
+    from flodl.hf.tokenizer import HfTokenizer
+
+Source = str | os.PathLike[str]
+
+
+class Opening(TypedDict, total=False):
+    """Keyword arguments of every ``from_pretrained``.
+
+    Attributes:
+        device: Where the model goes; the CPU if not given.
+        dtype: ``"float32"``, ``"bfloat16"``, … to convert to; otherwise weights stay as stored.
+        revision: Branch, tag or commit.
+        token: Sent to the Hub; True for the stored one, False for none.
+        cache_dir: Where downloads are kept.
+        local_files_only: Never ask the network.
+        subfolder: Folder inside the directory or repository.
+    """
+
+    device: torch.device | str | None
+    dtype: torch.dtype | str | None
+    revision: str | None
+    token: str | bool | None
+    cache_dir: Source | None
+    local_files_only: bool
+    subfolder: str
+
+
+class HeadOpening(Opening, total=False):
+    """Further keyword arguments where there is a head.
+
+    Attributes:
+        num_labels: Number of classes.
+        id2label: Names of the classes, in order or by id.
+        head_init: ``"random"`` draws a head the checkpoint lacks, ``"replace"`` also one of
+            another width; without either, a head that does not fit is an error.
+        seed: Of what is drawn.
+        tokenizer: Used instead of the checkpoint's.
+    """
+
+    num_labels: int | None
+    id2label: Labels | None
+    head_init: HeadInit | None
+    seed: int | None
+    tokenizer: HfTokenizer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model that was opened.
+
+    Attributes:
+        graph: The model, in evaluation mode.
+        config: What it was built from: its class, labels and variant entered.
+        labels: Names of the classes of a classifier; otherwise empty.
+        checkpoint: Where it came from.
+    """
+
+    graph: Graph
+    config: EncoderConfig
+    labels: tuple[str, ...]
+    checkpoint: Checkpoint
+
+
+def access_of(options: Opening) -> Access:
+    """The part of the arguments that says how to reach a checkpoint."""
+    return Access(
+        options.get("revision"),
+        options.get("token"),
+        options.get("cache_dir"),
+        options.get("local_files_only", False),
+        options.get("subfolder", ""),
+    )
+
+
+def read_config(checkpoint: Checkpoint, family: type[EncoderConfig] | None = None) -> EncoderConfig:
+    """The configuration of a checkpoint.
+
+    Args:
+        checkpoint: A directory or repository.
+        family: What it has to be; None for any of the six.
+
+    Raises:
+        ConfigError: There is none, it cannot be built, or it is of another family.
+        FileNotFoundOnHub: The repository has none.
+    """
+    text, origin = checkpoint.text(CONFIG), f"{checkpoint.name}/{CONFIG}"
+    if text is None:
+        error = ConfigError if checkpoint.is_local else FileNotFoundOnHub
+        raise error(f"{checkpoint.name}: there is no {CONFIG}, which says what the model is")
+    return (family or AutoConfig).from_json_str(text, origin=origin)
+
+
+@collector.paused()
+def open_model(
+    src: Source,
+    kind: HeadKind | None,
+    options: HeadOpening,
+    *,
+    family: type[EncoderConfig] | None = None,
+    pooler: bool | None = None,
+) -> Opened:
+    """Build a model and load its weights.
+
+    Args:
+        src: Directory or repository.
+        kind: The head; None for that of the class the checkpoint was saved from.
+        options: What ``from_pretrained`` was given.
+        family: What it has to be; None for any of the six.
+        pooler: Whether an encoder without a head gets a pooler; None exactly where the checkpoint
+            has one.
+
+    Raises:
+        FlodlError: One of ``flodl.hf.errors``.
+        FileNotFoundError: There is no such directory, or it lacks files.
+    """
+    check_options(options, HeadOpening, "from_pretrained")
+    checkpoint = locate(src, access_of(options))
+    config = read_config(checkpoint, family)
+    kind = kind or head_of(config)
+    wanted = options.get("num_labels"), options.get("id2label")
+    if kind in LABELLED and wanted != (None, None):
+        config.labels_for(*wanted)  # refused before the weights are fetched
+    weights = checkpoint.weight_files()
+    found = outline(
+        config,
+        {key: tensor.shape for key, tensor in StoredFiles(weights).tensors.items()},
+        kind,
+        num_labels=wanted[0],
+        id2label=wanted[1],
+        new_head=options.get("head_init") == "replace",
+    )
+    if pooler is not None:
+        found = replace(found, pooler=pooler)
+    graph = found.build()
+    config = _fill(graph, weights, found.config, options, checkpoint.commit)
+    graph.set_source_config(config.to_json_str())
+    return Opened(graph.eval(), config, found.labels, checkpoint)
+
+
+def open_encoder(
+    src: Source,
+    options: Opening,
+    *,
+    family: type[EncoderConfig] | None = None,
+    pooler: bool | None = None,
+) -> Graph:
+    """Open a checkpoint as an encoder without a head; see :func:`open_model`."""
+    check_options(options, Opening, "from_pretrained")
+    return open_model(
+        src, HeadKind.BASE, cast("HeadOpening", options), family=family, pooler=pooler
+    ).graph
+
+
+def _fill(
+    graph: Graph,
+    weights: WeightFiles,
+    config: EncoderConfig,
+    options: HeadOpening,
+    commit: str | None,
+) -> EncoderConfig:
+    report = load_weights(
+        graph,
+        weights,
+        config,
+        dtype=options.get("dtype"),
+        device=options.get("device"),
+        head_init=options.get("head_init"),
+        seed=options.get("seed"),
+        commit=commit,
+    )
+    return config.replace(tie_word_embeddings=False) if report.untied else config

@@ -1,0 +1,146 @@
+"""What flodl computes beside what ``transformers`` computes, and both kept as fixtures."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from flodl.files import replacing
+from flodl.hf.config_json import EncoderConfig
+from flodl.hf.dependencies import need
+from flodl.hf.encoded import EncodedBatch
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.matrix import Cell, source_of
+from flodl.hf.opening import Opened, open_model
+from flodl.hf.reference import (
+    Outputs,
+    largest_difference,
+    load,
+    outputs_of_graph,
+    outputs_of_reference,
+    transformers,
+)
+from flodl.hf.task_heads import inputs_of
+from flodl.hf.verify import TOLERANCE
+
+_LENGTHS = (12, 5, 9, 1)
+"""Tokens of the rows; every second row is padded on the left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far apart the outputs of one cell are.
+
+    Attributes:
+        cell: Its name.
+        largest: The largest absolute difference at positions that are not padding.
+    """
+
+    cell: str
+    largest: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether that is within 1e-5."""
+        return self.largest <= TOLERANCE
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far apart the outputs of several cells are."""
+
+    cells: tuple[Difference, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all are near enough."""
+        return all(one.passed for one in self.cells)
+
+    def as_text(self) -> str:
+        """One line per cell."""
+        return "".join(
+            f"{'PASS' if one.passed else 'FAIL'}  {one.cell:<20} {one.largest:.2e}\n"
+            for one in self.cells
+        )
+
+
+def parity(cells: Sequence[Cell], *, synthetic: bool = False, out: Path | None = None) -> Parity:
+    """Compare the outputs of flodl and of the reference on a batch of mixed lengths.
+
+    Args:
+        cells: Which models.
+        synthetic: Make small random ones instead of fetching those of the Hub.
+        out: Folder that gets ``<cell>.safetensors`` with the inputs and the reference's outputs.
+
+    Raises:
+        MissingDependencyError: ``transformers`` is not installed.
+        FlodlError: A model cannot be had.
+    """
+    transformers()
+    found = []
+    with tempfile.TemporaryDirectory(prefix="flodl-hf-") as folder:
+        for cell in cells:
+            src = source_of(cell, Path(folder) / cell.name, synthetic=synthetic)
+            found.append(Difference(cell.name, _compared(cell, src, out)))
+    return Parity(tuple(found))
+
+
+def _compared(cell: Cell, src: str, out: Path | None) -> float:
+    opened = open_model(src, HeadKind(cell.head), {"dtype": "float32"})
+    enc = batch_for(opened.config)
+    with tempfile.TemporaryDirectory(prefix="flodl-hf-") as folder:
+        # The reference is told the class and the labels that were chosen.
+        (Path(folder) / "config.json").write_text(opened.config.to_json_str())
+        weights = opened.checkpoint.weight_files().files[0].parent
+        model = load(weights, Path(folder)).model
+    theirs = outputs_of_reference(model, inputs_of(enc, opened.config))
+    if out is not None:
+        _keep(out / f"{cell.name}.safetensors", opened, enc, theirs)
+    ours = outputs_of_graph(opened.graph, opened.config, enc)
+    return largest_difference(ours, theirs, enc.attention_mask)
+
+
+def batch_for(config: EncoderConfig) -> EncodedBatch:
+    """Rows of several lengths, padded on the right and on the left, with both segments.
+
+    Always the same for the same vocabulary.
+    """
+    pad = config.pad_token_id or 0
+    first = pad + 1
+    generator = torch.Generator().manual_seed(config.vocab_size)
+    length = max(_LENGTHS)
+    ids = torch.full((len(_LENGTHS), length), pad)
+    mask = torch.zeros_like(ids)
+    for row, count in enumerate(_LENGTHS):
+        place = slice(length - count, length) if row % 2 else slice(0, count)
+        ids[row, place] = torch.randint(first, config.vocab_size, (count,), generator=generator)
+        mask[row, place] = 1
+    types = ((torch.arange(length) >= length // 2).long() * mask).contiguous()
+    return EncodedBatch(ids, mask, types)
+
+
+def _keep(target: Path, opened: Opened, enc: EncodedBatch, theirs: Outputs) -> None:
+    """Write one fixture: what went in, what the reference made of it, and where it is from."""
+    tensors: dict[str, Tensor] = {
+        "inputs.input_ids": enc.input_ids,
+        "inputs.attention_mask": enc.attention_mask,
+        "inputs.token_type_ids": enc.token_type_ids,
+        "inputs.position_ids": enc.position_ids,
+        **{f"outputs.{name}": tensor for name, tensor in theirs.items()},
+    }
+    metadata = {
+        "source_model": "synthetic" if opened.checkpoint.is_local else opened.checkpoint.name,
+        "source_sha": opened.checkpoint.commit or "",
+        "torch_version": str(torch.__version__),
+        "transformers_version": str(transformers().__version__),
+        "sdpa_backend": "math",
+    }
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+    with replacing(target) as file:
+        file.write(need("safetensors.torch", "hf-offline").save(content, metadata=metadata))

@@ -1,0 +1,369 @@
+"""Whether an exported directory is what it says: by itself, in the reference, and to its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flodl.errors import FlodlError
+from flodl.hf import keys
+from flodl.hf.auto import AutoModel
+from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.encoded import EncodedBatch
+from flodl.hf.errors import TokenizerMissingError
+from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.outline import build_for_export, exported_kind
+from flodl.hf.reference import (
+    Loaded,
+    Outputs,
+    batch_of_prompt,
+    largest_difference,
+    load,
+    outputs_of_graph,
+    outputs_of_reference,
+    transformers,
+)
+from flodl.hf.safetensors_io import expected_from_graph, validate_keys
+from flodl.hf.source import (
+    CONFIG,
+    Access,
+    Checkpoint,
+    Directory,
+    WeightFiles,
+    locate,
+    read_text,
+)
+from flodl.hf.task_heads import inputs_of
+from flodl.hf.weights.slots import slots_of
+from flodl.hf.weights.stored import StoredFiles
+
+TOLERANCE = 1e-5
+PROMPT = "fab2s writes Rust"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What.
+        passed: Whether it holds; None where it was not looked at.
+        detail: What was found, or why it was left out.
+    """
+
+    name: str
+    passed: bool | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found of an exported directory.
+
+    Attributes:
+        directory: Which.
+        architecture: The class it says it is; empty where it cannot be told.
+        checks: What was looked at, in order.
+    """
+
+    directory: Path
+    architecture: str
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything holds that was looked at."""
+        return all(check.passed is not False for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self) | {"directory": str(self.directory), "passed": self.passed}
+
+    def as_text(self) -> str:
+        """The same as lines to read."""
+        words = {True: "PASS", False: "FAIL", None: "-"}
+        rows = [f"{words[one.passed]:<5} {one.name:<12} {one.detail}" for one in self.checks]
+        total = f"{'PASS' if self.passed else 'FAIL'}  {self.directory} {self.architecture}"
+        return "\n".join([*rows, total.rstrip()]) + "\n"
+
+
+def verify_export(
+    directory: Path,
+    *,
+    family: str | None = None,
+    source: str | None = None,
+    compare_source: bool = True,
+    prompt: str = PROMPT,
+    structural: bool = False,
+) -> Verification:
+    """Check an exported directory.
+
+    In this order, and only as far as the ones before hold:
+
+    1. ``structure``: the configuration names a class, and keys and shapes are those of that class;
+    2. ``reference``: ``transformers`` loads it with nothing missing and nothing left over;
+    3. ``bytes``, ``source``: every tensor has the bytes of the source's, none is lost, and the
+       reference computes the same bits from both. Where the configuration says that the export
+       has another dtype, the source is converted to that first;
+    4. ``outputs``: flodl computes what the reference computes, within 1e-5.
+
+    Args:
+        directory: The export.
+        family: The family it has to be of; None for any.
+        source: Repository or directory it was made from; by default the one its configuration
+            names.
+        compare_source: Whether to compare with the source.
+        prompt: The text the outputs are compared on.
+        structural: Do without ``transformers``: only the first check, and that flodl loads it.
+
+    Raises:
+        FlodlError: There is nothing to compare with, or it cannot be reached.
+        MissingDependencyError: ``transformers`` is not installed.
+    """
+    try:
+        config = _config(directory)
+        detail = _structure(directory, config, family)
+    except (FlodlError, FileNotFoundError) as error:
+        return _verified(directory, "", [Check("structure", False, str(error))])
+    name = config.architectures[0] if config.architectures else config.base_class_name
+    checks = [Check("structure", True, detail)]
+    if structural:
+        checks.append(_guarded("reload", lambda: _reload(directory)))
+        return _verified(directory, name, checks)
+    transformers()  # before anything is fetched
+    origin = _source(config, source) if compare_source else None
+    enc = _batch(directory, config, prompt)
+    run = _Run(directory, config, origin, enc)
+    steps: list[tuple[str, Callable[[], str]]] = [("reference", run.reference)]
+    if origin is not None:
+        steps += [("bytes", run.bytes), ("source", run.source)]
+    steps.append(("outputs", run.outputs))
+    for step, look in steps:
+        checks.append(_guarded(step, look))
+        if step == "reference" and not checks[-1].passed:
+            break
+    if origin is None:
+        checks.append(Check("source", None, "not compared"))
+    return _verified(directory, name, checks)
+
+
+class _Failed(Exception):  # noqa: N818 - it never leaves this module
+    """A check that does not hold; the text says why."""
+
+
+def _verified(directory: Path, name: str, checks: list[Check]) -> Verification:
+    return Verification(directory, name, tuple(checks))
+
+
+def _guarded(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, look())
+    except (_Failed, FlodlError) as problem:
+        return Check(name, False, str(problem))
+    except Exception as error:  # whatever a model stumbles over is what these checks are about
+        return Check(name, False, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+
+
+def _config(directory: Path) -> EncoderConfig:
+    text = read_text(Directory(directory).require(CONFIG))
+    return AutoConfig.from_json_str(text, origin=f"{directory}/config.json")
+
+
+def _structure(directory: Path, config: EncoderConfig, family: str | None) -> str:
+    if family is not None and config.model_type != family:
+        raise FlodlError(f"it is of the family {config.model_type}, not {family}")
+    known = config.class_prefix + exported_kind(config).suffix
+    if _name(config) != known:
+        raise FlodlError(f"architectures names {_name(config)}, which is not {known}")
+    stored = StoredFiles(Directory(directory).weight_files())
+    shapes = {key: tensor.shape for key, tensor in stored.tensors.items()}
+    graph = build_for_export(config, keys.keys_have_pooler(shapes), "meta")
+    validate_keys(expected_from_graph(graph), shapes).into_result()
+    return f"{len(shapes)} tensors with the names and shapes of {_name(config)}"
+
+
+def _name(config: EncoderConfig) -> str:
+    return config.architectures[0] if config.architectures else config.base_class_name
+
+
+def _reload(directory: Path) -> str:
+    AutoModel.from_pretrained_for_export(directory)
+    return "flodl loads it"
+
+
+def _source(config: EncoderConfig, source: str | None) -> Checkpoint:
+    """Where the export was made from.
+
+    Raises:
+        FlodlError: Nobody says.
+    """
+    fields = config.source
+    if source is not None:
+        return locate(source)
+    if isinstance(fields.get(SOURCE_REPO), str):
+        revision = fields.get(SOURCE_REVISION)
+        if revision is not None and not isinstance(revision, str):
+            raise FlodlError(f"{SOURCE_REVISION} of the export is {revision!r}, which is no commit")
+        return locate(fields[SOURCE_REPO], Access(revision=revision))
+    if isinstance(fields.get("_name_or_path"), str) and fields["_name_or_path"]:
+        return locate(fields["_name_or_path"])
+    raise FlodlError(
+        "the export does not say what it was made from: name it with --hub-source, or leave that "
+        "part out with --no-hub-source"
+    )
+
+
+def _batch(directory: Path, config: EncoderConfig, prompt: str) -> EncodedBatch:
+    """The prompt as ids of the export's tokenizer, or without one as made-up ids."""
+    from flodl.hf.tokenizer import HfTokenizer
+
+    try:
+        tokenizer = HfTokenizer.from_checkpoint(Directory(directory), config)
+        return tokenizer.encode([prompt], truncation=tokenizer.limit is not None)
+    except (TokenizerMissingError, FileNotFoundError):
+        return batch_of_prompt(prompt, config)
+
+
+class _Run:
+    """The checks that need the reference, and what they share."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: EncoderConfig,
+        origin: Checkpoint | None,
+        enc: EncodedBatch,
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._origin = origin
+        self._enc = enc
+        self._inputs = inputs_of(enc, config)
+        self._theirs: Outputs = {}
+
+    def reference(self) -> str:
+        """Load the export in the reference, and keep what it computes."""
+        loaded = _loaded(self._directory, self._directory)
+        is_base = exported_kind(self._config) is HeadKind.BASE
+        missing = [key for key in loaded.missing if not (is_base and keys.keys_have_pooler([key]))]
+        if missing or loaded.unexpected:
+            raise _Failed(
+                f"missing: {', '.join(missing) or 'nothing'}; "
+                f"left over: {', '.join(loaded.unexpected) or 'nothing'}"
+            )
+        self._theirs = outputs_of_reference(loaded.model, self._inputs)
+        if set(missing) != set(loaded.missing):
+            # A pooler that was not stored is random there, and says nothing.
+            self._theirs.pop("pooler_output", None)
+        return f"{_name(self._config)} of transformers loads it"
+
+    def bytes(self) -> str:
+        """Compare the tensors with those of the source."""
+        origin = self._checked_origin()
+        mine = StoredFiles(Directory(self._directory).weight_files())
+        theirs = StoredFiles(origin.weight_files())
+        pairs = _pairs(mine.tensors.keys(), theirs.tensors.keys(), self._config)
+        added = sorted(mine.tensors.keys() - pairs.keys())
+        if added:
+            raise _Failed(f"the source has no {', '.join(added[:5])}")
+        lost = _lost_poolers(mine.tensors.keys(), theirs.tensors.keys(), self._config)
+        if lost:
+            raise _Failed(f"the export has no {', '.join(lost)}, which the source has")
+        left = mine.read(pairs)
+        right = theirs.read(pairs.values())
+        differing = [key for key, other in pairs.items() if not _equal(left[key], right[other])]
+        if differing:
+            raise _Failed(f"{len(differing)} tensors differ: {', '.join(sorted(differing)[:5])}")
+        return f"{len(pairs)} tensors equal to those of {origin.name}"
+
+    def source(self) -> str:
+        """Compare what the reference computes from the export and from the source."""
+        origin = self._checked_origin()
+        model = _loaded(_folder(origin.weight_files()), self._directory).model
+        name = origin.name + _converted(model, self._config)
+        apart = largest_difference(self._theirs, outputs_of_reference(model, self._inputs))
+        if apart != 0.0:
+            raise _Failed(f"transformers computes {apart:.3g} apart from {name}")
+        return f"transformers computes the same from {name}"
+
+    def outputs(self) -> str:
+        """Compare what flodl and the reference compute from the export."""
+        graph = AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
+        ours = outputs_of_graph(graph, self._config, self._enc)
+        apart = largest_difference(ours, self._theirs)
+        if not apart <= TOLERANCE:
+            raise _Failed(f"flodl computes {apart:.3g} apart, more than {TOLERANCE:g}")
+        return f"flodl computes the same within {apart:.2g}"
+
+    def _checked_origin(self) -> Checkpoint:
+        if self._origin is None:
+            raise _Failed("there is no source")
+        return self._origin
+
+
+def _loaded(weights: Path, config: Path) -> Loaded:
+    try:
+        return load(weights, config)
+    except Exception as error:  # whatever it stumbles over is what this check is about
+        first = str(error).partition("\n")[0]
+        raise _Failed(f"transformers cannot load it: {type(error).__name__}: {first}") from None
+
+
+def _folder(weights: WeightFiles) -> Path:
+    return weights.files[0].parent
+
+
+def _pairs(mine: Collection[str], theirs: Collection[str], config: EncoderConfig) -> dict[str, str]:
+    """For each tensor of the export the one of the source that has to be the same."""
+    graph = build_for_export(config, keys.keys_have_pooler(mine), "meta")
+    names = frozenset(key for slot in slots_of(graph) for key in slot.keys)
+    arranged = keys.arrange(theirs, keys.reconciling(names, config.prefix))
+    pairs = {}
+    for key in mine:
+        others = keys.other_names(key, tied=config.tie_word_embeddings)
+        found = next((arranged[name] for name in (key, *others) if name in arranged), None)
+        if found is not None:
+            pairs[key] = found
+    return pairs
+
+
+def _lost_poolers(
+    mine: Collection[str], theirs: Collection[str], config: EncoderConfig
+) -> list[str]:
+    """Tensors of a pooler that the source has and the export lacks, though its class may have one.
+
+    An encoder is one with a pooler and without; everything else has to be there anyway.
+    """
+    graph = build_for_export(config, True, "meta")
+    names = frozenset(key for slot in slots_of(graph) for key in slot.keys)
+    arranged = keys.arrange(theirs, keys.reconciling(names, config.prefix))
+    return sorted(
+        key for key in names - set(mine) if keys.keys_have_pooler([key]) and key in arranged
+    )
+
+
+def _converted(model: nn.Module, config: EncoderConfig) -> str:
+    """Round a model of the reference to the dtype of the export; say so where that is a change."""
+    dtype = getattr(torch, config.dtype or "", None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        return ""
+    changed = False
+    for parameter in model.parameters():
+        rounded = parameter.data.to(dtype).to(parameter.dtype)
+        changed |= not torch.equal(rounded, parameter.data)
+        parameter.data = rounded
+    return f" converted to {config.dtype}" if changed else ""
+
+
+def _equal(left: Tensor, right: Tensor) -> bool:
+    """Whether an exported tensor has the bytes of the source's, in its own dtype."""
+    if left.shape != right.shape:
+        return False
+    right = right.to(left.dtype)
+    return torch.equal(left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8))

@@ -1,0 +1,293 @@
+"""No public call imports transformers, or another package that flodl is compared with."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import flodl.hf
+from flodl.hf import save_safetensors_file_from_graph
+from flodl.hf.head_kind import HeadKind
+from tests import fork_server
+from tests.flodl.hf.models_material import FAMILIES, VOCABULARY, small_model
+
+_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", ".", "?"]
+
+_PROGRAM = """
+import json, sys
+from pathlib import Path
+import torch
+
+REFERENCES = {"transformers", "peft", "sentence_transformers", "accelerate"}
+root = Path(sys.argv[1])
+for name, lines in json.loads((root / "calls.json").read_text()):
+    exec(lines, globals())
+    found = REFERENCES & {module.partition(".")[0] for module in sys.modules}
+    assert not found, f"{name} imported {found}"
+    print(name)
+"""
+
+_KINDS = {
+    **{f"AutoModel{kind.suffix.removeprefix('Model')}": kind for kind in HeadKind},
+    "AutoConfig": HeadKind.BASE,
+    "HfTokenizer": HeadKind.BASE,
+    "TextEncoder": HeadKind.BASE,
+}
+
+
+def place_of(name: str) -> str:
+    """The folder of a checkpoint that a class can load, by the name of the class."""
+    if name in _KINDS:
+        return f"bert/{_KINDS[name]}"
+    prefix, suffix = re.fullmatch(r"(.*?)((?:For|Model).*)", name).groups()
+    kind = next(kind for kind in HeadKind if kind.suffix == suffix)
+    spellings = {family.replace("-", ""): family for family in FAMILIES}
+    return f"{spellings[prefix.lower()]}/{kind}"
+
+
+LOADING = [
+    name
+    for name in sorted(flodl.hf.__all__)
+    if isinstance(getattr(flodl.hf, name, None), type)
+    and hasattr(getattr(flodl.hf, name), "from_pretrained")
+]
+
+CALLS = [
+    ("import", "import flodl.hf as hf"),
+    *((name, f"hf.{name}.from_pretrained(root / {place_of(name)!r})") for name in LOADING),
+    (
+        "export of a class",
+        "hf.AutoModel.from_pretrained_for_export(root / 'bert/qa')\n"
+        "hf.AutoModel.from_pretrained_for_export_with_head(root / 'bert/qa', 'base')",
+    ),
+    (
+        "configurations",
+        """
+for config in (
+    hf.BertConfig.bert_base_uncased(),
+    hf.RobertaConfig.roberta_base(),
+    hf.DistilBertConfig.distilbert_base_uncased(),
+    hf.XlmRobertaConfig.xlm_roberta_base(),
+    hf.XLMRobertaConfig.xlm_roberta_base(),
+    hf.AlbertConfig.albert_base_v2(),
+    hf.DebertaV2Config.deberta_v3_base(),
+):
+    assert isinstance(config, hf.EncoderConfig)
+    text = config.with_labels(["a", "b"]).to_json_str()
+    assert hf.AutoConfig.from_json_str(text).model_type == config.model_type
+""",
+    ),
+    (
+        "fresh models",
+        """
+tiny = hf.AutoConfig.from_pretrained(root / "bert/base")
+hf.BertModel.build(tiny)
+hf.BertForTokenClassification.on_device(tiny, 3, "cpu")
+hf.BertForMaskedLM.on_device(tiny, "cpu")
+hf.build_for_export(tiny, True)
+""",
+    ),
+    (
+        "tokenizer",
+        """
+tokenizer = hf.HfTokenizer.from_file(root / "bert/base/vocab.txt").for_config(tiny)
+enc = tokenizer.encode(["a b", "c ."], truncation=True, max_length=8)
+pairs = tokenizer.encode_pairs([("a ?", "b c .")])
+tokenizer.save(root / "tokenizer")
+hf.HfTokenizer.from_inner(tokenizer.inner).encode(["a"])
+assert isinstance(enc, hf.EncodedBatch)
+""",
+    ),
+    (
+        "a class per text",
+        """
+head = hf.BertForSequenceClassification.from_pretrained(root / "bert/seqcls")
+((best, _), _) = head.predict(["a b", "c ."])
+assert isinstance(best, hf.LabelScore)
+head.classify(enc)
+hf.set_unpad(head, True)
+head.compute_loss(enc, torch.tensor([0, 1])).backward()
+hf.sequence_classification_loss(head.forward_encoded(enc), torch.tensor([0, 1]))
+""",
+    ),
+    (
+        "a label per token",
+        """
+tagger = hf.BertForTokenClassification.from_pretrained(root / "bert/tokcls")
+assert isinstance(tagger.predict(["a b"])[0][0], hf.TokenPrediction)
+for way in ("simple", "first", "average", "max"):
+    (found,) = tagger.predict(["a b"], aggregation=way)
+    assert all(isinstance(entity, hf.Entity) for entity in found)
+tagger.tag(enc)
+labels = hf.align_labels([[0, 1], [1, 0]], enc)
+tagger.compute_loss(enc, labels).backward()
+hf.token_classification_loss(tagger.forward_encoded(enc), labels)
+""",
+    ),
+    (
+        "answers",
+        """
+finder = hf.BertForQuestionAnswering.from_pretrained(root / "bert/qa")
+assert isinstance(finder.answer("a ?", "a b c ."), hf.Answer)
+finder.answer_batch([("a ?", "a b c .")], top_k=2)
+finder.extract(pairs)
+places = torch.tensor([4]), torch.tensor([5])
+finder.compute_loss(pairs, *places).backward()
+hf.question_answering_loss(finder.forward_encoded(pairs), *places)
+""",
+    ),
+    (
+        "masks",
+        """
+filler = hf.BertForMaskedLM.from_pretrained(root / "bert/mlm")
+assert isinstance(filler.fill_mask("a [MASK] .")[0][0], hf.MaskFill)
+filler.fill_mask_batch(["a [MASK] ."], targets=["b"])
+masked, labels = hf.mask_tokens(enc, tokenizer, 0.5, torch.Generator().manual_seed(0))
+filler.compute_loss(masked, labels).backward()
+hf.masked_lm_loss(filler.forward_encoded(masked), labels)
+""",
+    ),
+    (
+        "embeddings",
+        """
+encoder = hf.TextEncoder.from_pretrained(root / "bert/base")
+encoder.encode(["a", "b c"], pooling="max", normalize=True)
+hf.TextEncoder(encoder.graph, tokenizer, encoder.config, hf.SentenceSettings("cls"))
+found = hf.backbone_outputs(encoder.graph, enc, hidden_states=True)
+assert isinstance(found, hf.BackboneOutputs)
+""",
+    ),
+    (
+        "small functions",
+        """
+hf.activation("gelu")(torch.ones(2))
+mask = torch.ones(1, 3)
+hf.build_extended_attention_mask(mask)
+hf.build_deberta_attention_mask(mask, torch.float32)
+path = hf.HfPath("bert").sub("encoder").leaf("weight")
+hf.prefix_params("bert", [("a", 1)])
+hf.hf_key_from_flodl_key("bert/weight")
+hf.bert_legacy_key_rename("a.LayerNorm.gamma")
+hf.hf_canonical_save_key("cls.predictions.decoder.bias")
+hf.keys_have_pooler(["pooler.dense.weight"])
+assert hf.HeadKind("qa") is hf.HeadKind.QA
+""",
+    ),
+    (
+        "weights",
+        """
+file = root / "again.safetensors"
+graph = filler.graph
+hf.save_safetensors_file_from_graph(graph, file)
+data = hf.save_safetensors_from_graph(graph)
+same = lambda key: key
+hf.load_safetensors_into_graph(graph, data)
+hf.load_safetensors_into_graph_with_rename(graph, data, same)
+hf.load_safetensors_into_graph_with_rename_allow_unused(graph, data, same)
+hf.load_safetensors_file_into_graph(graph, file)
+hf.load_safetensors_file_into_graph_with_rename(graph, file, same)
+hf.load_safetensors_file_into_graph_with_rename_allow_unused(graph, file, same)
+shapes = hf.expected_from_graph(graph)
+assert isinstance(hf.validate_keys(shapes, shapes), hf.LoadValidation)
+hf.weights_have_pooler(file)
+from flodl.hf.source import WeightFiles
+report = hf.load_weights(graph, WeightFiles((file,)), filler.config)
+assert isinstance(report, hf.LoadReport)
+""",
+    ),
+    (
+        "surgery",
+        """
+hf.extract(head.graph, "bert")
+hf.drop_layers(head.graph, [1])
+hf.resize_vocab(head.graph, 70)
+head.predict(["a"])
+""",
+    ),
+    (
+        "adapters",
+        """
+hf.add_lora(tagger.graph, "query", r=2)
+adapted = [m for m in tagger.graph.modules() if isinstance(m, hf.LoraLinear)]
+assert adapted[0].lora == hf.LoraSettings(r=2, alpha=16)
+hf.save_lora(tagger.graph, root / "adapter")
+hf.merge_lora(tagger.graph)
+hf.unmerge_lora(tagger.graph)
+hf.load_lora(hf.AutoModel.from_pretrained_for_export(root / "bert/tokcls"), root / "adapter")
+""",
+    ),
+    (
+        "export",
+        """
+head.save_pretrained(root / "saved")
+hf.export_hf_dir(filler.graph, filler.graph.source_config, root / "out")
+assert hf.verify_export(root / "out", structural=True).passed
+""",
+    ),
+    (
+        "convert",
+        """
+(root / "pickled").mkdir()
+torch.save(filler.graph.state_dict(), root / "pickled/pytorch_model.bin")
+hf.convert(root / "pickled")
+""",
+    ),
+    (
+        "errors",
+        """
+for error in (
+    hf.CheckpointFormatError, hf.CheckpointMismatchError, hf.ConfigError, hf.FileNotFoundOnHub,
+    hf.GatedRepo, hf.HubError, hf.HubOffline, hf.MissingDependencyError, hf.PickleOnlyError,
+    hf.RepoNotFound, hf.RevisionNotFound, hf.TokenizerMissingError, hf.UnsupportedModelError,
+):
+    assert str(error("said")) == "said"
+""",
+    ),
+    (
+        "commands",
+        "from flodl.hf.__main__ import main\nassert main(['info', str(root / 'out')]) == 0",
+    ),
+]
+
+VERIFICATION = {"verify_matrix"}
+"""What exists to run the reference; ``verify_export`` does where it is not ``structural``."""
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    """A folder of small checkpoints, ``<family>/<head>``, each with the files of a tokenizer."""
+    for family in FAMILIES:
+        for kind in HeadKind:
+            folder = tmp_path / family / kind
+            folder.mkdir(parents=True)
+            graph = small_model(family, kind)
+            save_safetensors_file_from_graph(graph, folder / "model.safetensors")
+            (folder / "config.json").write_text(graph.source_config)
+            more = [f"[unused{n}]" for n in range(VOCABULARY - len(_WORDS))]
+            (folder / "vocab.txt").write_text("\n".join([*_WORDS, *more]) + "\n")
+    return tmp_path
+
+
+def test_every_public_name_is_tried():
+    tried = {name for _, lines in CALLS for name in re.findall(r"\bhf\.(\w+)", lines)}
+    assert set(flodl.hf.__all__) - tried == VERIFICATION
+
+
+@pytest.mark.case("hf", 28)
+def test_no_public_call_imports_the_reference(checkpoints):
+    (checkpoints / "calls.json").write_text(json.dumps(CALLS))
+    done = fork_server.python("-c", _PROGRAM, str(checkpoints), torch=True, abrupt=True)
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr
+    assert [line for line in done.stdout.splitlines() if line in dict(CALLS)] == [*dict(CALLS)]
+
+
+def test_a_call_that_did_import_it_would_be_found(tmp_path):
+    (tmp_path / "peft").mkdir()
+    (tmp_path / "peft" / "__init__.py").touch()
+    call = ["other", "sys.path.insert(0, str(root))\nimport peft"]
+    (tmp_path / "calls.json").write_text(json.dumps([call]))
+    done = fork_server.python("-c", _PROGRAM, str(tmp_path), torch=True)
+    assert done.returncode == 1
+    assert "other imported {'peft'}" in done.stderr
