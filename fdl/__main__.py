@@ -89,7 +89,7 @@ def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
     found = locate()
     _take_environment(invocation, found)
     word = invocation.tokens[0] if invocation.tokens else ""
-    if word in (*BUILTINS, *HIDDEN) and not steps_back(word, found):
+    if word in (*BUILTINS, *HIDDEN) and not steps_back(word, found, invocation.tokens[1:]):
         return _built_in(invocation, surroundings)
     return _from_manifest(found, invocation, surroundings)
 

@@ -184,21 +184,31 @@ def base_commands(found: Found, *, write_cache: bool) -> list[str]:
     return list(commands.mapping) if commands else []
 
 
-def steps_back(name: str, found: Found | None) -> bool:
+def steps_back(name: str, found: Found | None, following: Sequence[str] = ()) -> bool:
     """Whether a built-in command leaves its name to a command of the project.
 
     Args:
         name: The name of a built-in command.
         found: The project's manifest, or None. One that cannot be read has no command.
+        following: The words behind the name.
     """
-    from fdl.commands import YIELDING
+    from fdl.commands import JOINING, YIELDING
 
     if name not in YIELDING or found is None:
         return False
     try:
-        return name in base_commands(found, write_cache=False)
+        defined = name in base_commands(found, write_cache=False)
     except FdlError:
         return False
+    if not defined or name not in JOINING:
+        return defined
+    from fdl.commands.bundle import leaves_to_project
+
+    try:
+        return leaves_to_project(name, found, following)
+    except FdlError:
+        # The project's way to the command tells what is wrong with it.
+        return True
 
 
 def required(found: Found | None) -> Found:

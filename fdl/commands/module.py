@@ -41,20 +41,20 @@ def start(call: Call, module: str, arguments: Sequence[str]) -> int:
         FdlError: It cannot be started.
     """
     here = str(Path.cwd())
-    root = _root(here)
+    top = root(here)
     plan = Plan(
         kind="entry",
         command=list(call.names),
-        argv=[interpreter(root, call.here().variables), "-m", module, *arguments],
+        argv=[interpreter(top, call.here().variables), "-m", module, *arguments],
         typed=arguments,
         cwd=here,
-        root=root,
+        root=top,
         service=None,
         flags=[],
         preset=None,
         origin=f"fdl {' '.join(call.names)}",
     )
-    plan.set(Variable("FDL_PROJECT_ROOT", root, "fdl"))
+    plan.set(Variable("FDL_PROJECT_ROOT", top, "fdl"))
     return carry_out(call, plan)
 
 
@@ -78,7 +78,8 @@ def carry_out(call: Call, plan: Plan) -> int:
     return 0
 
 
-def _root(here: str) -> str:
+def root(here: str) -> str:
+    """The root of the project around the working directory; ``here`` without a project."""
     from fdl.project import locate
 
     found = locate()

@@ -237,6 +237,13 @@ _BENCH_ARGUMENTS = Parameter(
     variadic=True,
     help="A preset, and flags of the bench",
 )
+_HF_ARGUMENTS = Parameter(
+    "arguments",
+    kind="arg",
+    shape="list",
+    variadic=True,
+    help="A command with its arguments; without, the commands are listed",
+)
 
 _PLAN = Builtin(
     "plan",
@@ -294,11 +301,35 @@ REGISTRY = {
                 Parameter("name", kind="arg", help="Folder to create; also the project's name"),
                 flag("docker", "Containers that bring torch along"),
                 flag("native", "Python and torch of this machine, no containers"),
+                flag("with-hf", "With a playground for Hugging Face models, as by `fdl add`"),
                 DRY_RUN,
             ),
             handler="fdl.commands.init:init",
             notes="Without --docker and --native, you are asked; where nobody can answer, it is "
             "containers that use the libtorch of the project.",
+        ),
+        Builtin(
+            "add",
+            parameters=(
+                Parameter(
+                    "target",
+                    kind="arg",
+                    choices=("flodl-hf", "hf"),
+                    help="What to add; both names mean the same",
+                ),
+                flag("playground", "A folder flodl-hf/ with models to try, and a command for it"),
+                flag("install", "The extra `flodl[hf]` among what the project demands"),
+                Parameter(
+                    "flavor",
+                    shape="optional",
+                    choices=("full", "vision", "offline"),
+                    help="What --install demands: everything; no tokenizers; no network either",
+                ),
+                DRY_RUN,
+            ),
+            handler="fdl.commands.add:add",
+            notes="Without --playground and --install, you are asked. The version is the one that "
+            "the project uses; a range becomes the locked or installed version.",
         ),
         Builtin(
             "diagnose",
@@ -345,6 +376,13 @@ REGISTRY = {
             "ddp-bench",
             parameters=(_BENCH_ARGUMENTS,),
             handler="fdl.commands.ddp_bench:ddp_bench",
+            open=True,
+            wraps=True,
+        ),
+        Builtin(
+            "flodl-hf",
+            parameters=(_HF_ARGUMENTS,),
+            handler="fdl.commands.flodl_hf:flodl_hf",
             open=True,
             wraps=True,
         ),

@@ -115,7 +115,7 @@ class _Place:
     def _is_built_in(self, word: str) -> bool:
         from fdl.project import steps_back
 
-        return word in BUILTINS and not steps_back(word, self._found)
+        return word in BUILTINS and not steps_back(word, self._found, self._tokens[1:])
 
     def _project(self, found: Found) -> Project:
         from fdl.project import Project
@@ -160,7 +160,7 @@ class _Place:
                 self._offer.add_all((child.name, child.help) for child in children)
             return
         if builtin.wraps:
-            self._add_bench(tail, current)
+            self._add_bundled(builtin.name, tail, current)
             return
         Arguments(builtin.parameters, self._look).add(self._offer, tail, current)
         if builtin.open and self._found is not None and not self._offer.value_due:
@@ -169,18 +169,20 @@ class _Place:
             _, self._tokens = apart(builtin, tail)
             self._add_of_manifest(self._project(self._found), current)
 
-    def _add_bench(self, tail: list[str], current: str) -> None:
-        """Offer what the bench takes: its presets, then its flags."""
-        from fdl.commands.ddp_bench import level
+    def _add_bundled(self, name: str, tail: list[str], current: str) -> None:
+        """Offer what a program with a manifest of its own takes: presets or commands, then flags.
 
-        bench = level(os.environ)
-        if bench is None:
+        A project's commands of the same name are there besides.
+        """
+        from fdl.commands import bundle
+
+        bundled = bundle.level(name, os.environ)
+        if bundled is None:
             return
         if not tail and not current.startswith("-"):
-            presets = bench.commands.items()
-            self._offer.add_all((name, spec.text("description") or "") for name, spec in presets)
-        named = bool(tail) and tail[0] in bench.commands
-        self._add_arguments(bench, tail[1:] if named else tail, current)
+            self._offer.add_all(bundle.names(bundled, self._found))
+        level, rest = bundle.reached(bundled, tail)
+        self._add_arguments(level, rest, current, os.getcwd())
 
     def _look(
         self, completer: str, before: tuple[str, ...], text: str
@@ -207,13 +209,22 @@ class _Place:
         if level.names:
             self._add_arguments(level, rest, current)
 
-    def _add_arguments(self, level: Level, tail: list[str], current: str) -> None:
-        """Offer the arguments of a level's entry; of one fdl knows nothing about, files."""
+    def _add_arguments(
+        self, level: Level, tail: list[str], current: str, folder: str | None = None
+    ) -> None:
+        """Offer the arguments of a level's entry; of one fdl knows nothing about, files.
+
+        Args:
+            level: The level.
+            tail: The words behind its name.
+            current: The word under the cursor.
+            folder: Where the entry works; None for the folder of its manifest.
+        """
         if not level.entry:
             return
         from fdl.schema import known
 
-        folder = _unless_here(level.manifest.directory)
+        folder = _unless_here(folder or level.manifest.directory)
         asks_for_flags = current.startswith("-") and "=" not in current
         schema = known(level)
         if schema is None:

@@ -56,6 +56,11 @@ def ask() -> Mode:
     return Mode.MOUNTED if mounted else Mode.DOCKER
 
 
+def ask_for_playground() -> bool:
+    """Ask whether models of the Hugging Face hub are wanted, too; by default they are not."""
+    return not _choice("Add a playground for Hugging Face models? [y/N] ", ("no", "yes"))
+
+
 def _choice(question: str, answers: tuple[str, str]) -> bool:
     """Whether the first answer was given, in full, by its beginning, or by pressing Enter alone."""
     while True:

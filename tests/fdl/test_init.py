@@ -155,17 +155,18 @@ def test_missing_and_surplus_arguments_exit_with_2(fdl, tmp_path):
 # Questions ------------------------------------------------------------------------------------
 
 DOCKER, LIBTORCH = "Run in Docker containers? [Y/n] ", "or from the image (baked)? [M/b] "
+HF = "Add a playground for Hugging Face models? [y/N] "
 
 
 @pytest.mark.parametrize(
     ("answers", "mode"),
     [
-        ([(DOCKER, "\n"), (LIBTORCH, "\n")], "mounted"),
-        ([(DOCKER, "y\n"), (LIBTORCH, "mount\n")], "mounted"),
-        ([(DOCKER, "YES\n"), (LIBTORCH, "b\n")], "docker"),
-        ([(DOCKER, "n\n")], "native"),
-        ([(DOCKER, "what?\n"), (DOCKER, " no \n")], "native"),
-        ([(DOCKER, "\x04"), (LIBTORCH, "\x04")], "mounted"),
+        ([(DOCKER, "\n"), (LIBTORCH, "\n"), (HF, "\n")], "mounted"),
+        ([(DOCKER, "y\n"), (LIBTORCH, "mount\n"), (HF, "no\n")], "mounted"),
+        ([(DOCKER, "YES\n"), (LIBTORCH, "b\n"), (HF, "n\n")], "docker"),
+        ([(DOCKER, "n\n"), (HF, "\n")], "native"),
+        ([(DOCKER, "what?\n"), (DOCKER, " no \n"), (HF, "no\n")], "native"),
+        ([(DOCKER, "\x04"), (LIBTORCH, "\x04"), (HF, "\x04")], "mounted"),
     ],
 )
 def test_on_a_terminal_the_mode_is_asked_for(tmp_path, answers, mode):
@@ -176,6 +177,24 @@ def test_on_a_terminal_the_mode_is_asked_for(tmp_path, answers, mode):
             terminal.press(answer)
         assert terminal.finish() == 0
     assert tree(tmp_path / "demo") == EXPECTED[mode]
+
+
+def test_on_a_terminal_a_playground_is_asked_for_where_no_flag_is_given(tmp_path):
+    with Terminal("init", "demo", cwd=tmp_path) as terminal:
+        for question, answer in ((DOCKER, "n\n"), (HF, "y\n")):
+            terminal.read_until(question)
+            terminal.press(answer)
+        assert terminal.finish() == 0
+    assert (tmp_path / "demo/flodl-hf/main.py").is_file()
+
+
+def test_a_flag_for_the_playground_leaves_only_the_mode_to_ask(tmp_path):
+    with Terminal("init", "demo", "--with-hf", cwd=tmp_path) as terminal:
+        terminal.read_until(DOCKER)
+        terminal.press("n\n")
+        assert terminal.finish() == 0
+        assert HF not in terminal.text
+    assert (tmp_path / "demo/flodl-hf/main.py").is_file()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from jinja2 import Environment
+from jinja2 import Environment, FileSystemLoader
 
 from fdl.errors import ManifestError
 from fdl.manifest.check import check
@@ -63,7 +63,12 @@ def test_the_printed_schema_is_the_committed_copy(fdl):
 def test_manifests_of_the_repository_fit(path, validator, tmp_path):
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".j2":
-        text = Environment(autoescape=False).from_string(text).render(name="x", requirement="y")
+        loader = FileSystemLoader(REPOSITORY / "templates")
+        text = (
+            Environment(autoescape=False, loader=loader)
+            .from_string(text)
+            .render(name="x", requirement="y")
+        )
     assert is_accepted(tmp_path, text, whole=False)
     validator.validate(plain(tmp_path, text))
 

@@ -1,0 +1,107 @@
+"""``fdl add flodl-hf``: models of the Hugging Face hub, in a project that is there already."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdl import output
+from fdl.errors import UsageError
+from fdl.scaffold.add_install import Installation, installation
+from fdl.scaffold.add_mode import choose
+from fdl.scaffold.add_playground import FOLDER, Playground, playground
+from fdl.scaffold.add_requirement import EXTRAS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.app import Call
+    from fdl.scaffold.add_version import HostVersion
+
+MODEL = "cardiffnlp/twitter-roberta-base-sentiment-latest"
+"""What a playground tries unless told otherwise; its weights are published as a pickle."""
+
+STEPS = (
+    (f"fdl {FOLDER} build", "installs what it needs"),
+    (f"fdl {FOLDER} convert {MODEL}", "makes its first model readable"),
+    (f"fdl {FOLDER} classify", "labels three sentences"),
+)
+"""What to do with a playground, and why."""
+
+
+def add(call: Call) -> int:
+    """Add the parts that were asked for; everything is looked at before anything is written.
+
+    Returns:
+        0; 1 where the answer is to add nothing.
+
+    Raises:
+        FdlError: Nobody says what to add, or the project cannot have it.
+    """
+    parts = choose(playground=call.args.playground, install=call.args.install, yes=call.yes)
+    if parts is None:
+        output.note("nothing was added")
+        return 1
+    if call.args.flavor is not None and not parts.install:
+        raise UsageError(
+            "`--flavor` says what `--install` demands; the playground needs everything",
+            hint=f"fdl add {FOLDER} --install --flavor {call.args.flavor}",
+        )
+    root = Path.cwd()
+    extra = EXTRAS[call.args.flavor or "full"]
+    demand = installation(root, extra, os.environ) if parts.install else None
+    folder = playground(root, os.environ) if parts.playground else None
+    unpinned = {one.host for one in (demand, folder) if one and one.host}
+    for host in unpinned:
+        tell_unpinned(host)
+    if demand is not None:
+        _install(demand, extra, dry_run=call.dry_run)
+    if folder is not None:
+        _play(folder, dry_run=call.dry_run)
+    return 0
+
+
+def tell_unpinned(host: HostVersion) -> None:
+    """Say so where a version is in no index, so that nothing is held to it."""
+    if not host.can_be_had:
+        output.note(f"flodl {host.version} is a development version, so nothing is pinned")
+
+
+def report(verb: str, folder: Playground, files: Sequence[str], prefix: str = "") -> None:
+    """Print what a playground consists of.
+
+    Args:
+        verb: ``Created`` or ``Would create``.
+        folder: The playground.
+        files: Its files.
+        prefix: What leads to the project, with a slash; empty where one is in it.
+    """
+    sys.stdout.write(f"{verb} {prefix}{FOLDER}/ with {len(files)} files:\n")
+    sys.stdout.writelines(f"  {prefix}{FOLDER}/{file}\n" for file in files)
+    verb = "Would add" if verb.startswith("Would") else "Added"
+    for manifest, _ in folder.manifests:
+        sys.stdout.write(f"{verb} the command `{FOLDER}` to {prefix}{manifest.path.name}\n")
+
+
+def _install(demand: Installation, extra: str, *, dry_run: bool) -> None:
+    name = demand.file.path.name
+    if demand.is_there:
+        output.note(f"{name} demands `{demand.requirement}` already, which has `{extra}`")
+        return
+    if not dry_run:
+        demand.write()
+    sys.stdout.write(f"{'Would change' if dry_run else 'Changed'} {name}: {demand.requirement}\n")
+    if not dry_run:
+        sys.stdout.write("Next: install the project again, as by `fdl build`\n")
+
+
+def _play(folder: Playground, *, dry_run: bool) -> None:
+    if dry_run:
+        report("Would create", folder, folder.files)
+        return
+    report("Created", folder, folder.write())
+    width = max(len(command) for command, _ in STEPS)
+    sys.stdout.write("\nNext:\n")
+    sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in STEPS)

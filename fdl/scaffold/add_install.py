@@ -1,0 +1,132 @@
+"""The extra of flodl that brings ``flodl.hf``, among what a project demands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fdl.errors import ScaffoldError
+from fdl.scaffold import add_pyproject
+from fdl.scaffold.add_file import TextFile
+from fdl.scaffold.add_requirement import NAME, Requirement, parse
+from fdl.scaffold.add_version import HostVersion, host_version
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A demand that can be written.
+
+    Attributes:
+        file: The file that changes.
+        text: Its new text; the old one where the extra is there already.
+        requirement: What it demands of flodl then.
+        host: The version that was looked up for it; None where none was needed.
+    """
+
+    file: TextFile
+    text: str
+    requirement: str
+    host: HostVersion | None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.text == self.file.text
+
+    def write(self) -> None:
+        """Write it.
+
+        Raises:
+            ScaffoldError: The file cannot be written; it is as it was.
+        """
+        if not self.is_there:
+            self.file.replace(self.text)
+
+
+def installation(root: Path, extra: str, variables: Mapping[str, str]) -> Installation:
+    """Look how a project can demand an extra of flodl; nothing is written.
+
+    Args:
+        root: The project.
+        extra: The extra: ``hf``.
+        variables: The environment variables.
+
+    Raises:
+        ScaffoldError: It has no ``pyproject.toml``, or one that cannot be changed, or does not say
+            which flodl it uses.
+    """
+    path = root / "pyproject.toml"
+    if not path.is_file():
+        raise ScaffoldError(
+            f"there is no pyproject.toml in {root}",
+            hint="go to the project's root, or start one: fdl init NAME",
+        )
+    file = TextFile(path)
+    document = add_pyproject.parse(file.text)
+    listed = add_pyproject.dependencies(document)
+    if listed is None and (root / "requirements.txt").is_file():
+        return _in_requirements_txt(TextFile(root / "requirements.txt"), root, extra, variables)
+    demands = _known(listed or [])
+    if demands:
+        _require_version(demands, root, extra, variables)
+        text = add_pyproject.with_extra(file.text, extra)
+        return Installation(file, text, _shown(demands, extra), None)
+    if listed is None:
+        _refuse_others(document, extra)
+    host = host_version(root, variables)
+    requirement = host.requirement(extra)
+    text = add_pyproject.with_requirement(file.text, requirement, root.name)
+    return Installation(file, text, requirement, host)
+
+
+def _in_requirements_txt(
+    file: TextFile, root: Path, extra: str, variables: Mapping[str, str]
+) -> Installation:
+    demands = _known(line for _, line in add_pyproject.lines(file.text))
+    if demands:
+        _require_version(demands, root, extra, variables)
+        text = add_pyproject.lines_with_extra(file.text, extra)
+        return Installation(file, text, _shown(demands, extra), None)
+    host = host_version(root, variables)
+    requirement = host.requirement(extra)
+    text = add_pyproject.lines_with_requirement(file.text, requirement)
+    return Installation(file, text, requirement, host)
+
+
+def _known(texts: Iterable[str]) -> list[Requirement]:
+    return [found for text in texts if (found := parse(text)) is not None]
+
+
+def _require_version(
+    demands: list[Requirement], root: Path, extra: str, variables: Mapping[str, str]
+) -> None:
+    """Refuse flodl from elsewhere than an index where nothing is said about its version."""
+    if any(one.url or not one.specifier for one in demands if not one.has(extra)):
+        host_version(root, variables)
+
+
+def _shown(demands: list[Requirement], extra: str) -> str:
+    texts = (one.text if one.has(extra) else one.with_extra(extra) for one in demands)
+    return ", ".join(text.strip() for text in texts)
+
+
+def _refuse_others(document: dict[str, Any], extra: str) -> None:
+    """Refuse a project whose dependencies stand elsewhere.
+
+    Raises:
+        ScaffoldError: A list in ``[project]`` would contradict them.
+    """
+    project = document.get("project", {})
+    if "dependencies" in project.get("dynamic", ()):
+        raise ScaffoldError(
+            "pyproject.toml says that its dependencies are dynamic, so they stand elsewhere",
+            hint=f'add "{NAME}[{extra}]" where the build takes them from',
+        )
+    poetry = document.get("tool", {}).get("poetry", {})
+    if "project" not in document and "dependencies" in poetry:
+        raise ScaffoldError(
+            "pyproject.toml keeps its dependencies in `[tool.poetry.dependencies]`",
+            hint=f'poetry add "{NAME}[{extra}]"',
+        )

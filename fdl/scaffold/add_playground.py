@@ -1,0 +1,99 @@
+"""The folder ``flodl-hf/`` of a project, and the entry that leads to it: both, or neither."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fdl.errors import ScaffoldError
+from fdl.manifest.source import shown
+from fdl.scaffold.add_file import TextFile
+from fdl.scaffold.add_manifest import manifests, with_command
+from fdl.scaffold.add_requirement import EXTRAS
+from fdl.scaffold.add_version import HostVersion, host_version
+from fdl.scaffold.render import Values, list_files, render
+
+FOLDER = "flodl-hf"
+"""The playground's folder, and the command that leads there."""
+
+_LAYERS = ("playground",)
+_ENTRY = {"description": "Try models of the Hugging Face hub", "path": f"./{FOLDER}/"}
+_COMPOSE = "docker-compose.yml"
+
+
+@dataclass(frozen=True, slots=True)
+class Playground:
+    """A playground that can be written.
+
+    Attributes:
+        root: The project.
+        host: The version of flodl that it will demand.
+        manifests: The manifests that change, each with its new text.
+    """
+
+    root: Path
+    host: HostVersion
+    manifests: tuple[tuple[TextFile, str], ...]
+
+    @property
+    def files(self) -> list[str]:
+        """What it consists of, relative to its folder and sorted."""
+        return list_files(_LAYERS, self._values())
+
+    def write(self) -> list[str]:
+        """Write it; returns its files.
+
+        Raises:
+            ScaffoldError: A file cannot be written; everything is as it was.
+        """
+        written = render(_LAYERS, self.root / FOLDER, self._values())
+        replaced: list[tuple[TextFile, str]] = []
+        try:
+            for file, text in self.manifests:
+                file.replace(text)
+                replaced.append((file, text))
+        except BaseException:
+            shutil.rmtree(self.root / FOLDER, ignore_errors=True)
+            for file, text in replaced:
+                file.restore(text)
+            raise
+        return written
+
+    def _values(self) -> Values:
+        return {
+            "requirement": self.host.requirement(EXTRAS["full"]),
+            "containers": (self.root / _COMPOSE).is_file(),
+        }
+
+
+def playground(root: Path, variables: Mapping[str, str]) -> Playground:
+    """Look whether a project can have a playground; nothing is written.
+
+    Args:
+        root: The project.
+        variables: The environment variables.
+
+    Raises:
+        FdlError: It lacks something, has one already, or does not say which flodl it uses.
+    """
+    found = manifests(root)
+    missing = "" if (root / "pyproject.toml").is_file() else "pyproject.toml"
+    missing = missing or ("" if found else "fdl.yml")
+    if missing:
+        raise ScaffoldError(
+            f"there is no {missing} in {root}, so it is no project that can have a playground",
+            hint="go to the project's root, or start one: fdl init NAME --with-hf",
+        )
+    target = root / FOLDER
+    if os.path.lexists(target):
+        raise ScaffoldError(
+            f"{shown(str(target))} exists already; nothing was written",
+            hint=f"`fdl {FOLDER} --help` lists its commands; remove it first to make it anew",
+        )
+    host = host_version(root, variables)
+    files = [TextFile(one) for one in found]
+    changes = [(one, with_command(one.text, one.path, FOLDER, _ENTRY)) for one in files]
+    return Playground(root, host, tuple(one for one in changes if one[0].text != one[1]))

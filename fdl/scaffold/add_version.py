@@ -1,0 +1,234 @@
+"""Which flodl a project uses: what it demands, and what that has come to.
+
+An exact pin says it. For a range it is the version in a lock file, else the one installed where the
+project runs, else this one.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fdl import __version__
+from fdl.errors import ScaffoldError
+from fdl.scaffold import add_pyproject
+from fdl.scaffold.add_requirement import NAME, Requirement, normalized, parse
+from fdl.scaffold.project import is_released
+from fdl.update.versions import is_stable
+from fdl.venv import listed, project_prefix, site_packages
+
+LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
+"""Lock files that say which version a range has come to."""
+
+_PYPROJECT = "pyproject.toml"
+_VERSION = "version"
+_FOREIGN = ("git", "path", "url")
+_EGG = re.compile(r"(\S+)#(?:.*&)?egg=flodl(?![\w.-])")
+
+
+@dataclass(frozen=True, slots=True)
+class HostVersion:
+    """The version of flodl that a project uses.
+
+    Attributes:
+        version: The version.
+        is_pin: Whether the project itself holds flodl to this version.
+    """
+
+    version: str
+    is_pin: bool
+
+    @property
+    def can_be_had(self) -> bool:
+        """Whether others can be held to it, too: a version of a checkout is in no index."""
+        return self.is_pin or is_released(self.version)
+
+    def requirement(self, extra: str) -> str:
+        """A requirement on this version with an extra; on any where it is in no index."""
+        return f"{NAME}[{extra}]" + (f"=={self.version}" if self.can_be_had else "")
+
+
+def host_version(root: Path, variables: Mapping[str, str]) -> HostVersion:
+    """The version of flodl that a project uses.
+
+    Args:
+        root: The folder with its ``pyproject.toml``.
+        variables: The environment variables.
+
+    Raises:
+        ScaffoldError: It uses none, one without a version, or nothing tells which of a range.
+    """
+    document = _read(root / _PYPROJECT)
+    demands = declared(document) or list(_of_requirements_txt(root))
+    pins = {one.pin for one in demands}
+    if len(pins) == 1 and (pin := pins.pop()) is not None:
+        return HostVersion(pin, is_pin=True)
+    members = _workspace(root)
+    source = _source(document, members)
+    if source.get("workspace") is True and members:
+        return HostVersion(_of_workspace(members), is_pin=False)
+    foreign = next((one.url for one in demands if one.url), "") or _foreign(source)
+    if foreign:
+        raise ScaffoldError(
+            f"flodl comes from {foreign} here, so no version is known that others could install",
+            hint=f'hold it to a version: "{NAME}=={_example()}"; from a checkout, name the extra '
+            f'yourself: "{NAME}[hf] @ …"',
+        )
+    if not demands:
+        raise ScaffoldError(
+            f"{_PYPROJECT} does not name flodl, so its version is not known",
+            hint=f'add "{NAME}=={_example()}" to its dependencies, then try again',
+        )
+    folders = [root, *(folder for folder, _ in members)]
+    for version in (*_locked(folders), *_installed(root, variables), __version__):
+        if all(one.allows(version) for one in demands):
+            return HostVersion(version, is_pin=False)
+    texts = ", ".join(f"`{one.text.strip()}`" for one in demands)
+    raise ScaffoldError(
+        f"nothing tells which version of flodl {texts} has come to",
+        hint="make a lock file (uv lock), install the project into .venv, or write one version: "
+        f'"{NAME}=={_example()}"',
+    )
+
+
+def declared(document: Mapping[str, Any]) -> list[Requirement]:
+    """What a ``pyproject.toml`` demands of flodl: the project, else its extras and groups."""
+    project = _table(document, "project")
+    groups = (_table(project, "optional-dependencies"), _table(document, "dependency-groups"))
+    others = [one for group in groups for one in group.values()]
+    others.append(_table(document, "tool", "uv").get("dev-dependencies"))
+    return (
+        _in_list(project.get("dependencies"))
+        or [found for one in others for found in _in_list(one)]
+        or _of_poetry(document)
+    )
+
+
+def _in_list(texts: object) -> list[Requirement]:
+    known = [text for text in texts if isinstance(text, str)] if isinstance(texts, list) else []
+    return [found for text in known if (found := parse(text)) is not None]
+
+
+def _of_poetry(document: Mapping[str, Any]) -> list[Requirement]:
+    poetry = _table(document, "tool", "poetry")
+    groups = [poetry, *_table(poetry, "group").values()]
+    found = []
+    for group in groups:
+        wanted = _table(group, "dependencies").get(NAME) if isinstance(group, dict) else None
+        source = wanted if isinstance(wanted, dict) else {_VERSION: wanted}
+        version = source.get(_VERSION)
+        if isinstance(version, str):
+            # A bare version is exact; carets and wildcards are judged by nobody here.
+            exact = f"=={version}" if is_stable(version) else ""
+            found.append(parse(f"{NAME}{exact}"))
+        elif _foreign(source):
+            found.append(parse(f"{NAME} @ {_foreign(source)}"))
+    return [one for one in found if one is not None]
+
+
+def _of_requirements_txt(root: Path) -> Iterator[Requirement]:
+    try:
+        text = (root / "requirements.txt").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return
+    for _, line in add_pyproject.lines(text):
+        requirement = parse(line)
+        if requirement is not None:
+            yield requirement
+    for url in _EGG.findall(text):
+        found = parse(f"{NAME} @ {url}")
+        if found is not None:
+            yield found
+
+
+def _workspace(root: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The root of the workspace (of uv) that a folder is in, then its members; else none."""
+    for folder in (root, *root.parents):
+        document = _read(folder / _PYPROJECT)
+        workspace = _table(document, "tool", "uv").get("workspace")
+        if isinstance(workspace, dict):
+            patterns = [str(one) for one in workspace.get("members") or ()]
+            relative = [one for one in patterns if one and not Path(one).is_absolute()]
+            members = [place for one in relative for place in sorted(folder.glob(one))]
+            if root in (folder, *members):
+                return [(folder, document), *((one, _read(one / _PYPROJECT)) for one in members)]
+    return []
+
+
+def _of_workspace(members: list[tuple[Path, dict[str, Any]]]) -> str:
+    """The version of the member that is flodl itself."""
+    for _, document in members:
+        project = _table(document, "project")
+        if normalized(str(project.get("name", ""))) == NAME:
+            version = project.get(_VERSION)
+            for found in (version, *_locked([members[0][0]])):
+                if isinstance(found, str):
+                    return found
+    raise ScaffoldError(
+        f"flodl is a member of the workspace in {members[0][0]}, which does not say its version",
+        hint=f'give that member a version, or write "{NAME}=={_example()}" here',
+    )
+
+
+def _source(
+    document: Mapping[str, Any], members: list[tuple[Path, dict[str, Any]]]
+) -> dict[str, Any]:
+    """Where uv takes flodl from: what the project says, else the root of its workspace."""
+    for one in (document, *(root for _, root in members[:1])):
+        found = _table(one, "tool", "uv", "sources").get(NAME)
+        several = found if isinstance(found, list) else [found]
+        for source in several:
+            if isinstance(source, dict):
+                return source
+    return {}
+
+
+def _foreign(source: Mapping[str, Any]) -> str:
+    return next((f"{key} {source[key]}" for key in _FOREIGN if key in source), "")
+
+
+def _locked(folders: list[Path]) -> Iterator[str]:
+    """The versions that lock files came to; one that holds several says nothing."""
+    for folder in folders:
+        for name in LOCKS:
+            document = _read(folder / name)
+            packages = document.get("package") or document.get("packages") or []
+            ours = {
+                one[_VERSION]
+                for one in packages
+                if isinstance(one, dict) and one.get("name") == NAME and _VERSION in one
+            }
+            if len(ours) == 1:
+                yield str(ours.pop())
+
+
+def _installed(root: Path, variables: Mapping[str, str]) -> Iterator[str]:
+    """The version that is installed where the project runs."""
+    suffix = ".dist-info"
+    for folder in site_packages(project_prefix(str(root), variables)):
+        for entry in listed(folder):
+            stem, _, version = entry.removesuffix(suffix).partition("-")
+            if entry.endswith(suffix) and stem == NAME and version:
+                yield version
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A TOML file; nothing where there is none, or none that can be read."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _table(document: Any, *path: str) -> dict[str, Any]:
+    for key in path:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document if isinstance(document, dict) else {}
+
+
+def _example() -> str:
+    return __version__ if is_stable(__version__) else "X.Y.Z"

@@ -1,0 +1,99 @@
+"""Try models of the Hugging Face hub: `fdl flodl-hf`. All of this is yours to change."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from fdl import FdlArgs, arg, option
+from flodl import entry
+from flodl.hf import (
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+TEXTS = (
+    "The new build is twice as fast, and I love it.",
+    "It crashed again, and my work of today is gone.",
+    "The meeting has moved to three o'clock.",
+)
+NAMES = (
+    "Ada Lovelace met Charles Babbage in London.",
+    "The Louvre in Paris shows works of Leonardo da Vinci.",
+)
+CONTEXT = "The lighthouse of Alexandria was built in the third century BC, on the island of Pharos."
+QUESTIONS = ("Where was the lighthouse built?", "When was it built?")
+
+MODELS = {
+    "classify": "cardiffnlp/twitter-roberta-base-sentiment-latest",
+    "ner": "dslim/bert-base-NER",
+    "qa": "deepset/roberta-base-squad2",
+    "fill-mask": "google-bert/bert-base-uncased",
+}
+
+
+class Args(FdlArgs):
+    """Run a model of the hub over a few texts."""
+
+    model: str | None = arg(help="Repository (owner/name) or folder, instead of the usual one")
+    task: Literal["classify", "ner", "qa", "fill-mask"] = option(default="classify")
+    usual: str = option(default="", help="Model to take when none is named [default: the task's]")
+
+
+def classify(source: str) -> None:
+    """The best three labels of every text."""
+    model = AutoModelForSequenceClassification.from_pretrained(source)
+    for text, scores in zip(TEXTS, model.predict(TEXTS), strict=True):
+        (label, score), *others = scores[:3]
+        print(f"{text}\n  {label} {score:.1%}")
+        if others:
+            print("  then " + ", ".join(f"{label} {score:.1%}" for label, score in others))
+
+
+def ner(source: str) -> None:
+    """The names in every text: people, places, organisations."""
+    model = AutoModelForTokenClassification.from_pretrained(source)
+    for text, found in zip(NAMES, model.predict(NAMES, aggregation="simple"), strict=True):
+        print(text)
+        for one in found:
+            print(f"  {one.label} {one.score:.1%}  {text[one.start : one.end]}")
+
+
+def qa(source: str) -> None:
+    """The part of a text that answers each question."""
+    model = AutoModelForQuestionAnswering.from_pretrained(source)
+    print(CONTEXT)
+    for question in QUESTIONS:
+        answer = model.answer(question, CONTEXT)
+        print(f"{question}\n  {answer.text} ({answer.score:.1%})")
+
+
+def fill_mask(source: str) -> None:
+    """The words that fit best into a gap."""
+    model = AutoModelForMaskedLM.from_pretrained(source)
+    mask = model.tokenizer.mask_token if model.tokenizer else "[MASK]"
+    text = f"The ship sailed across the {mask}."
+    print(text)
+    for candidates in model.fill_mask(text, top_k=5):
+        for one in candidates:
+            print(f"  {one.score:.1%}  {one.token}")
+
+
+TASKS = {"classify": classify, "ner": ner, "qa": qa, "fill-mask": fill_mask}
+
+
+def find(model: str) -> str:
+    """A folder as it was typed in the project's root, else the name of a repository."""
+    folder = Path(os.environ.get("FDL_PROJECT_ROOT", "")) / model
+    return str(folder) if folder.is_dir() else model
+
+
+def main(args: Args) -> None:
+    """Load the model and run its task."""
+    TASKS[args.task](find(args.model or args.usual or MODELS[args.task]))
+
+
+if __name__ == "__main__":
+    sys.exit(entry(main, Args.parse_or_schema()))

@@ -1,0 +1,60 @@
+"""``fdl init --with-hf``: a new project with a playground for Hugging Face models."""
+
+import pytest
+import yaml
+
+FILES = [".gitignore", "README.md", "fdl.yml", "fdl.yml.example", "main.py", "pyproject.toml"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--docker"], ["--native"]])
+def test_a_new_project_can_have_a_playground(fdl, tmp_path, flags):
+    done = fdl("init", "demo", *flags, "--with-hf")
+    assert done.exit == 0, done.err
+    made = tmp_path / "demo"
+    assert sorted(path.name for path in (made / "flodl-hf").iterdir()) == FILES
+    assert "Created demo/flodl-hf/ with 6 files:\n  demo/flodl-hf/.gitignore\n" in done.out
+    steps = [line.partition("#")[0].strip() for line in done.out.splitlines()]
+    assert steps.index("fdl flodl-hf build") < steps.index("fdl flodl-hf classify")
+    assert done.err.count("so nothing is pinned") == 1
+    commands = yaml.safe_load((made / "fdl.yml.example").read_text())["commands"]
+    assert list(commands)[-1] == "flodl-hf"
+    assert commands["flodl-hf"]["path"] == "./flodl-hf/"
+    in_container = "docker: dev" in (made / "flodl-hf/fdl.yml").read_text()
+    assert in_container is (flags != ["--native"])
+    assert "flodl-hf" in fdl("list", cwd="demo").out
+
+
+@pytest.mark.parametrize("flags", [[], ["--docker"], ["--native"]])
+def test_a_new_project_has_none_unasked(fdl, tmp_path, flags):
+    done = fdl("init", "demo", *flags)
+    assert done.exit == 0
+    assert "flodl-hf" not in done.out
+    assert not (tmp_path / "demo/flodl-hf").exists()
+
+
+def test_a_dry_run_names_the_playground(fdl, tmp_path):
+    done = fdl("init", "demo", "--native", "-n", "--with-hf")
+    assert done.exit == 0
+    assert "and demo/flodl-hf/, a playground" in done.out
+    assert not (tmp_path / "demo").exists()
+
+
+def test_where_the_playground_fails_the_project_is_whole_all_the_same(fdl, project):
+    root = project(
+        {
+            "pyproject.toml": """
+                [tool.uv.workspace]
+                members = ["demo"]
+                [tool.uv.sources]
+                flodl = {git = "https://h.test/flodl"}
+                """
+        }
+    )
+    done = fdl("init", "demo", "--native", "--with-hf")
+    assert done.exit == 0
+    assert "warning: the playground was not added: flodl comes from git https://h.test" in done.err
+    assert "hint: hold it to a version" in done.err
+    assert "fdl flodl-hf" not in done.out
+    assert not (root / "demo/flodl-hf").exists()
+    assert "flodl-hf" not in (root / "demo/fdl.yml.example").read_text()
+    assert (root / "demo/train/main.py").is_file()
