@@ -1,0 +1,1 @@
+"""Models of HuggingFace: flodl beside transformers and sentence-transformers."""
