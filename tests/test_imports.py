@@ -1,6 +1,7 @@
 """What importing costs, and what the packages promise by name."""
 
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import fdl
 import flodl
+import flodl.hf
 
 ROOT = Path(__file__).parent.parent
 
@@ -52,8 +54,8 @@ def test_the_library_of_flodl_loads_no_fdl():
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted((ROOT / "flodl").rglob("*.py"))
-        # A program may read its arguments with fdl; nobody imports one.
-        if path.name != "__main__.py"
+        # A program may read its arguments with fdl; nobody imports one, or its commands.
+        if path.name != "__main__.py" and path.parent.name != "commands"
     ]
     assert len(modules) > 10
     assert "fdl" not in loaded_by(f"import {', '.join(modules)}")
@@ -79,3 +81,11 @@ def test_importing_flodl_starts_no_launcher():
 
 def test_both_packages_have_one_version():
     assert flodl.__version__ == fdl.__version__
+
+
+def test_no_public_name_is_that_of_a_module() -> None:
+    """Which of the two an import gave would depend on what was imported before."""
+    for package in (flodl, flodl.hf):
+        modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+        assert len(modules) > 5
+        assert modules & set(package.__all__) == set()

@@ -12,12 +12,18 @@ from torch import nn
 
 from flodl import Graph, Monitor, RunDirectory
 from tests.flodl.distributed.recorded_runs import recorded_run
+from tests.flodl.hf.predict.reference import write
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def block(language: str, containing: str) -> str:
+    (found,) = (block for block in blocks(language) if containing in block)
+    return found
 
 
 @pytest.fixture
@@ -55,7 +61,7 @@ def test_every_command_of_the_tour_exists(manifest_project):
 
 
 def test_every_libtorch_command_of_the_tour_exists(fdl, tmp_path):
-    _, console, *_ = blocks("console")
+    console = block("console", "libtorch")
     lines = [line.partition(" > ")[0] for line in console.splitlines()]
     install, env, check, build, diagnose = [shlex.split(line, comments=True)[2:] for line in lines]
     env_home = {"FLODL_HOME": str(tmp_path / "home")}
@@ -73,7 +79,7 @@ def test_every_libtorch_command_of_the_tour_exists(fdl, tmp_path):
 
 def test_the_graphs_of_the_tour_build_run_and_are_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, graph, thinker, _ = blocks("python")
+    graph, thinker = block("python", "MergeOp.MEAN"), block("python", "StateAdd()")
     scope: dict[str, object] = {}
     exec(graph, scope)
     model = scope["model"]
@@ -91,7 +97,7 @@ def test_the_graphs_of_the_tour_build_run_and_are_written(tmp_path, monkeypatch)
 
 def test_the_training_of_the_tour_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    *_, training = blocks("python")
+    training = block("python", "Trainer.builder")
     scope = {
         "make_model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
         "make_optimizer": torch.optim.Adam,
@@ -121,7 +127,7 @@ def test_the_runs_of_the_tour_are_found(tmp_path, monkeypatch, fdl):
             monitor.log(0, 0.1, {"val_loss": loss})
             monitor.finish()
             run.finish("complete", epochs=1)
-    *_, console, _ = blocks("console")
+    console = block("console", "fdl runs list")
     lines = [shlex.split(line, comments=True) for line in console.splitlines()]
     assert [words[2:4] for words in lines] == [
         ["runs", verb] for verb in ("list", "compare", "tail")
@@ -138,7 +144,7 @@ def test_every_link_leads_somewhere(target):
 
 
 def test_every_command_about_ranks_does_what_the_tour_says(manifest_project, tmp_path):
-    *_, console = blocks("console")
+    console = block("console", "--ranks")
     train, plan, simulate, verify, bench = [
         shlex.split(line, comments=True)[2:] for line in console.splitlines()
     ]
@@ -156,3 +162,25 @@ def test_every_command_about_ranks_does_what_the_tour_says(manifest_project, tmp
     assert verified.exit == 0, verified.err
     assert "proven" in verified.out
     assert manifest_project("-n", *bench).exit == 0
+
+
+def test_a_model_of_the_hub_is_opened_written_and_verified(fdl, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "owner/name", "bert", "ForSequenceClassification", id2label={0: "b", 1: "a"})
+    scope: dict[str, object] = {}
+    exec(block("python", "flodl.hf").replace("OWNER/NAME", "owner/name"), scope)
+    assert [{found.label for found in text} for text in scope["best"]] == [{"a", "b"}] * 2
+    frozen = {
+        name for name, one in scope["model"].graph.named_parameters() if not one.requires_grad
+    }
+    assert frozen
+    assert all(name.startswith("bert.encoder.layer.") for name in frozen)
+    (tmp_path / "fdl.yml").write_text("commands:\n  train:\n    run: 'true'\n")
+    project = {"name": "x", "version": "1", "dependencies": ["flodl"]}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in project.items()]
+    (tmp_path / "pyproject.toml").write_text("\n".join(["[project]", *lines]))
+    console = block("console", "flodl-hf")
+    for line in console.replace("OWNER/NAME", "owner/name").splitlines():
+        done = fdl(*shlex.split(line, comments=True)[2:])
+        assert done.exit == 0, (line, done.err)
+    assert (tmp_path / "flodl-hf/main.py").exists()
