@@ -72,9 +72,7 @@ class _Parts:
     encoder_name: str = "encoder"
 
 
-def build_backbone(
-    config: EncoderConfig, *, pooler: bool, ends_pooled: bool = False, unpad: bool | str = "auto"
-) -> Graph:
+def build_backbone(config: EncoderConfig, *, pooler: bool, ends_pooled: bool = False) -> Graph:
     """Describe an encoder as a graph, labelled with its prefix.
 
     Inputs are ``input_ids [B, S]`` and, each of them optional, :data:`INPUTS`. The output is
@@ -84,15 +82,12 @@ def build_backbone(
         config: Any of the six families.
         pooler: Whether there is a pooler; only where the family can have one.
         ends_pooled: Whether the output is that of the pooler instead.
-        unpad: See :class:`~flodl.hf.models.layout.ChoiceOfLayout`.
     """
     parts = _parts(config)
-    layout = ChoiceOfLayout()
-    layout.unpad = unpad
     flow = FlowBuilder.from_(nn.Identity())
     flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, optional=True).label(config.prefix)
     flow.fork(Keys()).using(MASK).tag(KEYS, keep=False)
-    flow.fork(layout).using(PLACES, KEYS).tag(LAYOUT, keep=False)
+    flow.fork(ChoiceOfLayout()).using(PLACES, KEYS).tag(LAYOUT, keep=False)
     known = (IDS, KEYS, LAYOUT)
     masked = (*known, MASK, TYPES, POSITIONS)
     flow.through(parts.embeddings, name="embeddings").using(*masked)

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from flodl.hf.encoder_model import set_unpad
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models.attention import attend_tokens
 from flodl.hf.models.dropout import dropout
 from flodl.hf.models.layout import Layout
 from tests.flodl.hf.models.cells import batch, pair
-from tests.flodl.hf.models.test_forward import set_unpad
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
