@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -92,7 +93,7 @@ class Server:
     Attributes:
         resources: Path -> what it answers; tests may change it at any time.
         connections: How many there were so far.
-        requests: Every answer so far, in the order they ended.
+        requests: Every answer that ended, in the order they were asked for; see :meth:`settle`.
         sent: Bytes of all bodies so far, also of answers that have not ended.
     """
 
@@ -101,7 +102,9 @@ class Server:
         self.requests: list[Request] = []
         self.sent = 0
         self.connections = 0
+        self._asked = 0
         self._under_way = 0
+        self._numbers: list[int] = []
         self.lock = threading.Lock()
         self.closing = threading.Event()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -143,15 +146,24 @@ class Server:
             time.sleep(0.001)
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
-        """What lasts as long as an answer does."""
+    def answering(self) -> Iterator[int]:
+        """What lasts as long as an answer does: its number."""
         with self.lock:
+            self._asked += 1
             self._under_way += 1
+            number = self._asked
         try:
-            yield
+            yield number
         finally:
             with self.lock:
                 self._under_way -= 1
+
+    def record(self, number: int, request: Request) -> None:
+        """Keep what was answered where the request came: threads end in an order of their own."""
+        with self.lock:
+            place = bisect(self._numbers, number)
+            self._numbers.insert(place, number)
+            self.requests.insert(place, request)
 
     def url(self, path: str) -> str:
         """The address of a path."""
@@ -175,7 +187,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 server.connections += 1
 
         def do_GET(self) -> None:
-            with server.answering():
+            with server.answering() as self.number:
                 self.get()
 
         def get(self) -> None:
@@ -253,8 +265,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                         server.sent += len(piece)
             except OSError:
                 self.close_connection = True
-            with server.lock:
-                server.requests.append(Request(self.path, self.headers, status, start, sent))
+            server.record(self.number, Request(self.path, self.headers, status, start, sent))
 
         def pieces(self, resource: Resource | None, body: bytes, start: int) -> Iterator[bytes]:
             """The body bit by bit, up to where the resource says it breaks off."""

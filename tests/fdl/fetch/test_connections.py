@@ -111,6 +111,7 @@ def test_a_proxy_is_told_who_asks(server, fetch, monkeypatch):
     monkeypatch.setenv("no_proxy", "")
     server.put("http://example.invalid/a%20b.zip", ARCHIVE)
     fetch("http://you:word@example.invalid/a b.zip")
+    server.settle()
     headers = server.requests[0].headers
     assert headers["Proxy-Authorization"] == f"Basic {b64encode(b'me:p@ss').decode()}"
     assert headers["Authorization"] == f"Basic {b64encode(b'you:word').decode()}"
@@ -241,5 +242,6 @@ def test_credentials_do_not_follow_a_redirect_to_another_server(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     server.put("/latest.zip", b"", location=secure.url("/a.zip"))
     fetch(server.url("/latest.zip").replace("http://", "http://user:hush@"))
+    server.settle()
     assert "Authorization" in server.requests[0].headers
     assert not any("Authorization" in request.headers for request in secure.requests)

@@ -248,6 +248,7 @@ def test_passing_failures_are_tried_again(server, fetch):
     failures = [(500, {}), (503, {"Retry-After": "0"}), (429, {"Retry-After": "nonsense"})]
     server.put("/a.zip", ARCHIVE, failures=failures)
     assert fetch(server.url("/a.zip")).digest == BLAKE3
+    server.settle()
     assert [request.status for request in server.requests[:3]] == [500, 503, 429]
 
 

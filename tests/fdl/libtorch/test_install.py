@@ -146,6 +146,7 @@ def test_a_second_mirror_serves_when_the_first_does_not(libtorch, mirror, store)
     done = libtorch("install", "cpu", "--torch", TORCH, env={"FDL_LIBTORCH_MIRROR": mirrors})
     assert done.exit == 0, done.err
     assert is_whole(store / "precompiled" / "cpu", TORCH, "cpu")
+    mirror.settle()
     assert mirror.requests[0].status == 404
 
 
