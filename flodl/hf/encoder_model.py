@@ -13,7 +13,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.models import build_graph
 from flodl.hf.models.backbone import LAST_HIDDEN_STATE, POOLER_OUTPUT
 from flodl.hf.models.deberta import DebertaLayer
-from flodl.hf.models.layout import PLACES, ChoiceOfLayout
+from flodl.hf.models.layout import PLACES, ChoiceOfLayout, ReadPositions
 from flodl.hf.models.transformer_layer import TransformerLayer
 from flodl.hf.opening import Opening, Source, open_encoder
 from flodl.hf.task_heads import inputs_of
@@ -150,14 +150,17 @@ def set_unpad(model: nn.Module | HasGraph, unpad: bool | Literal["auto"]) -> Non
     """Say whether a model leaves padding out of what it computes; outputs at tokens are the same.
 
     Left out, layers see the tokens of all rows one after the other, ``[T, H]``, and so do hooks on
-    them; a model then returns at padding what zeros become. Copies of a model go on likewise,
-    checkpoints do not tell. What records calls (a compiler, a tracer, a CUDA graph) keeps padding
-    in any case, and so does a call whose mask is added, or has a row per token.
+    them; a model then returns at padding what zeros become. The same goes for what nobody reads:
+    the last layer of a classifier of rows returns their first tokens alone, ``[B, H]``.
+
+    Copies of a model go on likewise, checkpoints do not tell. What records calls (a compiler, a
+    tracer, a CUDA graph) keeps padding in any case, and so does a call whose mask is added, or has
+    a row per token.
 
     Args:
         model: A model of ``flodl.hf``, with a head or without, or a module that holds some.
-        unpad: True leaves out whatever is masked, False nothing; ``"auto"``, as at first, leaves it
-            out where it is a tenth of the batch or more.
+        unpad: True leaves out whatever is masked, False nothing at all; ``"auto"``, as at first,
+            leaves it out where it is a tenth of the batch or more.
 
     Raises:
         ValueError: ``unpad`` is something else, or there is no model of ``flodl.hf``.
@@ -165,7 +168,7 @@ def set_unpad(model: nn.Module | HasGraph, unpad: bool | Literal["auto"]) -> Non
     if not (isinstance(unpad, bool) or unpad == "auto"):
         raise ValueError(f"unpad is True, False or 'auto', not {unpad!r}")
     graph = model if isinstance(model, nn.Module) else model.graph
-    choices = [part for part in graph.modules() if isinstance(part, ChoiceOfLayout)]
+    choices = [part for part in graph.modules() if isinstance(part, ChoiceOfLayout | ReadPositions)]
     if not choices:
         raise ValueError(f"this {type(model).__name__} is and holds no model of flodl.hf")
     for choice in choices:

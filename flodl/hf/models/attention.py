@@ -60,9 +60,10 @@ def attend_tokens(
     """Let every token look at those of its row, which tokens in runs need no padding for.
 
     Args:
-        query: ``[T, H]`` or ``[B, S, H]``, like ``key`` and ``value``.
-        key: What is looked for.
-        value: What is looked up.
+        query: ``[T, H]`` or ``[B, S, H]``; ``[B, H]`` where only the first token of every row
+            looks, see :attr:`Layout.ends_first`.
+        key: ``[T, H]`` or ``[B, S, H]``, what is looked for.
+        value: Like ``key``, what is looked up.
         heads: Number of heads.
         layout: How the tokens lie.
         dropout: Probability of dropping a weight; 0 when not training.
@@ -71,20 +72,37 @@ def attend_tokens(
         Like ``query``.
     """
     if not layout.runs:
-        query, key, value = (split_heads(one, heads, layout) for one in (query, key, value))
-        return attend(query, key, value, layout, bias=layout.bias, dropout=dropout)
+        keys, values = split_heads(key, heads, layout), split_heads(value, heads, layout)
+        if layout.ends_first:
+            return _attend_firsts(query, keys, values, layout, dropout)
+        queries = split_heads(query, heads, layout)
+        return attend(queries, keys, values, layout, bias=layout.bias, dropout=dropout)
     sizes = [run.rows * run.length for run in layout.runs]
-    split = [torch.split(tokens, sizes) for tokens in (query, key, value)]
+    asking = [run.rows for run in layout.runs] if layout.ends_first else sizes
+    split = query.split(asking), key.split(sizes), value.split(sizes)
     found = []
     for run, *parts in zip(layout.runs, *split, strict=True):
-        shape = (run.rows, run.length, heads, -1)
-        query, key, value = (part.view(shape).transpose(1, 2) for part in parts)
+        query, key, value = (
+            part.view(run.rows, len(part) // run.rows, heads, -1).transpose(1, 2) for part in parts
+        )
         found.append(_attend_run(run, query, key, value, dropout))
     return torch.cat(found)
 
 
+def _attend_firsts(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float
+) -> Tensor:
+    """Queries ``[B, H]``, keys and values ``[B, heads, S, D]``, to ``[B, H]``."""
+    asking = query.unflatten(1, (key.shape[1], 1, -1))
+    seen = None if layout.bias is None else layout.bias[..., :1, :]
+    context = functional.scaled_dot_product_attention(
+        asking, key, value, attn_mask=seen, dropout_p=dropout
+    )
+    return context.flatten(1)
+
+
 def _attend_run(run: Run, query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
-    """Rows of one length: ``[R, heads, L, D]`` to ``[R * L, heads * D]``."""
+    """Rows of one length: queries ``[R, heads, Q, D]`` to ``[R * Q, heads * D]``."""
     seen = None
     if run.masked:
         seen = torch.arange(run.length, device=query.device).ne(0).view(1, 1, 1, -1)
@@ -96,4 +114,4 @@ def _attend_run(run: Run, query: Tensor, key: Tensor, value: Tensor, dropout: fl
         context = dropped_out(scores.softmax(-1), dropout, training=True) @ value
     else:
         context = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)
-    return context.transpose(1, 2).reshape(run.rows * run.length, -1)
+    return context.transpose(1, 2).flatten(2).flatten(0, 1)

@@ -19,6 +19,7 @@ from flodl.hf.models.layout import (
     MASK,
     PLACES,
     POSITIONS,
+    READ,
     TYPES,
     ChoiceOfLayout,
     InRows,
@@ -72,7 +73,13 @@ class _Parts:
     encoder_name: str = "encoder"
 
 
-def build_backbone(config: EncoderConfig, *, pooler: bool, ends_pooled: bool = False) -> Graph:
+def build_backbone(
+    config: EncoderConfig,
+    *,
+    pooler: bool,
+    ends_pooled: bool = False,
+    told_what_is_read: bool = False,
+) -> Graph:
     """Describe an encoder as a graph, labelled with its prefix.
 
     Inputs are ``input_ids [B, S]`` and, each of them optional, :data:`INPUTS`. The output is
@@ -82,17 +89,20 @@ def build_backbone(config: EncoderConfig, *, pooler: bool, ends_pooled: bool = F
         config: Any of the six families.
         pooler: Whether there is a pooler; only where the family can have one.
         ends_pooled: Whether the output is that of the pooler instead.
+        told_what_is_read: Whether there is a further input, that of :class:`ReadPositions`.
     """
     parts = _parts(config)
     flow = FlowBuilder.from_(nn.Identity())
-    flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, optional=True).label(config.prefix)
+    told = (READ,) if told_what_is_read else ()
+    flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, *told, optional=True)
+    flow.label(config.prefix)
     flow.fork(Keys()).using(MASK).tag(KEYS, keep=False)
     flow.fork(ChoiceOfLayout()).using(PLACES, KEYS).tag(LAYOUT, keep=False)
     known = (IDS, KEYS, LAYOUT)
     masked = (*known, MASK, TYPES, POSITIONS)
     flow.through(parts.embeddings, name="embeddings").using(*masked)
-    flow.through(parts.encoder, name=parts.encoder_name).using(*known)
-    flow.through(InRows(), name="in_rows").using(*known).tag(LAST_HIDDEN_STATE)
+    flow.through(parts.encoder, name=parts.encoder_name).using(*known, *told)
+    flow.through(InRows(), name="in_rows").using(*known, *told).tag(LAST_HIDDEN_STATE)
     if pooler:
         width = config.hidden_size
         made = FlatPooler(width, width) if config.model_type == "albert" else Pooler(width)

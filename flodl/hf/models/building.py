@@ -18,7 +18,7 @@ from flodl.hf.models.heads import (
     token_classifier,
     word_decoder,
 )
-from flodl.hf.models.layout import IDS
+from flodl.hf.models.layout import IDS, PLACES, READ, ReadPositions
 
 if TYPE_CHECKING:
     from flodl.hf.config_json import DebertaV2Config, EncoderConfig
@@ -87,10 +87,15 @@ def _described(config: EncoderConfig, kind: HeadKind, pooler: bool | None, label
     if kind is HeadKind.BASE:
         return build_backbone(config, pooler=can_pool and pooler is not False)
     pooled = kind is HeadKind.SEQCLS and config.model_type in ("bert", "albert")
-    backbone = build_backbone(config, pooler=pooled, ends_pooled=pooled)
+    reads_first = kind is HeadKind.SEQCLS
+    backbone = build_backbone(
+        config, pooler=pooled, ends_pooled=pooled, told_what_is_read=reads_first
+    )
     flow = FlowBuilder.from_(nn.Identity())
     flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, optional=True)
-    flow.through(backbone, name=config.prefix).using(*INPUTS)
+    if reads_first:
+        flow.fork(ReadPositions()).using(PLACES).tag(READ, keep=False)
+    flow.through(backbone, name=config.prefix).using(*INPUTS, *((READ,) if reads_first else ()))
     match kind:
         case HeadKind.SEQCLS:
             sequence_classifier(flow, config, labels)

@@ -233,10 +233,16 @@ class DebertaLayer(nn.Module):
             tokens: ``[T, H]`` or ``[B, S, H]``.
             layout: How they lie.
             table: Relative positions; None in a model without.
+
+        Returns:
+            Like ``tokens``; ``[B, H]``, the first token of every row, where no other is read.
         """
         parts: Any = self
         first, last = parts.attention.output, parts.output
-        attended = first.dense(parts.attention.self(tokens, layout, table))
+        attended = parts.attention.self(tokens, layout, table)
+        if layout.ends_first:
+            tokens, attended = layout.firsts(tokens), layout.firsts(attended)
+        attended = first.dense(attended)
         tokens = first.LayerNorm(tokens + self._dropped(attended))
         changed = last.dense(self.activation(parts.intermediate.dense(tokens)))
         normed: Tensor = last.LayerNorm(tokens + self._dropped(changed))
@@ -311,10 +317,12 @@ class DebertaEncoder(NamedInputModule):
         """
         layout = layout_of(refs)
         table = self._table(layout, tokens.device) if self.relative else None
-        embedded = tokens
+        embedded, inner = tokens, layout.before_the_end
         for number, layer in enumerate(self.layer):
-            tokens = layer(tokens, layout, table)
-            if number == 0 and "conv" in self._modules:
+            convolved = number == 0 and "conv" in self._modules
+            ends = number == len(self.layer) - 1 and not convolved
+            tokens = layer(tokens, layout if ends else inner, table)
+            if convolved:
                 tokens = self.conv(embedded, tokens, layout)
         return tokens
 

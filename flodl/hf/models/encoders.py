@@ -42,8 +42,9 @@ class Encoder(NamedInputModule):
             refs: The layout.
         """
         layout = layout_of(refs).in_runs(tokens.dtype)
-        for layer in self.layer:
-            tokens = layer(tokens, layout)
+        inner, last = layout.before_the_end, len(self.layer) - 1
+        for number, layer in enumerate(self.layer):
+            tokens = layer(tokens, layout if number == last else inner)
         return tokens
 
 
@@ -65,8 +66,9 @@ class AlbertGroup(nn.Module):
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         """Run all layers of the group."""
-        for layer in self.albert_layers:
-            tokens = layer(tokens, layout)
+        inner, last = layout.before_the_end, len(self.albert_layers) - 1
+        for number, layer in enumerate(self.albert_layers):
+            tokens = layer(tokens, layout if number == last else inner)
         return tokens
 
 
@@ -94,7 +96,8 @@ class AlbertEncoder(NamedInputModule):
         """
         layout = layout_of(refs).in_runs(tokens.dtype)
         tokens = self.embedding_hidden_mapping_in(tokens)
-        groups = len(self.albert_layer_groups)
+        inner, groups = layout.before_the_end, len(self.albert_layer_groups)
         for time in range(self.times):
-            tokens = self.albert_layer_groups[int(time / (self.times / groups))](tokens, layout)
+            group = self.albert_layer_groups[int(time / (self.times / groups))]
+            tokens = group(tokens, layout if time == self.times - 1 else inner)
         return tokens

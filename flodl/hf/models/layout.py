@@ -29,6 +29,7 @@ POSITIONS = "position_ids"
 PLACES = "places"
 KEYS = "keys"
 LAYOUT = "layout"
+READ = "read"
 
 WORTH = 0.9
 """Part of the positions that count, above which padding is cheaper than moving tokens about."""
@@ -61,6 +62,7 @@ class Layout:
             everything.
         runs: All rows of packed tokens, where attention takes them as they lie; see
             :meth:`in_runs`.
+        ends_first: Whether the first token of every row is all that is read of what comes out.
     """
 
     rows: int
@@ -68,6 +70,7 @@ class Layout:
     places: Tensor
     keys: Tensor
     runs: tuple[Run, ...] = ()
+    ends_first: bool = False
 
     @property
     def packed(self) -> bool:
@@ -85,6 +88,16 @@ class Layout:
     def of_rows(self, rows: Tensor) -> Tensor:
         """The opposite of :meth:`in_rows`."""
         return rows.flatten(0, 1).index_select(0, self.places) if self.packed else rows
+
+    def firsts(self, tokens: Tensor) -> Tensor:
+        """The first token of every row, ``[B, H]``, of all tokens or of these alone."""
+        # As many packed tokens as rows are one of each: the first ones, which are always packed.
+        return tokens if tokens.shape[:-1] == (self.rows,) else self.in_rows(tokens)[:, 0]
+
+    @property
+    def before_the_end(self) -> Layout:
+        """The same for a layer whose tokens are all read by the next one."""
+        return replace(self, ends_first=False)
 
     def in_runs(self, dtype: torch.dtype) -> Layout:
         """The same, with :attr:`runs` where attention is faster row by row.
@@ -133,7 +146,9 @@ def _may_decide_on(values: Tensor) -> bool:
 def layout_of(refs: Refs) -> Layout:
     """The layout that a module of a model has been given."""
     rows, length = refs[IDS].shape
-    return Layout(rows, length, refs[LAYOUT], refs[KEYS])
+    read = refs.get(READ)
+    ends_first = read is not None and read.numel() > 0
+    return Layout(rows, length, refs[LAYOUT], refs[KEYS], ends_first=ends_first)
 
 
 class Keys(NamedInputModule):
@@ -217,9 +232,39 @@ class ChoiceOfLayout(NamedInputModule):
         return places if worthwhile else none
 
 
+class ReadPositions(NamedInputModule):
+    """What a classifier of rows reads of its encoder: the first token of every row.
+
+    The last layer then computes no other one, but for what these look at.
+
+    Attributes:
+        unpad: False computes all of them; see :class:`ChoiceOfLayout`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unpad: bool | str = "auto"
+
+    def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
+        """Tell the positions.
+
+        Args:
+            ids: ``[B, S]``.
+            refs: ``places``: None, or places that were given and may lack those of first tokens.
+
+        Returns:
+            Int64 ``[1]``; empty for all positions.
+        """
+        return ids.new_zeros(0 if refs[PLACES] is not None or not self.unpad else 1)
+
+
 class InRows(NamedInputModule):
-    """The end of an encoder: ``last_hidden_state [B, S, H]``, zero at what was left out."""
+    """The end of an encoder: ``last_hidden_state [B, S, H]``, zero at what was left out.
+
+    It is ``[B, 1, H]`` where the first token of every row is all that is read of it.
+    """
 
     def forward_named(self, tokens: Tensor, refs: Refs) -> Tensor:
         """Put tokens back into their rows."""
-        return layout_of(refs).in_rows(tokens)
+        layout = layout_of(refs)
+        return layout.firsts(tokens)[:, None] if layout.ends_first else layout.in_rows(tokens)

@@ -131,15 +131,19 @@ class TransformerLayer(nn.Module):
         Args:
             tokens: ``[T, H]`` or ``[B, S, H]``.
             layout: How they lie.
+
+        Returns:
+            Like ``tokens``; ``[B, H]``, the first token of every row, where no other is read.
         """
         names = self.names
+        asking = layout.firsts(tokens) if layout.ends_first else tokens
         query, key, value = (at(self, path) for path in (names.query, names.key, names.value))
         p = self.attention_dropout if self.training else 0.0
         attended = at(self, names.out)(
-            attend_tokens(query(tokens), key(tokens), value(tokens), self.heads, layout, p)
+            attend_tokens(query(asking), key(tokens), value(tokens), self.heads, layout, p)
         )
         attended = dropout(attended, self.dropout, self.training)
-        tokens = at(self, names.attention_norm)(tokens + attended)
+        tokens = at(self, names.attention_norm)(asking + attended)
         changed = at(self, names.down)(self.activation(at(self, names.up)(tokens)))
         changed = dropout(changed, self.output_dropout, self.training)
         normed: Tensor = at(self, names.output_norm)(tokens + changed)
