@@ -79,7 +79,7 @@ def attend_tokens(
         return attend(queries, keys, values, layout, bias=layout.bias, dropout=dropout)
     sizes = [run.rows * run.length for run in layout.runs]
     asking = [run.rows for run in layout.runs] if layout.ends_first else sizes
-    split = query.split(asking), key.split(sizes), value.split(sizes)
+    split = torch.split(query, asking), torch.split(key, sizes), torch.split(value, sizes)
     found = []
     for run, *parts in zip(layout.runs, *split, strict=True):
         query, key, value = (
@@ -93,7 +93,7 @@ def _attend_firsts(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, dropout: float
 ) -> Tensor:
     """Queries ``[B, H]``, keys and values ``[B, heads, S, D]``, to ``[B, H]``."""
-    asking = query.unflatten(1, (key.shape[1], 1, -1))
+    asking = query.view(-1, key.shape[1], 1, key.shape[-1])
     seen = None if layout.bias is None else layout.bias[..., :1, :]
     context = functional.scaled_dot_product_attention(
         asking, key, value, attn_mask=seen, dropout_p=dropout
