@@ -115,6 +115,9 @@ class _Attendant:
         for number in handlers:
             _signal.signal(number, _signal.SIG_IGN)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, self.blocked_before)
+        if self.killed:
+            # Who presses on has been answered: the exit code says so, and no signal changes it.
+            del handlers[_signal.SIGINT]
         for number, handler in handlers.items():
             _signal.signal(number, handler)
 
