@@ -207,9 +207,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="keep checkpoints here for the next run")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as made:
-        bench = Bench(options.folder or Path(made), options.rounds, minilm(), options.sentences)
-        parts = [PARTS[name](bench) for name in options.only]
     verdict = route_verdict()
     packages = environment("torch", "transformers", "sentence-transformers", "tokenizers")
     intro = (
@@ -219,7 +216,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"product through oneDNN takes {verdict.forward:.2f} of the time of MKL on this machine"
         f"{f' ({verdict.reason})' if verdict.reason else ''}."
     )
-    publish("\n\n".join(["# Models of HuggingFace", intro, *parts]), options.output)
+    page = f"# Models of HuggingFace\n\n{intro}"
+    with tempfile.TemporaryDirectory() as made:
+        bench = Bench(options.folder or Path(made), options.rounds, minilm(), options.sentences)
+        for name in options.only:
+            page += f"\n\n{PARTS[name](bench)}"
+            # It takes an hour: what was measured is kept if somebody ends it before.
+            publish(page, options.output)
 
 
 if __name__ == "__main__":
