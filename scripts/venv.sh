@@ -33,7 +33,8 @@ make_venv() {
 }
 
 pip_install() {
-    "$here/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    # shellcheck disable=SC2086 # one word per option
+    "$here/.venv/bin/python" -m pip install --quiet --disable-pip-version-check ${pip_options:-} \
         --constraint "$here/constraints.txt" "$@" ||
         fail "the installation failed; pip's own words are above" \
             "Without a network? Point pip at a mirror or a folder of wheels (PIP_INDEX_URL, PIP_FIND_LINKS) and run this again; what was installed is kept."
@@ -94,7 +95,9 @@ prepare() {
 
 # The same with the development tools.
 prepare_development() {
-    local tools
+    local tools pip_options
+    # What is imported is compiled then; most of what the tools bring never is.
+    pip_options=--no-compile
     make_venv
     # pip reads dependency groups since 25.1; older ones are everywhere.
     tools=$("$here/.venv/bin/python" - "$here/pyproject.toml" <<'PY'

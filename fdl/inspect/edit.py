@@ -24,12 +24,14 @@ from fdl.manifest.node import Node, dotted
 from fdl.manifest.read import parse as parse_manifest
 from fdl.manifest.source import shown
 from fdl.output import Palette
+from fdl.rewrite import rewrite
 from fdl.secrets import is_secret_name
 
 if TYPE_CHECKING:
     from fdl.app import Call
 
 _INHERIT = "inherit-from"
+_MARK = b"\xef\xbb\xbf"
 
 
 class Change:
@@ -86,7 +88,9 @@ class Change:
         found = self.before.manifest.found
         file = settle(found, executes=True).path if self.file == found.path else self.file
         if self.text != self.new_text:
-            _replace(file, self.before.raw(self.file), self.new_text)
+            raw = self.before.raw(self.file)
+            new = self.new_text.encode()
+            rewrite(file, raw, _MARK + new if raw.startswith(_MARK) else new, name=shown(file))
 
     def _printable(self, layers: Layers, changed: tuple[str, ...] = ()) -> str:
         node = layers.nodes[self.file]
@@ -247,29 +251,3 @@ def _is_json(file: str) -> bool:
 
 def _layout(file: str, text: str) -> Layout:
     return json_layout(text) if _is_json(file) else yaml_layout(text)
-
-
-def _replace(file: str, old: bytes, new: str) -> None:
-    target = Path(os.path.realpath(file))
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    mark = b"\xef\xbb\xbf" if old.startswith(b"\xef\xbb\xbf") else b""
-    try:
-        mode = target.stat().st_mode & 0o7777
-        if target.read_bytes() != old:
-            raise FdlError(
-                f"{shown(file)} has changed meanwhile; nothing was written", hint="try again"
-            )
-        with temporary.open("xb") as stream:
-            temporary.chmod(0o600)
-            stream.write(mark + new.encode())
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(mode)
-        temporary.replace(target)
-    except OSError as problem:
-        raise FdlError(
-            f"{shown(file)} cannot be written: {problem.strerror}; it is as it was",
-            hint=f"check the permissions of {target.parent}",
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from fdl.errors import ScaffoldError
+from fdl.rewrite import rewrite
 
 
 class TextFile:
@@ -55,24 +55,4 @@ class TextFile:
         self._write(text.encode(), self._raw)
 
     def _write(self, old: bytes, new: bytes) -> None:
-        target = Path(os.path.realpath(self.path))
-        temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-        try:
-            mode = target.stat().st_mode & 0o7777
-            if target.read_bytes() != old:
-                raise ScaffoldError(
-                    f"{self.path.name} has changed meanwhile; it was left alone", hint="try again"
-                )
-            with temporary.open("xb") as stream:
-                stream.write(new)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.chmod(mode)
-            temporary.replace(target)
-        except OSError as problem:
-            raise ScaffoldError(
-                f"{self.path.name} cannot be written: {problem.strerror}; it is as it was",
-                hint=f"check the permissions of {target.parent}",
-            ) from None
-        finally:
-            temporary.unlink(missing_ok=True)
+        rewrite(self.path, old, new, name=self.path.name, error=ScaffoldError)
