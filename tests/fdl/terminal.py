@@ -27,7 +27,7 @@ from fdl.dispatch.planner import Surroundings
 sys.exit(main(sys.argv[1:], Surroundings(os.environ, in_container=False, terminal=TERMINAL)))
 """
 
-PATIENCE = 30
+PATIENCE = 120
 
 # On a terminal fdl would ask about updates, and remember that in the developer's own home.
 _QUIET = {"CI": "", "FDL_NO_UPDATE_CHECK": "1"}
