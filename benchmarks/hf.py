@@ -221,8 +221,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         bench = Bench(options.folder or Path(made), options.rounds, minilm(), options.sentences)
         for name in options.only:
             page += f"\n\n{PARTS[name](bench)}"
-            # It takes an hour: what was measured is kept if somebody ends it before.
-            publish(page, options.output)
+            if options.output is not None:
+                # It takes an hour: what was measured is kept if somebody ends it before.
+                options.output.write_text(f"{page}\n", encoding="utf-8")
+    publish(page, options.output)
 
 
 if __name__ == "__main__":
