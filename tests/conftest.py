@@ -24,9 +24,14 @@ settings.load_profile("flodl")
 # Models this small are slower on several threads; beside other workers many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A background job of a script ignores Ctrl-C, and so would every program that the tests interrupt.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A background job ignores Ctrl-C, and one started by nohup ignores SIGHUP. Programs that the tests
+# start would inherit that, and would not notice the signals that the tests send.
+for _name, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_name) is signal.SIG_IGN:
+        signal.signal(_name, _handler)
 
 FIXTURES = Path(__file__).parent / "projects"
 
