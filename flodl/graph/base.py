@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
@@ -66,7 +67,23 @@ class GraphBase(nn.Module):
                 children[module.label] = cast("Graph", module)
         return children
 
+    def _tree(self) -> Iterator[tuple[str, Graph]]:
+        """This graph under no prefix, then every labelled graph below under its dotted one."""
+        yield "", cast("Graph", self)
+        for label, child in self.tree_children().items():
+            for prefix, graph in child._tree():
+                yield f"{label}.{prefix}", graph
+
+    def _owner(self, name: str) -> tuple[Graph, str]:
+        """Split a dotted name: the labelled graph it leads to, and its name there.
+
+        As many leading segments as are labels count; what no label begins belongs to this graph.
+        """
+        label, dot, rest = name.partition(".")
+        child = self.tree_children().get(label) if dot else None
+        return (cast("Graph", self), name) if child is None else child._owner(rest)
+
     def _no_such(self, what: str, name: str, known: list[str]) -> str:
         near = difflib.get_close_matches(name, known)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {known}"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {known or 'none'}"
         return f"the graph has no {what} {name!r}; {hint}"

@@ -101,24 +101,35 @@ class FlowBuilder:
         self._continue(self._draft.call(module, self._stream(), name))
 
     @_fluent
-    def also(self, module: ModuleLike, *, name: str | None = None) -> None:
+    def also(
+        self, module: ModuleLike, *, name: str | None = None, broadcast: bool = False
+    ) -> None:
         """Add a module's output to the stream: ``x + module(x)``, a residual connection.
 
         Args:
-            module: Keeps the shape of the stream, or broadcasts with it. A following ``using``
-                reaches it.
+            module: Keeps the shape of the stream. A following ``using`` reaches it.
             name: Fixes the module's prefix; a following ``tag`` names the sum instead.
+            broadcast: Allow an output of another shape that broadcasts with the stream.
         """
         stream = self._stream()
         branch = self._draft.call(module, stream, name)
-        self._continue(self._combine("add", MergeOp.ADD, [stream, branch]), target=branch)
+        sum_ = self._combine("add", Combine(MergeOp.ADD, broadcast), [stream, branch])
+        self._continue(sum_, target=branch)
 
     @_fluent
-    def also_with(self, skip: ModuleLike, main: ModuleLike) -> None:
-        """Replace the stream by ``skip(x) + main(x)``: a residual connection with a projection."""
+    def also_with(self, skip: ModuleLike, main: ModuleLike, *, broadcast: bool = False) -> None:
+        """Replace the stream by ``skip(x) + main(x)``: a residual connection with a projection.
+
+        Args:
+            skip: From the stream to the first term.
+            main: From the stream to the second, of the same shape. A following ``using`` reaches
+                it.
+            broadcast: Allow terms of different shapes that broadcast with each other.
+        """
         stream = self._stream()
         branches = [self._draft.call(module, stream, None) for module in (skip, main)]
-        self._continue(self._combine("add", MergeOp.ADD, branches), target=branches[1])
+        sum_ = self._combine("add", Combine(MergeOp.ADD, broadcast), branches)
+        self._continue(sum_, target=branches[1])
 
     @_fluent
     def fork(self, module: ModuleLike, *, name: str | None = None) -> None:
@@ -148,8 +159,15 @@ class FlowBuilder:
         self._split_at = self._draft.here
 
     @_fluent
-    def merge(self, how: MergeOp | str) -> None:
-        """Join the open streams: ``MergeOp.ADD`` or ``"add"``, ``MergeOp.MEAN`` or ``"mean"``."""
+    def merge(self, how: MergeOp | str, *, broadcast: bool = False) -> None:
+        """Join the open streams into one.
+
+        Streams of different shapes are an error when the graph runs, unless ``broadcast`` is set.
+
+        Args:
+            how: ``MergeOp.ADD`` or ``"add"``, ``MergeOp.MEAN`` or ``"mean"``.
+            broadcast: Allow streams of different shapes that broadcast with each other.
+        """
         if len(self._streams) < 2:
             raise BuildError("there is only one stream; call split first")
         try:
@@ -157,7 +175,8 @@ class FlowBuilder:
         except ValueError:
             known = " or ".join(repr(op.value) for op in MergeOp)
             raise BuildError(f"unknown operation {how!r}; use {known}") from None
-        self._streams = [self._combine("merge", operation, self._streams)]
+        combine = Combine(operation, broadcast)
+        self._streams = [self._combine("merge", combine, self._streams)]
         self._targets = []
         self._no_target = "a merge takes no references; call using before it"
 
@@ -385,9 +404,9 @@ class FlowBuilder:
         self._streams = [number]
         self._targets = [number if target is None else target]
 
-    def _combine(self, kind: str, how: MergeOp, sources: list[int]) -> int:
+    def _combine(self, kind: str, operation: Combine, sources: list[int]) -> int:
         wires = [Wire(source, f"input_{index}") for index, source in enumerate(sources)]
-        return self._draft.add(kind, Combine(how), wires)
+        return self._draft.add(kind, operation, wires)
 
 
 class _BlockBuilder:
@@ -415,19 +434,19 @@ class LoopBuilder(_BlockBuilder):
         return self._finish()._loop(self._body, None, "for", n, self._name)
 
     def while_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
-        """Test, then run the body, until the condition says halt or ``max_iter`` is reached.
+        """Before each iteration: stops when the value is > 0.
 
         Args:
-            cond: From the state to a tensor; halt means that all of its elements are above 0.
+            cond: From the state to a tensor, the value; with several elements, all must be > 0.
             max_iter: The most iterations, and the most tests.
         """
         return self._finish()._loop(self._body, cond, "while", max_iter, self._name)
 
     def until_cond(self, cond: ModuleLike, max_iter: int) -> FlowBuilder:
-        """Run the body, then test, until the condition says halt or ``max_iter`` is reached.
+        """After each iteration: stops when the value is > 0.
 
         Args:
-            cond: From the state to a tensor; halt means that all of its elements are above 0.
+            cond: From the state to a tensor, the value; with several elements, all must be > 0.
             max_iter: The most iterations; the last one is not followed by a test.
         """
         return self._finish()._loop(self._body, cond, "until", max_iter, self._name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, TracebackType
@@ -18,7 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flodl.graph.nodes import LoopTraces, first_tensor, map_each, map_slices, map_whole
+from flodl.graph.nodes import (
+    LoopTraces,
+    first_tensor,
+    map_each,
+    map_slices,
+    map_whole,
+    refuse_shapes,
+)
 from flodl.graph.topology import (
     ENTRY,
     Call,
@@ -46,6 +54,8 @@ Initial = Tensor | Callable[[Tensor], Tensor]
 Mark = Callable[[int], None]
 
 _serial = itertools.count(1)
+
+_ABOUT_DTYPES = re.compile(r"\b(dtypes?|scalar types?|tensor types?|Float|Double|Half|Long)\b")
 
 
 class Core:
@@ -91,6 +101,7 @@ class Core:
         scope: dict[str, Any] = {
             "Tensor": Tensor,
             "first_tensor": first_tensor,
+            "refuse_shapes": refuse_shapes,
             "zeros_like": torch.zeros_like,
             "initial": _initial,
             "initials": self.initials,
@@ -119,6 +130,8 @@ class Core:
         graph = f" of graph {self.topology.label}" if self.topology.label else ""
         shapes = ", ".join(_shape(frame.f_locals.get(f"v{w.source}")) for w in node.wires)
         error.add_note(f"in node {node.id}{tags}{graph}, input shapes: {shapes}")
+        if dtypes := _dtypes(node, frame, str(error)):
+            error.add_note(dtypes)
         stream = frame.f_locals.get(f"v{node.wires[0].source}") if node.wires else None
         for wire in node.references:
             carried = frame.f_locals.get(f"v{wire.source}")
@@ -149,6 +162,23 @@ def _restored(topology: Topology, initials: Mapping[int, Initial], tags: bool) -
 
 def _shape(value: object) -> str:
     return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _dtypes(node: Node, frame: FrameType, message: str) -> str:
+    """The dtypes at a node, where they differ or the error is about one; else empty."""
+    values = [frame.f_locals.get(f"v{wire.source}") for wire in node.wires]
+    given = [value.dtype for value in values if isinstance(value, Tensor)]
+    module = frame.f_locals["modules"].get(node.prefix) if node.prefix else None
+    own = {} if module is None else dict.fromkeys(p.dtype for p in module.parameters())
+    floating = {dtype for dtype in (*given, *own) if dtype.is_floating_point}
+    if len(floating) < 2 and not _ABOUT_DTYPES.search(message):
+        return ""
+    parameters = f"; its parameters: {', '.join(map(_plain, own))}" if own else ""
+    return f"input dtypes: {', '.join(map(_plain, given))}{parameters}"
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _batch(value: object) -> int | None:
@@ -212,9 +242,14 @@ class _Writer:
                 call = f"{target} := {self._call(node, module, style)}"
                 repair = f"{target} := first_tensor({target}, {node.id!r})"
                 return f"type({call}) is Tensor or ({repair})"
-            case Combine(how):
+            case Combine(how, broadcast):
                 total = " + ".join(values)
-                return f"{target} = {total if how is MergeOp.ADD else f'({total}) / {len(values)}'}"
+                total = total if how is MergeOp.ADD else f"({total}) / {len(values)}"
+                if broadcast:
+                    return f"{target} = {total}"
+                equal = " == ".join(f"{value}.shape" for value in values)
+                refuse = f"refuse_shapes({node.id!r}, {', '.join(values)})"
+                return f"{target} = {total} if {equal} else {refuse}"
             case Loop():
                 return f"{target}, t{node.number} = {self._call(node, module, RefStyle.ARGUMENT)}"
             case Gate() | Switch():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import keyword
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -263,7 +265,15 @@ class Draft:
                 unresolved.setdefault(node.operation.tag, self._built_at[node.number])
         if unresolved:
             names = ", ".join(f"{tag!r} (used at {unresolved[tag]})" for tag in sorted(unresolved))
-            raise BuildError(f"no tag, tag group member or input was ever given the name {names}")
+            near = [tag for name in sorted(unresolved) for tag in self._near(name)]
+            hint = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
+            raise BuildError(
+                f"no tag, tag group member or input was ever given the name {names}{hint}"
+            )
+
+    def _near(self, name: str) -> Sequence[str]:
+        """Tags that may have been meant: the members of a group, else those spelled alike."""
+        return self.groups.get(name) or difflib.get_close_matches(name, self.tags)
 
     def _check_internal(self) -> None:
         for tag, place in self.internal.items():
@@ -369,5 +379,7 @@ def check_name(name: str) -> None:
         raise BuildError(f"a name is a non-empty, printable text, not {name!r}")
     if "." in name or "/" in name:
         raise BuildError(f"a name is a text without dots and slashes, not {name!r}")
+    if keyword.iskeyword(name):
+        raise BuildError(f"{name!r} is a keyword of Python; choose another name")
     if name in _TORCH_ATTRIBUTES:
         raise BuildError(f"{name!r} is an attribute of torch.nn.Module; choose another name")

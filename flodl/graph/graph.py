@@ -197,6 +197,9 @@ class Graph(
     def tagged(self, name: str) -> Tensor | None:
         """The value a tag had in the last forward, with its autograd graph.
 
+        Args:
+            name: A tag, or the path of one in a graph below, such as ``"encoder.hidden"``.
+
         Returns:
             The tensor; None before the first forward, after one that failed, while
             ``observe(False)`` holds, for a tag that is not kept, and for an optional input that was
@@ -204,8 +207,11 @@ class Graph(
 
         Raises:
             KeyError: The graph has no such tag.
+            PathError: The path leads nowhere, or to a graph.
         """
         if name not in self.topology.tagged_nodes:
+            if "." in name:
+                return self.tagged_at(name)
             raise KeyError(self._no_such("tag", name, self.tag_names()))
         return self._captured_tags().get(name)
 
@@ -218,7 +224,8 @@ class Graph(
 
         Args:
             name: A name a loop body published; the tag of a loop whose body has a ``trace``
-                method; or ``<node id>/halt`` for the raw outputs of a loop's condition.
+                method; or ``<node id>/halt`` for the raw outputs of a loop's condition. Behind
+                labels of graphs below, as in ``"encoder.steps"``, a trace of theirs.
 
         Returns:
             One tensor per publication, with its autograd graph; None when there is no such trace.
@@ -226,7 +233,9 @@ class Graph(
         Raises:
             FlodlError: Two loops left something under one name.
         """
-        return self._captured_traces().get(name)
+        found = self._captured_traces().get(name)
+        graph, rest = self._owner(name)
+        return found if found is not None or graph is self else graph.traces(rest)
 
     def traces_named(self, name: str) -> list[Tensor] | None:
         """As :meth:`traces`, for published names only."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat, cast
 
 import torch
 from torch import Tensor
@@ -69,6 +69,9 @@ class Recorded:
             )
         return self.tensor.reshape(-1)
 
+
+Values = SupportsFloat | Iterable[float | Tensor] | Tensor
+"""What can be recorded at once: a number of Python, NumPy or torch, or several."""
 
 Entry = float | Recorded
 """One value that was recorded, or the tensor that holds one or several."""
@@ -154,16 +157,26 @@ class MetricHistory:
 
     # --- Buffering -------------------------------------------------------------------------
 
-    def record(self, name: str, values: Iterable[float | Tensor] | Tensor) -> None:
+    def __contains__(self, name: str) -> bool:
+        """Whether the metric was ever recorded."""
+        return name in self._points
+
+    def record(self, name: str, values: Values) -> None:
         """Buffer values; a tensor of any shape counts as all of its elements.
 
         Raises:
+            TypeError: It is a text, or what is neither a number nor several.
             ValueError: A tensor among the values has several elements; nothing is buffered.
         """
+        if isinstance(values, str | bytes):
+            raise TypeError(f"{name!r}: a value is a number or a tensor, not {values!r}")
         if isinstance(values, Tensor) and values.numel() == 1:
             self.record_scalar(name, values)
         elif isinstance(values, Tensor):
             self._keep(name, [Recorded.of(values)] if values.numel() else [])
+        elif not isinstance(values, Iterable) or getattr(values, "ndim", None) == 0:
+            # A NumPy array without dimensions looks iterable and is not.
+            self.record_scalar(name, cast("float", values))
         else:
             self._keep(name, [_as_entry(name, value) for value in values])
 

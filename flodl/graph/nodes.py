@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,7 @@ class LoopNode(nn.Module):
 
     Args:
         body: From the state to the next state, of the same shape.
-        cond: From the state to a tensor; the loop halts when all of its elements are above 0.
+        cond: From the state to a tensor; the loop stops when the value is > 0, in all elements.
             None for a loop of fixed length.
         operation: Kind and limit.
         node_id: The node, for messages.
@@ -208,6 +208,11 @@ def reset(module: nn.Module) -> None:
         cast("Any", module).reset()
 
 
+def _within(node_id: str, router: nn.Module, part: nn.Module, name: str = "") -> str:
+    """A note on an exception: which part of a gate or switch raised it."""
+    return f"in {node_id}, {'router' if part is router else name} ({type(part).__name__})"
+
+
 class GateNode(nn.Module):
     """Runs every expert and adds their outputs, weighted by a router (Jacobs et al. 1991).
 
@@ -238,15 +243,19 @@ class GateNode(nn.Module):
             ValueError: Weights and expert outputs do not go together.
         """
         node = self.node_id
-        weights = call_with(self.router, x, refs, self.operation.style)
-        outputs = [expert(x) for expert in self.experts]
-        return weigh(
-            first_tensor(weights, f"{node}.router"),
-            [
-                output if type(output) is Tensor else first_tensor(output, f"{node}.experts")
-                for output in outputs
-            ],
-        )
+        part: nn.Module = self.router
+        outputs: list[Tensor] = []
+        try:
+            weights = call_with(part, x, refs, self.operation.style)
+            for part in self.experts:
+                output = part(x)
+                if type(output) is not Tensor:
+                    output = first_tensor(output, f"{node}.experts.{len(outputs)}")
+                outputs.append(output)
+        except Exception as error:
+            error.add_note(_within(node, self.router, part, f"expert {len(outputs)}"))
+            raise
+        return weigh(first_tensor(weights, f"{node}.router"), outputs)
 
 
 def weigh(weights: Tensor, outputs: Sequence[Tensor]) -> Tensor:
@@ -313,7 +322,11 @@ class SwitchNode(nn.Module):
             ValueError: The router returned several elements, or a negative or non-finite one.
             IndexError: There is no such branch.
         """
-        choice = call_with(self.router, x, refs, self.operation.style)
+        try:
+            choice = call_with(self.router, x, refs, self.operation.style)
+        except Exception as error:
+            error.add_note(_within(self.node_id, self.router, self.router))
+            raise
         choice = first_tensor(choice, f"{self.node_id}.router")
         if choice.numel() != 1:
             raise ValueError(
@@ -327,7 +340,12 @@ class SwitchNode(nn.Module):
                 f"{self.node_id}: the router named no branch",
             )
             return self._captured(branches, choice.reshape(()), x)
-        output = branches[self._index(choice.item())](x)
+        index = self._index(choice.item())
+        try:
+            output = branches[index](x)
+        except Exception as error:
+            error.add_note(_within(self.node_id, self.router, branches[index], f"branch {index}"))
+            raise
         return output if type(output) is Tensor else first_tensor(output, self.node_id)
 
     def _index(self, choice: float) -> int:
@@ -356,6 +374,19 @@ class SwitchNode(nn.Module):
     def _alone(self, branch: nn.Module, x: Tensor) -> Tensor:
         # The operator refuses outputs that share memory with its inputs.
         return first_tensor(branch(x), self.node_id).clone()
+
+
+def refuse_shapes(node_id: str, *values: Tensor) -> NoReturn:
+    """Refuse to add values of different shapes.
+
+    Raises:
+        ValueError: Always; names the node and the shapes.
+    """
+    shapes = " with ".join(str(list(value.shape)) for value in values)
+    raise ValueError(
+        f"{node_id} adds {shapes}: the shapes must be equal; pass broadcast=True to this step to "
+        "broadcast them"
+    )
 
 
 def map_each(body: nn.Module, x: Tensor, node_id: str) -> Tensor:

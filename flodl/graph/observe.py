@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from flodl.errors import StateError
 from flodl.graph.base import GraphBase
 from flodl.graph.history import MetricHistory as MetricHistory
-from flodl.graph.history import Point
+from flodl.graph.history import Point, Values
 from flodl.graph.trend import Trend, TrendGroup
 
 
@@ -60,10 +60,12 @@ class Observed(GraphBase):
         The values are detached, and read at the flush: collecting waits for no device.
 
         Args:
-            tags: Tags whose values have one element, or tag groups of such.
+            tags: Tags whose values have one element, or tag groups of such; also by path, such as
+                ``"encoder.hidden"``, for the metrics of the graph they belong to.
 
         Raises:
             KeyError: The graph has no such tag.
+            PathError: A path leads nowhere.
             StateError: There are no values: no forward has run.
             ValueError: A value has not exactly one element. Nothing is buffered.
         """
@@ -75,13 +77,14 @@ class Observed(GraphBase):
                     f"say how to reduce it, as in collect_with({name!r}, Reduce.MEAN)"
                 )
         for name, value in captured.items():
-            self._metrics.record_scalar(name, value)
+            self.record_scalar(name, value)
 
     def collect_with(self, tags: str | Iterable[str], reduce: Reduce | str) -> None:
         """Buffer the value each tag had in the last forward, reduced to one element.
 
         Args:
-            tags: A tag or tag group, or several. Values of one element are taken as they are.
+            tags: As for :meth:`collect`, one or several. Values of one element are taken as they
+                are.
             reduce: A :class:`Reduce` or its name, such as ``"max"``. Half precision is widened to
                 float32 first, and so are integers of which a mean or a norm is taken.
 
@@ -98,36 +101,48 @@ class Observed(GraphBase):
                     f"tag {name!r} has shape {list(value.shape)}: there is nothing to reduce"
                 )
         for name, value in captured.items():
-            self._metrics.record_scalar(name, value if value.numel() == 1 else _one(value, kind))
+            self.record_scalar(name, value if value.numel() == 1 else _one(value, kind))
 
-    def record(self, name: str, values: Iterable[float | Tensor] | Tensor) -> None:
+    def record(self, name: str, values: Values) -> None:
         """Buffer values of a metric until the next :meth:`flush`.
 
         Args:
-            name: The metric.
-            values: Numbers or one-element tensors, or one tensor whose elements all count.
-                Tensors are detached and read at the flush, all in one transfer.
+            name: The metric; behind labels of graphs below, as in ``"encoder.loss"``, theirs.
+            values: A number of Python, NumPy or torch, several numbers or one-element tensors, or
+                one tensor whose elements all count. Tensors are detached and read at the flush,
+                all in one transfer.
 
         Raises:
+            TypeError: It is none of these.
             ValueError: A tensor among several values has several elements.
         """
-        self._metrics.record(name, values)
+        graph, metric = self._metric(name)
+        graph._metrics.record(metric, values)
 
     def record_scalar(self, name: str, value: float | Tensor) -> None:
-        """Buffer one value of a metric until the next :meth:`flush`.
+        """Buffer one value of a metric until the next :meth:`flush`; names as for :meth:`record`.
 
         Raises:
             ValueError: A tensor with several elements.
         """
-        self._metrics.record_scalar(name, value)
+        if "." in name:
+            graph, name = self._metric(name)
+            graph._metrics.record_scalar(name, value)
+        else:
+            self._metrics.record_scalar(name, value)
 
     def collected(self, name: str) -> list[float]:
-        """The raw values of a metric since its last flush; empty for an unknown one.
+        """The raw values of a metric since its last flush.
+
+        Args:
+            name: As for :meth:`trend`.
 
         Raises:
+            KeyError: Nothing was ever recorded under the name, and it is not a tag.
             StateError: A recorded tensor was changed in place.
         """
-        return self._metrics.collected(name)
+        graph, metric = self._known_metric(name)
+        return graph._metrics.collected(metric)
 
     # --- Flushing --------------------------------------------------------------------------
 
@@ -141,18 +156,21 @@ class Observed(GraphBase):
             names: Metrics or tag groups of this graph to flush; all when none is given.
 
         Raises:
+            KeyError: Nothing was ever recorded under a name, and it is not a tag.
             StateError: A recorded tensor was changed in place; nothing is flushed anywhere.
         """
-        chosen = {graph._metrics: () for _, graph in self._tree()}
-        _flush({**chosen, self._metrics: self._expanded(names)})
+        own = self._own_metrics(names)
+        below = {graph._metrics: () for prefix, graph in self._tree() if prefix}
+        _flush({self._metrics: own, **below})
 
     def flush_local(self, *names: str) -> None:
         """Flush as :meth:`flush` does, but this graph only.
 
         Raises:
+            KeyError: As for :meth:`flush`.
             StateError: A recorded tensor was changed in place; nothing is flushed.
         """
-        _flush({self._metrics: self._expanded(names)})
+        _flush({self._metrics: self._own_metrics(names)})
 
     @property
     def flush_count(self) -> int:
@@ -185,19 +203,38 @@ class Observed(GraphBase):
         return self._metrics.latest()
 
     def trend(self, name: str) -> Trend:
-        """The points of one metric of this graph; an empty trend for an unknown one."""
-        return Trend(self._metrics.values(name))
+        """The points of one metric; an empty trend before its first flush.
+
+        Args:
+            name: A metric of this graph, also a tag that is still to be collected; or a path to
+                one of a graph below, such as ``"encoder.loss"``.
+
+        Raises:
+            KeyError: Nothing was ever recorded under the name, and it is not a tag.
+        """
+        graph, metric = self._known_metric(name)
+        return Trend(graph._metrics.values(metric))
 
     def trends(self, *names: str) -> TrendGroup:
-        """The trends of several metrics of this graph; a tag group stands for its members."""
+        """The trends of several metrics; a tag group stands for its members.
+
+        Raises:
+            KeyError: As for :meth:`trend`.
+        """
         return TrendGroup(self.trend(name) for name in self._expanded(names))
 
     def reset_trend(self, *names: str) -> None:
-        """Forget the points of metrics or tag groups, of all when none is given.
+        """Forget the points of metrics or tag groups, of all of this graph when none is given.
 
         Buffered values, :attr:`flush_count` and the clock stay.
+
+        Raises:
+            KeyError: As for :meth:`trend`; nothing is forgotten.
         """
-        self._metrics.reset(self._expanded(names))
+        for graph, metric in [self._known_metric(name) for name in self._expanded(names)]:
+            graph._metrics.reset([metric])
+        if not names:
+            self._metrics.reset()
 
     # --- Writing ---------------------------------------------------------------------------
 
@@ -258,28 +295,53 @@ class Observed(GraphBase):
         return off
 
     def _captured(self, tags: Iterable[str]) -> dict[str, Tensor]:
-        names, values = self._expanded(tags), self._captured_tags()
-        missing = [name for name in names if name not in values]
-        for name in missing:
-            self.tagged(name)  # refuses what is no tag, with those that look like it
-        if missing:
-            raise StateError(
-                f"tag {missing[0]!r} has no value to collect: {self._why_absent(missing[0])}"
-            )
-        return {name: values[name] for name in names}
+        names = self._expanded(tags)
+        own, found = self._captured_tags(), {}
+        for name in names:
+            value = own[name] if name in own else self.tagged(name)  # refuses what is no tag
+            if value is not None:
+                found[name] = value
+        for name in names:
+            if name not in found:
+                graph, tag = self._owner(name)
+                raise StateError(
+                    f"tag {name!r} has no value to collect: {graph._why_absent(tag)}"
+                )
+        return found
 
     def _expanded(self, names: Iterable[str]) -> list[str]:
         """The names, tag groups replaced by their members, each once."""
-        groups = dict(self.topology.groups)
-        members = (groups.get(name, (name,)) for name in names)
-        return list(dict.fromkeys(name for group in members for name in group))
+        expanded: list[str] = []
+        for name in names:
+            graph, group = self._owner(name)
+            prefix = name.removesuffix(group)
+            expanded += [prefix + member for member in graph.tag_group(group) or [group]]
+        return list(dict.fromkeys(expanded))
 
-    def _tree(self) -> Iterator[tuple[str, Observed]]:
-        """This graph under no prefix, then every labelled graph below under its dotted one."""
-        yield "", self
-        for label, child in self.tree_children().items():
-            for prefix, graph in child._tree():
-                yield f"{label}.{prefix}", graph
+    def _metric(self, name: str) -> tuple[Observed, str]:
+        """Whose metric a name is, and its name there; a recorded name with dots stays its own."""
+        return (self, name) if name in self._metrics else self._owner(name)
+
+    def _known_metric(self, name: str) -> tuple[Observed, str]:
+        graph, metric = self._metric(name)
+        if metric in graph._metrics or metric in graph.topology.tagged_nodes:
+            return graph, metric
+        if graph.tag_group(metric):
+            raise KeyError(f"{name!r} is a tag group; ask trends({name!r}) or one of its members")
+        known = [
+            prefix + one
+            for prefix, part in self._tree()
+            for one in dict.fromkeys([*part._metrics.names(), *part.tag_names()])
+        ]
+        raise KeyError(self._no_such("metric", name, known))
+
+    def _own_metrics(self, names: Iterable[str]) -> list[str]:
+        """Metrics of this graph for names and groups; refuses those of other graphs."""
+        own = self._expanded(names)
+        for name in own:
+            if self._known_metric(name)[0] is not self:
+                raise KeyError(f"{name!r} is a metric of another graph; flush that one")
+        return own
 
     def _series(self, names: Iterable[str]) -> dict[str, list[Point]]:
         series: dict[str, list[Point]] = {}

@@ -10,11 +10,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from torch import nn
 
 from flodl.errors import PathError
+from flodl.graph.base import GraphBase
 from flodl.graph.selection import Spot, explain_absence, select
 
 if TYPE_CHECKING:
@@ -164,6 +165,28 @@ def resolve_owner(root: Graph, path: str) -> tuple[Graph, str]:
     for depth in range(len(segments) - 1):
         graph = _child(graph, segments, depth, path)
     return graph, segments[-1]
+
+
+def timed_nodes(root: Graph, path: str) -> tuple[Graph, list[int]]:
+    """Follow a path to what a profile has the time of: a node, or a child graph's nodes.
+
+    Returns:
+        The graph that runs it, and the numbers of its nodes there: several for a child graph that
+        runs more than once.
+
+    Raises:
+        PathError: The path leads nowhere, to several modules, or to what is not a node.
+    """
+    found = locate(root, path)
+    if len(found) == 1 and isinstance(target := found[0], Target) and target.tag is not None:
+        return target.graph, [target.graph.topology.tagged_nodes[target.tag]]
+    parent, key = place_of(root, path)
+    if not isinstance(parent, GraphBase):
+        raise PathError(f"path {path!r} leads into a node; only whole nodes have times")
+    graph = cast("Graph", parent)
+    module = graph._modules[key]
+    nodes = (node for node in graph.topology.nodes if node.prefix)
+    return graph, [node.number for node in nodes if graph._modules[node.prefix] is module]
 
 
 def _split(path: str) -> list[str]:

@@ -9,16 +9,20 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
-from flodl.errors import StateError
+from flodl.errors import PathError, StateError
 from flodl.graph.base import GraphBase
 from flodl.graph.history import MetricHistory
+from flodl.graph.paths import resolve, timed_nodes
 from flodl.graph.topology import Topology
 from flodl.graph.trend import Trend, TrendGroup
+
+if TYPE_CHECKING:
+    from flodl.graph.graph import Graph
 
 _UNREAD = 32
 """Passes whose events may wait to be read. Older ones have long ended: reading them is free."""
@@ -203,7 +207,8 @@ class Profiled(GraphBase):
     flushed as metrics are: ``end_step`` collects, ``end_epoch`` flushes, and :meth:`timing_trend`
     shows the points. Names are tags; all times are seconds.
 
-    A nested graph is one node of its parent, and can be profiled on its own.
+    A nested graph is one node of its parent. Labelled ones are profiled together with it, so that
+    paths such as ``"encoder.hidden"`` reach their nodes; others can be profiled on their own.
     """
 
     def __init__(self) -> None:
@@ -215,7 +220,9 @@ class Profiled(GraphBase):
     # --- One forward -----------------------------------------------------------------------
 
     def enable_profiling(self) -> None:
-        """Time every node of the forwards to come; a compiled graph has no nodes left to time.
+        """Time every node of the forwards to come, also those of the labelled graphs below.
+
+        A compiled graph has no nodes left to time.
 
         On a CUDA device nodes are timed by events, without waiting for it. On the host it costs
         about a microsecond per node.
@@ -223,28 +230,50 @@ class Profiled(GraphBase):
         if self._recorder is None:
             self._recorder = Recorder(self, len(self.topology.nodes))
             self._set_mark(self._recorder)
+        for child in self.tree_children().values():
+            child.enable_profiling()
 
     def disable_profiling(self) -> None:
-        """Stop timing and drop the profile; collected and flushed times stay."""
+        """Stop timing here and below, and drop the profile; collected and flushed times stay."""
         if self._recorder is not None:
             self._read_timings(0)
             self._recorder = None
             self._set_mark(None)
+        for child in self.tree_children().values():
+            child.disable_profiling()
 
-    def profile(self) -> Profile | None:
+    def profile(self, path: str = "") -> Profile | None:
         """The times of the last forward that ended well, or None when none was profiled.
 
         Waits for the device if that forward is still running there.
+
+        Args:
+            path: A labelled graph below; this graph itself when empty.
+
+        Raises:
+            PathError: The path leads nowhere, or not to a graph.
         """
+        if path:
+            return self.subgraph(path).profile()
         last = None if self._recorder is None else self._recorder.last
         return None if last is None else _profile(self.topology, last)
 
-    def timing(self, tag: str) -> float:
-        """Seconds the node of a tag took in the last profiled forward; 0 where there is none."""
-        profile = self.profile()
-        if profile is None:
+    def timing(self, path: str) -> float:
+        """Seconds a node took in the last profiled forward; 0 before the first.
+
+        Args:
+            path: A tag, a child graph, or a node by its name in the registry; below a child graph
+                as for ``freeze``: ``"encoder.hidden"``.
+
+        Raises:
+            PathError: The path leads nowhere, to several modules, or to what is not a node.
+        """
+        graph, numbers = timed_nodes(cast("Graph", self), path)
+        last = None if graph._recorder is None else graph._recorder.last
+        if last is None:
             return 0.0
-        return next((node.seconds for node in profile.nodes if tag in node.tags), 0.0)
+        seconds = dict(zip(last.numbers, last.seconds, strict=True))
+        return sum(seconds[number] for number in numbers)
 
     # --- Many forwards ---------------------------------------------------------------------
 
@@ -252,35 +281,57 @@ class Profiled(GraphBase):
         """Buffer the times of the last forward until :meth:`flush_timings`.
 
         Args:
-            tags: Tags or tag groups; all tags when none is given.
+            tags: Tags or tag groups, those of graphs below by path; all tags of this graph when
+                none is given.
 
         Raises:
             KeyError: The graph has no such tag.
+            PathError: A path leads nowhere.
             StateError: There are no times: profiling is off, or no forward has run since.
         """
-        names = self._timed_tags(tags)
-        last = None if self._recorder is None else self._recorder.last
-        if last is None:
-            raise StateError(
-                "there are no times to collect: call enable_profiling(), then the graph"
-                if self._recorder is None
-                else "there are no times to collect: no forward has run since enable_profiling()"
-            )
-        self._unread_timings.append((last, names))
-        self._read_timings(_UNREAD)
+        passes = [(graph, graph._last_pass(), names) for graph, names in self._timed_tags(tags)]
+        for graph, last, names in passes:
+            graph._unread_timings.append((last, names))
+            graph._read_timings(_UNREAD)
 
     def flush_timings(self, *tags: str) -> None:
-        """Turn what is buffered into one point per tag, the mean; all when no tag is given."""
-        self._read_timings(0)
-        self._timings.flush(self._timed_tags(tags) if tags else ())
+        """Turn what is buffered into one point per tag, the mean.
+
+        Args:
+            tags: As for :meth:`collect_timings`; all, also of the labelled graphs below, when none
+                is given.
+
+        Raises:
+            KeyError: The graph has no such tag.
+            PathError: A path leads nowhere.
+        """
+        every: list[tuple[Profiled, list[str]]] = [(graph, []) for _, graph in self._tree()]
+        for graph, names in self._timed_tags(tags) if tags else every:
+            graph._read_timings(0)
+            graph._timings.flush(names)
 
     def timing_trend(self, tag: str) -> Trend:
-        """The points of one tag, in seconds; an empty trend where there are none."""
-        return Trend(self._timings.values(tag))
+        """The points of one tag, in seconds; an empty trend before its first flush.
+
+        Args:
+            tag: A tag, or the path of one in a graph below.
+
+        Raises:
+            KeyError: The graph has no such tag.
+            PathError: The path leads nowhere.
+        """
+        graph, name = self._timed_tag(tag)
+        return Trend(graph._timings.values(name))
 
     def timing_trends(self, *tags: str) -> TrendGroup:
-        """The trends of several tags or tag groups; of all tags when none is given."""
-        return TrendGroup(self.timing_trend(tag) for tag in self._timed_tags(tags))
+        """The trends of several tags or tag groups; of all tags of this graph when none is given.
+
+        Raises:
+            KeyError: The graph has no such tag.
+            PathError: A path leads nowhere.
+        """
+        names = self._timed_names(tags) or self.tag_names()
+        return TrendGroup(self.timing_trend(name) for name in names)
 
     def plot_timings_html(self, path: str | os.PathLike[str], *tags: str) -> None:
         """Write a page that draws times over epochs and needs nothing but a browser.
@@ -314,6 +365,10 @@ class Profiled(GraphBase):
 
     # --- Seams -----------------------------------------------------------------------------
 
+    def subgraph(self, path: str) -> Graph:
+        """The graph a path leads to."""
+        raise NotImplementedError
+
     def _set_mark(self, mark: Callable[[int], None] | None) -> None:
         """Have the core call ``mark`` with 0 when it starts and with each node's number."""
         raise NotImplementedError
@@ -326,14 +381,43 @@ class Profiled(GraphBase):
         if self._recorder is not None:
             self.flush_timings()
 
-    def _timed_tags(self, tags: Iterable[str]) -> list[str]:
-        """Tags for tags and groups, all for none."""
-        known = self.topology.tagged_nodes
-        names = [name for tag in tags for name in (self.tag_group(tag) or [tag])]
-        for name in names:
-            if name not in known:
-                raise KeyError(self._no_such("tag", name, list(known)))
-        return list(dict.fromkeys(names)) or list(known)
+    def _last_pass(self) -> Pass:
+        last = None if self._recorder is None else self._recorder.last
+        if last is None:
+            raise StateError(
+                "there are no times to collect: call enable_profiling(), then the graph"
+                if self._recorder is None
+                else "there are no times to collect: no forward has run since enable_profiling()"
+            )
+        return last
+
+    def _timed_tag(self, path: str) -> tuple[Profiled, str]:
+        """The graph a tag belongs to, and the tag."""
+        if "." not in path:
+            if path not in self.topology.tagged_nodes:
+                raise KeyError(self._no_such("tag", path, self.tag_names()))
+            return self, path
+        graph, tag = resolve(cast("Graph", self), path)
+        if tag is None:
+            raise PathError(f"path {path!r} leads to a graph; give the path of one of its tags")
+        return graph, tag
+
+    def _timed_names(self, tags: Iterable[str]) -> list[str]:
+        """Tags and paths of tags, groups replaced by their members, each once."""
+        names: list[str] = []
+        for tag in tags:
+            graph, group = self._owner(tag)
+            members = graph.tag_group(group) or [group]
+            names += [tag.removesuffix(group) + member for member in members]
+        return list(dict.fromkeys(names))
+
+    def _timed_tags(self, tags: Iterable[str]) -> list[tuple[Profiled, list[str]]]:
+        """Tags by the graph they belong to; all of this graph for none."""
+        chosen: dict[Profiled, list[str]] = {}
+        for name in self._timed_names(tags) or self.tag_names():
+            graph, tag = self._timed_tag(name)
+            chosen.setdefault(graph, []).append(tag)
+        return list(chosen.items()) or [(self, [])]
 
     def _read_timings(self, leave: int) -> None:
         """Move collected times to the history, the oldest first."""
@@ -344,10 +428,17 @@ class Profiled(GraphBase):
                 self._timings.record_scalar(name, seconds[self.topology.tagged_nodes[name]])
 
     def _timing_series(self, tags: Sequence[str]) -> dict[str, list[float]]:
-        series = {name: self._timings.values(name) for name in self._timings.names()}
+        series = {
+            prefix + name: graph._timings.values(name)
+            for prefix, graph in self._tree()
+            for name in graph._timings.names()
+        }
         from flodl.graph import plot
 
-        return plot.select(series, self._timed_tags(tags) if tags else ())
+        names = self._timed_names(tags)
+        for name in names:
+            self._timed_tag(name)
+        return plot.select(series, names)
 
 
 def _profile(topology: Topology, last: Pass) -> Profile:

@@ -63,9 +63,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """Add the inputs element by element, or average them."""
+    """Add the inputs element by element, or average them.
+
+    Attributes:
+        how: Sum or mean.
+        broadcast: Whether inputs of different shapes are broadcast; otherwise they are an error.
+    """
 
     how: MergeOp
+    broadcast: bool = False
 
     def arguments(self) -> list[str | int]:
         """What distinguishes this operation from others of its kind, for the structural hash."""

@@ -24,6 +24,7 @@ from flodl.graph.paths import Found, PathKind, Target, locate, place_of, resolve
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph
+    from flodl.graph.history import Values
     from flodl.graph.trend import Trend
 
 
@@ -254,19 +255,16 @@ class Tree(GraphBase):
         target = self._tag_at(path)
         return target.graph.tagged(cast("str", target.tag))
 
-    def record_at(self, path: str, values: float | Tensor | Iterable[float | Tensor]) -> None:
+    def record_at(self, path: str, values: Values) -> None:
         """Record values of a metric of a nested graph.
 
         Args:
             path: Labels that lead to a graph, then the name of the metric. A name alone is a
                 metric of this graph.
-            values: One number, or what ``Graph.record`` takes.
+            values: As for ``Graph.record``.
         """
         graph, metric = resolve_owner(self._as_graph, path)
-        if isinstance(values, Tensor | Iterable):
-            graph.record(metric, values)
-        else:
-            graph.record_scalar(metric, values)
+        graph.record(metric, values)
 
     def trend_at(self, path: str) -> Trend:
         """The history of a metric of a nested graph; the path is that of :meth:`record_at`."""

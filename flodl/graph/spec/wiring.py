@@ -93,8 +93,9 @@ def _write_operation(
                 "operation": "map", "over": kind, "pieces": pieces, "batched": batched,
                 "module": refer(module),
             }  # fmt: skip
-        case Combine(how), None:
-            return {"operation": "combine", "how": how.value}
+        case Combine(how, broadcast), None:
+            allowed = {"broadcast": True} if broadcast else {}
+            return {"operation": "combine", "how": how.value, **allowed}
         case Port(name), None:
             return {"operation": "port", "name": name}
         case StateRead(tag, custom), None:
@@ -241,7 +242,8 @@ def _read_call(fields: _Fields, _id: str, styled: bool, part: Part) -> _Made:
 
 
 def _read_combine(fields: _Fields, _id: str, _styled: bool, _part: Part) -> _Made:
-    return Combine(MergeOp(fields["how"].choice(tuple(how.value for how in MergeOp)))), None
+    how = MergeOp(fields["how"].choice(tuple(how.value for how in MergeOp)))
+    return Combine(how, "broadcast" in fields and fields["broadcast"].flag()), None
 
 
 def _read_port(fields: _Fields, _id: str, _styled: bool, _part: Part) -> _Made:
@@ -293,7 +295,7 @@ def _read_map(fields: _Fields, _id: str, _styled: bool, part: Part) -> _Made:
 
 _FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "call": (("module",), ()),
-    "combine": (("how",), ()),
+    "combine": (("how",), ("broadcast",)),
     "port": (("name",), ()),
     "state": (("tag",), ()),
     "loop": (("test", "limit", "body"), ("cond",)),
