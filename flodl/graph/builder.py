@@ -101,9 +101,7 @@ class FlowBuilder:
         self._continue(self._draft.call(module, self._stream(), name))
 
     @_fluent
-    def also(
-        self, module: ModuleLike, *, name: str | None = None, broadcast: bool = False
-    ) -> None:
+    def also(self, module: ModuleLike, *, name: str | None = None, broadcast: bool = False) -> None:
         """Add a module's output to the stream: ``x + module(x)``, a residual connection.
 
         Args:

@@ -304,9 +304,7 @@ class Observed(GraphBase):
         for name in names:
             if name not in found:
                 graph, tag = self._owner(name)
-                raise StateError(
-                    f"tag {name!r} has no value to collect: {graph._why_absent(tag)}"
-                )
+                raise StateError(f"tag {name!r} has no value to collect: {graph._why_absent(tag)}")
         return found
 
     def _expanded(self, names: Iterable[str]) -> list[str]:

@@ -267,8 +267,14 @@ class Profiled(GraphBase):
 
         Raises:
             PathError: The path leads nowhere, to several modules, or to what is not a node.
+            StateError: This graph is profiled, and the graph below that the path leads into is not.
         """
         graph, numbers = timed_nodes(cast("Graph", self), path)
+        if graph._recorder is None and self._recorder is not None:
+            raise StateError(
+                f"path {path!r} leads into a graph that is not profiled: give it a label, or call "
+                "its enable_profiling()"
+            )
         last = None if graph._recorder is None else graph._recorder.last
         if last is None:
             return 0.0

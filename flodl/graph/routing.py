@@ -117,7 +117,7 @@ class FixedSelector(nn.Module):
 class ThresholdHalt(nn.Module):
     """Halts a loop once any element of its state is above a threshold, for the whole batch.
 
-    Emits ``max(x) - threshold``, which is positive, that is "halt", only strictly above.
+    Emits ``max(x) - threshold``; a loop stops when the value is > 0.
 
     Args:
         threshold: In the unit of the state's elements; their largest counts, not a norm.
@@ -142,7 +142,7 @@ class ThresholdHalt(nn.Module):
 
 
 class LearnedHalt(nn.Module):
-    """Halts a loop by a linear layer on its state: one value per sample, above 0 means halt.
+    """Halts a loop by a linear layer on its state: one value per sample; stops when all are > 0.
 
     The number of iterations has no gradient: the layer learns from a loss on what it emitted,
     which the loop keeps as trace ``"<node id>/halt"``, and from nothing else.

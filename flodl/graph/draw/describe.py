@@ -25,6 +25,9 @@ from flodl.graph.topology import (
     Topology,
 )
 
+_STOPS = "stops when the value is > 0"
+"""What the way out of a conditional loop says."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -215,12 +218,12 @@ def _flow(operation: Operation, parts: list[str]) -> Iterator[Edge]:
         case Loop("while") if "cond" in parts:
             yield Edge("in", "cond")
             yield Edge("cond", "body")
-            yield Edge("cond", "out")
+            yield Edge("cond", "out", label=_STOPS)
             yield Edge("body", "cond", label="again", back=True)
         case Loop("until") if "cond" in parts:
             yield Edge("in", "body")
             yield Edge("body", "cond")
-            yield Edge("cond", "out")
+            yield Edge("cond", "out", label=_STOPS)
             yield Edge("cond", "body", label="again", back=True)
         case Loop(_, limit):
             yield Edge("in", "body")

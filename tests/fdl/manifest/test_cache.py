@@ -120,6 +120,17 @@ def test_what_was_changed_this_very_moment_is_not_cached(root: Path) -> None:
     assert not cached(root).exists()
 
 
+@pytest.mark.parametrize(("age_ms", "kept"), [(1, False), (9, False), (11, True), (1000, True)])
+def test_a_file_younger_than_a_tick_of_the_clock_is_not_cached(
+    root: Path, monkeypatch: pytest.MonkeyPatch, age_ms: int, kept: bool
+) -> None:
+    # A second change within the tick of 10 ms would keep the stamp.
+    changed = max((root / "fdl.yml").stat().st_ctime_ns, (root / "fdl.yml").stat().st_mtime_ns)
+    monkeypatch.setattr("fdl.manifest.cache.time.time_ns", lambda: changed + age_ms * 1_000_000)
+    load_in(root)
+    assert cached(root).exists() is kept
+
+
 def test_a_manifest_broken_since_is_told(root: Path) -> None:
     load_in(root)
     write(root, "comands: {}\n")

@@ -163,6 +163,23 @@ def test_items_merge_by_a_key() -> None:
     }
 
 
+def test_of_two_items_with_one_key_the_first_below_is_merged() -> None:
+    root, _ = texts(
+        "l: [{name: a, x: 1}, {name: a, x: 2}]\n",
+        "l: !merge-by:name [{name: a, y: 3}]\n",
+    )
+    assert root.plain() == {"l": [{"name": "a", "x": 1, "y": 3}, {"name": "a", "x": 2}]}
+
+
+def test_of_two_items_with_one_key_above_the_later_wins() -> None:
+    tagged = "l: !merge-by:name [{name: a, x: 2, y: 2}, {name: a, x: 3}]\n"
+    root, _ = texts("l: [{name: a, x: 1}]\n", tagged)
+    assert root.plain() == {"l": [{"name": "a", "x": 3, "y": 2}]}
+    # The same holds for items that stand in no layer below.
+    root, _ = texts("l: [{name: b}]\n", tagged)
+    assert root.plain() == {"l": [{"name": "b"}, {"name": "a", "x": 3, "y": 2}]}
+
+
 def test_a_number_and_its_text_are_different_names() -> None:
     root, _ = texts("l: [{id: 1}]\n", "l: !merge-by:id [{id: '1'}]\n")
     assert root.plain() == {"l": [{"id": 1}, {"id": "1"}]}

@@ -153,3 +153,18 @@ def test_comments_are_told_the_path_of_their_leaf() -> None:
     paths: list[tuple[str, ...]] = []
     show(tree, lambda path, _leaf: str(paths.append(path)))
     assert [dotted(path) for path in paths] == ['"a.b"."\\""', "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        # A list too long for one line: a scalar stands alone on its line and needs no quotes.
+        (["a, b", "x" * 80], "key:  # fdl.yml:7\n  - a, b\n  - " + "x" * 80 + "\n"),
+        # Beside a list or mapping, a scalar is quoted like what is inside of one.
+        (["a, b", [1]], 'key:         # fdl.yml:7\n  - "a, b"\n  - [1]\n'),
+        (["a, b"], 'key: ["a, b"]  # fdl.yml:7\n'),
+    ],
+)
+def test_quotes_inside_and_outside_of_brackets(value: Any, text: str) -> None:
+    lines = [line.split("  #")[0].rstrip() for line in text_of({"key": value}).splitlines()]
+    assert lines == [line.split("  #")[0].rstrip() for line in text.splitlines()]

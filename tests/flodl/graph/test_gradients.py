@@ -135,8 +135,8 @@ def cells(count=2):
 
 def inner(stateful=False, label=None):
     """A small graph to nest."""
-    builder = FlowBuilder.from_(Cell()).tag("in").also(Cell())
-    builder.through(Mix()).using("carried" if stateful else "in")
+    builder = FlowBuilder.from_(Cell()).tag("first").also(Cell())
+    builder.through(Mix()).using("carried" if stateful else "first")
     builder.through(Cell()).tag("carried")
     return (builder.label(label) if label else builder).build()
 

@@ -181,7 +181,8 @@ def test_tensors_of_inference_mode_can_be_recorded(graph):
 def test_a_scalar_with_several_elements_is_refused(graph):
     with pytest.raises(ValueError, match=r"'loss': .* shape \[2\]; reduce it first"):
         graph.record_scalar("loss", torch.ones(2))
-    assert graph.collected("loss") == []
+    graph.record_scalar("loss", 1)
+    assert graph.collected("loss") == [1]
 
 
 def test_long_epochs_keep_few_tensors_and_every_value(graph):
@@ -334,6 +335,7 @@ def test_trends_of_a_group(heads):
         heads.collect("head")
         heads.flush()
     assert heads.trends("head").slopes() == [1, 2, 4]
+    heads.record_scalar("loss", 1)
     assert heads.trends("head_1", "loss").slopes() == [2, 0]
     assert not heads.trends("head").any_improving()
     assert len(heads.trends()) == 0
@@ -342,7 +344,8 @@ def test_trends_of_a_group(heads):
 # --- Trends and the tree ---------------------------------------------------------------------
 
 
-def test_an_unknown_metric_has_an_empty_trend(graph):
+def test_a_metric_without_points_has_an_empty_trend(graph):
+    graph.record("loss", 0.5)
     assert len(graph.trend("loss")) == 0
     assert math.isnan(graph.trend("loss").latest())
 
@@ -360,7 +363,10 @@ def test_reset_forgets_points_and_nothing_else(heads):
     heads.record_scalar("loss", 1)
     heads.flush()
     heads.record_scalar("loss", 3)
-    heads.reset_trend("head", "unknown")
+    with pytest.raises(KeyError, match="unknown"):
+        heads.reset_trend("head", "unknown")
+    assert heads.latest_metrics() != [("loss", 1.0)]
+    heads.reset_trend("head")
     assert heads.latest_metrics() == [("loss", 1.0)]
     heads.reset_trend()
     assert heads.latest_metrics() == []
@@ -388,7 +394,8 @@ def test_every_depth_has_its_prefix(tree):
     core.record_scalar("loss", 3)
     encoder.record_scalar("loss", 2)
     tree.record_scalar("loss", 1)
-    tree.flush("nothing of this name")
+    tree.record("other", [])
+    tree.flush("other")
     assert tree.latest_metrics() == [("encoder.loss", 2.0), ("encoder.core.loss", 3.0)]
     assert encoder.latest_metrics() == [("loss", 2.0), ("core.loss", 3.0)]
     assert encoder.latest_metrics_local() == [("loss", 2.0)]

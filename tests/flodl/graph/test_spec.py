@@ -151,7 +151,7 @@ def test_names_tags_groups_and_label_come_back(tmp_path):
 def test_every_construct_comes_back(tmp_path):
     inner = (
         FlowBuilder.from_(nn.Linear(4, 4))
-        .tag("in")
+        .tag("first")
         .input("ctx")
         .through(AddContext(0.5))
         .using("ctx")

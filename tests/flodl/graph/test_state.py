@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from flodl.errors import StateError
-from flodl.graph import FlowBuilder
+from flodl.graph import FlowBuilder, LearnedHalt, LoopBody
 from flodl.graph.routing import StateAdd
 
 from .layers import AddRef, Bias, column, double, linear, memory, start, triple
@@ -351,3 +351,55 @@ def test_what_a_graph_carries_can_be_taken_and_given_back():
     assert torch.equal(graph(torch.tensor([[1.0, 2.0]])), after)
     with pytest.raises(ValueError, match="2 values for 1 state tags"):
         graph.set_carried_state([carried, carried])
+
+
+# --- Tags that are carried and not kept ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("observed", [True, False])
+def test_a_tag_that_is_not_kept_is_carried_all_the_same(after, observed):
+    flow = start().through(StateAdd()).using("m").tag("m", keep=False)
+    for _ in range(after):
+        flow = flow.through(double)  # the last reader of the tag stands before the end
+    graph = flow.build().observe(observed)
+    outputs = [graph(torch.tensor([1.0])).item() for _ in range(3)]
+    assert outputs == [step * 2**after for step in (1, 2, 3)]
+    assert graph.tagged("m") is None
+    assert [value.item() for value in graph.carried_state()] == [3.0]
+
+
+def test_the_values_of_several_tags_that_are_not_kept_stay_apart():
+    builder = start().through(StateAdd()).using("a").tag("a", keep=False).through(double)
+    builder = builder.through(StateAdd()).using("b").tag("b", keep=False).through(triple)
+    graph = builder.build()
+    assert [graph(torch.tensor([1.0])).item() for _ in range(3)] == [6, 18, 36]
+    assert [value.item() for value in graph.carried_state()] == [3.0, 12.0]
+
+
+def test_detaching_cuts_halts_published_and_returned_traces():
+    class Body(LoopBody):
+        def __init__(self):
+            super().__init__()
+            self.b = nn.Parameter(torch.ones(1))
+
+        def step(self, x, refs, emit):
+            emit.publish("seen", x + self.b)
+            return x + self.b
+
+        def trace(self):
+            return self.b * 2
+
+    graph = start().loop_body(Body()).until_cond(LearnedHalt(1), 2).tag("t").build()
+    graph(torch.zeros(1, 1))
+    names = ("seen", "t", "loop_2/halt")
+    assert all(graph.last_trace(name).requires_grad for name in names)
+    graph.detach_state()
+    assert not any(graph.last_trace(name).requires_grad for name in names)
+
+
+def test_gradients_lead_back_only_where_the_output_does_too():
+    """A fork writes the state, and the output does not depend on it."""
+    reads = start().through(Bias()).fork(StateAdd()).using("m").tag("m").build()
+    assert not reads.topology.leads_back
+    assert memory(FlowBuilder.from_(Bias())).build().topology.leads_back
