@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,18 @@ from torch import nn
 
 from flodl.errors import BuildError, PathError
 from flodl.graph import FlowBuilder, Graph, Lambda, MergeOp, modules
-from flodl.graph.topology import Call, Node, Wire, levels
+from flodl.graph.topology import (
+    Call,
+    Combine,
+    Gate,
+    Loop,
+    Map,
+    Node,
+    Port,
+    StateRead,
+    Wire,
+    levels,
+)
 
 from .layers import AddRef, double, eye, start, triple
 
@@ -221,6 +233,28 @@ def test_levels_hold_what_can_run_side_by_side_in_building_order():
         ["b_2"],
         ["d_4"],
     ]
+
+
+def test_the_order_within_a_level_does_not_depend_on_what_leads_there():
+    nodes = [
+        Node(1, "a", Call(), (Wire(0),)),
+        Node(2, "b", Call(), (Wire(0),)),
+        Node(3, "c", Call(), (Wire(2),)),
+        Node(4, "d", Call(), (Wire(1),)),
+    ]
+    assert [[node.number for node in level] for level in levels(nodes)] == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [Call(), Combine(MergeOp.ADD), Port("p"), StateRead("t"), Loop("for", 2), Gate(2), Map("each")],
+    ids=lambda operation: type(operation).__name__,
+)
+def test_a_topology_is_a_value_that_cannot_be_changed(operation):
+    field = fields(operation)[0].name
+    with pytest.raises(FrozenInstanceError):
+        setattr(operation, field, None)
+    assert hash(operation) == hash(replace(operation))
 
 
 def test_levels_refuse_a_cycle():

@@ -14,7 +14,7 @@ X = torch.ones(3, 4)
 
 
 class Broken(nn.Module):
-    def forward(self, x):
+    def forward(self, _x):
         raise RuntimeError("broken")
 
 
@@ -44,7 +44,7 @@ def test_an_error_in_an_expert_names_it(place):
 
 
 def test_an_expert_that_returns_no_tensor_is_named():
-    graph = start().gate(nn.Linear(4, 2), [double, lambda x: None]).build()
+    graph = start().gate(nn.Linear(4, 2), [double, lambda _x: None]).build()
     assert "in gate_2, expert 1 (" in notes(graph, error=TypeError)[0]
     with pytest.raises(TypeError, match=r"node gate_2\.experts\.1 returned NoneType"):
         graph(X)
@@ -60,7 +60,7 @@ def test_an_error_in_the_router_of_a_gate_names_it():
 def test_errors_in_a_switch_name_router_and_branch():
     graph = start().switch(Broken(), [double, triple]).build()
     assert notes(graph)[0] == "in switch_2, router (Broken)"
-    graph = start().switch(lambda x: torch.ones(1), [double, Broken()]).build()
+    graph = start().switch(lambda _x: torch.ones(1), [double, Broken()]).build()
     assert notes(graph)[0] == "in switch_2, branch 1 (Broken)"
 
 

@@ -334,9 +334,9 @@ def test_words_with_a_meaning_in_some_places_only_are_names():
 def test_a_reference_with_a_typo_is_answered_with_what_was_meant():
     with pytest.raises(BuildError, match=r"'encd' \(used at .*\); did you mean enc\?"):
         start().tag("enc").through(Adds()).using("encd").build()
+    flow = start().split([double, triple]).tag_group("part").merge("add").through(Adds())
     with pytest.raises(BuildError, match=r"did you mean part_0 or part_1\?"):
-        flow = start().split([double, triple]).tag_group("part").merge("add")
-        flow.through(Adds()).using("part").build()
+        flow.using("part").build()
 
 
 class Adds(nn.Module):

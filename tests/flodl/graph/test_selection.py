@@ -353,3 +353,41 @@ def test_a_replacement_cannot_take_a_label_that_is_in_use(holder: str) -> None:
     assert isinstance(graph.get_submodule("classifier"), nn.Linear)
     graph.replace("encoder" if holder == "child" else "bert", backbone(2))
     assert len(graph.parameters_at("bert.encoder.layer.*")) == 2 * 6
+
+
+def test_a_child_of_a_child_is_replaced_in_its_own_parent() -> None:
+    def small(label: str) -> Graph:
+        return FlowBuilder.from_(nn.Linear(2, 2)).label(label).build()
+
+    inner, other = small("inner"), small("inner")
+    outer = FlowBuilder.from_(inner).label("outer").build()
+    model = FlowBuilder.from_(outer).build()
+    assert model.replace("outer.inner", other) is inner
+    assert model.subgraph("outer.inner") is other
+
+
+def test_a_long_list_of_modules_is_cut_and_says_how_much_is_missing() -> None:
+    layers = nn.ModuleDict({f"part{index}": nn.ReLU() for index in range(14)})
+    model = FlowBuilder.from_(nn.ReLU()).build()
+    model._modules["parts"] = layers
+    with pytest.raises(PathError, match=r"part0, part1, .*part11 and 2 more$"):
+        model.freeze("parts.zzz")
+    with pytest.raises(PathError, match=r"module 'parts' has part1[0-9]?, .*[0-9]$") as caught:
+        model.freeze("parts.part1x")
+    assert "more" not in str(caught.value)
+
+
+def test_an_empty_place_of_a_module_matches_nothing() -> None:
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.full = nn.Linear(2, 2)
+            self.register_module("bare", None)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.full(x)
+            return y
+
+    model = FlowBuilder.from_(Holder()).tag("holder").build()
+    assert [spot.path for spot in select(model, "holder.*")] == ["holder.full"]
+    assert [spot.path for spot in places(model)] == ["", "holder", "holder.full"]

@@ -383,7 +383,7 @@ def test_detaching_cuts_halts_published_and_returned_traces():
             super().__init__()
             self.b = nn.Parameter(torch.ones(1))
 
-        def step(self, x, refs, emit):
+        def step(self, x, _refs, emit):
             emit.publish("seen", x + self.b)
             return x + self.b
 
