@@ -403,3 +403,30 @@ def test_gradients_lead_back_only_where_the_output_does_too():
     reads = start().through(Bias()).fork(StateAdd()).using("m").tag("m").build()
     assert not reads.topology.leads_back
     assert memory(FlowBuilder.from_(Bias())).build().topology.leads_back
+
+
+def test_a_backward_on_preserved_state_does_not_reach_what_came_before():
+    graph = biased_sum()
+    first = graph(torch.ones(1))
+    with graph.preserve_state():
+        graph(torch.ones(1)).sum().backward()
+    (bias,) = graph.parameters()
+    assert bias.grad.item() == 1
+    first.sum().backward()
+    assert bias.grad.item() == 2
+
+
+def test_a_parameter_that_is_a_value_collects_no_hooks():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.b = nn.Parameter(torch.ones(1))
+
+        def forward(self, _x):
+            return self.b
+
+    graph = memory(FlowBuilder.from_(Own()).tag("own").through(double)).build()
+    for _ in range(3):
+        graph(torch.ones(1)).sum().backward()
+    (own,) = graph.parameters()
+    assert not own._backward_hooks
