@@ -126,7 +126,8 @@ def test_the_source_has_one_line_per_node():
     graph = network()
     lines = graph.source().splitlines()
     assert len(lines) == 3 + len(graph.topology.nodes)
-    assert lines[5] == "    v4 = v2 + v3; del v2, v3"
+    checked = "v2 + v3 if v2.shape == v3.shape else refuse_shapes('add_4', v2, v3)"
+    assert lines[5] == f"    v4 = {checked}; del v2, v3"
 
 
 def test_the_source_of_a_dead_graph_is_forgotten():

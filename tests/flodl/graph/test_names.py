@@ -83,6 +83,10 @@ def test_what_is_known_and_has_no_values_yet_is_no_error(model):
     assert model.trend("head").values == []  # a tag, still to be collected
     assert model.trend("enc.level").values == []
     assert model.collected("head") == []
+    model.record("head", 1)
+    assert model.collected("head") == [1]
+    model.flush()
+    assert model.trend("head").values == [1]
     assert len(model.trends("enc.part")) == 2
     assert model.timing("head") == 0.0
     assert model.timing("enc.looped") == 0.0
