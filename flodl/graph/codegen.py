@@ -247,9 +247,11 @@ class _Writer:
                 total = total if how is MergeOp.ADD else f"({total}) / {len(values)}"
                 if broadcast:
                     return f"{target} = {total}"
-                equal = " == ".join(f"{value}.shape" for value in values)
+                # A result with as many elements as each input was not broadcast. Comparing shapes
+                # tells more (a leading 1) and costs about three times as much.
+                equal = " == ".join(f"{value}.numel()" for value in values)
                 refuse = f"refuse_shapes({node.id!r}, {', '.join(values)})"
-                return f"{target} = {total} if {equal} else {refuse}"
+                return f"({target} := {total}).numel() == {equal} or {refuse}"
             case Loop():
                 return f"{target}, t{node.number} = {self._call(node, module, RefStyle.ARGUMENT)}"
             case Gate() | Switch():

@@ -131,6 +131,15 @@ def test_what_is_added_has_one_shape(how):
     assert caught.value.__notes__[0].startswith(f"in node {node}")
 
 
+def test_equally_many_elements_in_other_places_are_refused_as_well():
+    graph = start().split([nn.Identity(), lambda x: x.transpose(0, 1)]).merge("add").build()
+    with pytest.raises(ValueError, match=r"\[3, 1\] with \[1, 3\]"):
+        graph(torch.ones(3, 1))
+    graph = start().split([nn.Identity(), lambda x: x.squeeze(1)]).merge("mean").build()
+    with pytest.raises(ValueError, match=r"\[3, 1\] with \[3\]"):
+        graph(torch.ones(3, 1))
+
+
 @pytest.mark.parametrize(
     ("how", "value"), [("add", 2), ("mean", 1), ("three", 5), ("also", 2), ("also_with", 3)]
 )
