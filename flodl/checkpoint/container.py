@@ -15,7 +15,7 @@ import ctypes
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import IO, TYPE_CHECKING
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from flodl.checkpoint.digest import BLANK, digest_of, digest_while
+from flodl.checkpoint.sharded import has_memory, local_part
 from flodl.errors import CheckpointError
 from flodl.files import Disk
 
@@ -169,8 +170,25 @@ def _check_storable(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name}: a container cannot hold {tensor.dtype}; convert the tensor")
     if tensor.layout is not torch.strided:
         raise ValueError(f"{name}: a container holds dense tensors, not {tensor.layout}")
-    if tensor.is_meta:
-        raise ValueError(f"{name} is on the meta device and has no values to save")
+    check_has_values(name, tensor)
+
+
+def check_has_values(name: str, tensor: Tensor) -> None:
+    """Make sure that a tensor can be read; reading freed memory would end the process.
+
+    Raises:
+        ValueError: It is on the meta device, or its memory was freed.
+    """
+    if local_part(tensor).is_meta:
+        raise ValueError(
+            f"{name} is on the meta device and has no values to save: call "
+            "to_empty(device=…) and load or initialise the model first"
+        )
+    if not has_memory(tensor):
+        raise ValueError(
+            f"{name} has no memory: its storage was freed, as FSDP does with parameters it has "
+            "gathered. Take the parameters from the model anew, after reshard()"
+        )
 
 
 def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
@@ -208,6 +226,7 @@ def write_container(
     metadata: Mapping[str, str],
     *,
     rewindable: bool,
+    fetch: Callable[[str], Tensor],
 ) -> None:
     """Write header and tensors; the digest is computed here.
 
@@ -217,6 +236,7 @@ def write_container(
         metadata: The strings of the file, without the digest.
         rewindable: Whether the header can be corrected once the tensors are written. Otherwise
             they are gone through twice, which copies them from an accelerator twice.
+        fetch: Gives the values of a tensor by name; asked in the order of :func:`fetched`.
 
     Raises:
         ValueError: As for :func:`lay_out`.
@@ -224,7 +244,7 @@ def write_container(
     """
     entries = lay_out(tensors.items())
     blank = encode_header(entries, {**metadata, DIGEST: BLANK})
-    pieces = _pieces(tensors, entries)
+    pieces = _pieces(fetch, entries)
     if rewindable:
         versions = _versions(tensors)
         disk = Disk(stream.fileno(), len(blank) + (entries[-1].end if entries else 0))
@@ -239,22 +259,32 @@ def write_container(
         return
     digest = digest_of(chain([blank], pieces))
     stream.write(encode_header(entries, {**metadata, DIGEST: digest}))
-    if digest_while(blank, _pieces(tensors, entries), stream.write) != digest:
+    if digest_while(blank, _pieces(fetch, entries), stream.write) != digest:
         raise CheckpointError(_CHANGED)
 
 
 def _versions(tensors: Mapping[str, Tensor]) -> list[int]:
     """How often each tensor was written to, as far as torch counts it."""
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors.values()]
+    local = [local_part(tensor) for tensor in tensors.values()]
+    return [0 if tensor.is_inference() else tensor._version for tensor in local]
 
 
-def _pieces(tensors: Mapping[str, Tensor], entries: Iterable[Entry]) -> Iterator[memoryview]:
+def fetched(tensors: Mapping[str, Tensor], *, rewindable: bool) -> list[str]:
+    """The names that :func:`write_container` fetches, in its order.
+
+    Raises:
+        ValueError: As for :func:`lay_out`.
+    """
+    names = [entry.name for entry in lay_out(tensors.items()) if entry.end > entry.begin]
+    return names if rewindable else names * 2
+
+
+def _pieces(fetch: Callable[[str], Tensor], entries: Iterable[Entry]) -> Iterator[memoryview]:
     """The bytes of the body in row-major order; one CPU copy of one tensor at most."""
     for entry in entries:
-        tensor = tensors[entry.name]
-        if tensor.numel() == 0:
+        if entry.end == entry.begin:
             continue
-        dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        dense = fetch(entry.name).detach().cpu().resolve_conj().resolve_neg().contiguous()
         size = dense.numel() * dense.element_size()
         data = memoryview((ctypes.c_char * size).from_address(dense.data_ptr())).cast("B")
         for start in range(0, size, _PIECE):

@@ -7,14 +7,19 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from flodl.checkpoint.store import memory_of
+from flodl.checkpoint.container import check_has_values
+from flodl.checkpoint.sharded import gathering
+from flodl.checkpoint.store import untie
 
 
 @torch.no_grad()
 def snapshot(
     tensors: Mapping[str, Tensor], reuse: Mapping[str, Tensor] | None = None
-) -> dict[str, Tensor]:
+) -> dict[str, Tensor] | None:
     """Copy tensors to the CPU; those that share memory share their copy, too.
+
+    Where tensors are DTensors, every process that holds a part calls this; the lowest rank gets
+    the copy, gathered one tensor at a time.
 
     Args:
         tensors: By name, on any device.
@@ -22,29 +27,35 @@ def snapshot(
             overwritten: fresh memory costs several times as much as the copy itself.
 
     Returns:
-        Dense tensors under the same names. Copies from a CUDA device are page-locked, and
-        complete when this returns.
+        Dense tensors under the same names; None where another process has them. Copies from a
+        CUDA device are page-locked, and complete when this returns.
+
+    Raises:
+        ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
+        CheckpointError: Other processes that hold parts did not come.
     """
-    copies: dict[str, Tensor] = {}
-    by_memory: dict[object, Tensor] = {}
-    taken: set[int] = set()
-    devices: set[torch.device] = set()
-    for name, tensor in tensors.items():
-        memory = memory_of(tensor)
-        copy = by_memory.get(memory)
-        if copy is None:
+    with gathering(tensors, "the state of a training") as ranks:
+        if not ranks.writes:
+            return None
+        for name, tensor in tensors.items():
+            check_has_values(name, tensor)
+        stored, aliases = untie(tensors)
+        ranks.announce(stored)
+        copies: dict[str, Tensor] = {}
+        taken: set[int] = set()
+        devices: set[torch.device] = set()
+        for name, tensor in stored.items():
             former = None if reuse is None else reuse.get(name)
             # Tensors that were shared before and are no longer need a buffer each.
             copy = _buffer(tensor, None if id(former) in taken else former)
             taken.add(id(copy))
-            copy.copy_(tensor, non_blocking=True)
-            by_memory[memory] = copy
+            copy.copy_(ranks.fetch(name), non_blocking=True)
+            copies[name] = copy
             if tensor.is_cuda:
                 devices.add(tensor.device)
-        copies[name] = copy
-    for device in devices:
-        torch.cuda.current_stream(device).synchronize()
-    return copies
+        for device in devices:
+            torch.cuda.current_stream(device).synchronize()
+    return {name: copies[aliases.get(name, name)] for name in tensors}
 
 
 def _buffer(tensor: Tensor, former: Tensor | None) -> Tensor:

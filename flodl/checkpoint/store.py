@@ -22,6 +22,7 @@ from flodl.checkpoint.container import (
     VERSION,
     Container,
     Entry,
+    fetched,
     write_container,
 )
 from flodl.checkpoint.files import (
@@ -33,6 +34,7 @@ from flodl.checkpoint.files import (
     writing,
 )
 from flodl.checkpoint.names import qualify
+from flodl.checkpoint.sharded import Gathering, fill, gathering, has_memory, local_part
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 
 NamedTensors = Iterable[tuple[str, Tensor]]
@@ -70,7 +72,8 @@ def save_checkpoint(
     """Write a container to a binary stream, which needs no more than ``write``.
 
     Equal arguments give equal bytes: no time stamps, no random order. A tensor that occurs under
-    several names is stored under the first; the others are recorded as aliases.
+    several names is stored under the first; the others are recorded as aliases. DTensors are saved
+    as :func:`save_checkpoint_file` does, and written to the stream of the lowest rank.
 
     Args:
         dest: Where to write.
@@ -93,7 +96,10 @@ def save_checkpoint(
     """
     named = tensors_by_name(params, buffers)
     kept = _optional_metadata(config, epoch, metrics, source_config)
-    write_named(dest, named, _metadata(hash, label, kept, metadata or {}), rewindable=False)
+    strings = _metadata(hash, label, kept, metadata or {})
+    with gathering(named, "a checkpoint") as ranks:
+        if ranks.writes:
+            write_named(dest, named, strings, rewindable=False, ranks=ranks)
 
 
 def save_checkpoint_file(
@@ -115,21 +121,34 @@ def save_checkpoint_file(
     wrong, a file that stood there before survives and no temporary file is left. A
     ``source_config`` is also written to ``<stem>.config.json`` beside the checkpoint.
 
+    Where tensors are DTensors, as ``fully_shard`` makes them, every process that holds a part
+    calls this: all gather, one tensor at a time, and the lowest rank writes the file, which is that
+    of the same model on one device. It is there when the call returns on any rank.
+
     Raises:
-        CheckpointError: The file or its companion cannot be written.
+        CheckpointError: The file or its companion cannot be written, or other ranks did not call
+            this within five minutes.
         ValueError: As for :func:`save_checkpoint`.
     """
     strings = checkpoint_strings(hash, label, config, epoch, metrics, source_config, metadata)
-    with writing(path) as dest:
-        named = tensors_by_name(params, buffers)
-        write_named(dest, named, strings, rewindable=not is_compressed(path))
-    if source_config is not None:
-        with writing(config_sidecar(path)) as sidecar:
-            sidecar.write(source_config.encode())
+    named = tensors_by_name(params, buffers)
+    with gathering(named, f"checkpoint {os.fspath(path)}") as ranks:
+        if not ranks.writes:
+            return
+        with writing(path) as dest:
+            write_named(dest, named, strings, rewindable=not is_compressed(path), ranks=ranks)
+        if source_config is not None:
+            with writing(config_sidecar(path)) as sidecar:
+                sidecar.write(source_config.encode())
 
 
 def write_named(
-    dest: IO[bytes], named: Mapping[str, Tensor], strings: Mapping[str, str], *, rewindable: bool
+    dest: IO[bytes],
+    named: Mapping[str, Tensor],
+    strings: Mapping[str, str],
+    *,
+    rewindable: bool,
+    ranks: Gathering | None = None,
 ) -> None:
     """Write a container, storing a tensor that has several names once.
 
@@ -138,12 +157,16 @@ def write_named(
         named: Tensors by qualified name.
         strings: The metadata, without aliases and digest.
         rewindable: Whether ``dest`` is a plain file that begins with the container.
+        ranks: Gives the values of ``named``; None where no tensor is sharded.
     """
-    stored, aliases = _untie(named)
+    stored, aliases = untie(named)
+    if ranks is not None:
+        ranks.announce(fetched(stored, rewindable=rewindable))
     if aliases:
         text = json.dumps(aliases, sort_keys=True, separators=(",", ":"))
         strings = {**strings, "aliases": text}
-    write_container(dest, stored, strings, rewindable=rewindable)
+    fetch = ranks.fetch if ranks is not None else stored.__getitem__
+    write_container(dest, stored, strings, rewindable=rewindable, fetch=fetch)
 
 
 def load_checkpoint(
@@ -158,7 +181,8 @@ def load_checkpoint(
 
     Everything is checked before the first value is written: an error leaves the model as it was.
     Values are cast to the model's dtype and moved to its device; ``requires_grad`` and the
-    optimizer's references stay intact.
+    optimizer's references stay intact. Of a DTensor every process fills the part it holds, on its
+    own: all have to read the same file.
 
     Args:
         src: A binary stream at the first byte of a container, compressed or plain.
@@ -230,7 +254,7 @@ def tensors_by_name(params: NamedTensors, buffers: NamedTensors) -> dict[str, Te
     return named
 
 
-def _untie(named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def untie(named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Separate the tensors to store from the further names of those met before."""
     stored: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -249,11 +273,14 @@ def memory_of(tensor: Tensor) -> object:
 
     The identity of the object would miss ``state_dict()``, whose values are detached.
     """
-    if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.is_meta:
+    local = local_part(tensor)  # a DTensor itself is at no address
+    if local.layout is not torch.strided or local.numel() == 0 or local.is_meta:
         return id(tensor)
-    flags = (tensor.is_conj(), tensor.is_neg())
-    layout = (tensor.dtype, tensor.shape, tensor.stride())
-    return (tensor.device, tensor.data_ptr(), layout, flags)
+    if not has_memory(local):
+        return id(tensor)
+    flags = (local.is_conj(), local.is_neg())
+    layout = (local.dtype, tensor.shape, local.stride())
+    return (local.device, local.data_ptr(), layout, flags)
 
 
 def _metadata(
@@ -350,7 +377,7 @@ def _fill(
         _check_castable(name, entry, model[name])
     with torch.no_grad():
         for name, entry in matches.items():
-            model[name].copy_(container.tensor(entry))
+            fill(model[name], container.tensor(entry))
     taken = {entry.name for entry in matches.values()}
     return LoadReport(
         loaded=list(matches),
@@ -399,8 +426,13 @@ def describe_misfits(
 
 
 def _check_castable(name: str, entry: Entry, target: Tensor) -> None:
-    if target.is_meta:
+    if local_part(target).is_meta:
         raise ValueError(f"{name} is on the meta device; call to_empty(device=…) before loading")
+    if not has_memory(target):
+        raise ValueError(
+            f"{name} has no memory: its storage was freed, as FSDP does with parameters it has "
+            "gathered. Take the parameters from the model anew, after reshard()"
+        )
     if entry.dtype.is_complex and not target.is_complex():
         raise CheckpointError(
             f"{name} is complex in the checkpoint and {target.dtype} in the model: "

@@ -13,6 +13,7 @@ from flodl.checkpoint import (
     qualify,
     save_checkpoint_file,
 )
+from flodl.checkpoint.sharded import reshard
 from flodl.checkpoint.store import OnShapeMismatch
 from flodl.errors import CheckpointError
 from flodl.graph.base import GraphBase
@@ -74,9 +75,15 @@ class Checkpointed(GraphBase):
         The file is a safetensors file that carries label and structural hash; a path ending in
         ``.gz`` is compressed. A shared tensor is stored once.
 
+        A graph under ``fully_shard`` gives the file of the same graph on one device. Call this on
+        every rank then: all gather, one tensor at a time, and rank 0 writes.
+
         Raises:
-            CheckpointError: The file cannot be written.
+            CheckpointError: The file cannot be written, or other ranks that hold parts of the
+                parameters did not call this within five minutes.
+            ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
         """
+        reshard(self)
         save_checkpoint_file(
             path,
             self.named_parameters(remove_duplicate=False),
@@ -91,6 +98,8 @@ class Checkpointed(GraphBase):
     ) -> LoadReport:
         """Copy a file's tensors into this graph by name; an error changes nothing.
 
+        Under ``fully_shard`` every rank reads the file and takes the parts it holds.
+
         Args:
             path: A file written by ``save_checkpoint``.
             on_shape_mismatch: ``"skip"`` transfers what fits from another architecture: tensors
@@ -101,6 +110,7 @@ class Checkpointed(GraphBase):
             ShapeMismatch: Tensors of the same name differ in shape.
             CheckpointError: The file is unreadable, or nothing in it matched.
         """
+        reshard(self)
         report = load_checkpoint_file(
             path,
             self.named_parameters(),
