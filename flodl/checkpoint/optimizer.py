@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from flodl.checkpoint.container import Container
 from flodl.checkpoint.files import read_file
+from flodl.checkpoint.sharded import like
 from flodl.checkpoint.store import save_checkpoint_file
 from flodl.checkpoint.values import decode, encode
 from flodl.errors import CheckpointError
@@ -28,6 +29,8 @@ _FIELDS = {"class", "shapes", "state", "groups"}
 
 def save_optimizer_state(optimizer: Optimizer, path: str | os.PathLike[str]) -> None:
     """Write an optimizer's state and the options of its groups to ``path``, atomically.
+
+    Under ``fully_shard`` every rank calls this, as for :func:`~flodl.save_checkpoint_file`.
 
     Args:
         optimizer: Any torch optimizer whose state is tensors, numbers, strings, and lists, tuples
@@ -117,6 +120,7 @@ def read_optimizer(
     _check_fit(description, optimizer, where)
     state, groups = _read_state(description, tensor)
     _move_options(groups, optimizer)
+    _scatter(state, optimizer)
     return {"state": state, "param_groups": groups}
 
 
@@ -190,6 +194,16 @@ def _read_state(
     ]:
         raise ValueError("its groups do not list the parameters in order")
     return state, groups
+
+
+def _scatter(state: dict[int | str, Any], optimizer: Optimizer) -> None:
+    """Of what belongs to the elements of a sharded parameter, each process takes its part."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for number, parameter in enumerate(parameters):
+        values = state.get(number, {})
+        for key, value in values.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                values[key] = like(value, parameter)
 
 
 def _move_options(groups: list[dict[str, Any]], optimizer: Optimizer) -> None:

@@ -104,6 +104,58 @@ def sharing_ranks(tensors: Iterable[Tensor]) -> tuple[int, ...]:
     return tuple(sorted(ranks)) if len(ranks) > 1 else ()
 
 
+def agreed(value: Any, tensors: Iterable[Tensor], what: str) -> Any:
+    """Return the JSON value of the lowest rank in all processes that share some tensors.
+
+    Raises:
+        CheckpointError: Other processes did not come to ask.
+    """
+    ranks = sharing_ranks(tensors)
+    if not ranks:
+        return value
+    meeting = Meeting(ranks, what)
+    if meeting.leads:
+        meeting.tell("wanted", value)
+    return meeting.hear("wanted")
+
+
+def collected(value: Any, tensors: Iterable[Tensor], what: str) -> list[Any]:
+    """Return the JSON value of every process that shares some tensors, by rank.
+
+    Empty where one process holds all of them.
+
+    Raises:
+        CheckpointError: Other processes did not come.
+    """
+    ranks = sharing_ranks(tensors)
+    if not ranks:
+        return []
+    meeting = Meeting(ranks, what)
+    meeting.tell(f"value {meeting.rank}", value)
+    return [meeting.hear(f"value {rank}") for rank in ranks]
+
+
+@torch.no_grad()
+def everywhere(flags: Tensor, tensors: Iterable[Tensor]) -> Tensor:
+    """Return which flags are set in all processes that share some tensors; collective.
+
+    Args:
+        flags: Booleans of any shape, on the device of the tensors.
+        tensors: Alike in all processes.
+    """
+    meshes = dict.fromkeys(t.device_mesh for t in tensors if is_sharded(t))
+    if not meshes:
+        return flags
+    from torch.distributed import ReduceOp, all_reduce
+
+    numbers = flags.to(torch.int32)
+    for mesh in meshes:
+        for dimension in range(mesh.ndim):
+            if mesh.size(dimension) > 1:
+                all_reduce(numbers, ReduceOp.MIN, group=mesh.get_group(dimension))
+    return numbers.bool()
+
+
 @contextmanager
 def gathering(tensors: Mapping[str, Tensor], what: str) -> Iterator[Gathering]:
     """Save tensors together with the processes that hold other parts of them.
@@ -206,14 +258,16 @@ class Meeting:
         from torch.distributed.distributed_c10d import _get_default_store
 
         self.ranks, self.what = ranks, what
-        self.leads = get_rank() == ranks[0]
+        self.rank = get_rank()
+        self.leads = self.rank == ranks[0]
         self._number = _saves[ranks]
         name = f"flodl/save/{','.join(map(str, ranks))}"
         self._store = PrefixStore(name, _get_default_store())
-        self._wait_for_all(get_rank())
+        self._wait_for_all(self.rank)
         _saves[ranks] += 1
-        if self.leads and self._number:  # nobody reads those of the meeting before any more
-            for key in ("arrived", "wanted", "outcome", *map(str, ranks)):
+        if self._number:  # all have left the meeting before
+            own = (f"{self.rank}", f"value {self.rank}")
+            for key in ("arrived", "wanted", "outcome", *own) if self.leads else own:
                 self._store.delete_key(f"{self._number - 1}/{key}")
 
     def tell(self, key: str, value: object) -> None:
@@ -221,7 +275,7 @@ class Meeting:
         self._store.set(f"{self._number}/{key}", json.dumps(value))
 
     def hear(self, key: str) -> Any:
-        """Wait for what the writing process tells.
+        """Wait for what a process tells.
 
         Raises:
             CheckpointError: It told nothing for an hour.
@@ -229,7 +283,7 @@ class Meeting:
         limit = time.monotonic() + _OUTCOME_SECONDS
         while not self._store.check([f"{self._number}/{key}"]):
             if time.monotonic() > limit:
-                raise CheckpointError(f"rank {self.ranks[0]} did not finish saving {self.what}")
+                raise CheckpointError(f"another rank did not finish saving {self.what}")
             time.sleep(_POLL_SECONDS)
         return json.loads(self._store.get(f"{self._number}/{key}"))
 

@@ -33,9 +33,12 @@ def carry_out(plan: TrainingPlan) -> TrainerHandle:
     """Train as the plan says, in as many ranks as there are.
 
     - Launched by torchrun or a batch system: with the other ranks.
+    - Of a model that is sharded over the ranks: here, whoever started the others.
     - Otherwise, where ``ranks`` were asked for or several GPUs are usable: in processes of its own.
     - Otherwise here and alone, without any process group.
     """
+    if plan.sharded:
+        return train(plan)
     launched = detect(os.environ)
     if launched is not None and launched.world_size > 1:
         return train_launched(plan)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from flodl.checkpoint import persistent_buffers, save_checkpoint_file
+from flodl.checkpoint.sharded import reshard
+from flodl.checkpoint.snapshot import snapshot
 from flodl.graph.base import GraphBase
 
 
@@ -23,6 +25,7 @@ class ModelSnapshot:
         epoch: How many epochs had been flushed.
         structural_hash: The architecture they belong to.
         label: Name of the graph.
+        writes: Whether :meth:`save_file` writes; false where another rank has the tensors.
     """
 
     params: tuple[tuple[str, Tensor], ...]
@@ -31,6 +34,7 @@ class ModelSnapshot:
     epoch: int
     structural_hash: str
     label: str
+    writes: bool = True
 
     def save_file(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint that ``Graph.load_checkpoint`` takes, atomically.
@@ -38,6 +42,8 @@ class ModelSnapshot:
         Raises:
             CheckpointError: The file cannot be written.
         """
+        if not self.writes:
+            return
         save_checkpoint_file(
             path,
             self.params,
@@ -56,24 +62,27 @@ class Snapshots(GraphBase):
         """Copy weights and persistent buffers to the CPU, with what a checkpoint says of them.
 
         Tensors that are shared in the model are copied once and shared in the snapshot.
+
+        Under ``fully_shard`` call this on every rank: all gather, one tensor at a time, and the
+        snapshot of rank 0 has the tensors. That of another rank has none, and saves nothing.
+
+        Raises:
+            ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
+            CheckpointError: Other ranks that hold parts of the parameters did not come.
         """
-        copies: dict[int, Tensor] = {}
-
-        def copied(tensor: Tensor) -> Tensor:
-            # The identity is enough: the model keeps its tensors alive meanwhile.
-            if id(tensor) not in copies:
-                detached = tensor.detach()
-                copies[id(tensor)] = detached.clone() if detached.is_cpu else detached.cpu()
-            return copies[id(tensor)]
-
-        named = self.named_parameters(remove_duplicate=False)
+        reshard(self)
+        params = dict(self.named_parameters(remove_duplicate=False))
+        buffers = dict(persistent_buffers(self, tied=True))
+        copies = snapshot({**params, **buffers})
+        held = copies or {}
         return ModelSnapshot(
-            params=tuple((name, copied(tensor)) for name, tensor in named),
-            buffers=tuple((n, copied(t)) for n, t in persistent_buffers(self, tied=True)),
+            params=tuple((name, held[name]) for name in params if name in held),
+            buffers=tuple((name, held[name]) for name in buffers if name in held),
             metrics=tuple(self.latest_metrics()),
             epoch=self.flush_count,
             structural_hash=self.structural_hash(),
             label=self.label or "",
+            writes=copies is not None,
         )
 
     def latest_metrics(self) -> list[tuple[str, float]]:

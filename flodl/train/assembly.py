@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from flodl.checkpoint.sharded import is_sharded
 from flodl.data import DataLoader
 from flodl.train.advice import warn_of_single_sample, warn_of_unfinished_schedule
 from flodl.train.ema import WeightAverage
@@ -64,12 +65,19 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
         world_size: Processes that do so together.
 
     Raises:
-        ValueError: The optimizer wants a closure.
+        ValueError: The optimizer wants a closure, or the model is sharded and ``world_size`` ranks
+            expect a whole one each.
     """
     options: dict[str, Any] = {**LOADER_DEFAULTS, **plan.loader_options}
     loader = DataLoader(plan.dataset, plan.batch_size, device=device, seed=plan.seed, **options)
     torch.manual_seed(plan.seed)
     model = build_model(plan.model_factory, device)
+    if world_size > 1 and any(map(is_sharded, model.parameters())):
+        raise ValueError(
+            "the model factory shards the model (fully_shard), and the ranks of a Trainer hold a "
+            "whole one each and average them: call .sharded() on the builder, which leaves the "
+            "ranks to FSDP, or take fully_shard out of the factory"
+        )
     optimizer = build_optimizer(plan.optimizer_factory, model)
     _check_steps_alone(optimizer)
     model.train()

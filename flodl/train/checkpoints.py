@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from flodl import log
 from flodl.checkpoint import checkpoint_metadata, persistent_buffers, save_checkpoint_file
+from flodl.checkpoint.sharded import agreed, everywhere, local_part, reshard, sharing_ranks
 from flodl.errors import CheckpointError
 from flodl.files import replacing
 from flodl.train.training_state import TrainingState, label_and_hash
@@ -16,7 +18,6 @@ from flodl.worker import CpuWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from torch import nn
 
@@ -45,13 +46,16 @@ class _Background:
         self._spare: TrainingState | None = None
         self._complaint = ""
 
-    def save(self, capture: Callable[[TrainingState | None], TrainingState]) -> None:
+    def save(self, capture: Callable[[TrainingState | None], TrainingState | None]) -> None:
         """Replace the file soon; a disk that refuses is reported, training goes on.
 
         Args:
-            capture: ``(reuse) -> state``; the memory of ``reuse`` may be overwritten.
+            capture: ``(reuse) -> state``; the memory of ``reuse`` may be overwritten. None where
+                another process writes.
         """
         state = capture(self._take_buffers())
+        if state is None:
+            return
         with self._lock:
             self._waiting = state
         self._worker.submit(self._write)
@@ -96,16 +100,28 @@ class CheckpointKeeper:
 
     The caller asks only for states whose losses and parameters are finite, see
     :func:`non_finite_parameters`.
+
+    Several processes that train one sharded model make and use one each, alike: the run directory
+    of the lowest rank is the one that is written, and decides whether anything is.
     """
 
     def __init__(self, model: nn.Module, run: RunDirectory | None) -> None:
         self._model = model
+        self._parameters = list(model.parameters())
+        self.shared = bool(sharing_ranks(self._parameters))
+        """Whether other processes hold parts of the model, and take part in every save."""
+        self.keeps = self.agreed(run is not None)
+        """Whether states are kept; the same in all processes that share the model."""
         self._run = run
         self._worker = worker = CpuWorker()
         self._last = self._best = None
         if run is not None:
             self._last = _Background(run.last_checkpoint, run.config, worker)
             self._best = _Background(run.best_checkpoint, run.config, worker)
+
+    def agreed(self, value: Any) -> Any:
+        """Return the JSON value of the lowest rank that shares the model; collective then."""
+        return agreed(value, self._parameters, "the decisions of a training")
 
     def save(self, parts: Parts, position: Position, metrics: Mapping[str, float]) -> None:
         """Replace the newest checkpoint soon.
@@ -119,17 +135,21 @@ class CheckpointKeeper:
             StateError: After :meth:`finish`.
         """
         last = self._last
-        if last is None:
+        if not self.keeps:
             return
 
-        def capture(reuse: TrainingState | None) -> TrainingState:
+        def capture(reuse: TrainingState | None) -> TrainingState | None:
             try:
                 return TrainingState.capture(parts, position, metrics, reuse=reuse)
             except ValueError as problem:
-                last.complain(f"{problem}: checkpoints keep the model, but cannot be resumed")
+                if last is not None:
+                    last.complain(f"{problem}: checkpoints keep the model, but cannot be resumed")
                 return TrainingState.capture_model(parts.model, position, metrics, reuse=reuse)
 
-        last.save(capture)
+        if last is None:
+            capture(None)
+        else:
+            last.save(capture)
 
     def save_best(self, position: Position, metrics: Mapping[str, float]) -> None:
         """Replace the best model soon, by the one there is now.
@@ -137,12 +157,14 @@ class CheckpointKeeper:
         Raises:
             StateError: After :meth:`finish`.
         """
+
+        def capture(reuse: TrainingState | None) -> TrainingState | None:
+            return TrainingState.capture_model(self._model, position, metrics, reuse=reuse)
+
         if self._best is not None:
-            self._best.save(
-                lambda reuse: TrainingState.capture_model(
-                    self._model, position, metrics, reuse=reuse
-                )
-            )
+            self._best.save(capture)
+        elif self.keeps:
+            capture(None)
 
     def adopt_best(self, source: Path, epochs: int) -> None:
         """Take over the best model of the run that this one continues.
@@ -168,17 +190,18 @@ class CheckpointKeeper:
             CheckpointError: It cannot be written.
         """
         self.finish()
-        if self._run is None:
+        if not self.keeps:
             return
         model = self._model
         label, hash = label_and_hash(model)
+        reshard(model)
         save_checkpoint_file(
-            self._run.model_checkpoint,
+            self._run.model_checkpoint if self._run is not None else Path("model.fdl"),
             model.named_parameters(remove_duplicate=False),
             persistent_buffers(model, tied=True),
             hash,
             label=label,
-            config=self._run.config,
+            config=self._run.config if self._run is not None else None,
             epoch=epoch,
             metrics=metrics,
             metadata={"step": "0"},
@@ -206,9 +229,13 @@ class CheckpointKeeper:
 
 @torch.no_grad()
 def non_finite_parameters(model: nn.Module) -> list[str]:
-    """Return the names of the parameters that hold a nan or an infinity; reads the device once."""
+    """Return the names of the parameters that hold a nan or an infinity; reads the device once.
+
+    Processes that share a sharded model call this together, and get the same answer.
+    """
     named = dict(model.named_parameters())
     if not named:
         return []
-    finite = torch.stack([parameter.isfinite().all() for parameter in named.values()]).tolist()
-    return [name for name, good in zip(named, finite, strict=True) if not good]
+    finite = torch.stack([local_part(p).isfinite().all() for p in named.values()])
+    agreed_on = everywhere(finite, named.values()).tolist()
+    return [name for name, good in zip(named, agreed_on, strict=True) if not good]

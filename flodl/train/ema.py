@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from flodl.checkpoint.sharded import fill, is_sharded, local_part, reshard
 from flodl.errors import ShapeMismatch
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class WeightAverage:
         tensors = {n: t for n, t in named if t.is_floating_point() or t.is_complex()}
         homes = _homes(model)
         self._decay = float(decay)
+        self._model = model
+        self._sharded = any(map(is_sharded, tensors.values()))
         self._names = list(tensors)
         self._homes = [homes[name] for name in tensors]
         self._average = [tensor.detach().clone() for tensor in tensors.values()]
@@ -61,9 +64,10 @@ class WeightAverage:
     def update(self) -> None:
         """Take the weights of the model into the average: once after each optimizer step."""
         if self._updates == 0:
-            torch._foreach_copy_(self._average, self._weights())
+            torch._foreach_copy_(self._own(self._average), self._own(self._weights()))
         else:
-            torch._foreach_lerp_(self._average, self._weights(), 1.0 - self._decay)
+            average, weights = self._own(self._average), self._own(self._weights())
+            torch._foreach_lerp_(average, weights, 1.0 - self._decay)
         self._updates += 1
 
     @contextmanager
@@ -71,18 +75,20 @@ class WeightAverage:
         """Let the model have the averaged weights inside the context, in place; not nested."""
         if self._applied:
             raise RuntimeError("applied() inside of applied(): the model has the average already")
+        reshard(self._model)
         weights = self._weights()
         kept = [tensor.detach().clone() for tensor in weights]
         self._applied = True
         try:
             with torch.no_grad():
-                torch._foreach_copy_(weights, self._average)
+                torch._foreach_copy_(self._own(weights), self._own(self._average))
             yield
         finally:
+            reshard(self._model)
             for (holder, key), tensor in zip(self._homes, weights, strict=True):
                 holder[key] = tensor
             with torch.no_grad():
-                torch._foreach_copy_(weights, kept)
+                torch._foreach_copy_(self._own(weights), self._own(kept))
             self._applied = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,8 +116,12 @@ class WeightAverage:
                 f"{' and more' if wrong[3:] else ''}; build the model the way it was built before"
             )
         for name, tensor in zip(self._names, self._average, strict=True):
-            tensor.copy_(tensors[name])
+            fill(tensor, tensors[name])
         self._updates = int(state["updates"])
+
+    def _own(self, tensors: list[Tensor]) -> list[Tensor]:
+        """What this process holds of them: the average goes element by element."""
+        return [local_part(tensor) for tensor in tensors] if self._sharded else tensors
 
     def _weights(self) -> list[Tensor]:
         return [holder[key] for holder, key in self._homes]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
+from flodl.checkpoint.sharded import fill, reshard, whole
 from flodl.errors import ShapeMismatch, StateError
 from flodl.graph import Graph
 from flodl.monitor.drawing import facts_of
@@ -34,10 +35,11 @@ class TrainedState:
 
     @classmethod
     def of(cls, model: nn.Module) -> TrainedState:
-        """Copy the state of a model."""
+        """Copy the state of a model; of a sharded one, in all processes that hold parts."""
+        reshard(model)
         return cls(
-            [tensor.detach().to("cpu", copy=True) for tensor in model.parameters()],
-            [tensor.detach().to("cpu", copy=True) for tensor in model.buffers()],
+            [whole(tensor).detach().to("cpu", copy=True) for tensor in model.parameters()],
+            [whole(tensor).detach().to("cpu", copy=True) for tensor in model.buffers()],
         )
 
     @torch.no_grad()
@@ -47,10 +49,11 @@ class TrainedState:
         Raises:
             ShapeMismatch: The model has other tensors; nothing was copied.
         """
+        reshard(model)
         params = _pairs("parameters", model.named_parameters(), self.params)
         buffers = _pairs("buffers", model.named_buffers(), self.buffers)
         for target, value in (*params, *buffers):
-            target.copy_(value)
+            fill(target, value)
 
 
 def _pairs(

@@ -318,7 +318,8 @@ class TrainingLoop:
             return
         if step:
             self._losses.check()
-        if not non_finite_parameters(self.model):
+        # The processes that share a sharded model are asked at different steps, if at all.
+        if not self._keeper.shared and not non_finite_parameters(self.model):
             self._save(epoch, step)
         self._interrupt.stop(
             f"stopped after {epoch} complete epochs and {step} steps; {self._keeper.whereabouts()}"
@@ -326,19 +327,19 @@ class TrainingLoop:
 
     def _save(self, epoch: int, step: int) -> None:
         """Keep the state after ``epoch`` complete epochs and ``step`` batches of the next."""
-        run = self._plan.run_dir
-        if run is None:
+        if not self._keeper.keeps:
             return
         extra = self._loop_state(step).as_json(self._epoch_texts)
         position = Position(epoch, step, self._engine.global_step)
         self._keeper.save(self._assembly.parts(extra), position, self._last_values())
-        self._hooks.call("on_checkpoint", self._run, run.last_checkpoint)
+        if self._plan.run_dir is not None:
+            self._hooks.call("on_checkpoint", self._run, self._plan.run_dir.last_checkpoint)
         self._ledger.lap(Account.CHECKPOINT)
 
     def _keep_best(self) -> None:
         """Keep the model that was just evaluated, if no epoch was better."""
         best, epochs = self._plan.best, len(self._history)
-        if best is not None and best.reached(self._history):
+        if best is not None and self._keeper.agreed(best.reached(self._history)):
             with self._averaged():
                 position = Position(epochs, 0, self._engine.global_step)
                 self._keeper.save_best(position, self._last_values())

@@ -127,6 +127,7 @@ class TrainingPlan:
     record_timeline: bool = False
     progress: bool | None = None
     run_dir: RunDirectory | None = None
+    sharded: bool = False
     distributed: DdpRunConfig = field(default_factory=DdpRunConfig)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
 from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.checkpoint.sharded import agreed
 from flodl.errors import RunDirectoryError
 from flodl.train.continuation import LoopState
 from flodl.train.rate import set_rate
@@ -67,6 +68,14 @@ def resume_source(plan: TrainingPlan) -> Path | None:
     return source
 
 
+def _agreed_source(plan: TrainingPlan, model: torch.nn.Module) -> Path | None:
+    """The checkpoint to go on from; where ranks share a sharded model, that of the lowest one."""
+    own = resume_source(plan)
+    path = str(own) if own is not None else None
+    path = agreed(path, model.parameters(), "the decisions of a training")
+    return Path(path) if path is not None else None
+
+
 def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int], object]) -> Start:
     """Restore the parts of a training; nothing where it begins anew.
 
@@ -79,7 +88,7 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
     Raises:
         CheckpointError: The checkpoint is damaged or belongs to another training.
     """
-    source = resume_source(plan)
+    source = _agreed_source(plan, assembly.model)
     if source is None:
         return Start()
     rates = [float(group["lr"]) for group in assembly.optimizer.param_groups]

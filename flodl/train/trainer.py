@@ -381,6 +381,16 @@ class TrainerBuilder(RankSettings):
             return self._set("record_timeline", timeline)
         return self._set("timeline", timeline)
 
+    def sharded(self, on: bool = True) -> Self:
+        """Leave the ranks to FSDP: the model factory calls ``fully_shard``.
+
+        Each rank goes through the data set it is given, which is its part of the data and equally
+        long on all ranks; FSDP averages the gradients. Nothing else is exchanged but checkpoints:
+        all ranks gather, the lowest one writes its run directory, and buffers, which FSDP does not
+        share, are its own. SIGTERM and Ctrl-C leave the last checkpoint as it is.
+        """
+        return self._set("sharded", bool(on))
+
     def progress(self, on: bool | None) -> Self:
         """Show how far an epoch has come: a line that renews itself, or a few lines in a pipe.
 

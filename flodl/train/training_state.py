@@ -18,11 +18,13 @@ from flodl.checkpoint.generators import (
     set_generator_states,
 )
 from flodl.checkpoint.optimizer import describe_optimizer, read_optimizer
+from flodl.checkpoint.sharded import fill, reshard
 from flodl.checkpoint.snapshot import snapshot
 from flodl.checkpoint.store import tensors_by_name
 from flodl.checkpoint.training import TrainingFile, describe_training, save_training_file
 from flodl.errors import CheckpointError
 from flodl.graph import Graph
+from flodl.train.sharded_state import RANKS, own_generators, ranks_generators
 
 if TYPE_CHECKING:
     import os
@@ -110,8 +112,11 @@ class TrainingState:
         metrics: Mapping[str, float] | None = None,
         *,
         reuse: TrainingState | None = None,
-    ) -> TrainingState:
+    ) -> TrainingState | None:
         """Copy the state of a training; call it between two steps, on the training thread.
+
+        Of a model that is sharded over several processes, call it in all of them: they gather,
+        and the lowest rank has the state; it is None in the others.
 
         Args:
             parts: What to copy.
@@ -131,6 +136,10 @@ class TrainingState:
             "states": {name: part.state_dict() for name, part in _stateful(parts).items()},
             "extra": parts.extra,
         }
+        if ranks := ranks_generators(parts.model):
+            if facts["carried"]:
+                raise ValueError("a graph that carries state is sharded over several processes")
+            facts[RANKS] = ranks
         description = describe_training(facts, named)
         prefix = f"{TRAINING_PREFIX}optimizer/"
         description["optimizer"] = describe_optimizer(parts.optimizer, prefix, named)
@@ -144,8 +153,8 @@ class TrainingState:
         metrics: Mapping[str, float] | None = None,
         *,
         reuse: TrainingState | None = None,
-    ) -> TrainingState:
-        """Copy the model alone; the file can be loaded, but no training resumed from it."""
+    ) -> TrainingState | None:
+        """Copy the model alone, as :meth:`capture` does; the file can be loaded, but no training resumed from it."""
         return cls._of(model, _model_tensors(model), None, position, metrics, reuse)
 
     @classmethod
@@ -157,8 +166,10 @@ class TrainingState:
         position: Position,
         metrics: Mapping[str, float] | None,
         reuse: TrainingState | None,
-    ) -> TrainingState:
+    ) -> TrainingState | None:
         tensors = snapshot(named, reuse.tensors if reuse is not None else None)
+        if tensors is None:
+            return None
         label, hash = label_and_hash(model)
         return cls(position, dict(metrics or {}), tensors, description, hash, label)
 
@@ -206,7 +217,7 @@ class TrainingState:
             values = file.model_values(_model_tensors(parts.model), label_and_hash(parts.model)[1])
             described = file.description["optimizer"]
             optimizer = read_optimizer(described, parts.optimizer, file.tensor, file.where)
-            random = file.value("random")
+            random = own_generators(file, parts.model) or file.value("random")
             check_generator_states(random)
             carried = _checked_carried(file.value("carried"), parts.model)
             observed = file.value("observed")
@@ -240,7 +251,7 @@ class TrainingState:
                 f"{file.where} has a damaged training state: {problem}"
             ) from problem
         for tensor, value in values:
-            tensor.copy_(value)
+            fill(tensor, value)
         for graph, state in carried:
             graph.set_carried_state(state)
         return Restored(position, extra)
@@ -261,6 +272,7 @@ class Restored:
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    reshard(model)
     return tensors_by_name(
         model.named_parameters(remove_duplicate=False), persistent_buffers(model, tied=True)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flodl.checkpoint.sharded import is_sharded
 from flodl.train.engines.auto import AutoEngine as AutoEngine
 from flodl.train.engines.auto import AutoPolicy as AutoPolicy
 from flodl.train.engines.base import StepEngine as StepEngine
@@ -44,6 +45,8 @@ def make_engine(
     Raises:
         ValueError: There is no engine of that name.
     """
+    if name == "auto" and any(map(is_sharded, model.parameters())):
+        name = "eager"  # what fully_shard makes of a model can be neither copied nor laid out
     if name == "auto":
         return AutoEngine(model, optimizer, settings, total_steps=total_steps, memory=memory)
     if name == "eager":

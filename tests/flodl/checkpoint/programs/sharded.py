@@ -1,0 +1,254 @@
+"""One rank of a graph under fully_shard that is saved, loaded, trained and resumed.
+
+Arguments: rank, number of ranks, folder. What happened goes to ``<folder>/rank-<rank>.json``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import TensorDataset
+
+import flodl.checkpoint.sharded
+from flodl import (
+    FlowBuilder,
+    RunDirectory,
+    Trainer,
+    load_optimizer_state,
+    save_checkpoint,
+    save_optimizer_state,
+)
+from flodl.checkpoint.sharded import whole
+from flodl.errors import CheckpointError
+
+RANK, RANKS, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+
+
+def graph(seed=0, *, shard=True):
+    torch.manual_seed(seed)
+    shared = nn.Linear(7, 7)
+    flow = FlowBuilder.from_(nn.Linear(5, 7)).tag("enc").through(nn.BatchNorm1d(7))
+    flow = flow.through(nn.Dropout(0.2)).through(shared).through(nn.Tanh()).through(shared)
+    made = flow.through(nn.Linear(7, 1)).label("net").build()
+    if shard:
+        mesh = init_device_mesh("cpu", (RANKS,))
+        fully_shard(made.get_submodule("enc"), mesh=mesh)
+        fully_shard(made, mesh=mesh)
+    return made
+
+
+def values(model):
+    return {name: whole(tensor).detach().tolist() for name, tensor in model.state_dict().items()}
+
+
+def bytes_are_those_of_one_device():
+    told = {}
+    for name in ("model.fdl", "model.fdl.gz"):
+        path = FOLDER / f"sharded-{name}"
+        graph().save_checkpoint(path)
+        told[name] = path.is_file()  # on every rank, when the call returns
+        if RANK == 0:
+            graph(shard=False).save_checkpoint(FOLDER / name)
+            told[name] = path.read_bytes() == (FOLDER / name).read_bytes()
+    stream = io.BytesIO()
+    model = graph()
+    save_checkpoint(
+        stream,
+        model.named_parameters(remove_duplicate=False),
+        [(n, b) for n, b in model.named_buffers()],
+        model.structural_hash(),
+        label="net",
+    )
+    wanted = (FOLDER / "sharded-model.fdl").read_bytes() if RANK == 0 else b""
+    return told | {"stream": stream.getvalue() == wanted}
+
+
+def loads_into_parts_also_after_an_evaluation():
+    model = graph(seed=3)
+    with torch.no_grad():
+        model.eval()(torch.zeros(2, 5))  # the root now holds whole parameters
+    report = model.load_checkpoint(FOLDER / "model.fdl")
+    told = values(model) == values(graph(shard=False))
+    with torch.no_grad():
+        model(torch.zeros(2, 5))
+    model.save_checkpoint(FOLDER / "again.fdl")
+    same = (FOLDER / "again.fdl").read_bytes() == (FOLDER / "model.fdl").read_bytes()
+    return {"values": told, "missing": report.missing, "again": same}
+
+
+def a_failure_of_the_writer_is_raised_by_all():
+    told = {}
+    model = graph()
+    for kind, path in {"open": "/proc/nowhere/model.fdl"}.items():
+        try:
+            model.save_checkpoint(path)
+        except CheckpointError as error:
+            told[kind] = str(error)
+
+    class Full(io.BytesIO):
+        def write(self, data):
+            if len(data) == 5 * 7 * 4:
+                raise OSError(28, "no space left")
+            return super().write(data)
+
+    try:
+        save_checkpoint(Full(), model.named_parameters(), [])
+    except (CheckpointError, OSError) as error:
+        told["midway"] = str(error)
+    model.save_checkpoint(FOLDER / "after.fdl")
+    return told
+
+
+def a_save_on_one_rank_ends_in_an_error():
+    if RANKS == 1:
+        return None
+    model = graph()
+    told = None
+    if RANK == 0:
+        flodl.checkpoint.sharded.PATIENCE_SECONDS = 0.3
+        try:
+            model.save_checkpoint(FOLDER / "alone.fdl")
+        except CheckpointError as error:
+            told = str(error)
+        flodl.checkpoint.sharded.PATIENCE_SECONDS = 60.0
+    dist.barrier()
+    model.save_checkpoint(FOLDER / "together.fdl")
+    return {"error": told, "file": (FOLDER / "alone.fdl").exists(), "later": True}
+
+
+def a_snapshot_is_whole_and_is_saved():
+    snapshot = graph().snapshot_cpu()
+    snapshot.save_file(FOLDER / "snapshot.fdl")
+    other = graph(seed=4, shard=False)
+    if RANK == 0:
+        other.load_checkpoint(FOLDER / "snapshot.fdl")
+    return {
+        "tensors": len(snapshot.params),
+        "values": RANK > 0 or values(other) == values(graph(shard=False)),
+    }
+
+
+def optimizer_state_comes_back():
+    inputs = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+
+    def step(model, optimizer):
+        torch.manual_seed(RANK)
+        model(inputs).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model = graph()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    step(model, optimizer)
+    model.save_checkpoint(FOLDER / "stepped.fdl")
+    save_optimizer_state(optimizer, FOLDER / "optimizer.fdl")
+    step(model, optimizer)
+    again = graph(seed=7)
+    fresh = torch.optim.Adam(again.parameters(), lr=0.5)
+    again.load_checkpoint(FOLDER / "stepped.fdl")
+    load_optimizer_state(fresh, FOLDER / "optimizer.fdl")
+    step(again, fresh)
+    return values(again) == values(model)
+
+
+INPUTS = torch.randn(24, 5, generator=torch.Generator().manual_seed(5))[RANK::RANKS]
+TARGETS = INPUTS.sum(1, keepdim=True)
+
+
+def training(epochs, run, ema, engine="auto"):
+    def step(model, batch):
+        inputs, targets = batch
+        return F.mse_loss(model(inputs), targets)
+
+    def evaluate(model):
+        return {"error": F.mse_loss(model(INPUTS), TARGETS)}
+
+    def draw_differently(epoch, worker):
+        if epoch == 0:
+            torch.manual_seed(100 + RANK)
+
+    builder = (
+        Trainer.builder(lambda device: graph(), lambda ps: torch.optim.Adam(ps, 0.01), step)
+        .dataset(TensorDataset(INPUTS, TARGETS))
+        .batch_size(4)
+        .num_epochs(epochs)
+        .eval_fn(evaluate)
+        .epoch_fn(draw_differently)
+        .checkpoint_steps(2)
+        .engine(engine)
+        .max_grad_norm(1.0)
+        .keep_best("error")
+    )
+    if run is not None:
+        builder = builder.run_dir(run)
+    return builder.ema(0.9) if ema else builder
+
+
+def new_losses(handle):
+    return [metrics.avg_loss for metrics in handle.poll_metrics()[1:]]
+
+
+def own_run(name):
+    """Only the first rank has a run directory; the others take part all the same."""
+    return RunDirectory.create(FOLDER / name) if RANK == 0 else None
+
+
+def a_training_is_resumed_exactly(ema):
+    straight = training(3, None, ema).run()
+    name = f"runs-{ema}"
+    first = own_run(name)
+    training(1, first, ema).run()
+    second = own_run(name)
+    told = {}
+    if first is not None:
+        told["files"] = sorted(path.name for path in first.path.glob("*.fdl"))
+        (FOLDER / "source").write_text(str(first.last_checkpoint))
+    dist.barrier()
+    source = (FOLDER / "source").read_text()
+    dist.barrier()
+    resumed = training(3, second, ema).resume(source if RANK == 0 else None).run()
+    told["losses"] = new_losses(resumed) == new_losses(straight)
+    ours, theirs = resumed.join(), straight.join()
+    told["weights"] = all(map(torch.equal, ours.params, theirs.params))
+    # FSDP leaves buffers alone: each rank has its own, and the file those of the first.
+    told["buffers"] = RANK > 0 or all(map(torch.equal, ours.buffers, theirs.buffers))
+    if second is not None:
+        model = graph(shard=False)
+        model.load_checkpoint(second.last_checkpoint)
+        told["last"] = values(model) == values(resumed.model)
+    else:
+        values(resumed.model)
+    return told
+
+
+CHECKS = {
+    "bytes": bytes_are_those_of_one_device,
+    "load": loads_into_parts_also_after_an_evaluation,
+    "failure": a_failure_of_the_writer_is_raised_by_all,
+    "alone": a_save_on_one_rank_ends_in_an_error,
+    "snapshot": a_snapshot_is_whole_and_is_saved,
+    "optimizer": optimizer_state_comes_back,
+    "training": lambda: a_training_is_resumed_exactly(ema=False),
+    "average": lambda: a_training_is_resumed_exactly(ema=True),
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{FOLDER}/meeting", rank=RANK, world_size=RANKS
+    )
+    results = {}
+    for name, check in CHECKS.items():
+        results[name] = check()
+        (FOLDER / f"rank-{RANK}.json").write_text(json.dumps(results))
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,202 @@
+"""Graphs under fully_shard: the file is that of one device, on one rank and on several."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from flodl import FlowBuilder, Trainer
+from flodl.checkpoint import load_checkpoint_file, save_checkpoint_file
+from flodl.checkpoint.snapshot import snapshot
+from flodl.train.engines import EagerEngine, StepSettings, make_engine
+
+PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
+ROOT = PROGRAM.parents[4]
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def told(request, tmp_path_factory):
+    """What each rank of the program says, by rank."""
+    ranks = request.param
+    folder = tmp_path_factory.mktemp("ranks")
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+    logs = [(folder / f"log-{rank}").open("w+") for rank in range(ranks)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(rank), str(ranks), str(folder)],
+            env=environ,
+            stdout=logs[rank],
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        codes = [process.wait(timeout=240) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    for log in logs:
+        log.seek(0)
+    assert codes == [0] * ranks, "\n".join(log.read()[-3000:] for log in logs)
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def test_the_file_of_a_sharded_graph_is_that_of_the_graph_on_one_device(told):
+    for rank in told:
+        assert rank["bytes"] == {"model.fdl": True, "model.fdl.gz": True, "stream": True}
+
+
+def test_every_rank_takes_its_parts_from_the_file_also_after_an_evaluation(told):
+    for rank in told:
+        assert rank["load"] == {"values": True, "missing": [], "again": True}
+
+
+def test_a_writer_that_fails_tells_the_others_and_the_next_save_works(told):
+    first, *others = [rank["failure"] for rank in told]
+    assert "cannot write checkpoint /proc/nowhere/model.fdl" in first["open"]
+    assert "no space left" in first["midway"]
+    for other in others:
+        assert other["open"].startswith("rank 0 could not save checkpoint /proc/nowhere/model.fdl")
+        assert "no space left" in other["midway"]
+
+
+def test_a_save_on_one_rank_alone_is_an_error_that_names_the_others(told):
+    if len(told) == 1:
+        pytest.skip("one rank is all ranks")
+    assert "rank 1 did not come to save within 0.3 s" in told[0]["alone"]["error"]
+    assert "Call the save on every rank, not only where rank == 0" in told[0]["alone"]["error"]
+    for rank in told:
+        assert rank["alone"]["file"] is False
+        assert rank["alone"]["later"] is True
+
+
+def test_a_snapshot_has_whole_tensors_on_the_first_rank(told):
+    assert [rank["snapshot"]["tensors"] for rank in told] == [10, 0][: len(told)]
+    assert all(rank["snapshot"]["values"] for rank in told)
+
+
+def test_an_optimizer_goes_on_from_its_file(told):
+    assert all(rank["optimizer"] for rank in told)
+
+
+@pytest.mark.parametrize("kind", ["training", "average"])
+def test_a_training_is_resumed_exactly(told, kind):
+    assert told[0][kind]["files"] == ["best.fdl", "last.fdl", "model.fdl"]
+    assert told[0][kind]["last"] is True
+    for rank in told:
+        assert (rank[kind]["losses"], rank[kind]["weights"], rank[kind]["buffers"]) == (True,) * 3
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_auto_leaves_a_sharded_model_as_it_is(mesh):
+    model = FlowBuilder.from_(nn.Linear(4, 3)).build()
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = make_engine(
+        "auto",
+        model,
+        optimizer,
+        StepSettings(train_fn=lambda m, b: m(b[0]).sum()),
+        device=torch.device("cpu"),
+        total_steps=1000,
+    )
+    assert isinstance(engine, EagerEngine)
+    engine.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ranks_that_average_refuse_a_sharded_model(mesh):
+    from flodl.train.assembly import assemble
+    from flodl.train.plan import TrainingPlan
+
+    def factory(device):
+        model = FlowBuilder.from_(nn.Linear(4, 3)).build()
+        fully_shard(model, mesh=mesh)
+        return model
+
+    plan = TrainingPlan(
+        model_factory=factory,
+        optimizer_factory=lambda ps: torch.optim.SGD(ps, lr=0.1),
+        train_fn=lambda m, b: m(b[0]).sum(),
+        dataset=torch.utils.data.TensorDataset(torch.zeros(8, 4)),
+        batch_size=4,
+        num_epochs=1,
+    )
+    with pytest.raises(ValueError, match=r"call \.sharded\(\) on the builder"):
+        assemble(plan, torch.device("cpu"), 2)
+
+
+def test_a_sharded_training_is_alone_on_each_rank_of_a_launcher(monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    inputs = torch.randn(8, 4)
+    handle = (
+        Trainer.builder(
+            lambda device: FlowBuilder.from_(nn.Linear(4, 3)).build(),
+            lambda ps: torch.optim.SGD(ps, lr=0.1),
+            lambda model, batch: model(batch[0]).square().mean(),
+        )
+        .dataset(torch.utils.data.TensorDataset(inputs))
+        .batch_size(4)
+        .num_epochs(1)
+        .sharded()
+        .run()
+    )
+    assert handle.world_size == 1
+
+
+# --- Tensors without values -----------------------------------------------------------------
+
+
+def freed(model):
+    """Free the memory of a parameter, as FSDP does with those it has gathered."""
+    model.get_parameter("weight").untyped_storage().resize_(0)
+    return model
+
+
+def test_a_parameter_whose_memory_was_freed_is_an_error_that_names_it(tmp_path):
+    model = freed(nn.Linear(4, 3))
+    for action in (
+        lambda: save_checkpoint_file(tmp_path / "model.fdl", model.named_parameters(), []),
+        lambda: snapshot(dict(model.named_parameters())),
+    ):
+        with pytest.raises(ValueError, match=r"^weight has no memory.*reshard"):
+            action()
+    assert list(tmp_path.iterdir()) == []
+    whole = nn.Linear(4, 3)
+    save_checkpoint_file(tmp_path / "model.fdl", whole.named_parameters(), [])
+    with pytest.raises(ValueError, match=r"^weight has no memory.*reshard"):
+        load_checkpoint_file(tmp_path / "model.fdl", model.named_parameters(), [])
+
+
+def test_a_parameter_on_the_meta_device_is_an_error_that_names_it(tmp_path):
+    graph = FlowBuilder.from_(nn.Linear(4, 3, device="meta")).tag("enc").build()
+    for action in (
+        lambda: graph.save_checkpoint(tmp_path / "model.fdl"),
+        graph.snapshot_cpu,
+    ):
+        with pytest.raises(ValueError, match=r"^enc[/.]weight is on the meta device.*to_empty"):
+            action()
+    assert list(tmp_path.iterdir()) == []
