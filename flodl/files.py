@@ -5,15 +5,31 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import hashlib
 import os
+import re
 import secrets
+import shutil
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, final
+from types import ModuleType
+from typing import IO, Any, final
+
+fcntl: ModuleType | Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 _STRETCH = 1 << 24  # bytes a disk is asked for at once
 _SYNC_FILE_RANGE_WRITE = 2
+_TEMPORARY = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})-[0-9a-f]{12}\.tmp")
+_DAY_SECONDS = 86400.0
+_swept: set[Path] = set()
+"""Folders that this process has looked through; those of checkpoints it looks through each time."""
 
 
 @contextmanager
@@ -21,7 +37,8 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
     """Write ``path`` atomically: readers see the old file or the complete new one.
 
     The bytes go to a temporary neighbour that takes the place of ``path`` when the block ends well
-    and is removed when it does not. A symbolic link is followed: its target is replaced.
+    and is removed when it does not. What killed processes have left in the folder is removed, see
+    :func:`remove_leftovers`. A symbolic link is followed: its target is replaced.
 
     Args:
         path: A regular file, or a name that is free in an existing folder.
@@ -37,20 +54,108 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
         code = errno.EISDIR if target.is_dir() else errno.EINVAL
         reason = os.strerror(code) if target.is_dir() else "not a regular file"
         raise OSError(code, reason, str(target))
-    # Cut, because a name may be as long as the file system allows: 255 bytes, four a character.
-    temporary = target.with_name(f".{target.name[:48]}.{secrets.token_hex(6)}.tmp")
+    if durable or target.parent not in _swept:
+        remove_leftovers(target.parent)
+        _swept.add(target.parent)
+    file, temporary = _open_neighbour(target)
     try:
-        with temporary.open("xb") as file:
+        with file:
             yield file
+            file.flush()
             if durable:
-                file.flush()
                 os.fsync(file.fileno())
-        temporary.replace(target)
+            if fcntl is not None:  # before it is closed: without its lock it is a leftover
+                temporary.replace(target)
+        if fcntl is None:  # Windows moves no open files
+            temporary.replace(target)
     finally:
         with suppress(OSError):
             temporary.unlink()
     if durable:
         _sync_directory(target.parent)
+
+
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """Make a hidden folder in another one, for content that is moved away when it is complete.
+
+    Removed at the end of the block if it is still there, or later, by :func:`remove_leftovers`.
+
+    Raises:
+        OSError: The system refused.
+    """
+    remove_leftovers(folder)
+    path = folder / f".new.{_host()}-{secrets.token_hex(6)}.tmp"
+    path.mkdir()
+    descriptor = -1
+    try:
+        if fcntl is not None:
+            descriptor = os.open(path, os.O_RDONLY)
+            _lock(descriptor)
+        yield path
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(path)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files and folders that killed processes have left in a folder.
+
+    A living process holds a lock on its own. Since a file system may keep locks within one host,
+    those of other hosts are only removed when nothing has changed in them for a day. What cannot
+    be removed stays.
+    """
+    if fcntl is None:
+        return
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            match = _TEMPORARY.fullmatch(entry.name)
+            if match is None:
+                continue
+            with suppress(OSError):
+                age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                if match["host"] == _host() or age > _DAY_SECONDS:
+                    _remove_unlocked(Path(entry.path), entry.is_dir(follow_symlinks=False))
+
+
+def _remove_unlocked(path: Path, is_folder: bool) -> None:
+    # Written to, because NFS locks no file that is only read.
+    descriptor = os.open(path, (os.O_RDONLY if is_folder else os.O_RDWR) | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_folder:
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _open_neighbour(target: Path) -> tuple[IO[bytes], Path]:
+    """A new locked file beside another, and its path."""
+    while True:
+        # Cut, because a name may be as long as the file system allows: 255 bytes, four a character.
+        name = f".{target.name[:48]}.{_host()}-{secrets.token_hex(6)}.tmp"
+        path = target.with_name(name)
+        file = path.open("xb")
+        if fcntl is None:
+            return file, path
+        _lock(file.fileno())
+        if os.fstat(file.fileno()).st_nlink:
+            return file, path
+        file.close()  # somebody took it for a leftover before it was locked
+
+
+def _lock(descriptor: int) -> None:
+    with suppress(OSError):  # a file system without locks: then nobody removes it either
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+@functools.cache
+def _host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 @final

@@ -10,6 +10,7 @@ from flodl import log
 from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.checkpoint.sharded import agreed
 from flodl.errors import RunDirectoryError
+from flodl.files import remove_leftovers
 from flodl.train.continuation import LoopState
 from flodl.train.rate import set_rate
 from flodl.train.training_state import Position, TrainingState
@@ -92,6 +93,7 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
     if source is None:
         return Start()
     rates = [float(group["lr"]) for group in assembly.optimizer.param_groups]
+    remove_leftovers(source.parent)
     restored = TrainingState.restore(source, assembly.parts({}))
     position = restored.position
     state = LoopState.from_json(restored.extra)

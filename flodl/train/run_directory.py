@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
-import shutil
 import socket
 import time
 from collections import Counter
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from flodl.distributed.launching.launched import Launched, detect
 from flodl.errors import RunDirectoryError, WorkersFailed
-from flodl.files import replace_text
+from flodl.files import replace_text, staging
 from flodl.monitor import CsvSink, HtmlSink, LogSink
 from flodl.monitor.metadata import read_metadata
 from flodl.train.environment import environment_report
@@ -424,25 +422,21 @@ def _nameless(launched: Launched) -> str:
 
 def _new_folder(root: Path, name: str, files: Mapping[str, object]) -> Path:
     """Make a folder with these JSON files; it appears under its name when it is complete."""
-    staging = root / f".new-{secrets.token_hex(6)}"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        staging.mkdir()
-        for file, content in files.items():
-            replace_text(staging / f"{file}.json", _json(content))
-        return _publish(staging, root, name)
+        with staging(root) as made:
+            for file, content in files.items():
+                replace_text(made / f"{file}.json", _json(content))
+            return _publish(made, root, name)
     except OSError as error:
         raise _refused(root, error) from error
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(staging)
 
 
 def _from_project(path: str | os.PathLike[str]) -> Path:
     return Path(os.environ.get("FDL_PROJECT_ROOT", "")) / path
 
 
-def _publish(staging: Path, root: Path, name: str) -> Path:
+def _publish(made: Path, root: Path, name: str) -> Path:
     """Give a finished folder its name, or the next free one: ``name-2``, ``name-3`` and so on."""
     attempt = 1
     while True:
@@ -450,7 +444,7 @@ def _publish(staging: Path, root: Path, name: str) -> Path:
         if not os.path.lexists(target):
             try:
                 # Two runs of the same second: renaming onto a folder with content fails.
-                return staging.rename(target)
+                return made.rename(target)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                     raise
