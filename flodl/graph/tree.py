@@ -20,6 +20,7 @@ from flodl.graph.freezing import (
     release_statistics,
     unfreeze_params,
 )
+from flodl.graph.part import load_part
 from flodl.graph.paths import Found, PathKind, Target, locate, place_of, resolve, resolve_owner
 
 if TYPE_CHECKING:
@@ -183,20 +184,23 @@ class Tree(GraphBase):
         *,
         on_shape_mismatch: OnShapeMismatch = "error",
     ) -> LoadReport:
-        """Load a checkpoint that a graph of the child's architecture was saved to.
+        """Load a child from its own checkpoint, or from one of a whole graph that contains it.
 
-        Names and structural hash are the child's own; nothing else of this graph changes.
+        The structural hash in the file tells which: it is that of the child, of this graph, or of
+        a graph in between. Nothing but the child changes, and the report has the child's names.
 
         Args:
             path: A child graph.
             file: The checkpoint.
-            on_shape_mismatch: As for ``Graph.load_checkpoint``.
+            on_shape_mismatch: ``"skip"`` compares no hash and takes what fits by name, also out of
+                another whole model in which the child has the same place.
 
         Raises:
             PathError: The path leads nowhere, or to a tag.
+            ArchitectureMismatch: The file was saved from another architecture.
             CheckpointError: As for ``Graph.load_checkpoint``.
         """
-        return self.subgraph(path).load_checkpoint(file, on_shape_mismatch=on_shape_mismatch)
+        return load_part(self._as_graph, path, file, on_shape_mismatch)
 
     # --- Freezing and mode -----------------------------------------------------------------
 

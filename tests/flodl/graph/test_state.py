@@ -135,6 +135,37 @@ def test_an_initial_value_can_have_another_shape(init):
     assert graph(one)[0, 0].item() == 14
 
 
+@pytest.mark.parametrize(
+    "init", [torch.tensor([3, 4]), torch.tensor([True, False])], ids=["integers", "booleans"]
+)
+def test_an_initial_value_that_is_not_floating_keeps_its_type(init):
+    seen = []
+
+    class Cell(StateAdd):
+        def forward_named(self, x, refs):
+            seen.append(refs["h"])
+            return x
+
+    graph = start().through(Cell()).using("h", init={"h": init}).tag("h").build()
+    graph(torch.ones(1, 2, dtype=torch.float64))
+    assert seen[0].dtype == init.dtype
+    assert torch.equal(seen[0], init)
+
+
+def test_a_floating_initial_value_takes_the_type_of_the_stream():
+    seen = []
+
+    class Cell(StateAdd):
+        def forward_named(self, x, refs):
+            seen.append(refs["h"])
+            return x
+
+    init = {"h": torch.tensor([3.0, 4.0])}
+    graph = start().through(Cell()).using("h", init=init).tag("h").build()
+    graph(torch.ones(1, 2, dtype=torch.float64))
+    assert seen[0].dtype == torch.float64
+
+
 def test_state_survives_evaluation_mode_and_no_grad(x):
     graph = running_sum()
     graph(x)

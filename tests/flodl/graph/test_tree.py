@@ -376,6 +376,57 @@ def test_a_childs_checkpoint_must_be_of_the_childs_architecture(tmp_path):
         graph.load_subgraph_checkpoint("head", tmp_path / "wide.fdl")
 
 
+def test_a_child_is_taken_out_of_a_checkpoint_of_the_whole_model(tmp_path):
+    trained, graph = model(), model()
+    trained(torch.randn(8, 3))  # statistics as well
+    trained.save_checkpoint(tmp_path / "whole.fdl")
+    before = {name: value.clone() for name, value in graph.state_dict().items()}
+
+    report = graph.load_subgraph_checkpoint("encoder", tmp_path / "whole.fdl")
+    child = graph.subgraph("encoder")
+    assert report.loaded == [
+        *(name for name, _ in child.qualified_parameters()),
+        *(name for name, _ in child.qualified_buffers()),
+    ]
+    assert report.missing == report.skipped == []
+    for name, value in graph.state_dict().items():
+        source = trained.state_dict() if name.startswith("graph_1.") else before
+        assert torch.equal(value, source[name])
+
+
+def test_a_grandchild_is_taken_out_of_the_file_of_any_graph_around_it(tmp_path):
+    def nested():
+        inner = FlowBuilder.from_(nn.Linear(3, 3)).label("inner").build()
+        middle = FlowBuilder.from_(nn.Tanh()).through(inner).label("middle").build()
+        return FlowBuilder.from_(nn.Linear(3, 3)).through(middle).build()
+
+    trained = nested()
+    for name, part in {"root": trained, "middle": trained.subgraph("middle")}.items():
+        part.save_checkpoint(tmp_path / f"{name}.fdl")
+        graph = nested()
+        report = graph.load_subgraph_checkpoint("middle.inner", tmp_path / f"{name}.fdl")
+        assert report.loaded == ["linear_1/weight", "linear_1/bias"]
+        ours, theirs = graph.parameters_at("middle.inner"), trained.parameters_at("middle.inner")
+        assert all(map(torch.equal, ours, theirs))
+
+
+def test_a_child_of_another_whole_model_needs_the_option_that_the_error_names(tmp_path):
+    other = FlowBuilder.from_(encoder()).through(nn.Linear(4, 9)).tag("head").build()
+    other.save_checkpoint(tmp_path / "other.fdl")
+    graph = FlowBuilder.from_(encoder()).through(nn.Linear(4, 2)).tag("head").build()
+    before = [p.clone() for p in graph.parameters_at("encoder")]
+    with pytest.raises(ArchitectureMismatch, match="on_shape_mismatch='skip'"):
+        graph.load_subgraph_checkpoint("encoder", tmp_path / "other.fdl")
+    assert all(map(torch.equal, graph.parameters_at("encoder"), before))
+
+    report = graph.load_subgraph_checkpoint(
+        "encoder", tmp_path / "other.fdl", on_shape_mismatch="skip"
+    )
+    assert report.missing == report.skipped == []
+    ours, theirs = graph.parameters_at("encoder"), other.parameters_at("encoder")
+    assert all(map(torch.equal, ours, theirs))
+
+
 # --- Reports ---------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import json
 import random
@@ -315,6 +316,36 @@ def test_another_training_is_refused_and_left_alone(kind, tmp_path):
     Training().run(2, stop_at=6).save(tmp_path / "last.fdl")
     other = Training(**options)
     check_refusal(other, tmp_path / "last.fdl", error, text)
+
+
+def test_a_part_with_tensors_of_another_dtype_is_refused(tmp_path):
+    class Counting:
+        def __init__(self, dtype):
+            self.counts = torch.zeros(2, dtype=dtype)
+
+        def lr(self, step):
+            return 0.1
+
+        def state_dict(self):
+            return {"counts": self.counts}
+
+        def load_state_dict(self, state):
+            self.counts = state["counts"]
+
+    def parts(training, dtype):
+        return dataclasses.replace(training.parts(), schedule=Counting(dtype))
+
+    trained = Training().run(1)
+    state = TrainingState.capture(parts(trained, torch.int64), Position(1, 0, 4))
+    state.write(tmp_path / "last.fdl")
+    TrainingState.restore(tmp_path / "last.fdl", parts(Training(), torch.int64))
+    other = parts(Training(), torch.float32)
+    with pytest.raises(
+        CheckpointError,
+        match=r"schedule\.counts is torch\.int64 \[2\] in the file and torch\.float32 \[2\] here",
+    ):
+        TrainingState.restore(tmp_path / "last.fdl", other)
+    assert other.schedule.counts.dtype == torch.float32
 
 
 def check_refusal(training, path, error, text):
