@@ -11,6 +11,7 @@ from flodl.monitor.ledger import Account as Account
 from flodl.monitor.ledger import TimeLedger as TimeLedger
 from flodl.monitor.mlflow import MlflowSink as MlflowSink
 from flodl.monitor.monitor import Monitor as Monitor
+from flodl.monitor.ranks import GpuMetrics as GpuMetrics
 from flodl.monitor.ranks import RankMetrics as RankMetrics
 from flodl.monitor.ranks import RankSummary as RankSummary
 from flodl.monitor.records import EpochMetrics as EpochMetrics

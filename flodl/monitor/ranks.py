@@ -68,6 +68,26 @@ class RankMetrics:
 
 @final
 @dataclass(frozen=True, slots=True)
+class GpuMetrics:
+    """What one GPU did in one epoch of a training in many ranks.
+
+    Its load and memory are in :class:`~flodl.GpuSnapshot`.
+    """
+
+    device: int
+    """Number of the GPU on the host of its rank."""
+    rank: int
+    """The rank that trains on it; GPUs of several hosts may have one number."""
+    throughput: float
+    """Samples per millisecond of busy time; nan where it was never busy."""
+    chunk_ratio: float
+    """Part of the epoch's batches, in [0, 1]; nan where nobody trained any."""
+    shard_size: int
+    """Samples of the epoch that it trained."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class RankSummary:
     """One epoch of many ranks, as it is shown to people."""
 
@@ -85,6 +105,11 @@ class RankSummary:
     def shares(self) -> tuple[float, ...]:
         """Part of the batches that each rank trained; nothing but nan without a batch."""
         return shares_of(self.per_rank)
+
+    @property
+    def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
+        """What each GPU did, by rank; ranks on processors are left out."""
+        return gpu_metrics_of(self.per_rank)
 
     def text(self, seconds: float) -> str:
         """Return ``share 71/29  anchor 10  wait 4%``.
@@ -133,6 +158,16 @@ def shares_of(per_rank: tuple[RankMetrics, ...]) -> tuple[float, ...]:
     """Return the part of the batches that each rank trained; nan where nobody trained any."""
     total = sum(rank.batches for rank in per_rank)
     return tuple(rank.batches / total if total else math.nan for rank in per_rank)
+
+
+def gpu_metrics_of(per_rank: tuple[RankMetrics, ...]) -> tuple[GpuMetrics, ...]:
+    """Return what each GPU did, by rank; ranks on processors are left out."""
+    shares = shares_of(per_rank)
+    return tuple(
+        GpuMetrics(each.device_index, rank, each.throughput, shares[rank], each.samples)
+        for rank, each in enumerate(per_rank)
+        if each.device_index is not None
+    )
 
 
 def _json_number(value: float) -> float | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+from flodl.monitor.ranks import GpuMetrics, RankSummary, gpu_metrics_of, shares_of
 from flodl.monitor.ranks import RankMetrics as RankMetrics
-from flodl.monitor.ranks import RankSummary, shares_of
 from flodl.monitor.resources import ResourceSample
 
 Status = Literal["complete", "interrupted", "diverged", "failed"]
@@ -62,6 +62,11 @@ class EpochMetrics:
     def device_indices(self) -> tuple[int | None, ...]:
         """Number of the device, by rank; None for a processor."""
         return tuple(rank.device_index for rank in self.per_rank)
+
+    @property
+    def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
+        """What each GPU did, by rank; empty where there is one rank, or none on a GPU."""
+        return gpu_metrics_of(self.per_rank)
 
     def rank_summary(self) -> RankSummary | None:
         """Return what is shown of the ranks; None where there is one."""
@@ -111,6 +116,11 @@ class EpochRecord:
     """Samples per millisecond, where the trainer knows it."""
     ranks: RankSummary | None = None
     """What the ranks did, where there are several."""
+
+    @property
+    def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
+        """What each GPU did, by rank; empty where there is one rank, or none on a GPU."""
+        return self.ranks.gpu_metrics if self.ranks is not None else ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form: epoch from 1, times in seconds, non-finite values as null."""

@@ -154,7 +154,10 @@ class TrainingState:
         *,
         reuse: TrainingState | None = None,
     ) -> TrainingState | None:
-        """Copy the model alone, as :meth:`capture` does; the file can be loaded, but no training resumed from it."""
+        """Copy the model alone, as :meth:`capture` does it.
+
+        The file can be loaded, but no training can be resumed from it.
+        """
         return cls._of(model, _model_tensors(model), None, position, metrics, reuse)
 
     @classmethod

@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from flodl.checkpoint.container import check_has_values
+from flodl.checkpoint.sharded import is_sharded
 from flodl.files import replacing
 from flodl.hf import keys
 from flodl.hf.dependencies import need
@@ -45,8 +47,12 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
         key = keys.modern_key(name)
         if key in tensors:
             raise ValueError(f"two tensors of the module would be saved as {key}")
-        if slot.tensor.is_meta:
-            raise ValueError(f"{name} is on the meta device and has no values to save")
+        if is_sharded(slot.tensor):
+            raise ValueError(
+                f"{name} is sharded over processes: save a checkpoint with save_checkpoint on all "
+                "of them, load it into a model that is not sharded, and export that"
+            )
+        check_has_values(name, slot.tensor)
         tensor = slot.tensor.detach().cpu()
         if name in narrow:
             tensor = _narrowed(tensor, TORCH_DTYPES[narrow[name]])

@@ -130,7 +130,7 @@ def test_ranks_that_average_refuse_a_sharded_model(mesh):
     from flodl.train.assembly import assemble
     from flodl.train.plan import TrainingPlan
 
-    def factory(device):
+    def factory(_):
         model = FlowBuilder.from_(nn.Linear(4, 3)).build()
         fully_shard(model, mesh=mesh)
         return model
@@ -153,7 +153,7 @@ def test_a_sharded_training_is_alone_on_each_rank_of_a_launcher(monkeypatch):
     inputs = torch.randn(8, 4)
     handle = (
         Trainer.builder(
-            lambda device: FlowBuilder.from_(nn.Linear(4, 3)).build(),
+            lambda _: FlowBuilder.from_(nn.Linear(4, 3)).build(),
             lambda ps: torch.optim.SGD(ps, lr=0.1),
             lambda model, batch: model(batch[0]).square().mean(),
         )
@@ -199,3 +199,15 @@ def test_a_parameter_on_the_meta_device_is_an_error_that_names_it(tmp_path):
         with pytest.raises(ValueError, match=r"^enc[/.]weight is on the meta device.*to_empty"):
             action()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_export_names_what_it_cannot_read(mesh):
+    from flodl.hf.weights.writing import saved_tensors
+
+    with pytest.raises(ValueError, match=r"^weight has no memory"):
+        saved_tensors(freed(nn.Linear(4, 3)))
+    model = nn.Linear(4, 3)
+    fully_shard(model, mesh=mesh)
+    with pytest.raises(ValueError, match=r"^weight is sharded over processes.*save_checkpoint"):
+        saved_tensors(model)

@@ -12,6 +12,7 @@ from flodl.monitor import (
     CsvSink,
     EpochMetrics,
     EpochRecord,
+    GpuMetrics,
     Monitor,
     RankMetrics,
     RunInfo,
@@ -131,3 +132,35 @@ def test_a_damaged_record_is_refused(damage):
 
 def test_a_summary_of_an_epoch_without_length_says_no_waiting():
     assert RankSummary(metrics().per_rank).text(0.0) == "share 71/29"
+
+
+def test_gpus_tell_their_part_of_an_epoch_in_metrics_records_and_after_json():
+    measured = metrics()
+    assert measured.gpu_metrics == (
+        GpuMetrics(device=0, rank=0, throughput=0.8, chunk_ratio=250 / 350, shard_size=8000),
+        GpuMetrics(device=3, rank=1, throughput=0.32, chunk_ratio=100 / 350, shard_size=3200),
+    )
+    made = record(measured)
+    assert made.gpu_metrics == measured.gpu_metrics
+    assert EpochRecord.from_json(json.loads(json.dumps(made.as_json()))).gpu_metrics == (
+        made.gpu_metrics
+    )
+
+
+def test_processors_and_single_ranks_are_no_gpus():
+    processor = RankMetrics(0.5, {}, 80, 10, 100.0, "cpu")
+    gpu = RankMetrics(0.5, {}, 240, 30, 100.0, "cuda:1")
+    mixed = metrics(per_rank=(processor, gpu))
+    assert mixed.gpu_metrics == (
+        GpuMetrics(device=1, rank=1, throughput=2.4, chunk_ratio=0.75, shard_size=240),
+    )
+    alone = metrics(per_rank=())
+    assert alone.gpu_metrics == record(alone).gpu_metrics == ()
+
+
+def test_a_gpu_without_work_has_no_throughput():
+    idle = RankMetrics(math.nan, {}, 0, 0, 0.0, "cuda:0")
+    (told, _) = metrics(per_rank=(idle, idle)).gpu_metrics
+    assert math.isnan(told.throughput)
+    assert math.isnan(told.chunk_ratio)
+    assert told.shard_size == 0

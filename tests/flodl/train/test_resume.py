@@ -323,7 +323,7 @@ def test_a_part_with_tensors_of_another_dtype_is_refused(tmp_path):
         def __init__(self, dtype):
             self.counts = torch.zeros(2, dtype=dtype)
 
-        def lr(self, step):
+        def lr(self, _):
             return 0.1
 
         def state_dict(self):

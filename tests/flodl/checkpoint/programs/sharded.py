@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -167,17 +166,17 @@ TARGETS = INPUTS.sum(1, keepdim=True)
 def training(epochs, run, ema, engine="auto"):
     def step(model, batch):
         inputs, targets = batch
-        return F.mse_loss(model(inputs), targets)
+        return nn.functional.mse_loss(model(inputs), targets)
 
     def evaluate(model):
-        return {"error": F.mse_loss(model(INPUTS), TARGETS)}
+        return {"error": nn.functional.mse_loss(model(INPUTS), TARGETS)}
 
-    def draw_differently(epoch, worker):
+    def draw_differently(epoch, _):
         if epoch == 0:
             torch.manual_seed(100 + RANK)
 
     builder = (
-        Trainer.builder(lambda device: graph(), lambda ps: torch.optim.Adam(ps, 0.01), step)
+        Trainer.builder(lambda _: graph(), lambda ps: torch.optim.Adam(ps, 0.01), step)
         .dataset(TensorDataset(INPUTS, TARGETS))
         .batch_size(4)
         .num_epochs(epochs)
