@@ -51,7 +51,8 @@ def train(plan: TrainingPlan) -> TrainerHandle:
     ledger = TimeLedger.since_process_start()
     monitor = plan.monitor
     if monitor is None and (plan.run_dir is not None or plan.live is not None):
-        monitor = Monitor(plan.num_epochs)
+        tells = plan.run_dir is None or plan.run_dir.writes
+        monitor = Monitor(plan.num_epochs, terminal=tells)
     history: list[EpochMetrics] = []
     reporter = Reporter(plan, monitor, ledger)
     try:
