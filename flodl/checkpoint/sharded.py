@@ -31,12 +31,15 @@ PATIENCE_SECONDS = 300.0
 """How long a process waits for the others to come to the same save."""
 _OUTCOME_SECONDS = 3600.0  # the file is being written meanwhile
 _POLL_SECONDS = 0.005
+_PLAIN = (nn.Parameter, Tensor)
 _saves: Counter[tuple[int, ...]] = Counter()
 """How often each group of ranks has met: the name of the next meeting."""
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
     """Whether a tensor is a DTensor; torch's own module for them is not imported to find out."""
+    if type(tensor) in _PLAIN:  # saves ask this of every tensor
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     kind = getattr(module, "DTensor", None)
     return kind is not None and isinstance(tensor, kind)
@@ -70,9 +73,12 @@ def has_memory(tensor: Tensor) -> bool:
     local = local_part(tensor)
     if local.numel() == 0 or local.is_meta or local.layout is not torch.strided:
         return True
+    size = local.untyped_storage().nbytes()
+    if local.is_contiguous():
+        return local.storage_offset() * local.element_size() + local.nbytes <= size
     strides = zip(local.shape, local.stride(), strict=True)
     last = local.storage_offset() + sum((size - 1) * stride for size, stride in strides)
-    return (last + 1) * local.element_size() <= local.untyped_storage().nbytes()
+    return (last + 1) * local.element_size() <= size
 
 
 def like(value: Tensor, target: Tensor) -> Tensor:

@@ -276,11 +276,12 @@ def memory_of(tensor: Tensor) -> object:
     local = local_part(tensor)  # a DTensor itself is at no address
     if local.layout is not torch.strided or local.numel() == 0 or local.is_meta:
         return id(tensor)
-    if not has_memory(local):
+    address = local.data_ptr()
+    if not address:  # its memory was freed
         return id(tensor)
     flags = (local.is_conj(), local.is_neg())
     layout = (local.dtype, tensor.shape, local.stride())
-    return (local.device, local.data_ptr(), layout, flags)
+    return (local.device, address, layout, flags)
 
 
 def _metadata(
