@@ -260,7 +260,8 @@ class Meeting:
     """
 
     def __init__(self, ranks: tuple[int, ...], what: str) -> None:
-        from torch.distributed import PrefixStore, get_rank
+        from torch._C._distributed_c10d import PrefixStore
+        from torch.distributed import get_rank
         from torch.distributed.distributed_c10d import _get_default_store
 
         self.ranks, self.what = ranks, what
