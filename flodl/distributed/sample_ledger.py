@@ -16,11 +16,15 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, final
 
+import numpy as np
 import torch
 
 from flodl.distributed.ledger_format import (
@@ -35,6 +39,7 @@ from flodl.errors import RunDirectoryError
 if TYPE_CHECKING:
     from io import RawIOBase
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
 MAGIC = b"flodl samples 1\n"
@@ -193,7 +198,7 @@ class SampleLedger:
         contents = read_ledger(origin)
         length, digest = mark["length"], mark["digest"]
         broken = contents.problems and contents.problems[0][0] < length
-        if broken or contents.marks.get(length) != digest:
+        if broken or contents.digest_at(length) != digest:
             raise RunDirectoryError(
                 f"{origin} is not the sample ledger that the checkpoint was written with: it was "
                 "cut, changed or replaced since; bring back the right one, or move this one away "
@@ -204,7 +209,7 @@ class SampleLedger:
         ledger._length, ledger._chain = length, bytes.fromhex(digest)
         try:
             if source is not None:
-                ledger._path.write_bytes(origin.read_bytes()[:length])
+                _copy_start(origin, ledger._path, length)
             os.truncate(path, length)
         except OSError as error:
             raise _refused(ledger._path, error) from error
@@ -276,21 +281,30 @@ class Appended:
 
 
 @final
-@dataclass(slots=True)
 class LedgerContents:
-    """What a ledger says."""
+    """What a ledger says: an index in memory, the batches themselves in the file.
 
-    appends: list[Appended] = field(default_factory=list)
-    stated: list[tuple[int, LedgerFacts]] = field(default_factory=list)
-    """Facts, and the length of the file from which on they hold."""
-    marks: dict[int, str] = field(default_factory=dict)
-    """Digest by length, wherever a record ends."""
-    problems: list[tuple[int, str]] = field(default_factory=list)
-    """From which byte on it is not as it was written, and why."""
-    torn: int = 0
-    """Bytes of a last record that was not written completely."""
-    size: int = 0
-    """Bytes of the file."""
+    The index takes 24 bytes per record and 40 per record and epoch, however many batches these
+    hold. :meth:`appends` and :meth:`stretches` read the file again.
+
+    Attributes:
+        path: The file.
+        size: Its bytes.
+        stated: Facts, and the length of the file from which on they hold.
+        problems: From which byte on it is not as it was written, and why.
+        torn: Bytes of a last record that was not written completely.
+        epoch_facts: The facts that held when an epoch was first trained.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = path, size
+        self.stated: list[tuple[int, LedgerFacts]] = []
+        self.problems: list[tuple[int, str]] = []
+        self.torn = 0
+        self.epoch_facts: dict[int, LedgerFacts] = {}
+        self._ends, self._chains = array("Q"), bytearray()
+        self._rows = array("Q")
+        """Per record and epoch: epoch, first sample, end of the last, where it begins, length."""
 
     @property
     def facts(self) -> LedgerFacts:
@@ -301,53 +315,135 @@ class LedgerContents:
         """The facts that held when the file was so long."""
         return [facts for begin, facts in self.stated if begin <= length][-1]
 
+    def digest_at(self, length: int) -> str | None:
+        """Return the hash that the first ``length`` bytes end with; None where no record ends."""
+        place = bisect_left(self._ends, length)
+        if place == len(self._ends) or self._ends[place] != length:
+            return None
+        return self._chains[place * _CHAIN_BYTES : (place + 1) * _CHAIN_BYTES].hex()
+
+    def appends(self) -> Iterator[Appended]:
+        """Read every record of what was trained, in order.
+
+        Raises:
+            RunDirectoryError: The file has changed since.
+        """
+        rows = self._table()
+        places, first = np.unique(rows[:, 3], return_index=True)
+        with _opened(self.path) as file:
+            for offset, length in zip(places.tolist(), rows[first, 4].tolist(), strict=True):
+                yield self._reread(file, offset, length)
+
+    def stretches(self, epoch: int, start: int, stop: int | None) -> Iterator[tuple[int, Stretch]]:
+        """Read what was trained in a part of an epoch: rank and batches, in the order of the file.
+
+        Args:
+            epoch: Counted from 0.
+            start: First sample of the part, by its place in the epoch's order.
+            stop: End of the part; None: no end.
+
+        Yields:
+            Every stretch of the records that touch the part; some of its batches may lie outside.
+
+        Raises:
+            RunDirectoryError: The file has changed since.
+        """
+        rows = self._table()
+        wanted = (rows[:, 0] == epoch) & (rows[:, 2] > start)
+        if stop is not None:
+            wanted &= rows[:, 1] < stop
+        with _opened(self.path) as file:
+            for offset, length in rows[wanted, 3:].tolist():
+                for rank, stretches in self._reread(file, offset, length).segments:
+                    yield from ((rank, one) for one in stretches if one.epoch == epoch)
+
+    def _table(self) -> NDArray[np.uint64]:
+        return np.frombuffer(self._rows, dtype=np.uint64).reshape(-1, 5)
+
+    def _reread(self, file: BinaryIO, offset: int, length: int) -> Appended:
+        file.seek(offset + _HEAD.size)
+        try:
+            position, segments = unpack_append(file.read(length))
+        except ValueError as problem:
+            raise RunDirectoryError(f"{self.path} changed while it was read: {problem}") from None
+        return Appended(offset, position, segments, self.facts_at(offset))
+
+    def take_in(self, at: int, kind: bytes, content: bytes, chain: bytes) -> None:
+        """Add a record that begins at byte ``at`` to the index."""
+        end = at + _HEAD.size + len(content) + _CHAIN_BYTES
+        try:
+            if kind == _FACTS:
+                self.stated.append((end, LedgerFacts.from_json(json.loads(content))))
+            elif kind == _TRAINED and self.stated:
+                self._index(at, content)
+            else:
+                raise ValueError("it is of no known kind")
+        except (ValueError, TypeError, AttributeError) as problem:
+            self.problems.append((at, f"the record at byte {at} cannot be read: {problem}"))
+        self._ends.append(end)
+        self._chains += chain
+
+    def _index(self, at: int, content: bytes) -> None:
+        reach: dict[int, tuple[int, int]] = {}
+        _, segments = unpack_append(content)
+        for _, stretches in segments:
+            for one in stretches:
+                low, high = reach.get(one.epoch, (one.first, 0))
+                reach[one.epoch] = min(low, one.first), max(high, one.last + one.size)
+        if any(high >= 1 << 63 for _, high in reach.values()) or max(reach, default=0) >= 1 << 63:
+            raise ValueError("it holds a number that cannot be")
+        for epoch, (low, high) in reach.items():
+            self.epoch_facts.setdefault(epoch, self.facts)
+            self._rows.extend((epoch, low, high, at, len(content)))
+
 
 def read_ledger(path: str | os.PathLike[str]) -> LedgerContents:
-    """Read a ledger and check that every record follows from the one before.
+    """Read a ledger record by record and check that each follows from the one before.
 
     Raises:
         RunDirectoryError: The file cannot be read or is no ledger.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot read the sample ledger {os.fspath(path)}: {error.strerror or error}"
-        ) from error
-    if not data.startswith(MAGIC):
-        raise RunDirectoryError(f"{os.fspath(path)} is no sample ledger of this version of flodl")
-    contents = LedgerContents(size=len(data))
-    at, chain = len(MAGIC), _first_chain()
-    while at < len(data):
-        head = data[at : at + _HEAD.size]
-        size = _HEAD.unpack(head)[1] if len(head) == _HEAD.size else 0
-        end = at + _HEAD.size + size + _CHAIN_BYTES
-        if end > len(data):
-            contents.torn = len(data) - at
-            break
-        content, stored = data[at + _HEAD.size : end - _CHAIN_BYTES], data[end - _CHAIN_BYTES : end]
-        if stored != _link(chain, head, content):
-            why = "does not follow from those before it: something was changed, moved, left out"
-            contents.problems.append((at, f"the record at byte {at} {why} or put in"))
-        _take_in(contents, at, end, head[:1], content)
-        contents.marks[end] = stored.hex()
-        at, chain = end, stored
+    where = Path(path)
+    with _opened(where) as file:
+        size = os.fstat(file.fileno()).st_size
+        if file.read(len(MAGIC)) != MAGIC:
+            raise RunDirectoryError(f"{where} is no sample ledger of this version of flodl")
+        contents = LedgerContents(where, size)
+        at, chain = len(MAGIC), _first_chain()
+        while at < size:
+            head = file.read(_HEAD.size)
+            length = _HEAD.unpack(head)[1] if len(head) == _HEAD.size else 0
+            end = at + _HEAD.size + length + _CHAIN_BYTES
+            if end > size:
+                contents.torn = size - at
+                break
+            content, stored = file.read(length), file.read(_CHAIN_BYTES)
+            if stored != _link(chain, head, content):
+                why = "does not follow from those before it: something was changed, moved, left out"
+                contents.problems.append((at, f"the record at byte {at} {why} or put in"))
+            contents.take_in(at, head[:1], content, stored)
+            at, chain = end, stored
     if not contents.stated:
-        raise RunDirectoryError(f"{os.fspath(path)} says nothing about the data: it is damaged")
+        raise RunDirectoryError(f"{where} says nothing about the data: it is damaged")
     return contents
 
 
-def _take_in(contents: LedgerContents, at: int, end: int, kind: bytes, content: bytes) -> None:
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
-        if kind == _FACTS:
-            contents.stated.append((end, LedgerFacts.from_json(json.loads(content))))
-        elif kind == _TRAINED and contents.stated:
-            position, segments = unpack_append(content)
-            contents.appends.append(Appended(at, position, segments, contents.facts))
-        else:
-            raise ValueError("it is of no known kind")
-    except (ValueError, TypeError, AttributeError) as problem:
-        contents.problems.append((at, f"the record at byte {at} cannot be read: {problem}"))
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot read the sample ledger {path}: {error.strerror or error}"
+        ) from error
+
+
+def _copy_start(origin: Path, target: Path, length: int) -> None:
+    """Copy the first ``length`` bytes of a file."""
+    with origin.open("rb") as source, target.open("wb") as copy:
+        while length > 0 and (piece := source.read(min(length, 1 << 20))):
+            length -= copy.write(piece)
 
 
 def _write_all(file: RawIOBase, data: bytes, length: int) -> None:

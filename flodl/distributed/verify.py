@@ -3,7 +3,8 @@
 ``python -m flodl.distributed.verify RUN`` does so from the command line.
 
 The order of every epoch is drawn again from the seed, and each batch that a rank has recorded must
-be the one that belongs in its place. The checkpoint and ``run.json`` keep the length and the hash
+be the one that belongs in its place. This goes through the order piece by piece, so memory does not
+grow with the number of samples. The checkpoint and ``run.json`` keep the length and the hash
 of the record, so that one that was written anew as a whole does not fit them.
 """
 
@@ -19,54 +20,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from flodl.checkpoint.training import TrainingFile
 from flodl.checkpoint.values import decode
-from flodl.data.sampler import RandomSampler, SequentialSampler
-from flodl.distributed.ledger_format import rows_hash
+from flodl.distributed.epoch_check import EpochCheck, EpochShare, Finding
 from flodl.distributed.sample_ledger import LedgerContents, LedgerFacts, read_ledger
 from flodl.errors import CheckpointError, FlodlError
 from flodl.train.run_records import LAST, read_record
 
 LEDGER = "samples.ledger"
+MOST_FINDINGS = 100_000
+"""Findings that are kept; of more only the number is."""
 _SHOWN = 20
-"""Exceptions that are printed; JSON has them all."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A batch that was not trained once as it should have been."""
-
-    epoch: int
-    batch: int
-    ranks: tuple[int, ...]
-    what: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class EpochShare:
-    """How far one epoch came."""
-
-    epoch: int
-    samples: int
-    """Of the epoch."""
-    trained: int
-    """Samples trained exactly once."""
-    doubled: int
-    missing: int
-    batches: int
-    """Of the epoch."""
-    batches_once: int
-
-    @property
-    def complete(self) -> bool:
-        """Whether every sample was trained exactly once."""
-        return self.trained == self.samples
+"""Findings that are printed; JSON has all that are kept."""
 
 
 @final
@@ -92,6 +59,9 @@ class Verification:
     vouchers: tuple[str, ...]
     """Files that keep the length and the hash of the record, and agree with it."""
     exceptions: tuple[Finding, ...]
+    """The first :data:`MOST_FINDINGS` of them."""
+    exceptions_left_out: int
+    """How many more there are."""
     problems: tuple[str, ...]
     """What is wrong with the record as a whole."""
     notes: tuple[str, ...]
@@ -133,17 +103,6 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
 
 @final
 @dataclass(slots=True)
-class _Span:
-    """Samples that one rank trained at once."""
-
-    start: int
-    size: int
-    rank: int
-    digest: bytes
-
-
-@final
-@dataclass(slots=True)
 class _Check:
     """One verification under way."""
 
@@ -157,6 +116,7 @@ class _Check:
     notes: list[str] = field(default_factory=list)
     vouchers: list[str] = field(default_factory=list)
     ranks: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    left_out: int = 0
     unordered: bool = False
 
     def __post_init__(self) -> None:
@@ -184,22 +144,13 @@ class _Check:
 
     def go_through(self) -> None:
         """Check every epoch that was begun or should be complete."""
-        found: defaultdict[int, list[_Span]] = defaultdict(list)
-        facts: dict[int, LedgerFacts] = {}
-        for append in self.contents.appends:
-            for rank, stretches in append.segments:
-                for stretch in stretches:
-                    facts.setdefault(stretch.epoch, append.facts)
-                    found[stretch.epoch] += (
-                        _Span(start, stretch.size, rank, digest)
-                        for start, digest in stretch.batches()
-                    )
-        if not found:
+        begun = self.contents.epoch_facts
+        if not begun:
             self.problems.append("no sample is recorded")
         since, first = self._since()
-        for epoch in sorted({*found, *range(since, self.expected)}):
+        for epoch in sorted({*begun, *range(since, self.expected)}):
             before = first if epoch == since else 0
-            self._check_epoch(epoch, facts.get(epoch, self.contents.facts), found[epoch], before)
+            self._check_epoch(epoch, begun.get(epoch, self.contents.facts), before)
 
     def _since(self) -> tuple[int, int]:
         """Epoch and sample of it from which on there is a record."""
@@ -235,6 +186,7 @@ class _Check:
             order=order,
             vouchers=tuple(self.vouchers),
             exceptions=tuple(self.exceptions),
+            exceptions_left_out=self.left_out,
             problems=tuple(self.problems),
             notes=tuple(self.notes),
             ledger_bytes=self.contents.size,
@@ -260,7 +212,7 @@ class _Check:
         if mark is None:
             return
         length, digest = mark.get("length"), mark.get("digest")
-        if self.contents.marks.get(length) == digest:
+        if self.contents.digest_at(length) == digest:
             if not any(at < length for at, _ in self.contents.problems):
                 self.vouchers.append(name)
         else:
@@ -269,63 +221,27 @@ class _Check:
                 f"{digest}"
             )
 
-    def _check_epoch(self, epoch: int, facts: LedgerFacts, spans: list[_Span], before: int) -> None:
-        cover = np.zeros(facts.used, dtype=np.int32)
-        cover[:before] = 1
-        order = _order(facts, epoch)
-        self.unordered = self.unordered or order is None
-        for span in spans:
-            stop = span.start + span.size
-            self.ranks[span.rank] += span.size
-            if epoch >= self.contents.facts.epochs or stop > facts.used:
-                self._note(epoch, span, facts, "lies outside of the training")
-                continue
-            cover[span.start : stop] += 1
-            if order is not None and rows_hash(order[span.start : stop].tobytes()) != span.digest:
-                self._note(epoch, span, facts, "was made of other samples than belong there")
-        edges = np.arange(facts.batches) * facts.batch_size
-        least = np.minimum.reduceat(cover, edges) if len(edges) else edges
-        most = np.maximum.reduceat(cover, edges) if len(edges) else edges
-        required = epoch < self.expected
-        for batch in np.flatnonzero((most > 1) | (required & (least == 0))).tolist():
-            what = "was trained more than once" if most[batch] > 1 else "was not trained"
-            stop = edges[batch + 1] if batch + 1 < len(edges) else facts.used
-            ranks = _ranks_between(spans, int(edges[batch]), int(stop))
-            self.exceptions.append(Finding(epoch, batch, ranks, what))
-        self.shares.append(
-            EpochShare(
-                epoch,
-                samples=facts.used,
-                trained=int((cover == 1).sum()),
-                doubled=int((cover > 1).sum()),
-                missing=int((cover == 0).sum()),
-                batches=facts.batches,
-                batches_once=int(((least == 1) & (most == 1)).sum()),
-            )
+    def _check_epoch(self, epoch: int, facts: LedgerFacts, before: int) -> None:
+        check = EpochCheck(
+            self.contents, epoch, facts, before=before, required=epoch < self.expected
         )
+        share = check.go_through(self._note)
+        self.shares.append(share)
+        self.unordered = self.unordered or facts.sampler == "custom"
+        for rank, samples in check.rank_samples.items():
+            self.ranks[rank] += samples
+        if check.strange and str(torch.__version__) != facts.torch:
+            hint = (
+                f"torch is {torch.__version__} here and was {facts.torch}: it may shuffle otherwise"
+            )
+            if hint not in self.notes:
+                self.notes.append(hint)
 
-    def _note(self, epoch: int, span: _Span, facts: LedgerFacts, what: str) -> None:
-        batch = min(span.start // facts.batch_size, max(facts.batches - 1, 0))
-        self.exceptions.append(Finding(epoch, batch, (span.rank,), what))
-        hint = f"torch is {torch.__version__} here and was {facts.torch}: it may shuffle otherwise"
-        if str(torch.__version__) != facts.torch and hint not in self.notes:
-            self.notes.append(hint)
-
-
-def _order(facts: LedgerFacts, epoch: int) -> NDArray[np.int64] | None:
-    """The order in which an epoch visits the samples; None where only the program knows it."""
-    if facts.sampler == "random":
-        indices = RandomSampler(facts.samples, facts.seed).indices(epoch)
-    elif facts.sampler == "sequential":
-        indices = SequentialSampler(facts.samples).indices(epoch)
-    else:
-        return None
-    return indices.numpy().astype("<i8", copy=False)
-
-
-def _ranks_between(spans: Sequence[_Span], start: int, stop: int) -> tuple[int, ...]:
-    found = {s.rank for s in spans if s.start < stop and s.start + s.size > start}
-    return tuple(sorted(found))
+    def _note(self, finding: Finding) -> None:
+        if len(self.exceptions) < MOST_FINDINGS:
+            self.exceptions.append(finding)
+        else:
+            self.left_out += 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -377,8 +293,9 @@ def _lines(found: Verification) -> Iterator[str]:
     for one in found.exceptions[:_SHOWN]:
         who = f" (rank {', '.join(map(str, one.ranks))})" if one.ranks else ""
         yield f"  PROBLEM  epoch {one.epoch + 1}, batch {one.batch}{who} {one.what}"
-    if len(found.exceptions) > _SHOWN:
-        yield f"           and {len(found.exceptions) - _SHOWN} more"
+    more = len(found.exceptions) - _SHOWN + found.exceptions_left_out
+    if more > 0:
+        yield f"           and {more:,} more"
 
 
 if __name__ == "__main__":

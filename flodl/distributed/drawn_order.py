@@ -1,0 +1,47 @@
+"""The order in which an epoch visits its samples, drawn again and given out in pieces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from flodl.distributed.sample_ledger import LedgerFacts
+
+
+class DrawnOrder(Protocol):
+    """The order of one epoch."""
+
+    def part(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample numbers at the places ``start … stop-1``; parts come in order."""
+        ...
+
+
+def drawn_order(facts: LedgerFacts, epoch: int) -> DrawnOrder | None:
+    """Draw the order of an epoch as the samplers of flodl do; None where only the program can."""
+    if facts.sampler == "random":
+        return _Permutation(facts.samples, facts.seed + epoch)
+    return _AsStored() if facts.sampler == "sequential" else None
+
+
+@final
+class _AsStored:
+    def part(self, start: int, stop: int) -> NDArray[np.int64]:
+        return np.arange(start, stop, dtype=np.int64)
+
+
+@final
+class _Permutation:
+    """What ``torch.randperm`` draws; numbers of 32 bits come in the same order as those of 64."""
+
+    def __init__(self, samples: int, seed: int) -> None:
+        kind = torch.int32 if samples < 1 << 31 else torch.int64
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randperm(samples, generator=generator, device="cpu", dtype=kind)
+        self._drawn = drawn.numpy()
+
+    def part(self, start: int, stop: int) -> NDArray[np.int64]:
+        return self._drawn[start:stop].astype(np.int64)

@@ -1,0 +1,314 @@
+"""Checking one epoch of a ledger: every sample once, every batch of the samples that belong there.
+
+The epoch is gone through in pieces of a few million samples. A piece needs the order of its samples
+(:mod:`flodl.distributed.drawn_order`), one counter per sample, and the batches that begin in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flodl.distributed.drawn_order import DrawnOrder, drawn_order
+from flodl.distributed.ledger_format import HASH_BYTES
+
+if TYPE_CHECKING:
+    from flodl.distributed.sample_ledger import LedgerContents, LedgerFacts
+
+PIECE = 1 << 22
+"""Samples that are checked at a time, to a whole number of batches; one batch at least."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A batch that was not trained once as it should have been."""
+
+    epoch: int
+    batch: int
+    ranks: tuple[int, ...]
+    what: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EpochShare:
+    """How far one epoch came."""
+
+    epoch: int
+    samples: int
+    """Of the epoch."""
+    trained: int
+    """Samples trained exactly once."""
+    doubled: int
+    missing: int
+    batches: int
+    """Of the epoch."""
+    batches_once: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every sample was trained exactly once."""
+        return self.trained == self.samples
+
+
+class _Piece(NamedTuple):
+    """A part of an epoch."""
+
+    batch: int
+    """Its first batch."""
+    start: int
+    stop: int
+    last: bool
+
+
+@final
+@dataclass(slots=True)
+class _Spans:
+    """Batches that were trained, as columns."""
+
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    digests: NDArray[np.uint8]
+    """``[batches, 8]``."""
+
+    @property
+    def stops(self) -> NDArray[np.int64]:
+        """Where each ends."""
+        return self.starts + self.sizes
+
+
+@final
+@dataclass(slots=True)
+class _Crossing:
+    """A batch that goes on in the next piece."""
+
+    start: int
+    stop: int
+    rank: int
+    digest: bytes
+    hasher: Any
+
+
+@final
+@dataclass(slots=True)
+class EpochCheck:
+    """Goes through one epoch."""
+
+    contents: LedgerContents
+    epoch: int
+    facts: LedgerFacts
+    before: int = field(kw_only=True)
+    """Samples at the front that one process trained before there was a record."""
+    required: bool = field(kw_only=True)
+    """Whether the epoch must be complete."""
+    rank_samples: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """Samples that each rank trained."""
+    strange: bool = False
+    """Whether a batch lay outside or was made of other samples."""
+    _note: Callable[[Finding], None] = field(init=False)
+    _crossing: list[_Crossing] = field(default_factory=list)
+
+    def go_through(self, note: Callable[[Finding], None]) -> EpochShare:
+        """Check it.
+
+        Args:
+            note: Takes every finding.
+
+        Raises:
+            RunDirectoryError: The ledger has changed since it was read.
+        """
+        self._note = note
+        facts, sums = self.facts, [0, 0, 0, 0]
+        planned = self.epoch < self.contents.facts.epochs
+        order = drawn_order(facts, self.epoch) if planned and self._begun else None
+        for piece in _pieces(facts):
+            part = self._check_piece(piece, order, planned)
+            sums = [total + one for total, one in zip(sums, part, strict=True)]
+        trained, doubled, missing, once = sums
+        return EpochShare(
+            self.epoch,
+            samples=facts.used,
+            trained=trained,
+            doubled=doubled,
+            missing=missing,
+            batches=facts.batches,
+            batches_once=once,
+        )
+
+    @property
+    def _begun(self) -> bool:
+        return self.epoch in self.contents.epoch_facts
+
+    def _check_piece(
+        self, piece: _Piece, order: DrawnOrder | None, planned: bool
+    ) -> tuple[int, int, int, int]:
+        """Return samples trained once, more often and never, and batches trained once."""
+        spans = self._spans(piece)
+        for rank, size in zip(spans.ranks.tolist(), spans.sizes.tolist(), strict=True):
+            self.rank_samples[rank] += size
+        inside = (spans.stops <= self.facts.used) & planned
+        for place in np.flatnonzero(~inside).tolist():
+            self._strange(spans, place, "lies outside of the training")
+        known = _Spans(
+            spans.starts[inside], spans.sizes[inside], spans.ranks[inside], spans.digests[inside]
+        )
+        over = self._crossing
+        cover = _cover(piece, known, over, self.before)
+        reached = [(one.start, min(one.stop, piece.stop), one.rank) for one in over]
+        if order is not None and piece.stop > piece.start:
+            self._crossing = self._compare(piece, known, order.part(piece.start, piece.stop))
+        else:
+            self._crossing = _going_on(piece, known, over)
+        return self._judge(piece, cover, known, reached)
+
+    def _spans(self, piece: _Piece) -> _Spans:
+        """Read the batches that begin in a piece; the last one has those beyond the end as well."""
+        starts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+        columns: list[tuple[int, int]] = []
+        digests: list[NDArray[np.uint8]] = [np.empty((0, HASH_BYTES), np.uint8)]
+        stop = None if piece.last else piece.stop
+        for rank, one in self.contents.stretches(self.epoch, piece.start, stop):
+            at = one.first + one.stride * np.arange(one.count, dtype=np.int64)
+            mine = at >= piece.start
+            if stop is not None:
+                mine &= at < stop
+            starts.append(at[mine])
+            hashes = np.frombuffer(one.hashes, np.uint8).reshape(-1, HASH_BYTES)
+            digests.append(hashes[mine])
+            columns.append((one.size, rank))
+        counts = [len(one) for one in starts[1:]]
+        sizes, ranks = np.array(columns, dtype=np.int64).reshape(-1, 2).T
+        return _Spans(
+            np.concatenate(starts),
+            np.repeat(sizes, counts),
+            np.repeat(ranks, counts),
+            np.concatenate(digests),
+        )
+
+    def _compare(self, piece: _Piece, spans: _Spans, order: NDArray[np.int64]) -> list[_Crossing]:
+        """Hash what belongs in the place of each batch; return those that go on behind the piece."""
+        rows = memoryview(np.ascontiguousarray(order, dtype="<i8")).cast("B")
+        still = []
+        for one in self._crossing:
+            one.hasher.update(rows[: (min(one.stop, piece.stop) - piece.start) * 8])
+            if one.stop > piece.stop:
+                still.append(one)
+            elif one.hasher.digest() != one.digest:
+                self._other_samples(one.start, one.rank)
+        wanted = spans.digests.tobytes()
+        begins = (spans.starts - piece.start) * 8
+        ends = begins + spans.sizes * 8
+        blake2b = hashlib.blake2b
+        for place, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+            hasher = blake2b(rows[begin:end], digest_size=HASH_BYTES)
+            digest = wanted[place * HASH_BYTES : (place + 1) * HASH_BYTES]
+            start, rank = int(spans.starts[place]), int(spans.ranks[place])
+            if end > len(rows):
+                still.append(
+                    _Crossing(start, start + int(spans.sizes[place]), rank, digest, hasher)
+                )
+            elif hasher.digest() != digest:
+                self._other_samples(start, rank)
+        return still
+
+    def _judge(
+        self,
+        piece: _Piece,
+        cover: NDArray[np.int64],
+        spans: _Spans,
+        reached: list[tuple[int, int, int]],
+    ) -> tuple[int, int, int, int]:
+        """Count, and note every batch of the piece that was not trained once."""
+        size = self.facts.batch_size
+        batches = (self.facts.batches if piece.last else piece.stop // size) - piece.batch
+        edges = np.arange(batches) * size
+        least = np.minimum.reduceat(cover, edges) if batches else edges
+        most = np.maximum.reduceat(cover, edges) if batches else edges
+        wrong = np.flatnonzero((most > 1) | (self.required & (least == 0)))
+        if len(wrong):
+            who = _Ranks(spans, reached)
+            for batch in wrong.tolist():
+                what = "was trained more than once" if most[batch] > 1 else "was not trained"
+                start = piece.start + batch * size
+                stop = start + size if batch + 1 < batches else piece.stop
+                self._note(Finding(self.epoch, piece.batch + batch, who.between(start, stop), what))
+        return (
+            int((cover == 1).sum()),
+            int((cover > 1).sum()),
+            int((cover == 0).sum()),
+            int(((least == 1) & (most == 1)).sum()),
+        )
+
+    def _strange(self, spans: _Spans, place: int, what: str) -> None:
+        self._say(int(spans.starts[place]), int(spans.ranks[place]), what)
+
+    def _other_samples(self, start: int, rank: int) -> None:
+        self._say(start, rank, "was made of other samples than belong there")
+
+    def _say(self, start: int, rank: int, what: str) -> None:
+        self.strange = True
+        batch = min(start // self.facts.batch_size, max(self.facts.batches - 1, 0))
+        self._note(Finding(self.epoch, batch, (rank,), what))
+
+
+@final
+class _Ranks:
+    """Tells which ranks trained any of some samples of a piece."""
+
+    def __init__(self, spans: _Spans, reached: list[tuple[int, int, int]]) -> None:
+        by_start = np.argsort(spans.starts, kind="stable")
+        self._starts, self._stops = spans.starts[by_start], spans.stops[by_start]
+        self._ranks = spans.ranks[by_start]
+        self._longest = int(spans.sizes.max(initial=0))
+        self._reached = reached
+
+    def between(self, start: int, stop: int) -> tuple[int, ...]:
+        """Return their numbers."""
+        low, high = np.searchsorted(self._starts, [start - self._longest, stop]).tolist()
+        near = self._ranks[low:high][self._stops[low:high] > start]
+        over = [rank for begin, end, rank in self._reached if begin < stop and end > start]
+        return tuple(sorted({*near.tolist(), *over}))
+
+
+def _pieces(facts: LedgerFacts) -> Iterator[_Piece]:
+    """Cut an epoch between batches; one without samples is one piece as well."""
+    step = max(1, PIECE // facts.batch_size)
+    for batch in range(0, max(facts.batches, 1), step):
+        last = batch + step >= facts.batches
+        stop = facts.used if last else (batch + step) * facts.batch_size
+        yield _Piece(batch, batch * facts.batch_size, stop, last)
+
+
+def _cover(piece: _Piece, spans: _Spans, over: list[_Crossing], before: int) -> NDArray[np.int64]:
+    """Count how often every sample of a piece was trained."""
+    length = piece.stop - piece.start
+    begins = spans.starts - piece.start
+    ends = np.minimum(spans.stops - piece.start, length)
+    change = np.bincount(begins, minlength=length + 1) - np.bincount(ends, minlength=length + 1)
+    for one in over:
+        change[0] += 1
+        change[min(one.stop - piece.start, length)] -= 1
+    cover: NDArray[np.int64] = np.cumsum(change[:length])
+    # These were trained before, whatever else says so.
+    cover[: max(0, before - piece.start)] += 1
+    return cover
+
+
+def _going_on(piece: _Piece, spans: _Spans, over: list[_Crossing]) -> list[_Crossing]:
+    """Return the batches that reach into the next piece, where no order is known."""
+    beyond = np.flatnonzero(spans.stops > piece.stop).tolist()
+    fresh = [
+        _Crossing(
+            int(spans.starts[place]), int(spans.stops[place]), int(spans.ranks[place]), b"", None
+        )
+        for place in beyond
+    ]
+    return [one for one in over if one.stop > piece.stop] + fresh
