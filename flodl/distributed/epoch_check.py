@@ -115,6 +115,9 @@ class EpochCheck:
     """Whether a batch lay outside or was made of other samples."""
     _note: Callable[[Finding], None] = field(init=False)
     _crossing: list[_Crossing] = field(default_factory=list)
+    """Batches of earlier pieces whose samples are not all known yet."""
+    _reach: list[tuple[int, int, int]] = field(default_factory=list)
+    """Start, end and rank of what begins in earlier pieces and goes on behind them."""
 
     def go_through(self, note: Callable[[Finding], None]) -> EpochShare:
         """Check it.
@@ -162,12 +165,16 @@ class EpochCheck:
         )
         over = self._crossing
         cover = _cover(piece, known, over, self.before)
-        reached = [(one.start, min(one.stop, piece.stop), one.rank) for one in over]
+        sums = self._judge(piece, cover, spans)
         if order is not None and piece.stop > piece.start:
             self._crossing = self._compare(piece, known, order.part(piece.start, piece.stop))
         else:
             self._crossing = _going_on(piece, known, over)
-        return self._judge(piece, cover, known, reached)
+        self._reach = [one for one in self._reach if one[1] > piece.stop] + [
+            (int(spans.starts[place]), int(spans.stops[place]), int(spans.ranks[place]))
+            for place in np.flatnonzero(spans.stops > piece.stop).tolist()
+        ]
+        return sums
 
     def _spans(self, piece: _Piece) -> _Spans:
         """Read the batches that begin in a piece; the last one has those beyond the end as well."""
@@ -194,7 +201,7 @@ class EpochCheck:
         )
 
     def _compare(self, piece: _Piece, spans: _Spans, order: NDArray[np.int64]) -> list[_Crossing]:
-        """Hash what belongs in the place of each batch; return those that go on behind the piece."""
+        """Hash what belongs in the place of each batch; return those that are not complete."""
         rows = memoryview(np.ascontiguousarray(order, dtype="<i8")).cast("B")
         still = []
         for one in self._crossing:
@@ -220,11 +227,7 @@ class EpochCheck:
         return still
 
     def _judge(
-        self,
-        piece: _Piece,
-        cover: NDArray[np.int64],
-        spans: _Spans,
-        reached: list[tuple[int, int, int]],
+        self, piece: _Piece, cover: NDArray[np.int64], spans: _Spans
     ) -> tuple[int, int, int, int]:
         """Count, and note every batch of the piece that was not trained once."""
         size = self.facts.batch_size
@@ -234,7 +237,7 @@ class EpochCheck:
         most = np.maximum.reduceat(cover, edges) if batches else edges
         wrong = np.flatnonzero((most > 1) | (self.required & (least == 0)))
         if len(wrong):
-            who = _Ranks(spans, reached)
+            who = _Ranks(spans, self._reach)
             for batch in wrong.tolist():
                 what = "was trained more than once" if most[batch] > 1 else "was not trained"
                 start = piece.start + batch * size

@@ -8,6 +8,7 @@ from flodl.distributed.ghost.cluster import Cluster as Cluster
 from flodl.distributed.ghost.cluster import GhostWindow as GhostWindow
 from flodl.distributed.ghost.cluster import History as History
 from flodl.distributed.ghost.cluster import simulate as simulate
+from flodl.distributed.ghost.exchange import Exchange as Exchange
 from flodl.distributed.ghost.prediction import Prediction as Prediction
 from flodl.distributed.ghost.prediction import choose as choose
 from flodl.distributed.ghost.prediction import predict as predict

@@ -11,12 +11,20 @@ from dataclasses import asdict
 
 from flodl.distributed.config import Policy
 from flodl.distributed.ghost.cluster import Cluster
+from flodl.distributed.ghost.exchange import (
+    DEFAULT_BANDWIDTH,
+    DEFAULT_BYTES,
+    DEFAULT_LATENCY_MS,
+    Exchange,
+)
 from flodl.distributed.ghost.prediction import Prediction, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
 
 MOST_BATCHES = 10_000_000
 """More would take minutes to simulate and tell nothing new."""
+_SHOWN_RANKS = 8
+"""Ranks whose figures are printed one by one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.epochs * given.batches > MOST_BATCHES:
         parser.error(f"--epochs times --batches must not exceed {MOST_BATCHES:,}")
-    cluster = Cluster(ms=given.simulate, sync_ms=given.sync_ms)
+    exchange = Exchange(
+        bytes=given.bytes, bandwidth=given.bandwidth * 1e9 / 8, latency_ms=given.latency
+    )
+    cluster = Cluster(ms=given.simulate, exchange=exchange, sync_ms=given.sync_ms)
     config = ScheduleConfig(
         elche=ElCheConfig(world_size=len(cluster.ms)),
         policy=Policy.AUTO,
@@ -55,9 +66,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sync-ms",
         type=_duration,
-        default=15.0,
         metavar="MS",
-        help="milliseconds of one averaging (default 15)",
+        help="milliseconds of one average of these ranks, as measured; replaces the three below",
+    )
+    parser.add_argument(
+        "--bytes",
+        type=_positive,
+        default=DEFAULT_BYTES,
+        metavar="N",
+        help="bytes that are averaged, 4 per float32 parameter (default: a ResNet-18)",
+    )
+    parser.add_argument(
+        "--bandwidth",
+        type=_rate,
+        default=DEFAULT_BANDWIDTH * 8 / 1e9,
+        metavar="GBIT",
+        help="Gbit/s between two ranks (default 10)",
+    )
+    parser.add_argument(
+        "--latency",
+        type=_duration,
+        default=DEFAULT_LATENCY_MS,
+        metavar="MS",
+        help="milliseconds of one message (default 0.05)",
     )
     parser.add_argument(
         "--batches", type=_positive, default=350, metavar="N", help="per epoch (default 350)"
@@ -88,6 +119,16 @@ def _duration(text: str) -> float:
     return value
 
 
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of Gbit/s above 0, such as 10")
+    return value
+
+
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
@@ -98,7 +139,8 @@ def _json(cluster: Cluster, config: ScheduleConfig, predictions: Sequence[Predic
     policy, reason = choose(predictions)
     form = {
         "ms": cluster.ms,
-        "sync_ms": cluster.sync_ms,
+        "sync_ms": cluster.average_ms,
+        "exchange": asdict(cluster.exchange) if cluster.sync_ms is None else None,
         "epochs": config.epochs,
         "batches": config.batches_per_epoch,
         "predictions": [asdict(found) for found in predictions],
@@ -121,15 +163,32 @@ def _page(cluster: Cluster, config: ScheduleConfig, predictions: Sequence[Predic
         )
         for row in rows
     ]
-    paces = ", ".join(f"{pace:g}" for pace in cluster.ms)
+    paces = _paces_told(cluster.ms)
     ideal = sum(1000 / pace for pace in cluster.ms)
     _, reason = choose(predictions)
     head = (
-        f"{len(cluster.ms)} ranks with {paces} ms per batch, {cluster.sync_ms:g} ms per averaging; "
+        f"{len(cluster.ms)} ranks with {paces} ms per batch; "
         f"{config.epochs} × {config.batches_per_epoch} batches.\n"
+        f"{_average_told(cluster)}.\n"
         f"All ranks together could train {ideal:.1f} batches/s.\n"
     )
     return "\n".join([head, *lines, "", f"With mode auto: {reason}."])
+
+
+def _paces_told(paces: Sequence[float]) -> str:
+    shown = [f"{pace:g}" for pace in paces[:_SHOWN_RANKS]]
+    return ", ".join(shown if len(paces) <= _SHOWN_RANKS else [*shown, "…"])
+
+
+def _average_told(cluster: Cluster) -> str:
+    told = f"{cluster.average_ms:.4g} ms per averaging"
+    if cluster.sync_ms is not None:
+        return told
+    wire = cluster.exchange
+    return (
+        f"{told} ({wire.bytes / 1e6:.4g} MB at {wire.bandwidth * 8 / 1e9:g} Gbit/s and "
+        f"{wire.latency_ms:g} ms per message)"
+    )
 
 
 def _row(found: Prediction) -> tuple[str, ...]:
@@ -138,10 +197,16 @@ def _row(found: Prediction) -> tuple[str, ...]:
         f"{found.batches_per_s:.1f}",
         f"{found.efficiency:.0%}",
         f"{found.ms / 1000:.1f} s",
-        " ".join(f"{share:.0%}" for share in found.idle),
+        _idle_told(found.idle),
         f"{found.communication:.1%}",
         str(found.exchanges),
     )
+
+
+def _idle_told(idle: Sequence[float]) -> str:
+    if len(idle) <= _SHOWN_RANKS:
+        return " ".join(f"{share:.0%}" for share in idle)
+    return f"{min(idle):.0%} to {max(idle):.0%}"
 
 
 if __name__ == "__main__":

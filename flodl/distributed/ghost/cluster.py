@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from flodl.distributed.config import Policy
+from flodl.distributed.ghost.exchange import Exchange
 from flodl.distributed.planning.elche import RankReport, communication
 from flodl.distributed.planning.scheduler import (
     ScheduleConfig,
@@ -47,8 +48,11 @@ class Cluster:
 
     ms: tuple[float, ...]
     """Milliseconds per batch of each rank."""
-    sync_ms: float = 0.0
-    """Milliseconds of one average, of parameters or of gradients, once all ranks have arrived."""
+    exchange: Exchange = field(default_factory=Exchange)
+    """What decides how long an average takes, by the number of ranks."""
+    sync_ms: float | None = None
+    """Milliseconds of one average of exactly these ranks, as measured or declared, once all have
+    arrived; replaces what follows from ``exchange``."""
     changes: tuple[Change, ...] = ()
     """In the order of time."""
 
@@ -59,7 +63,7 @@ class Cluster:
                 f"ms={self.ms!r}: give each rank its milliseconds per batch, above 0 "
                 "(those of changes as well)"
             )
-        if not (math.isfinite(self.sync_ms) and self.sync_ms >= 0):
+        if self.sync_ms is not None and not (math.isfinite(self.sync_ms) and self.sync_ms >= 0):
             raise ValueError(f"sync_ms={self.sync_ms!r}: it must be a number of at least 0")
         if wrong := [change.rank for change in self.changes if change.rank not in self.ranks]:
             raise ValueError(
@@ -72,6 +76,11 @@ class Cluster:
     def ranks(self) -> range:
         """Their numbers."""
         return range(len(self.ms))
+
+    @property
+    def average_ms(self) -> float:
+        """Milliseconds of one average, of parameters or of gradients."""
+        return self.exchange.ms(len(self.ms)) if self.sync_ms is None else self.sync_ms
 
     def pace(self, rank: int, at: float) -> float:
         """Return how many milliseconds a batch takes that a rank begins at this moment."""
@@ -282,7 +291,7 @@ class _Run:
                 self._block([stint.blocked_ms for stint in stints])
                 if under_way is not None:
                     self._close(under_way, [stint.blocked_ms for stint in under_way.stints])
-                lands = max(self._clocks) + self._cluster.sync_ms
+                lands = max(self._clocks) + self._cluster.average_ms
                 under_way = _Round(plan, stints, lands)
                 self._record(under_way, starts)
             elif under_way is not None:
@@ -324,7 +333,7 @@ class _Run:
 
     def _meet(self, ends: Sequence[float]) -> list[float]:
         """Let the ranks wait for the last one and average; return how long each was halted."""
-        lands = max(ends) + self._cluster.sync_ms
+        lands = max(ends) + self._cluster.average_ms
         halted = [lands - end for end in ends]
         self._block(halted)
         self._clocks = [lands] * len(ends)

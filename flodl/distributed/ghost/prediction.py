@@ -161,7 +161,7 @@ def _lockstep(cluster: Cluster, config: ScheduleConfig, mode: str, *, period: in
         waits = [wait + max(ends) - end for wait, end in zip(waits, ends, strict=True)]
         at = max(ends)
         if part == period:
-            at, exchanges = at + cluster.sync_ms, exchanges + 1
+            at, exchanges = at + cluster.average_ms, exchanges + 1
     batches = config.epochs * config.batches_per_epoch
     return Prediction(
         mode=mode,
@@ -170,7 +170,7 @@ def _lockstep(cluster: Cluster, config: ScheduleConfig, mode: str, *, period: in
         batches_per_s=1000 * batches / at,
         efficiency=batches / cluster.capacity(at),
         idle=tuple(wait / at for wait in waits),
-        communication=exchanges * cluster.sync_ms / at,
+        communication=exchanges * cluster.average_ms / at,
         exchanges=exchanges,
         anchor=None,
     )

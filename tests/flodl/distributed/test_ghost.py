@@ -11,14 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl.distributed.config import Policy
-from flodl.distributed.ghost import Change, Cluster, Prediction, choose, predict, simulate
+from flodl.distributed.ghost import (
+    Change,
+    Cluster,
+    Exchange,
+    Prediction,
+    choose,
+    predict,
+    simulate,
+)
 from flodl.distributed.ghost.__main__ import main
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
 from flodl.distributed.planning.spans import insert
 
 ROOT = Path(__file__).parents[3]
-TWO = Cluster(ms=(40, 100))
+TWO = Cluster(ms=(40, 100), sync_ms=0)
 OURS = (Policy.SYNC, Policy.CADENCE, Policy.ASYNC)
 
 
@@ -58,7 +66,7 @@ def test_sync_pays_for_every_step():
 
 
 def test_the_last_step_of_an_epoch_may_be_for_some_ranks_only():
-    cluster = Cluster(ms=(10, 10, 50))
+    cluster = Cluster(ms=(10, 10, 50), sync_ms=0)
     history = simulate(cluster, work(Policy.SYNC, ranks=3, epochs=2, batches=5))
     assert [window.counts for window in history.windows] == [(1, 1, 1), (1, 1, 0)] * 2
     assert history.ms == pytest.approx(2 * (50 + 10))
@@ -112,7 +120,7 @@ def test_torch_gives_every_rank_the_same_work():
 
 
 def test_torch_repeats_batches_to_share_an_epoch_equally():
-    found = by_mode(Cluster(ms=(50, 50, 50)), work(ranks=3, epochs=2, batches=4))
+    found = by_mode(Cluster(ms=(50, 50, 50), sync_ms=0), work(ranks=3, epochs=2, batches=4))
     assert found["torch-ddp"].ms == pytest.approx(2 * 2 * 50)
     assert found["torch-ddp"].batches_per_s == pytest.approx(8 / 0.2)
 
@@ -330,6 +338,92 @@ def test_a_change_holds_from_its_moment_on():
     assert cluster.finished(0, 0, 4) == 40 * 3 + 20
 
 
+# --- What an average costs ----------------------------------------------------------------------
+
+
+def test_an_average_is_a_ring_all_reduce():
+    wire = Exchange(bytes=100_000_000, bandwidth=1e9, latency_ms=0.5)
+    # 2 (W-1)/W of 100 ms, and 2 (W-1) messages of half a millisecond.
+    assert wire.ms(2) == pytest.approx(100 + 1)
+    assert wire.ms(8) == pytest.approx(175 + 7)
+    assert wire.ms(64) == pytest.approx(196.875 + 63)
+    assert wire.ms(256) == pytest.approx(199.21875 + 255)
+    assert wire.ms(1) == 0
+
+
+def test_an_average_costs_what_bytes_bandwidth_and_latency_say():
+    wire = Exchange(bytes=8_000_000, bandwidth=2e9, latency_ms=0)
+    assert replace(wire, bytes=32_000_000).ms(5) == pytest.approx(4 * wire.ms(5))
+    assert replace(wire, bandwidth=1e9).ms(5) == pytest.approx(2 * wire.ms(5))
+    assert replace(wire, latency_ms=3).ms(5) == pytest.approx(wire.ms(5) + 24)
+
+
+def of_the_sum(mode, ranks, **wire):
+    """Part of the sum of speeds that as many ranks reach, half of them 2.5 times as slow."""
+    cluster = Cluster(ms=(40, 100) * (ranks // 2), exchange=Exchange(**wire))
+    config = work(ranks=ranks, batches=70 * ranks)
+    return by_mode(cluster, config)[mode].efficiency
+
+
+@pytest.mark.parametrize("mode", ["sync", "cadence", "torch-ddp"])
+def test_more_ranks_and_more_bytes_cost_speed(mode):
+    by_ranks = [of_the_sum(mode, ranks) for ranks in (2, 8, 64)]
+    assert by_ranks == sorted(by_ranks, reverse=True)
+    assert by_ranks[0] > by_ranks[1] + 0.005 > by_ranks[2] + 0.01
+    by_bytes = [of_the_sum(mode, 8, bytes=size) for size in (10**6, 10**8, 10**9)]
+    assert by_bytes == sorted(by_bytes, reverse=True)
+    assert by_bytes[0] > by_bytes[2] + 0.05
+
+
+@pytest.mark.parametrize("ranks", [8, 64, 256])
+def test_a_step_of_many_ranks_takes_a_batch_and_what_the_formula_says(ranks):
+    wire = Exchange(bytes=50_000_000, bandwidth=1.25e9, latency_ms=0.05)
+    config = work(Policy.SYNC, ranks=ranks, batches=3 * ranks)
+    history = simulate(Cluster(ms=(40,) * ranks, exchange=wire), config)
+    average = 2 * (ranks - 1) * (40 / ranks + 0.05)
+    assert history.ms == pytest.approx(3 * (40 + average))
+    assert history.comm_ms == pytest.approx(3 * average)
+
+
+def test_a_measured_average_replaces_the_formula():
+    cluster = Cluster(ms=(40, 40), sync_ms=7, exchange=Exchange(bytes=10**12))
+    assert cluster.average_ms == 7
+    assert Cluster(ms=(40, 40)).average_ms == Exchange().ms(2)
+
+
+@pytest.mark.parametrize(
+    ("figures", "told"),
+    [
+        ({"bytes": -1}, "bytes=-1"),
+        ({"bandwidth": 0}, "1.25e9"),
+        ({"bandwidth": float("inf")}, "bandwidth=inf"),
+        ({"latency_ms": float("nan")}, "latency_ms=nan"),
+    ],
+)
+def test_an_impossible_exchange_is_refused(figures, told):
+    with pytest.raises(ValueError, match=told):
+        Exchange(**figures)
+
+
+def test_the_command_takes_bytes_bandwidth_and_latency(capsys):
+    asked = ["--simulate", "40,40,40,40", "--bytes", "8000000", "--bandwidth", "8"]
+    assert main([*asked, "--latency", "0.5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["exchange"] == {"bytes": 8_000_000, "bandwidth": 1e9, "latency_ms": 0.5}
+    assert told["sync_ms"] == pytest.approx(6 * (2 + 0.5))
+    assert main(asked) == 0
+    assert "12.3 ms per averaging (8 MB at 8 Gbit/s and 0.05 ms per message)" in (
+        capsys.readouterr().out
+    )
+
+
+def test_many_ranks_fit_into_the_table(capsys):
+    assert main(["--simulate", ",".join(["40", "100"] * 32), "--epochs", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines()[:-1])) < 100
+    assert shown.startswith("64 ranks with 40, 100, 40, 100, 40, 100, 40, 100, … ms per batch;")
+
+
 @pytest.mark.parametrize(
     ("figures", "told"),
     [
@@ -354,7 +448,7 @@ def test_a_schedule_for_other_ranks_is_refused():
 
 
 def test_the_table_shows_every_mode_and_the_choice(capsys):
-    assert main(["--simulate", "40,100", "--epochs", "1"]) == 0
+    assert main(["--simulate", "40,100", "--sync-ms", "15", "--epochs", "1"]) == 0
     shown = capsys.readouterr().out
     for mode in ("solo", "sync", "cadence", "async", "torch-ddp", "torch-postlocalsgd"):
         assert f"\n{mode} " in shown
@@ -380,6 +474,8 @@ def test_the_json_holds_the_question_and_the_answer(capsys):
         (["--simulate", "40,0"], "no batch takes 0 ms"),
         (["--simulate", "40,inf"], "'inf' is no number"),
         (["--simulate", "40,100", "--sync-ms", "-3"], "'-3' is no number"),
+        (["--simulate", "40,100", "--bandwidth", "0"], "'0' is no number of Gbit/s"),
+        (["--simulate", "40,100", "--bytes", "-1"], "'-1' is no whole number"),
         (["--simulate", "40,100", "--batches", "0"], "'0' is no whole number"),
         (["--simulate", "40,100", "--epochs", "1.5"], "'1.5' is no whole number"),
         (["--simulate", "40,100", "--epochs", "99999999"], "must not exceed"),
