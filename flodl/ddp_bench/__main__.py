@@ -13,12 +13,14 @@ from fdl import DdpArgs, option, output
 from flodl import log
 from flodl.ddp_bench.baselines import TOLERANCE, compare, failures, read_baselines, save_baselines
 from flodl.ddp_bench.cell import MODES
+from flodl.ddp_bench.comparison import control_failures, table_of
+from flodl.ddp_bench.controls import CONTROLS
 from flodl.ddp_bench.data import NOTES, Source
 from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.records import RunRecord
 from flodl.ddp_bench.report import report
 from flodl.ddp_bench.request import ALL, Request, cells_of, chosen, ensure_data
-from flodl.ddp_bench.summary import read_folder
+from flodl.ddp_bench.summary import FiledRun, read_folder, summarise
 from flodl.ddp_bench.sweep import Outcome, sweep
 from flodl.distributed.config import DdpRunConfig, settings_of
 from flodl.distributed.launching.launched import detect
@@ -150,7 +152,7 @@ def main(args: Args) -> int:
     launched = detect(os.environ)
     if launched is not None and launched.rank > 0:
         return _SUCCESS
-    return max(_told(args, outcomes), _followed_up(args, outcomes))
+    return max(_told(args, outcomes), _compared(outcomes), _followed_up(args, outcomes))
 
 
 def _told(args: Args, outcomes: list[Outcome]) -> int:
@@ -164,6 +166,20 @@ def _told(args: Args, outcomes: list[Outcome]) -> int:
                 f"{run.seconds:.2f} s{flag}"
             )
     return _FAILED if any(outcome.record is None for outcome in outcomes) else _SUCCESS
+
+
+def _compared(outcomes: list[Outcome]) -> int:
+    """Put the modes side by side; fail where broken averaging cannot be told from healthy."""
+    models = summarise(
+        [FiledRun(one.cell.path, one.record, None) for one in outcomes if one.record is not None]
+    )
+    for model in models:
+        for line in table_of(model):
+            log.msg(line)
+    wrong = list(control_failures(models))
+    for line in wrong:
+        output.error(line)
+    return _FAILED if wrong else _SUCCESS
 
 
 def _followed_up(args: Args, outcomes: list[Outcome]) -> int:
@@ -215,6 +231,7 @@ def _listing() -> str:
             f"{task.judgement.name}, {aim}"
         )
     lines += ["modes:", *(f"  {mode}" for mode in MODES)]
+    lines += ["controls, whose averaging is broken:", *(f"  {mode}" for mode in CONTROLS)]
     return "\n".join(lines) + "\n"
 
 

@@ -17,6 +17,12 @@ CAUSE_WITHIN_MS = 500.0
 EVAL_WITHIN = 0.02
 """Relative distance from the result of one device alone that still counts as the same."""
 GOOD_EFFICIENCY, FAIR_EFFICIENCY = 0.90, 0.75
+ENOUGH_SEEDS, ENOUGH_SECONDS = 3, 10.0
+"""Seeds, and seconds of measured training in all of them, that a verdict needs."""
+RANKS_AGREE = 1e-4
+"""Distance of the ranks' models, as a part of their norm, that is still rounding."""
+COLLAPSED = 0.25
+"""Part by which a result is worse than alone that no small training comes to by chance."""
 
 
 class Verdict(StrEnum):
@@ -32,6 +38,10 @@ class Verdict(StrEnum):
     """As good, and slower than one device."""
     NO_CONVERGENCE = "NO-CONVERGENCE"
     """More than 2 % worse."""
+    BROKEN = "BROKEN"
+    """The ranks do not train one model, or it learns nothing; see :func:`averaging_fault`."""
+    NOT_ENOUGH = "not enough data"
+    """Too few seeds, or too little training; see :func:`shortage`."""
 
 
 def ideal_time(seconds: Sequence[float]) -> float:
@@ -89,6 +99,39 @@ def verdict(
     if used >= GOOD_EFFICIENCY:
         return Verdict.PASS
     return Verdict.FAIR if used >= FAIR_EFFICIENCY else Verdict.SLOW
+
+
+def shortage(seeds: int, seconds: float) -> str:
+    """Say what a verdict lacks; empty where there is enough.
+
+    Args:
+        seeds: Trainings with different seeds.
+        seconds: Measured training of all of them.
+    """
+    lacks = []
+    if seeds < ENOUGH_SEEDS:
+        lacks.append(f"{seeds} of {ENOUGH_SEEDS} seeds")
+    if seconds < ENOUGH_SECONDS:
+        lacks.append(f"{seconds:.1f} of {ENOUGH_SECONDS:g} s of training")
+    return ", ".join(lacks)
+
+
+def averaging_fault(
+    apart: float | None, figure: float, alone: float, *, higher_is_better: bool
+) -> str:
+    """Say by what an averaging shows that it is broken; empty where it is not.
+
+    Args:
+        apart: Largest distance of the ranks' models where they were judged; None if unknown.
+        figure: Evaluation.
+        alone: That of the first device alone.
+        higher_is_better: Which way the evaluation improves.
+    """
+    if apart is not None and apart > RANKS_AGREE:
+        return f"the ranks hold different models: {apart:.2g} of their norm apart"
+    if not worse_by(figure, alone, higher_is_better=higher_is_better) <= COLLAPSED:
+        return f"it has not learned: {figure:.4g} where one device alone has {alone:.4g}"
+    return ""
 
 
 class Cause(StrEnum):

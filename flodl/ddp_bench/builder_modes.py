@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, final
 
+from flodl.ddp_bench.controls import broken_averaging
 from flodl.ddp_bench.records import EpochRow
 from flodl.ddp_bench.stage import (
     ModelFactory,
@@ -35,7 +36,8 @@ def train_solo(stage: Stage) -> None:
 
 def train_ranks(stage: Stage) -> None:
     """Train on the ranks that were launched, as policy and backend say."""
-    _described(stage).ddp(stage.cell.rank_settings()).run()
+    with broken_averaging(stage.cell.mode):
+        _described(stage).ddp(stage.cell.rank_settings()).run()
 
 
 def _described(stage: Stage) -> TrainerBuilder:
@@ -106,6 +108,7 @@ def _row(metrics: EpochMetrics, train_ms: float, figure: float, stage: Stage) ->
         busy_ms=busy or None,
         comm_ms=metrics.comm_ms if several else None,
         wait_ms=metrics.wait_ms if several else None,
+        ranks_apart=stage.evaluate.ranks_apart,
         scalars=dict(metrics.scalars),
     )
 

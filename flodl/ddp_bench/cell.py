@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from flodl.ddp_bench.controls import CONTROLS, STANDS_FOR
 from flodl.ddp_bench.data import Source
 from flodl.ddp_bench.models import TASKS, Task
 from flodl.distributed.config import MODES as BUILDER_MODES
@@ -28,7 +29,7 @@ class Cell:
 
     Attributes:
         model: Name of one of :data:`~flodl.ddp_bench.models.TASKS`.
-        mode: One of :data:`MODES`, or ``solo-N``.
+        mode: One of :data:`MODES` or of :data:`CONTROLS`, or ``solo-N``.
         folder: Where its files go.
         epochs: Passes over the data.
         batches: Only so many batches per epoch; None: all.
@@ -105,9 +106,10 @@ class Cell:
 
     def rank_settings(self) -> DdpRunConfig:
         """Return the settings of the ranks with policy and backend of the mode."""
-        if self.mode not in BUILDER_MODES:
+        mode = STANDS_FOR if self.mode in CONTROLS else self.mode
+        if mode not in BUILDER_MODES:
             return self.ddp.having(ranks=self.world_size)
-        policy, backend = mode_of(self.mode)
+        policy, backend = mode_of(mode)
         return self.ddp.having(policy=policy, backend=backend, ranks=self.ranks)
 
     def simulated(self, rank: int) -> tuple[float | None, float | None]:
@@ -149,7 +151,7 @@ class Cell:
 
 def is_mode(word: str) -> bool:
     """Whether a word names a mode; there is a solo mode for every device."""
-    return word in MODES or _SOLO.fullmatch(word) is not None
+    return word in (*MODES, *CONTROLS) or _SOLO.fullmatch(word) is not None
 
 
 def starting_rate(task: Task, epochs: int, lr: float | None, lr_scale: float | None) -> float:

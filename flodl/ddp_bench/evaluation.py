@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from typing import TYPE_CHECKING, final
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from flodl.distributed.group import Group
 
 _BATCH = 256
+_PROJECTIONS = 8
 
 
 @final
@@ -29,6 +32,8 @@ class Evaluation:
         samples: Samples of all ranks in the latest evaluation.
         ms: Duration of the latest.
         total_ms: Duration of all so far.
+        ranks_apart: How far the model of any rank was from that of rank 0 in the latest, as a part
+            of its norm; None for one rank alone.
     """
 
     def __init__(self, task: Task, data: BenchData, group: Group, device: torch.device) -> None:
@@ -38,6 +43,7 @@ class Evaluation:
         self._inputs, self._targets = inputs[mine].to(device), targets[mine].to(device)
         self.samples = 0
         self.ms = self.total_ms = 0.0
+        self.ranks_apart: float | None = None
 
     def __call__(self, model: nn.Module) -> float:
         """Return the figure; the model keeps its modes and gets no gradients."""
@@ -50,7 +56,9 @@ class Evaluation:
         finally:
             for module, training in modes:
                 module.training = training
-        rows = self._group.gather([total, count, len(self._inputs)])
+        rows = self._group.gather([total, count, len(self._inputs), *_fingerprint(model)])
+        if len(rows) > 1:
+            self.ranks_apart = _distance([row[3:] for row in rows])
         self.samples = int(sum(row[2] for row in rows))
         self.ms = (time.perf_counter() - began) * 1000
         self.total_ms += self.ms
@@ -67,3 +75,36 @@ class Evaluation:
             total += part
             count += size
         return float(total), float(count)
+
+
+@torch.no_grad()
+def _fingerprint(model: nn.Module) -> list[float]:
+    """Return the norm of all floating values, and their sums under a few random signs.
+
+    The difference of two such sums is on average, in squares, the distance of the models: so a
+    few numbers tell how far apart ranks are.
+    """
+    generator = torch.Generator().manual_seed(0)
+    sums, square = [0.0] * _PROJECTIONS, 0.0
+    for tensor in (*model.parameters(), *model.buffers()):
+        if not tensor.is_floating_point():
+            continue
+        values = tensor.detach().to("cpu", torch.float64).flatten()
+        square += float(values @ values)
+        for index in range(_PROJECTIONS):
+            drawn = torch.randint(0, 2, values.shape, generator=generator, device="cpu")
+            sums[index] += float(values @ drawn.mul_(2).sub_(1).double())
+    return [math.sqrt(square), *sums]
+
+
+def _distance(rows: list[list[float]]) -> float:
+    """Return the largest distance from the first, as a part of the first's norm.
+
+    Where a value is not a number, that is the largest one there is: JSON has no infinity.
+    """
+    norm, *first = rows[0]
+    distances = [math.dist(first, row[1:]) for row in rows]
+    if not all(map(math.isfinite, distances)):
+        return sys.float_info.max
+    far = max(distances) / math.sqrt(_PROJECTIONS)
+    return far / norm if norm else far

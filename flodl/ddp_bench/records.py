@@ -48,6 +48,9 @@ class EpochRow:
     comm_ms: float | None = None
     wait_ms: float | None = None
     scalars: Mapping[str, float] = field(default_factory=dict)
+    ranks_apart: float | None = None
+    """How far the ranks' parameters and floating buffers are from those of rank 0 when they are
+    judged, as a part of their norm; None for one rank alone."""
 
     def line(self) -> str:
         """Return the line of the log."""
@@ -116,6 +119,11 @@ class RunRecord:
         return int(self.config["seed"])
 
     @property
+    def declared_ms(self) -> tuple[float, ...]:
+        """Declared milliseconds per batch of each rank; empty where they are not."""
+        return tuple(self.config["ddp"].get("simulate_ms") or ())
+
+    @property
     def simulated(self) -> str:
         """How the pace of the ranks was declared; empty where it was not."""
         ddp = self.config["ddp"]
@@ -124,6 +132,12 @@ class RunRecord:
         if ddp.get("simulate_speed"):
             return "/".join(f"{speed:g}" for speed in ddp["simulate_speed"]) + " of real speed"
         return ""
+
+    @property
+    def ranks_apart(self) -> float | None:
+        """The largest distance between ranks of all epochs; None where it was not measured."""
+        known = [row.ranks_apart for row in self.rows if row.ranks_apart is not None]
+        return max(known, default=None)
 
     def total(self, name: str) -> float | None:
         """Return the sum of ``comm_ms`` or ``wait_ms`` over the epochs, None if not measured."""

@@ -16,6 +16,7 @@ from flodl.ddp_bench.analyze import (
     idle_times,
     sampled,
 )
+from flodl.ddp_bench.comparison import what_is_missing
 from flodl.ddp_bench.data import NOTES
 from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.summary import ALONE, FiledRun, ModelSummary, ModeSummary, Unread, summarise
@@ -106,8 +107,14 @@ def _model(model: ModelSummary) -> list[str]:
     metric = model.modes[0].first.metric
     parts = [f"## {model.model}{flag}", _results(model, metric)]
     if model.mode(ALONE) is not None and len(model.modes) > 1:
-        parts += [_best(model), _against_alone(model), _SPEED_GUIDE]
+        parts += [_best(model), _against_alone(model), *_faults(model)]
+        parts += [*what_is_missing(model), _SPEED_GUIDE]
     return [*parts, _trajectory(model)]
+
+
+def _faults(model: ModelSummary) -> list[str]:
+    found = [(one.mode, fault) for one in model.modes if (fault := model.fault(one))]
+    return ["\n".join(f"- {mode}: {fault}" for mode, fault in found)] if found else []
 
 
 def _results(model: ModelSummary, metric: str) -> str:

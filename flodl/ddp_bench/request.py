@@ -126,8 +126,13 @@ def ensure_data(request: Request) -> None:
     absent = missing_files(names, request.data_dir)
     if absent and request.offline:
         raise DataError(offline_message(absent))
-    for file, path in absent:
-        fetch(file, path.parent)
+    try:
+        for file, path in absent:
+            fetch(file, path.parent)
+    except DataError as error:
+        raise DataError(
+            f"{error}\nWithout network: --data packaged trains on small data that flodl ships"
+        ) from error
 
 
 def _cell(request: Request, model: str, mode: str, seed: int, ranks: int) -> Cell:

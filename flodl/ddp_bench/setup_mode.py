@@ -69,6 +69,7 @@ def _epoch(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -
             eval=figure,
             train_ms=train_ms,
             eval_ms=stage.evaluate.ms,
+            ranks_apart=stage.evaluate.ranks_apart,
             k=1,
             counts=(1,) * stage.group.world_size,
             batches=(stage.batches,) * stage.group.world_size,

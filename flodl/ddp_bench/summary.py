@@ -8,7 +8,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import final
 
-from flodl.ddp_bench.analyze import Verdict, efficiency, ideal_time, verdict
+from flodl.ddp_bench.analyze import (
+    Verdict,
+    averaging_fault,
+    efficiency,
+    ideal_time,
+    shortage,
+    verdict,
+)
 from flodl.ddp_bench.cell import MODES
 from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.records import LOG, TIMELINE, RunRecord, is_complete, read_run, run_folders
@@ -123,6 +130,18 @@ class ModeSummary:
         """Mean training time."""
         return fmean(run.record.seconds for run in self.runs)
 
+    @property
+    def shortage(self) -> str:
+        """What a verdict about this mode lacks; empty where there is enough."""
+        seeds = {run.record.seed for run in self.runs}
+        return shortage(len(seeds), sum(run.record.seconds for run in self.runs))
+
+    @property
+    def ranks_apart(self) -> float | None:
+        """The largest distance between the models of the ranks; None where it is not known."""
+        found = [run.record.ranks_apart for run in self.runs]
+        return max((one for one in found if one is not None), default=None)
+
     def part(self, name: str) -> float | None:
         """Return ``comm_ms`` or ``wait_ms`` as a part of the training time; None if unknown."""
         total = self.first.total(name)
@@ -163,6 +182,10 @@ class ModelSummary:
         several = next((one for one in self.modes if one.first.world_size >= ranks), first)
         alike = len(set(several.first.devices)) == 1 and not several.first.simulated
         known = [one or (first if alike else None) for one in alone]
+        paces = several.first.declared_ms
+        if None in known and len(paces) == ranks:
+            # The pace of each is declared: what one takes tells what the others would.
+            return ideal_time([first.seconds * pace / paces[0] for pace in paces])
         if None in known:
             return None
         return ideal_time([one.seconds for one in known if one is not None])
@@ -172,11 +195,29 @@ class ModelSummary:
         ideal = self.ideal(one.first.world_size)
         return None if ideal is None else efficiency(ideal, one.seconds)
 
+    def fault(self, one: ModeSummary) -> str:
+        """Say by what the averaging of a mode shows that it is broken; empty where it does not."""
+        alone = self.mode(ALONE)
+        if alone is None or one.first.world_size == 1 or self.data == "synthetic":
+            return ""
+        return averaging_fault(
+            one.ranks_apart,
+            one.eval,
+            alone.eval,
+            higher_is_better=one.first.higher_is_better,
+        )
+
     def verdict(self, one: ModeSummary) -> Verdict | None:
         """Judge a mode of several ranks; None where there is nothing to hold it against."""
         alone, used = self.mode(ALONE), self.efficiency(one)
-        if alone is None or used is None or one.first.world_size == 1 or self.data == "synthetic":
+        if alone is None or one.first.world_size == 1 or self.data == "synthetic":
             return None
+        if self.fault(one):
+            return Verdict.BROKEN
+        if used is None:
+            return None
+        if one.shortage or alone.shortage:
+            return Verdict.NOT_ENOUGH
         return verdict(
             one.eval,
             alone.eval,

@@ -180,6 +180,7 @@ def _train(stage: Stage, recipe: Recipe) -> None:
                 eval=figure,
                 train_ms=train_ms,
                 eval_ms=stage.evaluate.ms,
+                ranks_apart=stage.evaluate.ranks_apart,
                 k=recipe.interval,
                 counts=(recipe.interval,) * group.world_size,
                 batches=(steps,) * group.world_size,

@@ -45,17 +45,41 @@ def page_of(folder):
     return report(*read_folder(folder))
 
 
-@pytest.mark.case("distributed", 55)
-def test_ideal_time_efficiency_and_verdict_are_in_the_report(filed, tmp_path):
+def test_one_seed_is_not_enough_for_a_verdict(filed, tmp_path):
     filed(trained("solo-0", 3126.5, 0.9166))
     filed(trained("solo-1", 3701.6, 0.9169))
     filed(trained("nccl-cadence", 2649.7, 0.9242))
     page = page_of(tmp_path)
+    assert "| 64% | not enough data |" in page
+    assert "(1 of 3 seeds of nccl-cadence)" in page
+    assert "--seeds 3" in page
+
+
+def test_ranks_with_different_models_are_broken_whatever_they_reach(filed, tmp_path):
+    filed(trained("solo-0", 30, 0.95))
+    rows = (row(eval=0.96, ranks_apart=1e-7), row(eval=0.96, ranks_apart=0.02))
+    filed(record(model="resnet-graph", mode="nccl-cadence", devices=GPUS, rows=rows))
+    page = page_of(tmp_path)
+    assert "| BROKEN |" in page
+    assert "- nccl-cadence: the ranks hold different models: 0.02 of their norm apart" in page
+
+
+@pytest.mark.case("distributed", 55)
+def test_ideal_time_efficiency_and_verdict_are_in_the_report(filed, tmp_path):
+    for seed in (1, 2, 3):
+        for mode, seconds, figure in (
+            ("solo-0", 3126.5, 0.9166),
+            ("solo-1", 3701.6, 0.9169),
+            ("nccl-cadence", 2649.7, 0.9242),
+        ):
+            filed(trained(mode, seconds, figure, config={"seed": seed}), seed=f"seed-{seed}")
+    page = page_of(tmp_path)
+    assert "not enough data" not in page
     assert "| nccl-cadence | +0.0076 | 1.000 | 1.18× | 1694.92 s | 64% | SLOW |" in page
     assert "1.00 : 1.18" in page
     assert "Best accuracy: **nccl-cadence** (0.9242)." in page
     assert "Fastest within 2% of solo-0: **nccl-cadence**" in page
-    assert "| nccl-cadence | 0.5 | 0.9242 | +0.0117 (0.9125) | 2649.70 |" in page
+    assert "| nccl-cadence | 0.5 | 0.9242 ±0 (3 seeds) | +0.0117 (0.9125) | 2649.70 |" in page
     assert "| 50% / 90% | – | 2.0% | 8.0% |" in page
     assert "- gpu0: GPU A\n- gpu1: GPU B" in page
 

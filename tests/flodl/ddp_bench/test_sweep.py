@@ -95,7 +95,7 @@ def test_ranks_together_judge_as_one_alone(tmp_path):
 
         def gather(self, values):
             self.row = [float(value) for value in values]
-            return [self.row, self.other or [0.0, 0.0, 0.0]]
+            return [self.row, self.other or [0.0] * len(values)]
 
     data = load("mnist", "packaged", tmp_path)
     task, group = TASKS["mlp"], LocalGroup()

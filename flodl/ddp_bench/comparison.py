@@ -1,0 +1,92 @@
+"""What a call of the benchmark says on the terminal about the modes it has just trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flodl.ddp_bench.analyze import ENOUGH_SECONDS, ENOUGH_SEEDS, Verdict
+from flodl.ddp_bench.controls import CONTROLS, STANDS_FOR
+from flodl.ddp_bench.summary import ALONE, ModelSummary, ModeSummary
+
+_HEADER = ("mode", "result", "seconds", "speed-up", "efficiency", "verdict")
+
+
+def table_of(model: ModelSummary) -> list[str]:
+    """Return the modes of a model side by side, and what a verdict lacks.
+
+    Empty unless one device alone was trained beside other modes.
+    """
+    alone = model.mode(ALONE)
+    if alone is None or len(model.modes) < 2:
+        return []
+    rows = [_HEADER, *(_row(model, one, alone) for one in model.modes)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"{model.model}: {alone.first.metric}, by mode"]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
+        lines.append("  ".join(["", *cells, row[-1]]).rstrip())
+    return [*lines, *what_is_missing(model)]
+
+
+def control_failures(models: Sequence[ModelSummary]) -> Iterator[str]:
+    """Say where broken and healthy averaging cannot be told apart; nothing without controls.
+
+    A control must show a fault, and the other modes beside it must show none.
+    """
+    for model in models:
+        controls = [one for one in model.modes if one.mode in CONTROLS]
+        if not controls or model.data == "synthetic":
+            continue
+        if model.mode(ALONE) is None:
+            yield (
+                f"{model.model}: a control says something only beside {ALONE}: "
+                f"--mode {ALONE},{STANDS_FOR},{controls[0].mode}"
+            )
+            continue
+        for one in model.modes:
+            fault = model.fault(one)
+            if one.mode in CONTROLS and not fault:
+                yield (
+                    f"{model.model}/{one.mode}: its averaging is broken on purpose, and the "
+                    "analysis took it for a healthy one; the other results prove nothing. Train "
+                    "longer (--epochs) or report a defect"
+                )
+            elif one.mode not in CONTROLS and fault:
+                yield f"{model.model}/{one.mode}: averaging is broken: {fault}"
+
+
+def _row(model: ModelSummary, one: ModeSummary, alone: ModeSummary) -> tuple[str, ...]:
+    used = model.efficiency(one) if one.first.world_size > 1 else None
+    judged = model.verdict(one)
+    fault = model.fault(one)
+    told = "" if judged is None else f"{judged}: {fault}" if fault else str(judged)
+    return (
+        one.mode,
+        f"{one.eval:.4g}",
+        f"{one.seconds:.2f}",
+        f"{alone.seconds / one.seconds:.2f}×",
+        "–" if used is None else f"{used:.0%}",
+        told,
+    )
+
+
+def what_is_missing(model: ModelSummary) -> list[str]:
+    """Say what verdicts lack and how to get them; empty where nothing is missing."""
+    judged = [one for one in model.modes if model.verdict(one) is Verdict.NOT_ENOUGH]
+    if not judged:
+        return []
+    alone = model.mode(ALONE)
+    lacks = next((one.shortage for one in (*judged, alone) if one and one.shortage), "")
+    return [
+        f"not enough data for a verdict ({lacks} of {judged[0].mode}): it needs {ENOUGH_SEEDS} "
+        f"seeds and {ENOUGH_SECONDS:g} s of training per mode: --seeds {ENOUGH_SEEDS} "
+        f"--epochs {_epochs_for_a_verdict(model)}"
+    ]
+
+
+def _epochs_for_a_verdict(model: ModelSummary) -> int:
+    """Epochs with which every mode trains long enough in the seeds that are needed anyway."""
+    fastest = min(model.modes, key=lambda one: one.seconds)
+    per_epoch = fastest.seconds / len(fastest.first.rows)
+    return max(len(fastest.first.rows), int(1.2 * ENOUGH_SECONDS / ENOUGH_SEEDS / per_epoch) + 1)
