@@ -8,8 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from flodl.distributed.spilled_permutation import SpilledPermutation
+
 if TYPE_CHECKING:
     from flodl.distributed.sample_ledger import LedgerFacts
+
+
+IN_MEMORY = 1 << 27
+"""Samples up to which a permutation is drawn in memory, with four bytes for each."""
 
 
 class DrawnOrder(Protocol):
@@ -23,7 +29,10 @@ class DrawnOrder(Protocol):
 def drawn_order(facts: LedgerFacts, epoch: int) -> DrawnOrder | None:
     """Draw the order of an epoch as the samplers of flodl do; None where only the program can."""
     if facts.sampler == "random":
-        return _Permutation(facts.samples, facts.seed + epoch)
+        seed = facts.seed + epoch
+        if IN_MEMORY < facts.samples < 1 << 32:
+            return SpilledPermutation(facts.samples, seed)
+        return _Permutation(facts.samples, seed)
     return _AsStored() if facts.sampler == "sequential" else None
 
 

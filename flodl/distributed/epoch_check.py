@@ -1,6 +1,6 @@
 """Checking one epoch of a ledger: every sample once, every batch of the samples that belong there.
 
-The epoch is gone through in pieces of a few million samples. A piece needs the order of its samples
+The epoch is gone through in pieces of a million samples. A piece needs the order of its samples
 (:mod:`flodl.distributed.drawn_order`), one counter per sample, and the batches that begin in it.
 """
 
@@ -21,7 +21,7 @@ from flodl.distributed.ledger_format import HASH_BYTES
 if TYPE_CHECKING:
     from flodl.distributed.sample_ledger import LedgerContents, LedgerFacts
 
-PIECE = 1 << 22
+PIECE = 1 << 20
 """Samples that are checked at a time, to a whole number of batches; one batch at least."""
 
 
