@@ -186,6 +186,98 @@ def test_another_version_of_torch_is_named_where_the_order_differs(tmp_path: Pat
     assert any("0.0.1" in note and torch.__version__ in note for note in found.notes)
 
 
+# --- Memory ----------------------------------------------------------------------------------
+
+
+def in_another_process(*words: object) -> dict[str, Any]:
+    program = Path(__file__).parent / "programs" / "verify_large.py"
+    done = subprocess.run(
+        [sys.executable, str(program), *map(str, words)], capture_output=True, text=True, check=True
+    )
+    form: dict[str, Any] = json.loads(done.stdout or "{}")
+    return form
+
+
+on_linux = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="Linux tells the most memory of a process"
+)
+
+
+@on_linux
+def test_memory_does_not_grow_with_the_samples(tmp_path: Path) -> None:
+    used = []
+    for samples in (2_000_000, 8_000_000):
+        folder = tmp_path / str(samples)
+        folder.mkdir()
+        in_another_process("write", folder, samples)
+        found = in_another_process("verify", folder, 1 << 18)
+        assert (found["proven"], found["samples"]) == (True, samples)
+        assert found["vouchers"] == ["run.json"]
+        used.append(found["bytes"])
+    # Six million samples more: 72 MB for the order and the counters alone, if all were held.
+    assert used[1] - used[0] < 16 << 20, used
+
+
+@on_linux
+@pytest.mark.slow
+def test_a_billion_samples_take_about_a_gigabyte(tmp_path: Path) -> None:
+    in_another_process("write", tmp_path, 10**9)
+    found = in_another_process("verify", tmp_path)
+    assert (found["proven"], found["samples"]) == (True, 10**9)
+    assert found["bytes"] < 1.6e9, found
+
+
+@pytest.mark.parametrize("piece", [1, 40, 100])
+def test_the_size_of_the_pieces_changes_nothing(
+    tmp_path: Path, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(piece)
+    for turn in range(12):
+        facts = replace(
+            DEFAULT,
+            samples=chance.choice([1, 17, 100, 1003]),
+            batch_size=chance.choice([1, 7, 16]),
+            sampler=chance.choice(["random", "sequential", "custom"]),
+            join_remainder=chance.random() < 0.5,
+            since=chance.choice([0, 3]),
+            epochs=2,
+        )
+        folder = tmp_path / str(turn)
+        run = recorded_run(folder, facts, ranks=2, vouched=False)
+        ledger = SampleLedger(run.ledger, facts)
+        for epoch in range(3):
+            train_epoch(ledger, facts, epoch, 2, stop=chance.choice([None, 3]))
+            recorder = SampleRecorder(3, facts.batch_size)
+            for _ in range(chance.randrange(4)):
+                # Of any length, across pieces and the end, right ones and wrong ones.
+                start, size = chance.randrange(facts.samples + 3), chance.randrange(1, 300)
+                numbers = order_of(facts, epoch)[start : start + size]
+                wrong = chance.random() < 0.5 or not len(numbers)
+                recorder.trained_samples(epoch, start, 0, torch.arange(size) if wrong else numbers)
+            ledger.append(9, [recorder.take()])
+        whole = verify_run(folder)
+        monkeypatch.setattr("flodl.distributed.epoch_check.PIECE", piece)
+        in_pieces = verify_run(folder)
+        monkeypatch.undo()
+        assert sorted(in_pieces.exceptions, key=repr) == sorted(whole.exceptions, key=repr)
+        assert replace(in_pieces, exceptions=()) == replace(whole, exceptions=())
+
+
+def test_of_very_many_findings_the_first_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    run = recorded_run(tmp_path, vouched=False)
+    ledger = SampleLedger(run.ledger, DEFAULT)
+    for epoch in range(3):
+        train_epoch(ledger, replace(DEFAULT, seed=8), epoch, 3)
+    monkeypatch.setattr("flodl.distributed.verify.MOST_FINDINGS", 50)
+    found = verify_run(tmp_path)
+    assert len(found.exceptions) == 50
+    assert found.exceptions_left_out == 3 * DEFAULT.batches - 50
+    assert main([str(run.path)]) == 1
+    assert f"and {3 * DEFAULT.batches - 20} more" in capsys.readouterr().out
+
+
 # --- Forgeries -------------------------------------------------------------------------------
 
 

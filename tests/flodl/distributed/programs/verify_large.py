@@ -1,7 +1,7 @@
 """Write the ledger of one large epoch, or verify it; prints how much memory was used at most.
 
-    verify_large.py write FOLDER SAMPLES
-    verify_large.py verify FOLDER [SAMPLES_IN_MEMORY]
+verify_large.py write FOLDER SAMPLES
+verify_large.py verify FOLDER [SAMPLES_AT_A_TIME]
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from flodl.distributed import drawn_order, spilled_permutation
+from flodl.distributed import drawn_order, epoch_check, spilled_permutation
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.distributed.verify import verify_run
 
@@ -42,10 +42,10 @@ def most_memory():
     return int(text.split("VmHWM:")[1].split()[0]) * 1024
 
 
-def verify(folder, in_memory=None):
-    if in_memory is not None:
-        drawn_order.IN_MEMORY = in_memory
-        spilled_permutation.BLOCK = in_memory
+def verify(folder, at_a_time=None):
+    if at_a_time is not None:
+        drawn_order.IN_MEMORY = spilled_permutation.BLOCK = at_a_time
+        epoch_check.PIECE = spilled_permutation._CHUNK = at_a_time
     before, began = most_memory(), time.perf_counter()
     found = verify_run(folder)
     form = {
