@@ -38,7 +38,7 @@ SAMPLES = {
     "progressive": ["--progressive", "false"],
     "speed_hint": ["--speed-hint", "1:2.5"],
     "partition_ratios": ["--partition-ratios", "0.7,0.3"],
-    "lr_scale_ratio": ["--lr-scale-ratio", "0"],
+    "lr_scale_ratio": ["--lr-scale-ratio", "0.5"],
     "timeline": ["--timeline"],
     "ranks": ["--ranks", "3"],
     "nodes": ["--nodes", "1"],
@@ -218,9 +218,10 @@ def test_ranks_that_would_share_a_gpu_are_refused(monkeypatch):
 
 
 def test_two_factors_of_the_rate_are_pointed_out(capsys):
-    cells("--model", "mlp", "--mode", "cpu-async", "--lr-scale", "2", "--ranks", "2")
+    both = ["--lr-scale", "2", "--lr-scale-ratio", "1"]
+    cells("--model", "mlp", "--mode", "cpu-async", *both, "--ranks", "2")
     assert "lr_scale_ratio" in capsys.readouterr().err
-    cells("--model", "mlp", "--mode", "solo-0,sync", "--lr-scale", "2", "--ranks", "2")
+    cells("--model", "mlp", "--mode", "solo-0,sync", *both, "--ranks", "2")
     cells("--model", "mlp", "--mode", "cpu-async", "--lr-scale", "2", "--lr-scale-ratio", "0")
     assert capsys.readouterr().err == ""
 
