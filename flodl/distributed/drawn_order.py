@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flodl.distributed.spilled_permutation import SpilledPermutation
+from flodl.distributed.spilled_permutation import BELOW, SpilledPermutation
 
 if TYPE_CHECKING:
     from flodl.distributed.sample_ledger import LedgerFacts
 
 
 IN_MEMORY = 1 << 27
-"""Samples up to which a permutation is drawn in memory, with four bytes for each."""
+"""Samples up to which a permutation is drawn in memory, with four bytes for each; so it is again
+from ``BELOW`` samples on, where torch's shuffle cannot be carried out in parts from the front."""
 
 
 class DrawnOrder(Protocol):
@@ -30,7 +31,7 @@ def drawn_order(facts: LedgerFacts, epoch: int) -> DrawnOrder | None:
     """Draw the order of an epoch as the samplers of flodl do; None where only the program can."""
     if facts.sampler == "random":
         seed = facts.seed + epoch
-        if IN_MEMORY < facts.samples < 1 << 32:
+        if IN_MEMORY < facts.samples < BELOW:
             return SpilledPermutation(facts.samples, seed)
         return _Permutation(facts.samples, seed)
     return _AsStored() if facts.sampler == "sequential" else None

@@ -25,8 +25,9 @@ BLOCK = 1 << 25
 """Steps of a block; it takes about 32 bytes for each."""
 _CHUNK = 1 << 22
 """Numbers that are drawn, read or written at a time."""
-WIDE_FROM = (2**32 - 1) // 20
-"""Numbers from which on torch draws 64 bits per step instead of 32."""
+BELOW = (2**32 - 1) // 20
+"""Numbers from which on torch shuffles otherwise: it grows the permutation from its front and draws
+64 bits per step, and only its last step tells the first number."""
 
 
 @final
@@ -34,7 +35,7 @@ class SpilledPermutation:
     """The numbers ``0 … count-1`` in the order of ``torch.randperm``, given out from the front.
 
     Args:
-        count: How many numbers; below 2**32.
+        count: How many numbers; below :data:`BELOW`.
         seed: Of torch's generator.
         block: Steps that are carried out at once; None: :data:`BLOCK`.
 
@@ -112,11 +113,7 @@ class SpilledPermutation:
         """Draw the place that each step exchanges its own with; the last step draws nothing."""
         drawing = len(step) - int(step[-1] == self._count - 1)
         left = (self._count - step[:drawing]).astype(np.uint64)
-        if self._count < WIDE_FROM:
-            drawn = self._draws.random_raw(drawing)
-        else:
-            halves = self._draws.random_raw(2 * drawing)
-            drawn = (halves[0::2] << np.uint64(32)) | halves[1::2]
+        drawn = self._draws.random_raw(drawing)
         place = step.copy()
         place[:drawing] += (drawn % left).astype(np.int64)
         return place

@@ -3,9 +3,10 @@
 ``python -m flodl.distributed.verify RUN`` does so from the command line.
 
 The order of every epoch is drawn again from the seed, and each batch that a rank has recorded must
-be the one that belongs in its place. This goes through the order piece by piece, so memory does not
-grow with the number of samples. The checkpoint and ``run.json`` keep the length and the hash
-of the record, so that one that was written anew as a whole does not fit them.
+be the one that belongs in its place. This goes through the record and the order piece by piece; see
+:mod:`flodl.distributed.drawn_order` for what an order takes. The checkpoint and ``run.json`` keep
+the length and the hash of the record, so that one that was written anew as a whole does not fit
+them.
 """
 
 from __future__ import annotations

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from flodl.distributed import spilled_permutation
+from flodl.distributed import drawn_order, spilled_permutation
 from flodl.distributed.drawn_order import _Permutation
-from flodl.distributed.spilled_permutation import WIDE_FROM, SpilledPermutation
+from flodl.distributed.spilled_permutation import BELOW, SpilledPermutation
 from flodl.errors import RunDirectoryError
+
+from .recorded_runs import DEFAULT
 
 
 def drawn_by_torch(count: int, seed: int) -> list[int]:
@@ -36,19 +40,6 @@ def test_numbers_of_32_bits_come_in_the_same_order() -> None:
     assert _Permutation(5000, 3).part(0, 5000).tolist() == drawn_by_torch(5000, 3)
 
 
-def test_draws_of_64_bits_take_the_first_half_as_the_upper_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(spilled_permutation, "WIDE_FROM", 10)
-    order = SpilledPermutation(11, 7, block=4).part(0, 11).tolist()
-    raw = np.random.RandomState(7).randint(0, 2**32, size=20, dtype=np.uint64).tolist()
-    wanted = list(range(11))
-    for step in range(10):
-        drawn = (raw[2 * step] << 32 | raw[2 * step + 1]) % (11 - step)
-        wanted[step], wanted[step + drawn] = wanted[step + drawn], wanted[step]
-    assert order == wanted
-
-
 def test_a_full_disk_names_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -58,12 +49,28 @@ def test_a_full_disk_names_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> No
         SpilledPermutation(1000, 1)
 
 
+@pytest.mark.parametrize(
+    ("samples", "kind"),
+    [(1000, "_Permutation"), (2000, "SpilledPermutation"), (3000, "_Permutation")],
+)
+def test_only_what_torch_shuffles_from_the_front_is_spilled(
+    samples: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawn_order, "IN_MEMORY", 1000)
+    monkeypatch.setattr(drawn_order, "BELOW", 3000)
+    facts = replace(DEFAULT, samples=samples)
+    order = drawn_order.drawn_order(facts, 2)
+    assert order is not None
+    assert type(order).__name__ == kind
+    assert order.part(0, samples).tolist() == drawn_by_torch(samples, facts.seed + 2)
+
+
 @pytest.mark.slow
-def test_torch_draws_64_bits_from_a_certain_number_on() -> None:
-    order = SpilledPermutation(WIDE_FROM, 3)
-    torch_order = torch.randperm(
-        WIDE_FROM, generator=torch.Generator().manual_seed(3), dtype=torch.int32
-    ).numpy()
-    for start in range(0, WIDE_FROM, 1 << 24):
-        stop = min(start + (1 << 24), WIDE_FROM)
+def test_the_largest_spilled_permutation_is_the_one_of_torch() -> None:
+    count = BELOW - 1
+    order = SpilledPermutation(count, 3)
+    generator = torch.Generator().manual_seed(3)
+    torch_order = torch.randperm(count, generator=generator, dtype=torch.int32).numpy()
+    for start in range(0, count, 1 << 24):
+        stop = min(start + (1 << 24), count)
         assert np.array_equal(order.part(start, stop), torch_order[start:stop])

@@ -220,11 +220,11 @@ def test_memory_does_not_grow_with_the_samples(tmp_path: Path) -> None:
 
 @on_linux
 @pytest.mark.slow
-def test_a_billion_samples_take_about_a_gigabyte(tmp_path: Path) -> None:
+def test_a_billion_samples_take_four_bytes_each_and_no_more(tmp_path: Path) -> None:
     in_another_process("write", tmp_path, 10**9)
     found = in_another_process("verify", tmp_path)
     assert (found["proven"], found["samples"]) == (True, 10**9)
-    assert found["bytes"] < 1.6e9, found
+    assert found["bytes"] < 4.6e9, found
 
 
 @pytest.mark.parametrize("piece", [1, 40, 100])
