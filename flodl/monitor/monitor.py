@@ -217,6 +217,9 @@ class Monitor:
         On another address than a loopback one everything on the network could read the run, so
         the page's address then holds a random token that every path requires.
 
+        A port that is in use, or that this user may not open, gives a warning and another port; a
+        host that is not of this machine gives a warning and 127.0.0.1.
+
         Args:
             port: 0 takes any free one.
             host: Address to listen on.
@@ -225,7 +228,8 @@ class Monitor:
             The page's address; a second call returns that of the first.
 
         Raises:
-            StateError: The port is taken, or the address is not of this machine.
+            StateError: The port is not one of 0 to 65535, or this machine has no socket to listen
+                on.
         """
         if self._server is None:
             self._server = LiveServer(self._curves, port=port, host=host, session=self._session)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import final
 
+from flodl import log
 from flodl.errors import StateError
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
 from flodl.monitor.report import csp, render
@@ -46,6 +47,9 @@ class LiveServer:
 
     It is a sink like any other. No method waits for a browser.
 
+    A port that is in use or not permitted is replaced by a free one of the same host; a host that
+    is not of this machine is replaced by 127.0.0.1. Both give a warning.
+
     Args:
         curves: The monitor's curves by step.
         port: 0 takes any free one.
@@ -54,7 +58,7 @@ class LiveServer:
         session: Names the run: a page that finds another one behind its address loads anew.
 
     Raises:
-        StateError: The address cannot be bound.
+        StateError: The port is not one of 0 to 65535, or this machine has no socket to listen on.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class LiveServer:
         host: str = "127.0.0.1",
         session: str = "",
     ) -> None:
-        listener = _listen(host, port)
+        listener, host = _listen_anywhere(host, check_port(port))
         self._curves = curves
         self._session = session
         self._info: RunInfo | None = None
@@ -195,28 +199,58 @@ def _last_event(request: Request) -> int:
     return request.whole_number("after") or 0
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def check_port(port: int) -> int:
+    """Return a port that exists.
+
+    Raises:
+        StateError: It does not.
+    """
     if not 0 <= port <= 65535:  # the system would take it modulo 65536
         raise StateError(
             f"serve(port={port}): ports are 0 to 65535; choose another, or 0 for any that is free"
         )
-    listener: socket.socket | None = None
+    return port
+
+
+def _listen_anywhere(host: str, port: int) -> tuple[socket.socket, str]:
+    """Listen on an address, or else on the nearest one that is free, with a warning.
+
+    Returns:
+        The socket, and the host it listens on.
+
+    Raises:
+        StateError: There is none.
+    """
+    wanted = f"{host}:{port}"
+    reason = ""
+    # The last resort is seen by this machine alone: never by more readers than were asked for.
+    for place, number in dict.fromkeys([(host, port), (host, 0), ("127.0.0.1", 0)]):
+        try:
+            listener = _listen(place, number)
+        except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
+            reason = reason or getattr(error, "strerror", None) or str(error)
+            continue
+        if reason:
+            log.warning(
+                f"the live page cannot use {wanted} ({reason}); it uses "
+                f"{place}:{listener.getsockname()[1]}"
+            )
+        return listener, place
+    raise StateError(f"serve(port={port}, host={host!r}): {reason}; train without the live page")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(256)
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        reason = getattr(error, "strerror", None) or str(error)
-        raise StateError(
-            f"serve(port={port}, host={host!r}): {reason}; choose another port, "
-            "or port=0 for any that is free"
-        ) from None
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

@@ -74,8 +74,10 @@ class Reporter:
         if self._plan.run_dir is not None:
             self._plan.run_dir.attach(self._monitor)
         if self._plan.live is not None:
-            port, host = self._plan.live
-            self._monitor.serve(port, host)
+            try:
+                self._monitor.serve(*self._plan.live)
+            except FlodlError as failure:
+                log.warning(f"there is no live page: {failure}")
 
     def records(self) -> Sequence[EpochRecord]:
         """The epochs as the monitor has them."""

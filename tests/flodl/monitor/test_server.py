@@ -224,8 +224,6 @@ def test_closing_frees_the_port_and_the_run_goes_on(served):
     assert served.serve(0) == url, "it is served once"
     stream = Stream(served)
     port = urlsplit(url).port
-    with pytest.raises(StateError, match=f"port={port}.*choose another port, or port=0"):
-        Monitor(1, terminal=False).serve(port)
     log(served, 0)
     served.flush()
     served.close()
@@ -235,6 +233,45 @@ def test_closing_frees_the_port_and_the_run_goes_on(served):
     log(served, 1)
     assert served.serve(port) == url
     assert [one["epoch"] for one in json.loads(get(served, "api/history")[2])] == [1, 2]
+
+
+def test_a_busy_port_gives_a_warning_and_a_free_one(served, capsys):
+    port = urlsplit(served.url).port
+    other = Monitor(1, terminal=False)
+    url = other.serve(port)
+    assert url == other.url
+    assert urlsplit(url).port not in (port, 0)
+    assert get(other)[0] == 200
+    other.close()
+    told = capsys.readouterr().err
+    assert f"cannot use 127.0.0.1:{port} (Address already in use)" in told
+    assert f"it uses 127.0.0.1:{urlsplit(url).port}" in told
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_of_another_machine_gives_a_warning_and_a_page_for_this_one(host, capsys):
+    monitor = Monitor(1, terminal=False)
+    url = urlsplit(monitor.serve(0, host=host))
+    assert (url.hostname, url.path) == ("127.0.0.1", "/")
+    assert get(monitor)[0] == 200
+    monitor.close()
+    assert f"cannot use {host}:0 (" in capsys.readouterr().err
+
+
+def test_a_port_that_is_not_permitted_gives_a_warning_and_a_free_one(monkeypatch, capsys):
+    bind = socket.socket.bind
+
+    class Guarded(socket.socket):
+        def bind(self, address):
+            if address[1] == 80:
+                raise PermissionError(13, "Permission denied")
+            bind(self, address)
+
+    monkeypatch.setattr(socket, "socket", Guarded)
+    monitor = Monitor(1, terminal=False)
+    assert urlsplit(monitor.serve(80)).port not in (80, 0)
+    monitor.close()
+    assert "cannot use 127.0.0.1:80 (Permission denied)" in capsys.readouterr().err
 
 
 def test_the_address_is_told_on_the_terminal(capsys):

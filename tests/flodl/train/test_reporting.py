@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -162,6 +164,29 @@ def test_the_live_page_is_there_while_training_runs() -> None:
     training(epochs=1).live().monitor(monitor).metrics_fn(look).run()
     monitor.close()
     assert b"<html" in pages[0]
+
+
+def test_a_busy_port_does_not_stop_a_training(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monitor = Monitor(2, terminal=False)
+        handle = training().live(port).monitor(monitor).run()
+    assert monitor.url is not None
+    assert not monitor.url.endswith(f":{port}/")
+    monitor.close()
+    assert len(handle.poll_metrics()) == 2
+    assert f"cannot use 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_a_machine_without_sockets_trains_without_a_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no(*_: object, **__: object) -> Any:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("flodl.monitor.server.socket.getaddrinfo", no)
+    assert len(training().live().monitor(Monitor(2, terminal=False)).run().poll_metrics()) == 2
+    assert "there is no live page: " in capsys.readouterr().err
 
 
 class Clock:
