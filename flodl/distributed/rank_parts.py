@@ -46,6 +46,12 @@ class CountedRate:
         counts = initial_schedule(config, speeds).elche.counts
         self._scale = plan.distributed.lr_scale(counts)
         self.steered = SteeredRate(parts.schedule, self._scale)
+        if parts.torch_schedule is not None and self._scale != 1.0:
+            raise ValueError(
+                f"lr_scale_ratio={plan.distributed.lr_scale_ratio:g} with .lr_scheduler(…): the "
+                "scheduler of torch sets the rates itself; write .lr_scale_ratio(0), and the rate "
+                "for all ranks into the optimizer"
+            )
         if parts.schedule is None:
             self._multiply(self._scale)
 

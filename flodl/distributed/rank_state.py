@@ -158,11 +158,7 @@ def _message(
         "state": start.state.as_json(),
         "loader": parts.loader.state_dict(),
         "optimizer": _on_cpu(parts.optimizer.state_dict()),
-        "states": {
-            name: _on_cpu(part.state_dict())
-            for name, part in (("scaler", parts.scaler), ("average", parts.average))
-            if part is not None and hasattr(part, "state_dict")
-        },
+        "states": {name: _on_cpu(part.state_dict()) for name, part in _shared_parts(parts).items()},
         "rates": start.rates,
     }
 
@@ -200,10 +196,9 @@ def _follow(
     own = mine["optimizer"]
     parts.optimizer.load_state_dict(own if own is not None else message["optimizer"])
     parts.loader.load_state_dict(message["loader"])
-    for name, part in (("scaler", parts.scaler), ("average", parts.average)):
-        if part is not None and name in message["states"]:
-            loadable: Any = part
-            loadable.load_state_dict(message["states"][name])
+    for name, part in _shared_parts(parts).items():
+        if name in message["states"]:
+            part.load_state_dict(message["states"][name])
     state = LoopState.from_json(message["state"])
     state.apply_modes(parts.model)
     random = mine["random"]
@@ -254,6 +249,16 @@ def _rank_of_one(start: Start, parts: Assembly) -> dict[str, Any]:
         "label": "one",
         "local_step": start.position.global_step,
     }
+
+
+def _shared_parts(parts: Assembly) -> dict[str, Any]:
+    """What has the same state on all ranks."""
+    named = {
+        "scaler": parts.scaler,
+        "average": parts.average,
+        "schedule": parts.torch_schedule or parts.schedule,
+    }
+    return {name: part for name, part in named.items() if hasattr(part, "state_dict")}
 
 
 @torch.no_grad()

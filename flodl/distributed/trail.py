@@ -137,7 +137,8 @@ class RankTrail:
     def keep_best(self, schedule: ScheduleState, history: Sequence[EpochMetrics]) -> None:
         """Keep the model that was just evaluated, if no epoch was better."""
         best = self._plan.best
-        if self._group.leads and best is not None and best.reached(history):
+        # Asked on all ranks: an unknown metric ends all of them.
+        if best is not None and best.reached(history) and self._group.leads:
             with self.averaged():
                 position = Position(len(history), 0, schedule.position)
                 self._keeper.save_best(position, last_values(history))

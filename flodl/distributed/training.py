@@ -166,6 +166,8 @@ def _barrier_every(plan: TrainingPlan) -> int:
     looks = [hook for hook in plan.callbacks if not isinstance(hook, EarlyStop)]
     if plan.eval_fn is not None or plan.best is not None or looks:
         return 1
+    if plan.lr_scheduler is not None and plan.lr_scheduler.interval == "epoch":
+        return 1  # no window may reach into an epoch that has another rate
     if plan.run_dir is not None or plan.checkpoint_fn is not None:
         return plan.checkpoint_every
     return 0
@@ -237,6 +239,7 @@ def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
         "accumulate": plan.accumulate,
         "eval_fn": plan.eval_fn is not None,
         "scheduler": plan.scheduler is not None,
+        "lr_scheduler": plan.lr_scheduler is not None,
         "max_grad_norm": plan.max_grad_norm,
         "autocast": str(plan.autocast),
         "ema": plan.ema,

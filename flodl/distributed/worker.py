@@ -286,7 +286,7 @@ class RankWorker:
         known, engine, samples = self.logs.of(epoch), self.engine, len(rows)
         self._ledger.lap(Account.DATA)
         self.set_busy(True)
-        engine.global_step = position // self.plan.accumulate
+        self._reach(position)
         known.losses.expect(samples)
         try:
             engine.step(batch, known.losses, parts=parts, closes=closes)
@@ -308,8 +308,14 @@ class RankWorker:
 
     def follow(self, position: int) -> None:
         """Take a shared step without a batch of one's own."""
-        self.engine.global_step = position // self.plan.accumulate
+        self._reach(position)
         self.engine.follow()
+
+    def _reach(self, position: int) -> None:
+        """Let the learning rate be that of a position; the same on every rank."""
+        self.engine.global_step = steps = position // self.plan.accumulate
+        if self.parts.torch_schedule is not None:
+            self.parts.torch_schedule.advance(steps)
 
     def set_busy(self, busy: bool) -> None:
         """Tell the timeline when this rank computes and when it does not."""
@@ -418,6 +424,8 @@ class RankWorker:
         self._ledger.lap(Account.EVALUATION)
         self.hooks.call("on_epoch_end", self.run, metrics)
         self.history.append(metrics)
+        if self.parts.torch_schedule is not None:
+            self.parts.torch_schedule.end_epoch(metrics)
         self._trail.append_samples(self.schedule.position)
         if averaged:
             self._trail.keep_best(self.schedule, self.history)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -13,7 +12,10 @@ from flodl.checkpoint.sharded import is_sharded
 from flodl.data import DataLoader
 from flodl.train.advice import warn_of_single_sample, warn_of_unfinished_schedule
 from flodl.train.ema import WeightAverage
+from flodl.train.part_checks import check_carried, check_closure
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
+from flodl.train.rate import make_schedule
+from flodl.train.torch_schedule import TorchSchedule
 from flodl.train.training_state import Parts
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Assembly:
     optimizer: torch.optim.Optimizer
     loader: DataLoader
     schedule: Schedule | None
+    torch_schedule: TorchSchedule | None
     scaler: LossScaler | None
     average: WeightAverage | None
     steps: int
@@ -51,7 +54,7 @@ class Assembly:
             loader=self.loader,
             scaler=scaler,
             average=self.average,
-            schedule=self.schedule,
+            schedule=self.torch_schedule or self.schedule,
             extra=extra,
         )
 
@@ -65,8 +68,9 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
         world_size: Processes that do so together.
 
     Raises:
-        ValueError: The optimizer wants a closure, or the model is sharded and ``world_size`` ranks
-            expect a whole one each.
+        TypeError: A factory made something else.
+        ValueError: What was made does not go with the settings, or the model is sharded and
+            ``world_size`` ranks expect a whole one each.
     """
     options: dict[str, Any] = {**LOADER_DEFAULTS, **plan.loader_options}
     loader = DataLoader(plan.dataset, plan.batch_size, device=device, seed=plan.seed, **options)
@@ -79,22 +83,18 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
             "ranks to FSDP, or take fully_shard out of the factory"
         )
     optimizer = build_optimizer(plan.optimizer_factory, model)
-    _check_steps_alone(optimizer)
+    check_closure(optimizer, plan, world_size)
+    check_carried(plan, model, loader.num_samples)
     model.train()
     steps = optimizer_steps(loader.num_batches, plan.accumulate) * plan.num_epochs
-    schedule = plan.scheduler(world_size) if plan.scheduler is not None else None
+    schedule = make_schedule(plan.scheduler, world_size) if plan.scheduler is not None else None
+    torch_schedule = None
+    if plan.lr_scheduler is not None:
+        torch_schedule = TorchSchedule(
+            plan.lr_scheduler, optimizer, steps=steps, epochs=plan.num_epochs
+        )
     warn_of_unfinished_schedule(schedule, steps)
     kept = loader.num_batches * plan.batch_size > loader.num_samples
     warn_of_single_sample(model, loader.num_samples, plan.batch_size, kept=kept)
     average = WeightAverage(model, plan.ema) if plan.ema is not None else None
-    return Assembly(model, optimizer, loader, schedule, plan.scaler, average, steps)
-
-
-def _check_steps_alone(optimizer: torch.optim.Optimizer) -> None:
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(
-            f"{type(optimizer).__name__} evaluates the loss several times per step, through a "
-            "closure, and a Trainer evaluates it once: use an optimizer whose step() needs no "
-            "closure, or write the loop yourself around Trainer.setup"
-        )
+    return Assembly(model, optimizer, loader, schedule, torch_schedule, plan.scaler, average, steps)

@@ -176,6 +176,8 @@ class TrainingLoop:
         self._ledger.lap(Account.EVALUATION)
         self._hooks.call("on_epoch_end", self._run, metrics)
         self._history.append(metrics)
+        if self._assembly.torch_schedule is not None:
+            self._assembly.torch_schedule.end_epoch(metrics)
         self._keep_best()
         self._report(metrics)
         self._stop_if_requested(epoch + 1, 0)
@@ -235,7 +237,7 @@ class TrainingLoop:
         """Train on the batches ``first`` to ``steps`` of an epoch; return how many are done."""
         engine, losses, agenda = self._engine, self._losses, self._agenda
         accumulate, lap, clock = self._plan.accumulate, self._ledger.lap, time.perf_counter
-        waiting = Account.DATA
+        waiting, schedule, scaler = Account.DATA, self._assembly.torch_schedule, self._scaler
         done = first
         for done, batch in enumerate(batches, first + 1):
             lap(waiting)
@@ -254,6 +256,8 @@ class TrainingLoop:
                 self._run.step = done - 1
                 error.add_note(f"in epoch {self._run.epoch}, step {done - 1} (both counted from 0)")
                 raise
+            if schedule is not None and (scaler is None or scaler.stepped):
+                schedule.end_step()
             if clock() >= agenda.next_time or engine.global_step >= agenda.next_step:
                 self._look_up(done)
                 if self._run.stopped is not None:

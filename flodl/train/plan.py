@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from flodl.train.engines.base import LossScaler, TrainFn
     from flodl.train.rate import Schedule, SteeredRate
     from flodl.train.run_directory import RunDirectory
+    from flodl.train.torch_schedule import SchedulerSettings
     from flodl.train.watched import Best
 
     ModelFactory: TypeAlias = Callable[[torch.device], nn.Module]
@@ -110,6 +111,7 @@ class TrainingPlan:
     autocast: torch.dtype | None = None
     scaler: LossScaler | None = None
     scheduler: Callable[[int], Schedule] | None = None
+    lr_scheduler: SchedulerSettings | None = None
     max_grad_norm: float | None = None
     ema: float | None = None
     epoch_fn: Callable[[int, Worker], object] | None = None

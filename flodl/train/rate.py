@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from flodl.train.engines.base import StepEngine
@@ -17,6 +20,48 @@ class Schedule(Protocol):
 
     def lr(self, step: int) -> float:
         """Return the learning rate of optimizer step ``step``, counted from 0 over the run."""
+
+
+def make_schedule(factory: Callable[[int], Schedule], world_size: int) -> Schedule:
+    """Call the factory of a schedule.
+
+    Raises:
+        ValueError: It made something else, such as a scheduler of torch.
+    """
+    try:
+        return checked_schedule(factory(world_size))
+    except TypeError as error:
+        if "is not an Optimizer" not in str(error):
+            raise
+        # What torch says to `lambda optimizer: StepLR(optimizer, 30)` called with a number.
+        raise ValueError(steps_by_itself(None)) from error
+
+
+def checked_schedule(schedule: Any) -> Schedule:
+    """Return a schedule that knows the learning rate of a step.
+
+    Raises:
+        ValueError: It has no ``lr(step)``.
+    """
+    if isinstance(schedule, LRScheduler):
+        raise ValueError(steps_by_itself(schedule))
+    if not callable(getattr(schedule, "lr", None)):
+        raise ValueError(
+            f"the schedule is a {type(schedule).__name__} without a method lr(step): return an "
+            "object that has one, such as flodl.nn.schedule.StepDecay(0.1, 1000, 0.5)"
+        )
+    checked: Schedule = schedule
+    return checked
+
+
+def steps_by_itself(scheduler: object) -> str:
+    """Return the message for a scheduler of torch in the place of a schedule."""
+    kind = scheduler if isinstance(scheduler, type) else type(scheduler)
+    name = "StepLR" if scheduler is None else kind.__name__
+    return (
+        f".scheduler(…) takes a schedule with lr(step), and {name} is a scheduler of torch: write "
+        f".lr_scheduler(lambda optimizer: {name}(optimizer, …))"
+    )
 
 
 @final
@@ -84,7 +129,7 @@ class SteeredRate:
     def replace(self, schedule: Schedule) -> None:
         """Use another schedule from the next step on."""
         first = self._schedule is None
-        self._schedule = schedule
+        self._schedule = checked_schedule(schedule)
         if first and self._engine is not None:
             self._engine.set_schedule(self)
 

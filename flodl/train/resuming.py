@@ -13,6 +13,7 @@ from flodl.errors import RunDirectoryError
 from flodl.files import remove_leftovers
 from flodl.train.continuation import LoopState
 from flodl.train.rate import set_rate
+from flodl.train.run_records import checkpoint_in
 from flodl.train.training_state import Position, TrainingState
 
 if TYPE_CHECKING:
@@ -52,13 +53,14 @@ def resume_source(plan: TrainingPlan) -> Path | None:
     started again goes on from its own checkpoint, whatever it continued at first.
 
     Raises:
-        RunDirectoryError: ``"last"`` was asked for and no run directory looks for it.
+        RunDirectoryError: ``"last"`` was asked for and no run directory looks for it, or there is
+            no checkpoint.
     """
     own = plan.run_dir.restart_source() if plan.run_dir is not None else None
     if own is not None:
         return own
     if plan.resume is not None and plan.resume != "last":
-        return Path(plan.resume)
+        return checkpoint_in(plan.resume)
     source = plan.run_dir.resume_source() if plan.run_dir is not None else None
     if source is None and plan.resume == "last":
         raise RunDirectoryError(

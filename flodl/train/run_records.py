@@ -35,13 +35,29 @@ def checkpoint_to_resume(resume: str | os.PathLike[str], path: Path, root: Path)
         return _newest_unfinished(root)
     if not path.exists() and (root / resume).is_dir():
         path = root / resume
+    return checkpoint_in(path)
+
+
+def checkpoint_in(source: str | os.PathLike[str]) -> Path:
+    """Return the checkpoint at a path: the file itself, or the newest of a run's directory.
+
+    Raises:
+        RunDirectoryError: There is none.
+    """
+    path = Path(source)
     checkpoint = path / LAST if path.is_dir() else path
-    if not checkpoint.is_file():
+    if checkpoint.is_file():
+        return checkpoint
+    runs = sorted(path.glob(f"*/{LAST}"), key=lambda one: one.stat().st_mtime_ns)
+    if runs:
         raise RunDirectoryError(
-            f"there is no checkpoint {checkpoint} to resume from: name a run's folder or its "
-            f"{LAST}, or 'last' for the newest run that was not completed"
+            f"{path} holds several runs and no {LAST} of its own: name one of them, such as "
+            f"{runs[-1].parent}"
         )
-    return checkpoint
+    raise RunDirectoryError(
+        f"there is no checkpoint {checkpoint} to resume from: name a run's folder or its "
+        f"{LAST}, or 'last' for the newest run that was not completed"
+    )
 
 
 def _newest_unfinished(root: Path) -> Path:

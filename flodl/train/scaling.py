@@ -17,11 +17,13 @@ class CountedScaler:
 
     Attributes:
         skipped: Optimizer steps left out because a gradient was not finite.
+        stepped: Whether the latest one was made.
     """
 
     def __init__(self, scaler: LossScaler) -> None:
         self._scaler = scaler
         self.skipped = 0
+        self.stepped = True
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return the loss times the scale."""
@@ -29,9 +31,9 @@ class CountedScaler:
 
     def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> bool:
         """Unscale, clip and step unless a gradient is not finite; tell whether it stepped."""
-        stepped = self._scaler.step(optimizer, clip_norm=clip_norm)
-        self.skipped += not stepped
-        return stepped
+        self.stepped = self._scaler.step(optimizer, clip_norm=clip_norm)
+        self.skipped += not self.stepped
+        return self.stepped
 
     def update(self) -> None:
         """Adjust the scale."""

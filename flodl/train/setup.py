@@ -11,8 +11,9 @@ from flodl.distributed.config import DdpConfig
 from flodl.distributed.plain_loop.setup_ranks import SharedLoop, joined
 from flodl.errors import StateError
 from flodl.graph import Graph, LossContext
+from flodl.train.given import GivenParts
 from flodl.train.plan import build_model, build_optimizer
-from flodl.train.rate import ScheduledRate, set_rate
+from flodl.train.rate import ScheduledRate, checked_schedule, make_schedule, set_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,7 +85,7 @@ class TrainingSetup:
         self._rate: ScheduledRate | None = None
         self._lr_scale = 1.0
         if config.scheduler is not None:
-            self.set_scheduler(config.scheduler(loop.group.world_size))
+            self.set_scheduler(make_schedule(config.scheduler, loop.group.world_size))
         self._steps = 0
         self._loader: DataLoader | None = None
         self._forward_input = ""
@@ -182,7 +183,7 @@ class TrainingSetup:
 
     def set_scheduler(self, schedule: Schedule | None) -> None:
         """Take the learning rate of step ``s`` from ``schedule.lr(s)``; None leaves it alone."""
-        scaled = None if schedule is None else _Scaled(schedule, self)
+        scaled = None if schedule is None else _Scaled(checked_schedule(schedule), self)
         self._rate = None if scaled is None else ScheduledRate(self._optimizer, scaled)
 
     def set_lr_scale(self, factor: float) -> None:
@@ -334,7 +335,7 @@ def summary(setup: TrainingSetup) -> str:
 def prepare(
     model: nn.Module,
     factory: ModelFactory | None,
-    optimizer: OptimizerFactory,
+    optimizer: OptimizerFactory | torch.optim.Optimizer,
     config: SetupConfig | DdpConfig,
     group: Group | None = None,
     watch: Stopwatch | None = None,
@@ -344,16 +345,18 @@ def prepare(
     Args:
         model: Any module, wherever it is.
         factory: Makes the model where it cannot be moved.
-        optimizer: ``(parameters) -> optimizer``.
+        optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
         config: Settings.
         group: The ranks; those that this process was started as one of, if not given.
         watch: Measures this rank; None: by the clock, or by the events of a GPU.
 
     Raises:
-        ValueError: The device does not exist here.
+        ValueError: The device does not exist here, or the optimizer belongs to other parameters.
         DistributedError: The models of the ranks differ, or the environment of a launcher is
             incomplete.
     """
+    given = isinstance(optimizer, torch.optim.Optimizer)
+    make_optimizer = GivenParts(model, optimizer).optimizer_over if given else optimizer
     ranks = config if isinstance(config, DdpConfig) else None
     own = (
         config
@@ -367,7 +370,7 @@ def prepare(
         if factory is None:
             raise
         model = build_model(factory, group.device)
-    made = build_optimizer(optimizer, model)
+    made = build_optimizer(make_optimizer, model)
     attach = getattr(model, "set_optimizer", None)
     if callable(attach):
         attach(lambda _: made)

@@ -17,14 +17,23 @@ from flodl.data.loader import DataLoader, positive_integer
 from flodl.distributed.builder import RankSettings
 from flodl.log import msg
 from flodl.nn.amp import GradScaler
-from flodl.train.early_stop import EarlyStop, StopMode
 from flodl.train.engines import ENGINES
 from flodl.train.plan import TrainingPlan
+from flodl.train.rate_settings import RateSettings
+from flodl.train.record_settings import RecordSettings
+from flodl.train.resuming import resume_source
+from flodl.train.setting_checks import (
+    check_batch_size,
+    check_files,
+    check_schedules,
+    factories,
+    is_first_rank,
+    takes,
+)
+from flodl.train.settings import callable_setting
 from flodl.train.setup import SetupConfig, TrainingSetup, model_of, prepare, summary
-from flodl.train.watched import Best
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping
     from typing import Self
 
@@ -32,14 +41,10 @@ if TYPE_CHECKING:
 
     from flodl.distributed.config import DdpConfig
     from flodl.graph import Graph
-    from flodl.monitor import EpochMetrics, Monitor
-    from flodl.monitor.timeline import Timeline
-    from flodl.train.callbacks import Callback
+    from flodl.monitor import EpochMetrics
     from flodl.train.engines.base import LossScaler, TrainFn
     from flodl.train.handle import TrainerHandle
     from flodl.train.plan import ModelFactory, OptimizerFactory, Worker
-    from flodl.train.rate import Schedule
-    from flodl.train.run_directory import RunDirectory
     from flodl.train.setup import HasGraph
 
 
@@ -49,23 +54,32 @@ class Trainer:
 
     @staticmethod
     def builder(
-        model_factory: ModelFactory, optimizer_factory: OptimizerFactory, train_fn: TrainFn
+        model: ModelFactory | nn.Module,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
+        train_fn: TrainFn,
     ) -> TrainerBuilder:
         """Describe a training that the framework carries out.
 
+        A model that is given itself is moved to the device and trained in place. A second
+        ``run()`` goes on from the values that the first has left, and says so; functions begin
+        anew each time. With several ranks, all begin with the values of rank 0.
+
         Args:
-            model_factory: ``(device) -> module``; called once.
-            optimizer_factory: ``(parameters) -> optimizer``; called once, after the model is on
-                its device.
+            model: A module, or a function ``(device) -> module`` that is called once.
+            optimizer: A function ``(parameters) -> optimizer``, called once, after the model is on
+                its device. With a module, also an optimizer over parameters of that module.
             train_fn: ``(model, batch) -> loss``, one step: the forward pass and a scalar loss.
+
+        Raises:
+            ValueError: One of them is something else, or cannot be called this way.
         """
-        return TrainerBuilder(model_factory, optimizer_factory, train_fn)
+        return TrainerBuilder(model, optimizer, train_fn)
 
     @staticmethod
     def setup(
         model: nn.Module,
         factory: ModelFactory | None,
-        optimizer: OptimizerFactory,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
         *,
         device: torch.device | str | None = None,
     ) -> TrainingSetup:
@@ -84,7 +98,7 @@ class Trainer:
             model: Any module, wherever it is.
             factory: ``(device) -> module``; called only if the model cannot be moved, as on the
                 device ``"meta"``.
-            optimizer: ``(parameters) -> optimizer``.
+            optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
             device: Default: that of this rank; without ranks the best usable CUDA device, else the
                 CPU.
 
@@ -98,7 +112,7 @@ class Trainer:
     def setup_with(
         model: nn.Module,
         factory: ModelFactory | None,
-        optimizer: OptimizerFactory,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
         config: SetupConfig | DdpConfig,
     ) -> TrainingSetup:
         """Prepare a model as :meth:`setup` does, with more settings.
@@ -116,7 +130,7 @@ class Trainer:
     def setup_head(
         head: HasGraph | Graph,
         factory: ModelFactory | None,
-        optimizer: OptimizerFactory,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
         *,
         config: SetupConfig | DdpConfig | None = None,
     ) -> TrainingSetup:
@@ -135,7 +149,7 @@ class Trainer:
             head: Its graph is moved to the device and put into training mode.
             factory: ``(device) -> model`` for further devices of this process. It has none: where
                 a launcher started several ranks, each has made its head itself.
-            optimizer: ``(parameters) -> optimizer``.
+            optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
             config: Settings.
 
         Raises:
@@ -149,7 +163,7 @@ class Trainer:
     def setup_head_with(
         head: HasGraph | Graph,
         factory: ModelFactory | None,
-        optimizer: OptimizerFactory,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
         config: SetupConfig | DdpConfig,
     ) -> TrainingSetup:
         """Prepare a head as :meth:`setup_head` does, with the settings of :meth:`setup_with`."""
@@ -160,7 +174,7 @@ class Trainer:
 
 
 @final
-class TrainerBuilder(RankSettings):
+class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
     """Collects the settings of a training; :meth:`run` carries it out.
 
     Required: :meth:`dataset`, :meth:`batch_size`, :meth:`num_epochs`. The same program trains on
@@ -168,13 +182,17 @@ class TrainerBuilder(RankSettings):
     """
 
     def __init__(
-        self, model_factory: ModelFactory, optimizer_factory: OptimizerFactory, train_fn: TrainFn
+        self,
+        model: ModelFactory | nn.Module,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
+        train_fn: TrainFn,
     ) -> None:
         super().__init__()
+        self._given, model_factory, optimizer_factory = factories(model, optimizer)
         self._settings: dict[str, Any] = {
-            "model_factory": _callable("model_factory", model_factory),
-            "optimizer_factory": _callable("optimizer_factory", optimizer_factory),
-            "train_fn": _callable("train_fn", train_fn),
+            "model_factory": model_factory,
+            "optimizer_factory": optimizer_factory,
+            "train_fn": takes("train_fn", train_fn, "model", "batch"),
         }
 
     def dataset(self, dataset: object) -> Self:
@@ -262,23 +280,13 @@ class TrainerBuilder(RankSettings):
             raise ValueError(f"ema={decay!r}: it must be at least 0 and below 1, such as 0.999")
         return self._set("ema", float(decay))
 
-    def scheduler(self, factory: Callable[[int], Schedule]) -> Self:
-        """Learning rate by step: ``factory(world_size)`` gives an object with ``lr(step)``."""
-        return self._set("scheduler", _callable("scheduler", factory))
-
-    def max_grad_norm(self, max_norm: float) -> Self:
-        """Clip the gradients of each step to this total 2-norm."""
-        if not max_norm > 0:
-            raise ValueError(f"max_grad_norm={max_norm!r}: it must be greater than 0")
-        return self._set("max_grad_norm", float(max_norm))
-
     def epoch_fn(self, callback: Callable[[int, Worker], object]) -> Self:
         """Call ``callback(epoch, worker)`` before each epoch; what it raises ends the training."""
-        return self._set("epoch_fn", _callable("epoch_fn", callback))
+        return self._set("epoch_fn", callable_setting("epoch_fn", callback))
 
     def metrics_fn(self, callback: Callable[[EpochMetrics], object]) -> Self:
         """Call ``callback(metrics)`` after each epoch; what it raises is only reported."""
-        return self._set("metrics_fn", _callable("metrics_fn", callback))
+        return self._set("metrics_fn", callable_setting("metrics_fn", callback))
 
     def eval_fn(self, callback: Callable[[Any], Mapping[str, float | Tensor]]) -> Self:
         """Call ``callback(model)`` after each epoch, in eval mode and without gradients.
@@ -286,100 +294,7 @@ class TrainerBuilder(RankSettings):
         What it returns joins the epoch's scalars. What it raises ends the training: hours without
         the numbers one wanted are worse than a restart.
         """
-        return self._set("eval_fn", _callable("eval_fn", callback))
-
-    def callbacks(self, *callbacks: Callback) -> Self:
-        """Call the hooks of these; see :class:`~flodl.train.callbacks.Callback`.
-
-        Several calls add up.
-        """
-        return self._set("callbacks", (*self._settings.get("callbacks", ()), *callbacks))
-
-    def early_stop(
-        self,
-        metric: str = "loss",
-        *,
-        window: int = 5,
-        tolerance: float = 1e-3,
-        mode: StopMode = "stalled",
-        patience: int = 1,
-        higher_is_better: bool = False,
-    ) -> Self:
-        """End the training when the trend of a metric has settled.
-
-        See :class:`~flodl.train.early_stop.EarlyStop`.
-        """
-        return self.callbacks(
-            EarlyStop(
-                metric,
-                window=window,
-                tolerance=tolerance,
-                mode=mode,
-                patience=patience,
-                higher_is_better=higher_is_better,
-            )
-        )
-
-    def checkpoint_every(self, epochs: int) -> Self:
-        """Keep a checkpoint every so many epochs; every epoch without this call."""
-        return self._set("checkpoint_every", positive_integer("checkpoint_every", epochs))
-
-    def checkpoint_steps(self, steps: int) -> Self:
-        """Keep a checkpoint every so many optimizer steps as well, also inside an epoch."""
-        return self._set("checkpoint_steps", positive_integer("checkpoint_steps", steps))
-
-    def keep_best(self, metric: str = "loss", *, higher_is_better: bool = False) -> Self:
-        """Keep the model of the best epoch as ``best.fdl`` of the run directory.
-
-        With :meth:`ema` it holds the averaged weights, which were evaluated.
-
-        Args:
-            metric: ``"loss"`` for the mean loss of the epoch, else the name of a scalar, such as
-                one that ``eval_fn`` returns.
-            higher_is_better: The metric improves upwards, as an accuracy does.
-        """
-        return self._set("best", Best(metric, higher_is_better))
-
-    def resume(self, source: str | os.PathLike[str] | None) -> Self:
-        """Continue a training exactly where a checkpoint was written; None starts anew.
-
-        Args:
-            source: A ``last.fdl``, or ``"last"`` for that of the newest run beside the run
-                directory that did not get to its end.
-        """
-        return self._set("resume", source)
-
-    def checkpoint_fn(self, callback: Callable[[int, Any], object]) -> Self:
-        """Call ``callback(version, model)`` when a checkpoint is due; version = epoch + 1.
-
-        What it raises is only reported.
-        """
-        return self._set("checkpoint_fn", _callable("checkpoint_fn", callback))
-
-    def monitor(self, monitor: Monitor) -> Self:
-        """Log every epoch there, and finish it with the training."""
-        return self._set("monitor", monitor)
-
-    def run_dir(self, run: RunDirectory) -> Self:
-        """Write checkpoints, metrics, log and report into this run directory.
-
-        Without a monitor of one's own, one is made, which also tells the epochs on the terminal.
-        """
-        return self._set("run_dir", run)
-
-    def live(self, port: int = 0, host: str = "127.0.0.1") -> Self:
-        """Serve the live page while training; port 0 picks a free one and its address is told."""
-        return self._set("live", (port, host))
-
-    def timeline(self, timeline: Timeline | bool) -> Self:
-        """Mark epochs there, and in many ranks every exchange.
-
-        True makes a timeline of each rank for this training, samples its machine, and writes the
-        timeline of all ranks into the run directory.
-        """
-        if isinstance(timeline, bool):
-            return self._set("record_timeline", timeline)
-        return self._set("timeline", timeline)
+        return self._set("eval_fn", callable_setting("eval_fn", callback))
 
     def sharded(self, on: bool = True) -> Self:
         """Leave the ranks to FSDP: the model factory calls ``fully_shard``.
@@ -390,15 +305,6 @@ class TrainerBuilder(RankSettings):
         share, are its own. SIGTERM and Ctrl-C leave the last checkpoint as it is.
         """
         return self._set("sharded", bool(on))
-
-    def progress(self, on: bool | None) -> Self:
-        """Show how far an epoch has come: a line that renews itself, or a few lines in a pipe.
-
-        Args:
-            on: None: on a terminal, and in a pipe if a monitor tells the epochs there. Never where
-                ``FLODL_VERBOSITY`` is quiet.
-        """
-        return self._set("progress", on)
 
     def run(self) -> TrainerHandle:
         """Train, and return when it is done.
@@ -411,8 +317,10 @@ class TrainerBuilder(RankSettings):
         once.
 
         Raises:
-            ValueError: A required setting is missing, no batch would ever be full though
-                ``drop_last=True``, or ``train_fn`` does not return a scalar loss.
+            ValueError: A required setting is missing, settings contradict each other, no batch
+                would ever be full though ``drop_last=True``, no epoch reports a metric that is
+                watched, or ``train_fn`` does not return a scalar loss.
+            RunDirectoryError: There is no checkpoint to resume from.
             DataError: The data set is empty, malformed or too large.
             DivergedError: A loss or a parameter is no longer finite.
             CheckpointError: The checkpoint to resume from cannot be used.
@@ -429,11 +337,10 @@ class TrainerBuilder(RankSettings):
         settings = {**outside, **self._settings, "distributed": ranks}
         samples = len(as_batch_data_set(settings["dataset"]))
         drop_last = settings.get("loader_options", {}).get("drop_last", False)
-        if drop_last and 0 < samples < settings["batch_size"]:
-            raise ValueError(
-                f"batch_size={settings['batch_size']} is larger than the data set "
-                f"({samples} samples): no batch would ever be full"
-            )
+        check_batch_size(settings["batch_size"], samples, drop_last=drop_last)
+        leads = is_first_rank()
+        if leads:
+            settings = check_files(settings)
         if settings.get("deterministic"):
             if settings.get("engine", "auto") not in ("auto", "eager"):
                 raise ValueError(
@@ -441,28 +348,17 @@ class TrainerBuilder(RankSettings):
                     "engine repeats itself to the bit; leave one of the two out"
                 )
             settings = {**settings, "engine": "eager"}
+        check_schedules(settings)
         if settings.get("autocast") == torch.float16 and "scaler" not in settings:
             settings = {**settings, "scaler": GradScaler()}
         # Not with the module: what only many ranks need takes a moment to import.
         from flodl.distributed.carry_out import carry_out
 
-        return carry_out(TrainingPlan(**settings))
-
-    def _choose(self, name: str, value: Any, choices: tuple[Any, ...]) -> Self:
-        if value not in choices:
-            raise ValueError(f"{name}={value!r}: it must be one of {', '.join(map(repr, choices))}")
-        return self._set(name, value)
-
-    def _set(self, name: str, value: object) -> Self:
-        self._settings[name] = value
-        return self
+        plan = TrainingPlan(**settings)
+        if self._given is not None and leads and resume_source(plan) is None:
+            self._given.begin_run()
+        return carry_out(plan)
 
 
 _REQUIRED = ("dataset", "batch_size", "num_epochs")
 _OWN_LOADER_SETTINGS = {"dataset", "batch_size", "device", "seed"}
-
-
-def _callable(name: str, value: Any) -> Any:
-    if not callable(value):
-        raise ValueError(f"{name}={value!r}: it must be a function")
-    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
@@ -26,10 +27,13 @@ def watched_value(metrics: EpochMetrics, name: str, watcher: str) -> float:
     if name == "loss":
         return metrics.avg_loss
     if name not in metrics.scalars:
-        known = ", ".join(map(repr, ("loss", *metrics.scalars)))
+        known = ("loss", *metrics.scalars)
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(
-            f"{watcher} watches {name!r}, which epoch {metrics.epoch} did not report; it has "
-            f"{known}"
+            f"{watcher} watches {name!r}, which epoch {metrics.epoch} did not report; {hint}"
+            f"It has {', '.join(map(repr, known))}; return others from eval_fn, or report them "
+            "with record_scalar in every epoch"
         )
     return metrics.scalars[name]
 

@@ -9,9 +9,11 @@ from flodl.train.engines.auto import AutoEngine as AutoEngine
 from flodl.train.engines.auto import AutoPolicy as AutoPolicy
 from flodl.train.engines.base import StepEngine as StepEngine
 from flodl.train.engines.base import StepSettings as StepSettings
+from flodl.train.engines.closure import ClosureEngine as ClosureEngine
 from flodl.train.engines.compiled import CompiledEngine as CompiledEngine
 from flodl.train.engines.cuda_graph import CudaGraphEngine as CudaGraphEngine
 from flodl.train.engines.eager import EagerEngine as EagerEngine
+from flodl.train.part_checks import needs_closure
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +47,8 @@ def make_engine(
     Raises:
         ValueError: There is no engine of that name.
     """
+    if needs_closure(optimizer) and name in ("auto", "eager"):
+        return ClosureEngine(model, optimizer, settings)
     if name == "auto" and any(map(is_sharded, model.parameters())):
         name = "eager"  # what fully_shard makes of a model can be neither copied nor laid out
     if name == "auto":

@@ -1,0 +1,76 @@
+"""Steps of optimizers that evaluate the loss themselves, as LBFGS does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, final
+
+import torch
+
+from flodl.monitor.ledger import Account
+from flodl.train.engines.base import StepEngine, StepSettings
+from flodl.train.engines.forward import forward_function, scalar_loss
+from flodl.train.engines.update import Update
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from flodl.data import Batch
+    from flodl.train.losses import LossLog
+    from flodl.train.rate import Schedule
+
+
+@final
+class ClosureEngine(StepEngine):
+    """Gives the optimizer a closure, and leaves to it how often that is called.
+
+    The loss of a batch is that of the first call, with the parameters as they were before the
+    step. Gradients are clipped in every call.
+
+    Args:
+        model: In training mode, on its device.
+        optimizer: Its ``step`` needs a closure.
+        settings: How a step goes; without a scaler.
+    """
+
+    name: ClassVar[str] = "eager"
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, settings: StepSettings
+    ) -> None:
+        self.settings = settings
+        self.global_step = 0
+        self._model = model
+        self._optimizer = optimizer
+        self._forward = forward_function(model, settings)
+        self._update = Update(model, optimizer, settings)
+
+    def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+        """Train on one batch; parts of a batch are refused before the training."""
+        assert parts == 1 and closes  # noqa: S101, PT018 - see check_closure
+        self._update.prepare(self.global_step)
+        calls = 0
+
+        def closure() -> Tensor:
+            nonlocal calls
+            self._optimizer.zero_grad()
+            loss = scalar_loss(self._forward(self._model, batch))
+            if calls == 0:
+                losses.add(loss.detach())
+            calls += 1
+            loss.backward()  # type: ignore[no-untyped-call]
+            if self.settings.max_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(
+                    self._model.parameters(), self.settings.max_grad_norm
+                )
+            return loss
+
+        self._optimizer.step(closure)  # type: ignore[arg-type]
+        self._optimizer.zero_grad()
+        self._update.conclude()
+        self.global_step += 1
+        if self.settings.ledger is not None:
+            self.settings.ledger.lap(Account.OPTIMIZER)
+
+    def set_schedule(self, schedule: Schedule | None) -> None:
+        """Take the learning rates from another schedule."""
+        self._update.set_schedule(schedule)

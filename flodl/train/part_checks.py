@@ -1,0 +1,123 @@
+"""What is wrong with the model and the optimizer of a training, said before its first step."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from types import CodeType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flodl.graph import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from flodl.train.plan import TrainingPlan
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step evaluates the loss as often as the optimizer asks, as LBFGS does."""
+    # Not the method of the object: a scheduler of torch puts a wrapper there.
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def check_closure(optimizer: torch.optim.Optimizer, plan: TrainingPlan, world_size: int) -> None:
+    """Look at what an optimizer that needs a closure cannot be combined with.
+
+    Raises:
+        ValueError: The settings ask for it.
+    """
+    if not needs_closure(optimizer):
+        return
+    obstacles = {
+        f"engine={plan.engine!r} (use .engine('eager'))": plan.engine not in ("auto", "eager"),
+        f".accumulate({plan.accumulate})": plan.accumulate != 1,
+        "a gradient scaler (use .autocast(torch.bfloat16))": plan.scaler is not None,
+        f"{world_size} ranks": world_size > 1,
+    }
+    found = [name for name, there in obstacles.items() if there]
+    if found:
+        raise ValueError(
+            f"{type(optimizer).__name__} evaluates the loss several times per step, on one batch, "
+            f"in full precision and on one device: it does not go with {' nor '.join(found)}"
+        )
+
+
+def check_carried(plan: TrainingPlan, model: nn.Module, samples: int) -> None:
+    """Look at a graph that remembers its last batch where an epoch has batches of two sizes.
+
+    Nothing is said where the training function, the model or a callback calls ``reset_state()``,
+    and where the program says ``drop_last=False`` itself.
+
+    Args:
+        plan: What to train.
+        model: The model.
+        samples: In the data set.
+
+    Raises:
+        ValueError: The smaller batch would meet what a larger one has left.
+    """
+    size, options = plan.batch_size, plan.loader_options
+    left = samples % size
+    joins = left == 1 and options.get("join_remainder", True)
+    if not left or "drop_last" in options or samples <= size + joins:
+        return
+    graphs = [m for m in model.modules() if isinstance(m, Graph) and m.topology.state_tags]
+    if not graphs or _resets(plan, model):
+        return
+    tags = ", ".join(map(repr, graphs[0].topology.state_tags))
+    raise ValueError(
+        f"the graph carries {tags} from one batch to the next, and the last batch of an epoch has "
+        f"{size + 1 if joins else left} samples where the others have {size}: leave it out with "
+        ".loader_options(drop_last=True), call reset_state() of the graph in the training "
+        "function, or keep it with .loader_options(drop_last=False) if what is carried has no "
+        "row per sample"
+    )
+
+
+_RESETS = {"reset_state", "set_carried_state"}
+
+
+def _resets(plan: TrainingPlan, model: nn.Module) -> bool:
+    functions = [plan.train_fn, *(getattr(one, "on_step_end", None) for one in plan.callbacks)]
+    functions += [
+        type(module).forward
+        for module in model.modules()
+        if not type(module).__module__.startswith(("torch.", "flodl."))
+    ]
+    return any(_RESETS & set(_names(function, set())) for function in functions)
+
+
+def _names(function: Any, seen: set[int]) -> Iterator[str]:
+    """Names that a function uses, and the functions it calls by name; as far as can be seen."""
+    while isinstance(function, functools.partial | MethodType):
+        partial = isinstance(function, functools.partial)
+        function = function.func if partial else function.__func__
+    if not isinstance(function, FunctionType | type):
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - not whether, which
+    if not isinstance(function, FunctionType) or id(function) in seen:
+        return
+    if function.__module__.startswith(("torch.", "flodl.")):
+        return
+    seen.add(id(function))
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    for name in _names_in(function.__code__):
+        yield name
+        yield from _names(function.__globals__.get(name), seen)
+    for cell in cells.values():
+        try:
+            yield from _names(cell.cell_contents, seen)
+        except ValueError:  # not filled yet
+            continue
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)

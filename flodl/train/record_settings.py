@@ -1,0 +1,133 @@
+"""The settings of a training that decide what it leaves and who watches it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flodl.data.loader import positive_integer
+from flodl.monitor.server import check_port
+from flodl.train.early_stop import EarlyStop, StopMode
+from flodl.train.settings import Settings, callable_setting
+from flodl.train.watched import Best
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from typing import Self
+
+    from flodl.monitor import Monitor
+    from flodl.monitor.timeline import Timeline
+    from flodl.train.callbacks import Callback
+    from flodl.train.run_directory import RunDirectory
+
+
+class RecordSettings(Settings):
+    """Callbacks, checkpoints, run directory, monitor and timeline."""
+
+    def callbacks(self, *callbacks: Callback) -> Self:
+        """Call the hooks of these; see :class:`~flodl.train.callbacks.Callback`.
+
+        Several calls add up.
+        """
+        return self._set("callbacks", (*self._settings.get("callbacks", ()), *callbacks))
+
+    def early_stop(
+        self,
+        metric: str = "loss",
+        *,
+        window: int = 5,
+        tolerance: float = 1e-3,
+        mode: StopMode = "stalled",
+        patience: int = 1,
+        higher_is_better: bool = False,
+    ) -> Self:
+        """End the training when the trend of a metric has settled.
+
+        See :class:`~flodl.train.early_stop.EarlyStop`.
+        """
+        return self.callbacks(
+            EarlyStop(
+                metric,
+                window=window,
+                tolerance=tolerance,
+                mode=mode,
+                patience=patience,
+                higher_is_better=higher_is_better,
+            )
+        )
+
+    def checkpoint_every(self, epochs: int) -> Self:
+        """Keep a checkpoint every so many epochs; every epoch without this call."""
+        return self._set("checkpoint_every", positive_integer("checkpoint_every", epochs))
+
+    def checkpoint_steps(self, steps: int) -> Self:
+        """Keep a checkpoint every so many optimizer steps as well, also inside an epoch."""
+        return self._set("checkpoint_steps", positive_integer("checkpoint_steps", steps))
+
+    def keep_best(self, metric: str = "loss", *, higher_is_better: bool = False) -> Self:
+        """Keep the model of the best epoch as ``best.fdl`` of :meth:`run_dir`.
+
+        With :meth:`ema` it holds the averaged weights, which were evaluated.
+
+        Args:
+            metric: ``"loss"`` for the mean loss of the epoch, else the name of a scalar, such as
+                one that ``eval_fn`` returns.
+            higher_is_better: The metric improves upwards, as an accuracy does.
+        """
+        return self._set("best", Best(metric, higher_is_better))
+
+    def resume(self, source: str | os.PathLike[str] | None) -> Self:
+        """Continue a training exactly where a checkpoint was written; None starts anew.
+
+        Args:
+            source: The directory of a run, its ``last.fdl``, or ``"last"`` for the newest run
+                beside the run directory that did not get to its end.
+        """
+        return self._set("resume", source)
+
+    def checkpoint_fn(self, callback: Callable[[int, Any], object]) -> Self:
+        """Call ``callback(version, model)`` when a checkpoint is due; version = epoch + 1.
+
+        What it raises is only reported.
+        """
+        return self._set("checkpoint_fn", callable_setting("checkpoint_fn", callback))
+
+    def monitor(self, monitor: Monitor) -> Self:
+        """Log every epoch there, and finish it with the training."""
+        return self._set("monitor", monitor)
+
+    def run_dir(self, run: RunDirectory) -> Self:
+        """Write checkpoints, metrics, log and report into this run directory.
+
+        Without a monitor of one's own, one is made, which also tells the epochs on the terminal.
+        """
+        return self._set("run_dir", run)
+
+    def live(self, port: int = 0, host: str = "127.0.0.1") -> Self:
+        """Serve the live page while training, and print its address; port 0 picks a free one.
+
+        It never stops a training: a port that is in use gives a warning and another port.
+
+        Raises:
+            StateError: There is no such port.
+        """
+        return self._set("live", (check_port(port), host))
+
+    def timeline(self, timeline: Timeline | bool) -> Self:
+        """Mark epochs there, and in many ranks every exchange.
+
+        True makes a timeline of each rank for this training, samples its machine, and writes the
+        timeline of all ranks into the run directory.
+        """
+        if isinstance(timeline, bool):
+            return self._set("record_timeline", timeline)
+        return self._set("timeline", timeline)
+
+    def progress(self, on: bool | None) -> Self:
+        """Show how far an epoch has come: a line that renews itself, or a few lines in a pipe.
+
+        Args:
+            on: None: on a terminal, and in a pipe if a monitor tells the epochs there. Never where
+                ``FLODL_VERBOSITY`` is quiet.
+        """
+        return self._set("progress", on)
