@@ -96,8 +96,7 @@ def _resets(plan: TrainingPlan, model: nn.Module) -> bool:
 def _names(function: Any, seen: set[int]) -> Iterator[str]:
     """Names that a function uses, and the functions it calls by name; as far as can be seen."""
     while isinstance(function, functools.partial | MethodType):
-        partial = isinstance(function, functools.partial)
-        function = function.func if partial else function.__func__
+        function = function.func if isinstance(function, functools.partial) else function.__func__
     if not isinstance(function, FunctionType | type):
         function = getattr(type(function), "__call__", None)  # noqa: B004 - not whether, which
     if not isinstance(function, FunctionType) or id(function) in seen:

@@ -60,8 +60,9 @@ class RateSettings(Settings):
         Raises:
             ValueError: The interval is unknown, or a metric is asked for within an epoch.
         """
-        if isinstance(factory, LRScheduler):
-            name = type(factory).__name__
+        given: object = factory
+        if isinstance(given, LRScheduler):
+            name = type(given).__name__
             raise ValueError(
                 f"lr_scheduler got a {name} and needs a function that makes one: write "
                 f".lr_scheduler(lambda optimizer: {name}(optimizer, …))"

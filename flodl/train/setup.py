@@ -355,8 +355,11 @@ def prepare(
         DistributedError: The models of the ranks differ, or the environment of a launcher is
             incomplete.
     """
-    given = isinstance(optimizer, torch.optim.Optimizer)
-    make_optimizer = GivenParts(model, optimizer).optimizer_over if given else optimizer
+    make_optimizer = (
+        GivenParts(model, optimizer).optimizer_over
+        if isinstance(optimizer, torch.optim.Optimizer)
+        else optimizer
+    )
     ranks = config if isinstance(config, DdpConfig) else None
     own = (
         config

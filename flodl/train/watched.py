@@ -29,10 +29,10 @@ def watched_value(metrics: EpochMetrics, name: str, watcher: str) -> float:
     if name not in metrics.scalars:
         known = ("loss", *metrics.scalars)
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(
-            f"{watcher} watches {name!r}, which epoch {metrics.epoch} did not report; {hint}"
-            f"It has {', '.join(map(repr, known))}; return others from eval_fn, or report them "
+            f"{watcher} watches {name!r}, which epoch {metrics.epoch} did not report: it has "
+            f"{', '.join(map(repr, known))}{hint}; return others from eval_fn, or report them "
             "with record_scalar in every epoch"
         )
     return metrics.scalars[name]

@@ -121,7 +121,7 @@ def test_an_unknown_metric_ends_the_training_after_the_first_epoch(
     with pytest.raises(ValueError, match=rf"{watcher} watches 'acuracy'") as failure:
         builder.run()
     told = str(failure.value)
-    assert "did you mean 'accuracy'? It has 'loss', 'accuracy', 'f1'" in told
+    assert "it has 'loss', 'accuracy', 'f1' (did you mean 'accuracy'?)" in told
     assert "return others from eval_fn" in told
     assert len(epochs) == 1
 

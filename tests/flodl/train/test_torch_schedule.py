@@ -25,7 +25,7 @@ def sequential(optimizer: torch.optim.Optimizer) -> lr_scheduler.SequentialLR:
         lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5),
         lr_scheduler.MultiStepLR(optimizer, [2, 4], 0.5),
     ]
-    return lr_scheduler.SequentialLR(optimizer, parts, milestones=[5])
+    return lr_scheduler.SequentialLR(optimizer, parts, milestones=[7])
 
 
 SCHEDULERS: dict[str, tuple[Any, ...]] = {

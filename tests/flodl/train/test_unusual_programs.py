@@ -447,13 +447,6 @@ def test_a_parameter_group_that_is_added_later_follows_the_schedule(engine):
     assert rates == [[0.2], [0.1], [0.05, pytest.approx(0.005)], [0.025, pytest.approx(0.0025)]]
 
 
-def test_an_optimizer_that_wants_a_closure_is_refused_with_what_to_do():
-    builder = training()
-    builder._settings["optimizer_factory"] = torch.optim.LBFGS
-    with pytest.raises(ValueError, match=r"LBFGS evaluates the loss several times.*Trainer\.setup"):
-        builder.run()
-
-
 def test_a_model_whose_parameters_have_no_shape_yet_is_refused_with_what_to_do(tmp_path):
     builder = training().run_dir(RunDirectory.create(tmp_path))
     builder._settings["model_factory"] = lambda _: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 1))
