@@ -124,11 +124,8 @@ def is_first_rank() -> bool:
     return launched is None or launched.rank == 0
 
 
-def check_files(settings: Mapping[str, Any]) -> dict[str, Any]:
+def check_files(settings: Mapping[str, Any]) -> None:
     """Look for the run directory and the checkpoint that the settings need.
-
-    Returns:
-        The settings, with the checkpoint to resume from in the place of its directory.
 
     Raises:
         ValueError: Something is to be kept and there is no run directory.
@@ -144,9 +141,8 @@ def check_files(settings: Mapping[str, Any]) -> dict[str, Any]:
                 ".run_dir(RunDirectory.create('runs'))"
             )
     source = settings.get("resume")
-    if source is None or source == "last":
-        return dict(settings)
-    return {**settings, "resume": checkpoint_in(source)}
+    if source is not None and source != "last":
+        checkpoint_in(source)
 
 
 _KEPT = {"best": "keep_best(…)", "checkpoint_steps": "checkpoint_steps(…)"}

@@ -340,7 +340,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         check_batch_size(settings["batch_size"], samples, drop_last=drop_last)
         leads = is_first_rank()
         if leads:
-            settings = check_files(settings)
+            check_files(settings)
         if settings.get("deterministic"):
             if settings.get("engine", "auto") not in ("auto", "eager"):
                 raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.optim import lr_scheduler
 from flodl.errors import CheckpointError
 from flodl.nn.schedule import StepDecay, as_torch_scheduler
 from flodl.train import Callback, RunDirectory, Trainer, TrainerBuilder
+from flodl.train.torch_schedule import SchedulerSettings, TorchSchedule
 
 from .programs import line, loader_as_built, network, sgd, squared_error, training
 
@@ -179,6 +181,16 @@ def test_a_step_that_the_scaler_left_out_does_not_count() -> None:
     builder = described(rates, "StepLR").grad_scaler(Skips())
     builder.lr_scheduler(lambda o: lr_scheduler.ExponentialLR(o, 0.5), "step").run()
     assert rates.seen[:6] == [0.05, 0.05, 0.025, 0.025, 0.0125, 0.0125]
+
+
+def test_a_fused_step_that_torch_does_not_notice_gives_no_warning() -> None:
+    optimizer = sgd(list(network().parameters()))
+    settings = SchedulerSettings(lambda o: lr_scheduler.ExponentialLR(o, 0.5), "step")
+    schedule = TorchSchedule(settings, optimizer, steps=2, epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        schedule.end_step()  # and nobody has called optimizer.step()
+    assert optimizer.param_groups[0]["lr"] == 0.025
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
