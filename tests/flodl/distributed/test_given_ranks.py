@@ -76,13 +76,11 @@ class Rates(Callback):
     def __init__(self, cut: int | None = None) -> None:
         self.cut = cut
         self.seen: list[float] = []
+        self.optimizer: torch.optim.Optimizer
 
     def train_fn(self, model: nn.Module, batch: Any) -> Tensor:
         self.seen.append(float(self.optimizer.param_groups[0]["lr"]))
         return (model(batch[0]) - batch[1]).square().mean()
-
-    def on_train_start(self, run: Any) -> None:
-        self.optimizer = run.optimizer
 
     def on_step_end(self, run: Any) -> None:
         if run.step == self.cut:
@@ -92,9 +90,11 @@ class Rates(Callback):
 def described(rates: Rates, policy: str) -> Any:
     torch.manual_seed(len(rates.seen))
     model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    rates.optimizer = optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     builder = Trainer.builder(model, optimizer, rates.train_fn).dataset(Numbers(160)).batch_size(8)
-    builder.num_epochs(2).engine("eager").progress(False).callbacks(rates)
+    builder.num_epochs(2).engine("eager").progress(False)
+    if rates.cut is not None:
+        builder.callbacks(rates)
     return builder.ddp({"policy": policy, "lr_scale_ratio": 0.0, "simulate_ms": (2.0, 2.0)})
 
 
