@@ -28,9 +28,6 @@ _ROBERTA: Final = {
     "cls": "<s>",
     "mask": "<mask>",
 }
-# ALBERT's vocabulary was trained with digits before a comma as pieces; they are made so unlikely
-# that "1," is split as it was for the model.
-_NUMBER_COMMA_PENALTY: Final = 100.0
 
 # What the special tokens of a kind of vocabulary are called where no file says it.
 NAMES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -97,16 +94,12 @@ def albert(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # noq
     """
     steps = need("tokenizers").normalizers
     model = _model(files)
-    pieces = [
-        (piece, score - _NUMBER_COMMA_PENALTY if _is_number_comma(piece) else score)
-        for piece, score in model.pieces
-    ]
     before = [steps.Replace("``", '"'), steps.Replace("''", '"')]
     if not flag(files, "keep_accents", False):
         before += [steps.NFKD(), steps.StripAccents()]
     if flag(files, "do_lower_case", True):
         before.append(steps.Lowercase())
-    return _unigram(files, pieces, model.unk_id, model, before, by_words=True)
+    return _unigram(files, list(model.pieces), model.unk_id, model, before, by_words=True)
 
 
 def xlm_roberta(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:
@@ -202,10 +195,6 @@ def _unigram(
 def _model(files: TokenizerFiles) -> SentencePieceModel:
     name = files.source[0]
     return read_sentencepiece(files.contents[name], files.where(name))
-
-
-def _is_number_comma(piece: str) -> bool:
-    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
 def _token_ids(files: TokenizerFiles) -> dict[str, int]:

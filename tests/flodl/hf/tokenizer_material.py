@@ -91,35 +91,32 @@ def charsmap(rules):
 
 def _double_array(values):
     """Units of the darts-clone layout: label in the low byte, offset from bit 10, leaf bit 8."""
-    units, used = [0] * 1024, {0}
+    units, used, bases = [0] * 1024, {0}, set()
 
-    def place(node, prefix):
-        labels = sorted({key[len(prefix)] for key in values if _below(key, prefix)})
-        labels = [0, *labels] if prefix in values else labels
+    def place(node, keys, depth):
+        """Give the node its children; ``keys`` are those that go through it."""
+        below = [key for key in keys if len(key) > depth]
+        labels = sorted({key[depth] for key in below})
+        is_key = len(below) < len(keys)
+        labels = [0, *labels] if is_key else labels
+        # A base of its own: else a key that is not there might find children of another node.
         base = next(
             b
-            for b in range(1, 1 << 20)
-            if all(b ^ label not in used for label in labels) and (node ^ b) < 1 << 21
+            for b in range(max(bases, default=0) - 200 if len(bases) > 300 else 1, 1 << 20)
+            if b not in bases and all(b ^ label not in used for label in labels)
         )
+        bases.add(base)
         _grow(units, base | 0xFF)
-        units[node] |= (node ^ base) << 10 | (1 << 8 if prefix in values else 0)
+        units[node] |= (node ^ base) << 10 | (1 << 8 if is_key else 0)
         used.update(base ^ label for label in labels)
         for label in labels:
-            child = base ^ label
-            if label == 0:
-                units[child] = values[prefix] | 1 << 31
-            else:
-                units[child] = label
+            units[base ^ label] = values[keys[0][:depth]] | 1 << 31 if label == 0 else label
         for label in labels:
             if label:
-                place(base ^ label, prefix + bytes([label]))
+                place(base ^ label, [key for key in below if key[depth] == label], depth + 1)
 
-    place(0, b"")
+    place(0, list(values), 0)
     return units
-
-
-def _below(key, prefix):
-    return len(key) > len(prefix) and key.startswith(prefix)
 
 
 def _grow(units, index):
