@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from torch import nn
 
@@ -62,6 +62,9 @@ class FlowBuilder:
     Example:
         >>> graph = FlowBuilder.from_(nn.Linear(4, 8)).through(nn.GELU()).tag("h").build()
     """
+
+    makes: ClassVar[type[Graph]] = Graph
+    """The class of the graphs that :meth:`build` makes."""
 
     def __init__(self) -> None:
         self._begin()
@@ -333,7 +336,7 @@ class FlowBuilder:
                 "join them with merge"
             )
         self._draft.here = _caller()
-        graph = Graph(*self._draft.finish(self._streams[0]))
+        graph = self.makes(*self._draft.finish(self._streams[0]))
         self._spent = True
         if self._verbose:
             log.verbose(graph.tree_summary())

@@ -7,22 +7,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Unpack
 import torch
 from torch import Tensor, nn
 
-from flodl.errors import StateError
 from flodl.hf.config_json import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models import build_graph
 from flodl.hf.models.backbone import LAST_HIDDEN_STATE, POOLER_OUTPUT
-from flodl.hf.models.deberta import DebertaLayer
-from flodl.hf.models.layout import PLACES, ChoiceOfLayout, ReadPositions
-from flodl.hf.models.transformer_layer import TransformerLayer
+from flodl.hf.models.layout import PLACES, RECORD, ChoiceOfLayout, ReadPositions
+from flodl.hf.models.record import Record
 from flodl.hf.opening import Opening, Source, open_encoder
 from flodl.hf.task_heads import inputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch.utils.hooks import RemovableHandle
-
     from flodl.graph import Graph
     from flodl.hf.encoded import EncodedBatch
     from flodl.train.setup import HasGraph
@@ -100,50 +94,51 @@ class BackboneOutputs(NamedTuple):
         pooler_output: ``[B, H]``; None without a pooler.
         hidden_states: What the first layer was given and what each layer returned, ``[B, S, H]``
             each; None unless they were asked for.
+        attentions: The weights of each layer, from query to key and before dropout,
+            ``[B, heads, S, S]`` each; None unless they were asked for.
     """
 
     last_hidden_state: Tensor
     pooler_output: Tensor | None
     hidden_states: tuple[Tensor, ...] | None
+    attentions: tuple[Tensor, ...] | None
 
 
 def backbone_outputs(
-    graph: Graph, enc: EncodedBatch, hidden_states: bool = False
+    graph: Graph, enc: EncodedBatch, hidden_states: bool = False, attentions: bool = False
 ) -> BackboneOutputs:
     """Run an encoder and return all it computes.
 
-    ALBERT counts each of its inner layers.
+    Nothing is kept in the model: several threads may call this with one model, and the tagged
+    values of its last forward stay what they were. ALBERT counts each of its inner layers.
 
     Args:
         graph: A model of ``flodl.hf``, with a head or without.
         enc: On the device of the model.
-        hidden_states: Whether the output of every layer is returned as well.
+        hidden_states: Whether the output of every layer is returned as well. Every layer then
+            computes padding, too, and so it does for ``attentions``.
+        attentions: Whether the attention weights of every layer are returned as well.
 
     Raises:
         ValueError: The graph is no model of ``flodl.hf``.
-        StateError: It was told not to keep tagged values.
     """
     if graph.source_config is None:
         raise ValueError("this graph has no configuration, so it is no model of flodl.hf")
     config = AutoConfig.from_json_str(graph.source_config)
     encoder = graph.tree_children().get(config.prefix, graph)
     inputs = inputs_of(enc, config)
-    states: list[Tensor] = []
-    hooks: list[RemovableHandle] = []
-    if hidden_states:
+    if hidden_states or attentions:
         # No places: tokens stay in their rows, and so does what layers return.
         inputs[PLACES] = enc.input_ids.new_empty(0)
-        hooks = [layer.register_forward_pre_hook(_keeping(states)) for layer in _layers(encoder)]
-    try:
-        encoder(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    last = encoder.tagged(LAST_HIDDEN_STATE)
-    if last is None:
-        raise StateError("this model keeps no tagged values: call observe() on its encoder first")
-    pooled = encoder.tagged(POOLER_OUTPUT) if POOLER_OUTPUT in encoder.tag_names() else None
-    return BackboneOutputs(last, pooled, (*states, last) if hidden_states else None)
+    record = Record([] if hidden_states else None, [] if attentions else None)
+    encoder(**inputs, **{RECORD: record})
+    last = record.tags[LAST_HIDDEN_STATE]
+    return BackboneOutputs(
+        last,
+        record.tags.get(POOLER_OUTPUT),
+        None if record.hidden_states is None else (*record.hidden_states, last),
+        None if record.attentions is None else tuple(record.attentions),
+    )
 
 
 def set_unpad(model: nn.Module | HasGraph, unpad: bool | Literal["auto"]) -> None:
@@ -173,12 +168,3 @@ def set_unpad(model: nn.Module | HasGraph, unpad: bool | Literal["auto"]) -> Non
         raise ValueError(f"this {type(model).__name__} is and holds no model of flodl.hf")
     for choice in choices:
         choice.unpad = unpad
-
-
-def _layers(encoder: Graph) -> list[nn.Module]:
-    return [part for part in encoder.modules() if isinstance(part, TransformerLayer | DebertaLayer)]
-
-
-def _keeping(states: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    # What a layer is given is what the one before it returned, a convolution between them included.
-    return lambda _, given: states.append(given[0])

@@ -2,6 +2,9 @@
 
 All are means, computed in float32 at least, and stay finite where nothing counts: a batch whose
 labels are all ignored gives zero with gradients of zero, where a plain mean gives NaN.
+
+Losses of a batch with padding are those of ``transformers``. A softmax over all positions of a row
+takes in padding, and so does a label that stands there: then padding is computed, too.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
+
+from flodl.hf.models.layout import may_decide_on
 
 if TYPE_CHECKING:
     from flodl.hf.encoded import EncodedBatch
@@ -209,7 +214,7 @@ class TokenLosses:
 
     def compute_loss(self: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
         """Run the model and compare with the labels; see :func:`token_classification_loss`."""
-        return token_classification_loss(self.forward_encoded(enc), labels)
+        return token_classification_loss(_logits_for(self, enc, labels), labels)
 
 
 class MaskedLMLosses:
@@ -217,7 +222,7 @@ class MaskedLMLosses:
 
     def compute_loss(self: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
         """Run the model and compare with the masked tokens; see :func:`masked_lm_loss`."""
-        return masked_lm_loss(self.forward_encoded(enc), labels)
+        return masked_lm_loss(_logits_for(self, enc, labels), labels)
 
 
 class QuestionAnsweringLosses:
@@ -226,7 +231,12 @@ class QuestionAnsweringLosses:
     def compute_loss(
         self: EncoderHead, enc: EncodedBatch, start_positions: Tensor, end_positions: Tensor
     ) -> Tensor:
-        """Run the model and compare with the answers; see :func:`question_answering_loss`."""
+        """Run the model and compare with the answers; see :func:`question_answering_loss`.
+
+        The softmax goes over all positions of a row, padding included, as in ``transformers``. After
+        ``set_unpad(head, True)`` padding has the logits that zeros give: that is faster, and the
+        loss is another one.
+        """
         return question_answering_loss(self.forward_encoded(enc), start_positions, end_positions)
 
 
@@ -235,6 +245,15 @@ def _problem_type(logits: Tensor, labels: Tensor) -> str:
         return "regression"
     whole = not (labels.is_floating_point() or labels.dtype == torch.bool)
     return "single_label_classification" if whole else "multi_label_classification"
+
+
+def _logits_for(head: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
+    """Logits of all positions that have a label, padding among them."""
+    fits = labels.shape == enc.attention_mask.shape and may_decide_on(enc.attention_mask)
+    if not fits:
+        return head.forward_encoded(enc)
+    at_padding = (labels.to(enc.device) != IGNORED) & (enc.attention_mask == 0)
+    return head.forward_encoded(enc, padding=True if bool(at_padding.any()) else None)
 
 
 def _per_position(logits: Tensor, labels: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from flodl.hf.losses import (
     SequenceLosses,
     TokenLosses,
 )
+from flodl.hf.models.layout import PLACES, ChoiceOfLayout
 from flodl.hf.opening import HeadOpening, Opened, Source, open_model
 from flodl.hf.outline import outline
 from flodl.hf.predict.answer import QuestionAnswering
@@ -181,17 +182,30 @@ class Head:
             max_shard_size=max_shard_size,
         )
 
-    def forward_encoded(self, enc: EncodedBatch) -> Tensor:
+    def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
         """Logits for encoded texts, in whatever mode the model is and with gradients.
 
         Args:
             enc: On the device of the model.
+            padding: Whether logits at padding are computed, too. None leaves it to the model, which
+                computes them for answers in a text and otherwise where padding is rare; see
+                :func:`~flodl.hf.encoder_model.set_unpad`.
 
         Returns:
             ``[B, labels]``, ``[B, S, labels]``, ``[B, S, 2]`` or ``[B, S, V]``.
         """
-        logits: Tensor = self._graph(**inputs_of(enc, self.config))
+        inputs = inputs_of(enc, self.config)
+        if padding is not None:
+            inputs[PLACES] = self._places(enc, padding)
+        logits: Tensor = self._graph(**inputs)
         return logits
+
+    def _places(self, enc: EncodedBatch, padding: bool) -> Tensor:
+        """What a model takes as ``places``."""
+        if padding:
+            return enc.input_ids.new_empty(0)
+        choice = next(one for one in self._graph.modules() if isinstance(one, ChoiceOfLayout))
+        return choice.worthwhile(enc.attention_mask != 0)
 
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self._graph.parameters())

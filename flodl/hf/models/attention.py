@@ -48,10 +48,25 @@ def attend(
     Returns:
         ``[T, heads * D]`` or ``[B, S, heads * D]``.
     """
-    context = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias, dropout_p=dropout, scale=scale
-    )
+    if layout.record is not None and layout.record.attentions is not None:
+        weights = _weights(query, key, bias, scale)
+        layout.record.attentions.append(weights)
+        context = dropped_out(weights, dropout, training=dropout > 0) @ value
+    else:
+        context = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, dropout_p=dropout, scale=scale
+        )
     return join_heads(context, layout)
+
+
+def _weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
+    """What attention multiplies values with: ``[B, heads, S, S]``; see :func:`attend`."""
+    scores = query @ key.transpose(-1, -2)
+    scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
+    if bias is not None:
+        hidden = bias.dtype == torch.bool
+        scores = scores.masked_fill(~bias, -math.inf) if hidden else scores + bias
+    return scores.softmax(-1)
 
 
 def attend_tokens(

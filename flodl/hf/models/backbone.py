@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flodl.graph import FlowBuilder, Graph
+from flodl.graph import Graph
 from flodl.hf.models.deberta import DebertaEncoder
 from flodl.hf.models.embeddings import DebertaEmbeddings, Embeddings
 from flodl.hf.models.encoders import AlbertEncoder, Encoder
@@ -20,11 +20,13 @@ from flodl.hf.models.layout import (
     PLACES,
     POSITIONS,
     READ,
+    RECORD,
     TYPES,
     ChoiceOfLayout,
     InRows,
     Keys,
 )
+from flodl.hf.models.model_graph import ModelFlow
 
 if TYPE_CHECKING:
     from flodl.hf.config_json import AlbertConfig, DebertaV2Config, EncoderConfig
@@ -79,6 +81,7 @@ def build_backbone(
     pooler: bool,
     ends_pooled: bool = False,
     told_what_is_read: bool = False,
+    all_read: bool = False,
 ) -> Graph:
     """Describe an encoder as a graph, labelled with its prefix.
 
@@ -90,18 +93,22 @@ def build_backbone(
         pooler: Whether there is a pooler; only where the family can have one.
         ends_pooled: Whether the output is that of the pooler instead.
         told_what_is_read: Whether there is a further input, that of :class:`ReadPositions`.
+        all_read: Whether results depend on the states of padding; see :class:`ChoiceOfLayout`.
     """
     parts = _parts(config)
-    flow = FlowBuilder.from_(nn.Identity())
+    flow = ModelFlow.from_(nn.Identity())
     told = (READ,) if told_what_is_read else ()
-    flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, *told, optional=True)
+    flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, *told, RECORD, optional=True)
     flow.label(config.prefix)
-    flow.fork(Keys()).using(MASK).tag(KEYS, keep=False)
-    flow.fork(ChoiceOfLayout()).using(PLACES, KEYS).tag(LAYOUT, keep=False)
+    # Padding of a DeBERTa looks at everything, so there is no row with nothing to look at.
+    looks_at_all = config.model_type == "deberta-v2"
+    flow.fork(Keys(first_of_none=not looks_at_all)).using(MASK).tag(KEYS, keep=False)
+    choice = ChoiceOfLayout(all_read=all_read, first_sees_all=told_what_is_read and looks_at_all)
+    flow.fork(choice).using(PLACES, KEYS).tag(LAYOUT, keep=False)
     known = (IDS, KEYS, LAYOUT)
     masked = (*known, MASK, TYPES, POSITIONS)
     flow.through(parts.embeddings, name="embeddings").using(*masked)
-    flow.through(parts.encoder, name=parts.encoder_name).using(*known, *told)
+    flow.through(parts.encoder, name=parts.encoder_name).using(*known, *told, RECORD)
     flow.through(InRows(), name="in_rows").using(*known, *told).tag(LAST_HIDDEN_STATE)
     if pooler:
         width = config.hidden_size

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from flodl.graph import FlowBuilder, Graph
+from flodl.graph import Graph
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models.backbone import INPUTS, WITH_POOLER, build_backbone
 from flodl.hf.models.heads import (
@@ -18,6 +18,7 @@ from flodl.hf.models.heads import (
     token_classifier,
     word_decoder,
 )
+from flodl.hf.models.model_graph import ModelFlow
 from flodl.hf.models.layout import IDS, PLACES, READ, ReadPositions
 
 if TYPE_CHECKING:
@@ -89,9 +90,13 @@ def _described(config: EncoderConfig, kind: HeadKind, pooler: bool | None, label
     pooled = kind is HeadKind.SEQCLS and config.model_type in ("bert", "albert")
     reads_first = kind is HeadKind.SEQCLS
     backbone = build_backbone(
-        config, pooler=pooled, ends_pooled=pooled, told_what_is_read=reads_first
+        config,
+        pooler=pooled,
+        ends_pooled=pooled,
+        told_what_is_read=reads_first,
+        all_read=kind is HeadKind.QA,  # its softmax goes over all positions of a row
     )
-    flow = FlowBuilder.from_(nn.Identity())
+    flow = ModelFlow.from_(nn.Identity())
     flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, optional=True)
     if reads_first:
         flow.fork(ReadPositions()).using(PLACES).tag(READ, keep=False)

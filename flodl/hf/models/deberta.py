@@ -109,11 +109,11 @@ class DisentangledAttention(nn.Module):
             split_heads(projection(tokens), self.heads, layout)
             for projection in (self.query_proj, self.key_proj, self.value_proj)
         )
-        bias = layout.bias
+        bias = None
         if table is not None and (self.to_position or self.from_position):
             bias = self._scores(query, key, table)
-            if layout.bias is not None:
-                bias = bias.masked_fill(~layout.bias, -math.inf)
+        if layout.bias is not None:
+            query, bias = _masked(query, bias, layout)
         dropout = self.dropout if self.training else 0.0
         return attend(query, key, value, layout, bias=bias, dropout=dropout, scale=self.scale)
 
@@ -134,8 +134,9 @@ class DisentangledAttention(nn.Module):
         to_queries = self.query_proj if self.shared else self._modules.get("pos_query_proj")
         parts = [to_keys if self.to_position else None, to_queries if self.from_position else None]
         state = self._state(parts, table)
-        if state is not None and self._known is not None and _same(self._known[0], state):
-            return self._known[1]
+        known = self._known  # read once: another thread may replace it
+        if state is not None and known is not None and _same(known[0], state):
+            return known[1]
         vectors = dropout(table.vectors, self.position_dropout, self.training)
         keys, queries = (None if part is None else part(vectors) for part in parts)
         self._known = None if state is None else (state, (keys, queries))
@@ -167,6 +168,31 @@ def _same(known: _State, state: _State) -> bool:
     return len(known) == len(state) and all(
         old[0] is new[0] and old[1:] == new[1:] for old, new in zip(known, state, strict=True)
     )
+
+
+def _masked(query: Tensor, bias: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Hide padding from tokens, and let padding look at everything alike, as the reference does.
+
+    Args:
+        query: ``[B, heads, S, D]``.
+        bias: Added to the scores, ``[B, heads, S, S]``; None for nothing.
+        layout: With a mask. Packed, it holds no padding whose result is read.
+
+    Returns:
+        Queries and what is added to their scores.
+    """
+    hidden = ~layout.keys
+    bias = query.new_zeros(()) if bias is None else bias
+    if layout.packed:
+        # Where nothing counts, nothing is hidden: a softmax of nothing is no number.
+        hidden = hidden & layout.keys.any(-1, keepdim=True)
+    else:
+        # All scores of padding are zero. The lowest number of all would do for the result, but its
+        # gradient is lost in rounding.
+        padding = hidden.transpose(-1, -2)
+        query, bias = query.masked_fill(padding, 0.0), bias.masked_fill(padding, 0.0)
+        hidden = hidden & ~padding
+    return query, bias.masked_fill(hidden, -math.inf)
 
 
 def _by_distance(content: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
@@ -319,6 +345,7 @@ class DebertaEncoder(NamedInputModule):
         table = self._table(layout, tokens.device) if self.relative else None
         embedded, inner = tokens, layout.before_the_end
         for number, layer in enumerate(self.layer):
+            layout.note(tokens)
             convolved = number == 0 and "conv" in self._modules
             ends = number == len(self.layer) - 1 and not convolved
             tokens = layer(tokens, layout if ends else inner, table)

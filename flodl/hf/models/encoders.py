@@ -44,6 +44,7 @@ class Encoder(NamedInputModule):
         layout = layout_of(refs).in_runs(tokens.dtype)
         inner, last = layout.before_the_end, len(self.layer) - 1
         for number, layer in enumerate(self.layer):
+            layout.note(tokens)
             tokens = layer(tokens, layout if number == last else inner)
         return tokens
 
@@ -68,6 +69,7 @@ class AlbertGroup(nn.Module):
         """Run all layers of the group."""
         inner, last = layout.before_the_end, len(self.albert_layers) - 1
         for number, layer in enumerate(self.albert_layers):
+            layout.note(tokens)
             tokens = layer(tokens, layout if number == last else inner)
         return tokens
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from flodl.graph import NamedInputModule
+
+if TYPE_CHECKING:
+    from flodl.hf.models.record import Record
 
 Refs = Mapping[str, Any]
 """What :meth:`FlowBuilder.using` delivers; None for an input that was left out."""
@@ -30,6 +33,7 @@ PLACES = "places"
 KEYS = "keys"
 LAYOUT = "layout"
 READ = "read"
+RECORD = "record"
 
 WORTH = 0.9
 """Part of the positions that count, above which padding is cheaper than moving tokens about."""
@@ -63,6 +67,7 @@ class Layout:
         runs: All rows of packed tokens, where attention takes them as they lie; see
             :meth:`in_runs`.
         ends_first: Whether the first token of every row is all that is read of what comes out.
+        record: What the caller wants to know of the layers; None for nothing.
     """
 
     rows: int
@@ -71,6 +76,12 @@ class Layout:
     keys: Tensor
     runs: tuple[Run, ...] = ()
     ends_first: bool = False
+    record: Record | None = None
+
+    def note(self, tokens: Tensor) -> None:
+        """Tell the caller what a layer is given, where that was asked for."""
+        if self.record is not None and self.record.hidden_states is not None:
+            self.record.hidden_states.append(tokens)
 
     @property
     def packed(self) -> bool:
@@ -132,7 +143,7 @@ class Layout:
         return self.keys if self.keys.numel() else None
 
 
-def _may_decide_on(values: Tensor) -> bool:
+def may_decide_on(values: Tensor) -> bool:
     """Whether what a call does may depend on values.
 
     It may not where a compiler, a tracer or a CUDA graph records it for all calls to come, nor on
@@ -148,11 +159,26 @@ def layout_of(refs: Refs) -> Layout:
     rows, length = refs[IDS].shape
     read = refs.get(READ)
     ends_first = read is not None and read.numel() > 0
-    return Layout(rows, length, refs[LAYOUT], refs[KEYS], ends_first=ends_first)
+    return Layout(
+        rows,
+        length,
+        refs[LAYOUT],
+        refs[KEYS],
+        ends_first=ends_first,
+        record=refs.get(RECORD),
+    )
 
 
 class Keys(NamedInputModule):
-    """What attention may look at: see :attr:`Layout.keys`."""
+    """What attention may look at: see :attr:`Layout.keys`.
+
+    Args:
+        first_of_none: Whether a row in which nothing counts looks at its first token.
+    """
+
+    def __init__(self, *, first_of_none: bool = True) -> None:
+        super().__init__()
+        self.first_of_none = first_of_none
 
     def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
         """Read the attention mask.
@@ -182,9 +208,11 @@ class Keys(NamedInputModule):
                 "attention may look, or floats that are added"
             )
         counts = mask != 0
-        if _may_decide_on(counts) and bool(counts.all()):
+        if may_decide_on(counts) and bool(counts.all()):
             return ids.new_empty(0)
-        # A row in which nothing counts looks at its first token: a softmax of nothing is no number.
+        if not self.first_of_none:
+            return counts[:, None, None, :]
+        # A softmax of nothing is no number.
         first = functional.pad(~counts.any(1, keepdim=True), (0, ids.shape[1] - 1))
         return (counts | first)[:, None, None, :]
 
@@ -201,13 +229,21 @@ class ChoiceOfLayout(NamedInputModule):
     They are where enough of them are padding. What records a call, such as a compiler, for which
     their number would be data, keeps rows unless the places are given.
 
+    Args:
+        all_read: Whether results depend on what a model makes of padding, as in a softmax over all
+            positions of a row. ``"auto"`` then keeps rows.
+        first_sees_all: Whether the first token of every row is read, and looks at padding where it
+            is padding itself. A batch that has such a row is never packed.
+
     Attributes:
         unpad: ``"auto"``, or a decision: True packs whatever is masked, False never packs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, all_read: bool = False, first_sees_all: bool = False) -> None:
         super().__init__()
         self.unpad: bool | str = "auto"
+        self.all_read = all_read
+        self.first_sees_all = first_sees_all
 
     def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
         """Choose.
@@ -223,13 +259,28 @@ class ChoiceOfLayout(NamedInputModule):
         keys: Tensor = refs[KEYS]
         if given is not None:
             return given
-        none = ids.new_empty(0)
         per_token = keys.dtype == torch.bool and keys.shape == (len(ids), 1, 1, ids.shape[1])
-        if not self.unpad or not per_token or not _may_decide_on(keys):
+        if not per_token or (self.all_read and self.unpad == "auto"):
+            return ids.new_empty(0)
+        return self.worthwhile(keys.view(ids.shape))
+
+    def worthwhile(self, counts: Tensor) -> Tensor:
+        """Where tokens stand if they are packed; empty if they are not.
+
+        Args:
+            counts: What is no padding, ``[B, S]``.
+
+        Returns:
+            Int64 ``[T]``.
+        """
+        none = torch.empty(0, dtype=torch.int64, device=counts.device)
+        if not self.unpad or not may_decide_on(counts):
             return none
-        places = _packable(keys.view(ids.shape))
-        worthwhile = self.unpad is True or len(places) <= WORTH * ids.numel()
-        return places if worthwhile else none
+        if self.first_sees_all and not bool(counts[:, 0].all()):
+            return none
+        places = _packable(counts)
+        worth = self.unpad is True or len(places) <= WORTH * counts.numel()
+        return places if worth else none
 
 
 class ReadPositions(NamedInputModule):

@@ -235,7 +235,8 @@ class QuestionAnswering:
             raise ValueError(f"{len(contexts)} contexts were given for {len(numbers)} pairs")
         spelled = _from_tokens(self, enc) if contexts is None else _from_texts(pairs, contexts)
         with running(self.graph) as device:
-            windows = search.windows(enc, self.forward_encoded(enc.to(device)), pairs, spelled)
+            logits = self.forward_encoded(enc.to(device), padding=False)
+            windows = search.windows(enc, logits, pairs, spelled)
         of_pair: list[list[_Window]] = [[] for _ in numbers]
         for pair, window in zip(pairs, windows, strict=True):
             of_pair[pair].append(window)
@@ -353,7 +354,7 @@ def _answers(
     windows: list[dict[int, _Window]] = [{} for _ in pairs]
     with running(head.graph, len(pairs)) as device:
         for inputs, rows, batch in encoded_batches(pairs, encoding, batching.on(device)):
-            logits = head.forward_encoded(batch.to(device))
+            logits = head.forward_encoded(batch.to(device), padding=False)
             spelled = _from_texts(inputs, contexts)
             for pair, row, window in zip(
                 inputs, rows, search.windows(batch, logits, inputs, spelled), strict=True

@@ -31,8 +31,13 @@ class EncoderHead(Protocol):
     def tokenizer(self) -> HfTokenizer | None:
         """What encodes texts for it; None if it has none."""
 
-    def forward_encoded(self, enc: EncodedBatch) -> Tensor:
-        """Logits, in whatever mode the model is."""
+    def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
+        """Logits, in whatever mode the model is.
+
+        Args:
+            enc: Encoded texts.
+            padding: Whether those at padding are computed, too; None for the choice of the model.
+        """
 
 
 class MaskedLMHead(EncoderHead, Protocol):

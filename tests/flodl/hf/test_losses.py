@@ -16,6 +16,7 @@ from flodl.hf.auto import (
     AutoModelForTokenClassification,
 )
 from flodl.hf.encoded import EncodedBatch
+from flodl.hf.encoder_model import set_unpad
 from flodl.hf.losses import (
     deberta_sequence_classification_loss,
     masked_lm_loss,
@@ -34,6 +35,16 @@ def some_batch(vocabulary=60):
     generator = torch.Generator().manual_seed(5)
     ids = torch.randint(5, vocabulary, (ROWS, LENGTH), generator=generator)
     return EncodedBatch(ids, torch.ones_like(ids))
+
+
+def padded_batch(family, vocabulary=60):
+    """Rows of several lengths, padded on the right, on the left, and not at all."""
+    pad = 1 if "roberta" in family else 0
+    generator = torch.Generator().manual_seed(6)
+    ids = torch.randint(5, vocabulary, (ROWS, LENGTH), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[0, 4:] = mask[1, :3] = mask[3, 2:] = 0
+    return EncodedBatch(ids.masked_fill(mask == 0, pad), mask)
 
 
 def assert_like_reference(model, head, batch, ours, **labels):
@@ -176,6 +187,70 @@ def test_answers_have_the_loss_of_the_reference_also_outside_of_the_text(
     positions = {"start_positions": torch.tensor(starts), "end_positions": torch.tensor(ends)}
     ours = head.compute_loss(batch, **positions)
     assert_like_reference(model, head, batch, ours, **positions)
+
+
+@pytest.mark.case("hf", 12)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_in_padded_rows_have_the_loss_of_the_reference(tmp_path, family):
+    model = write(tmp_path, family, "ForQuestionAnswering")
+    head = AutoModelForQuestionAnswering.from_pretrained(tmp_path)
+    batch = padded_batch(family)
+    positions = {
+        "start_positions": torch.tensor([1, 4, 99, 0]),
+        "end_positions": torch.tensor([3, 6, 5, 1]),
+    }
+    ours = head.compute_loss(batch, **positions)
+    assert_like_reference(model, head, batch, ours, **positions)
+    set_unpad(head, True)
+    assert abs(head.compute_loss(batch, **positions).item() - ours.item()) > 1e-4
+
+
+@pytest.mark.case("hf", 12)
+@pytest.mark.parametrize("at_padding", [False, True], ids=["tokens", "padding"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_in_padded_rows_have_the_loss_of_the_reference(tmp_path, family, at_padding):
+    model = write(tmp_path, family, "ForTokenClassification", num_labels=3)
+    head = AutoModelForTokenClassification.from_pretrained(tmp_path)
+    batch = padded_batch(family)
+    labels = (torch.arange(ROWS * LENGTH) % 3).view(ROWS, LENGTH)
+    left_out = torch.arange(LENGTH) % 4 == 0
+    if not at_padding:
+        left_out = left_out | (batch.attention_mask == 0)
+    labels = labels.masked_fill(left_out, -100)
+    assert_like_reference(model, head, batch, head.compute_loss(batch, labels), labels=labels)
+
+
+@pytest.mark.case("hf", 12)
+@pytest.mark.parametrize("at_padding", [False, True], ids=["tokens", "padding"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_masked_tokens_in_padded_rows_have_the_loss_of_the_reference(tmp_path, family, at_padding):
+    model = write(tmp_path, family, "ForMaskedLM")
+    head = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    batch = padded_batch(family)
+    left_out = batch.input_ids % 3 != 0
+    if not at_padding:
+        left_out = left_out | (batch.attention_mask == 0)
+    labels = (batch.input_ids + 7).masked_fill(left_out, -100)
+    assert_like_reference(model, head, batch, head.compute_loss(batch, labels), labels=labels)
+
+
+@pytest.mark.case("hf", 12)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("problem", "labels"),
+    [
+        ("regression", torch.tensor([[0.5, 1, -2], [0, 0, 1], [3, 2, 1], [1, 1, 1]])),
+        ("single_label_classification", torch.tensor([0, 2, 1, 1])),
+        (
+            "multi_label_classification",
+            torch.tensor([[0.0, 1, 1], [0, 0, 0], [1, 1, 1], [1, 0, 1]]),
+        ),
+    ],
+)
+def test_padded_rows_have_the_loss_of_the_reference(tmp_path, family, problem, labels):
+    model, head = sequence(tmp_path, family, 3, problem)
+    batch = padded_batch(family)
+    assert_like_reference(model, head, batch, head.compute_loss(batch, labels), labels=labels)
 
 
 def test_a_problem_type_of_the_call_goes_before_that_of_the_model(tmp_path):

@@ -15,6 +15,7 @@ from tests.flodl.hf.models.cells import (
     LABELS,
     batch,
     counted,
+    output_of,
     pair,
     without_dropout,
 )
@@ -99,12 +100,21 @@ def test_a_row_that_a_mask_leaves_nothing_to_look_at_trains(unpad):
     assert all(parameter.grad.isfinite().all() for parameter in graph.parameters())
 
 
-@pytest.mark.parametrize("unpad", [True, False])
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert", "albert"])
-def test_a_head_that_reads_padding_reads_what_the_references_does(family, unpad):
-    model, graph = pair(family, HeadKind.SEQCLS, **without_dropout(family))
+@pytest.mark.parametrize("unpad", [True, False, "auto"])
+@pytest.mark.parametrize("left", [(1, 3), (0, 1, 2, 3)], ids=["some", "all"])
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        *((family, {}) for family in FAMILIES),
+        ("deberta-v2", {"conv_kernel_size": 3, "conv_act": "gelu"}),
+        ("deberta-v2", {"relative_attention": False, "position_biased_input": True}),
+        ("deberta-v2", {"pos_att_type": ["p2c"], "share_att_key": False}),
+    ],
+)
+def test_a_head_that_reads_padding_reads_what_the_references_does(family, fields, left, unpad):
+    model, graph = pair(family, HeadKind.SEQCLS, **fields, **without_dropout(family))
     set_unpad(graph, unpad)
-    inputs = batch(family, left=(1, 3))
+    inputs = batch(family, left=left)
     theirs, mine = model(**inputs).logits, graph(**inputs)
     torch.testing.assert_close(mine, theirs, **CLOSE)
     weight = torch.arange(1.0, LABELS + 1)
@@ -113,6 +123,20 @@ def test_a_head_that_reads_padding_reads_what_the_references_does(family, unpad)
     found = dict(graph.named_parameters())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(found[name].grad, parameter.grad, **CLOSE, msg=name)
+
+
+@pytest.mark.parametrize("unpad", [True, False, "auto"])
+@pytest.mark.parametrize("kind", [HeadKind.SEQCLS, HeadKind.TOKCLS, HeadKind.QA])
+def test_a_deberta_with_a_row_of_padding_alone_does_what_the_reference_does(kind, unpad):
+    model, graph = pair("deberta-v2", kind)
+    set_unpad(graph, unpad)
+    inputs = batch("deberta-v2")
+    inputs["attention_mask"][2] = 0
+    theirs, mine = output_of(model(**inputs), kind), graph(**inputs)
+    mask = inputs["attention_mask"]
+    torch.testing.assert_close(counted(mine, mask), counted(theirs, mask), **CLOSE)
+    mine.sum().backward()
+    assert all(one.grad is None or one.grad.isfinite().all() for one in graph.parameters())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

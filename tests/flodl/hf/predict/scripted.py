@@ -43,7 +43,7 @@ class ScriptedQuestionAnswering(QuestionAnswering):
         self.labels: tuple[str, ...] = ()
         self.tokenizer: HfTokenizer | None = tokenizer
 
-    def forward_encoded(self, enc: EncodedBatch) -> Tensor:
+    def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:  # noqa: ARG002
         return self.logits(enc.input_ids)
 
     def logits(self, ids: Tensor) -> Tensor:
