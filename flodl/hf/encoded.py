@@ -8,6 +8,8 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from flodl.hf.device import known_device
+
 
 class RowDetails(Protocol):
     """What else is known about the rows of a batch, worked out only when somebody asks."""
@@ -143,7 +145,7 @@ class EncodedBatch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> EncodedBatch:
         """The same batch on another device; what has not been made yet is made there later."""
-        target = torch.device(device)
+        target = known_device(device)
         if target == self.device:
             return self
 

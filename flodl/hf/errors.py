@@ -121,6 +121,10 @@ class HubOffline(HubError):  # noqa: N818
     """The Hub cannot be reached, or may not be, and the cache does not hold all that is needed."""
 
 
+class DiskFull(HubError):  # noqa: N818
+    """The disk of the cache has no space left for a file of the Hub; names both."""
+
+
 class TokenizerMissingError(FlodlError):
     """A method that takes text was called on a model without a tokenizer; names the method."""
 

@@ -316,7 +316,7 @@ class Repository:
     # What to say when it fails
 
     def _translated(self, error: Exception, full: str) -> Exception:
-        where = hub_errors.Asked(self._repo, self._revision, full, self._endpoint)
+        where = hub_errors.Asked(self._repo, self._revision, full, self._endpoint, self._cache_dir)
         return hub_errors.translated(error, where)
 
     def _silent(self, failure: Unreachable) -> str:

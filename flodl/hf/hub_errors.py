@@ -6,11 +6,19 @@ parser had to say may quote a token.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from flodl.hf.dependencies import need
-from flodl.hf.errors import FileNotFoundOnHub, GatedRepo, HubError, RepoNotFound, RevisionNotFound
+from flodl.hf.errors import (
+    DiskFull,
+    FileNotFoundOnHub,
+    GatedRepo,
+    HubError,
+    RepoNotFound,
+    RevisionNotFound,
+)
 
 # Which HTTP package huggingface_hub is built on depends on its version.
 _NETWORK_PACKAGES = frozenset(
@@ -26,12 +34,13 @@ class Unreachable(Exception):  # noqa: N818 - it never leaves the package
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for, and where: ``file`` of ``repo`` at ``revision`` from ``endpoint``."""
+    """What was asked for: ``file`` of ``repo`` at ``revision`` from ``endpoint``, to be kept."""
 
     repo: str
     revision: str
     file: str
     endpoint: str
+    cache_dir: str
 
 
 def without_credentials(url: str) -> str:
@@ -50,8 +59,13 @@ def translated(error: Exception, asked: Asked) -> Exception:
 
     Returns:
         A :class:`HubError` if the Hub answered, :class:`Unreachable` if it did not, and the error
-        itself if it has nothing to do with the Hub: a full disk, for instance.
+        itself if it has nothing to do with the Hub: a folder that cannot be written, for instance.
     """
+    if _is_full_disk(error):
+        return DiskFull(
+            f"no space is left on the disk of {asked.cache_dir} for {asked.file} of {asked.repo}: "
+            "free some there, or pass cache_dir= (or set HF_HOME) to use another disk"
+        )
     hub = need("huggingface_hub.errors")
     if isinstance(error, hub.LocalEntryNotFoundError):
         # What it says is that the cache is no way out; why one was needed is its cause.
@@ -114,6 +128,13 @@ def header(error: Exception, name: str) -> str | None:
 def _status(error: Exception) -> int:
     response = getattr(error, "response", None)
     return 0 if response is None else int(response.status_code)
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    """Whether a disk or a quota is used up; the downloader of large files says so only in words."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return type(error) is RuntimeError and "os error 28" in str(error)
 
 
 def _is_of_network(error: Exception) -> bool:

@@ -296,8 +296,10 @@ def _unsound(checkpoint: Checkpoint, full: str) -> CheckpointFormatError:
 
 
 def _translated(error: Exception, checkpoint: Checkpoint, full: str) -> Exception:
-    endpoint = hub_errors.without_credentials(need("huggingface_hub.constants").ENDPOINT)
-    asked = hub_errors.Asked(checkpoint.name, checkpoint.commit or "", full, endpoint)
+    settings = need("huggingface_hub.constants")
+    endpoint = hub_errors.without_credentials(settings.ENDPOINT)
+    commit = checkpoint.commit or ""
+    asked = hub_errors.Asked(checkpoint.name, commit, full, endpoint, settings.HF_HUB_CACHE)
     failure = hub_errors.translated(error, asked)
     if isinstance(failure, hub_errors.Unreachable):
         return HubOffline(f"{checkpoint.name}: {full} is not in the cache, and {failure}")

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from flodl.hf import keys
+from flodl.hf.device import known_device
 from flodl.hf.load_report import LoadReport
 from flodl.hf.source import WeightFiles
 from flodl.hf.weights.fill import Draw, fill
@@ -97,7 +98,7 @@ def load_weights(
         plan,
         stored,
         dtype=wanted,
-        device=None if device is None else torch.device(device),
+        device=None if device is None else known_device(device),
         draw=Draw(config.initializer_range, seed),
         commit=commit,
     )

@@ -233,9 +233,9 @@ class QuestionAnsweringLosses:
     ) -> Tensor:
         """Run the model and compare with the answers; see :func:`question_answering_loss`.
 
-        The softmax goes over all positions of a row, padding included, as in ``transformers``. After
-        ``set_unpad(head, True)`` padding has the logits that zeros give: that is faster, and the
-        loss is another one.
+        The softmax goes over all positions of a row, padding included, as in ``transformers``.
+        After ``set_unpad(head, True)`` padding has the logits that zeros give: that is faster, and
+        the loss is another one.
         """
         return question_answering_loss(self.forward_encoded(enc), start_positions, end_positions)
 

@@ -17,6 +17,7 @@ import torch
 
 from flodl import collector
 from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.device import known_device
 from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.loading import HeadInit, load_weights
@@ -144,6 +145,9 @@ def open_model(
         FileNotFoundError: There is no such directory, or it lacks files.
     """
     check_options(options, HeadOpening, "from_pretrained")
+    device = options.get("device")
+    if device is not None:
+        options = {**options, "device": known_device(device)}  # refused before anything is fetched
     checkpoint = locate(src, access_of(options))
     config = read_config(checkpoint, family)
     kind = kind or head_of(config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,15 @@ import torch
 from torch import Tensor
 
 from flodl.files import replacing
-from flodl.hf.config_json import EncoderConfig
 from flodl.hf.dependencies import need
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.loss_cells import (
+    LOSS_TOLERANCE,
+    batch_for,
+    loss_differences,
+    losses_as_text,
+)
 from flodl.hf.matrix import Cell, source_of
 from flodl.hf.opening import Opened, open_model
 from flodl.hf.reference import (
@@ -28,9 +33,6 @@ from flodl.hf.reference import (
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.verify import TOLERANCE
 
-_LENGTHS = (12, 5, 9, 1)
-"""Tokens of the rows; every second row is padded on the left."""
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -39,15 +41,19 @@ class Difference:
     Attributes:
         cell: Its name.
         largest: The largest absolute difference at positions that are not padding.
+        losses: The difference of each loss that the head can have, by its name, padding included;
+            empty for an encoder without a head.
     """
 
     cell: str
     largest: float
+    losses: Mapping[str, float]
 
     @property
     def passed(self) -> bool:
-        """Whether that is within 1e-5."""
-        return self.largest <= TOLERANCE
+        """Whether outputs are within 1e-5 and losses within 1e-6."""
+        near = all(apart <= LOSS_TOLERANCE for apart in self.losses.values())
+        return near and self.largest <= TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,8 @@ class Parity:
     def as_text(self) -> str:
         """One line per cell."""
         return "".join(
-            f"{'PASS' if one.passed else 'FAIL'}  {one.cell:<20} {one.largest:.2e}\n"
+            f"{'PASS' if one.passed else 'FAIL'}  {one.cell:<20} {one.largest:.2e}"
+            f"{losses_as_text(one.losses)}\n"
             for one in self.cells
         )
 
@@ -86,11 +93,11 @@ def parity(cells: Sequence[Cell], *, synthetic: bool = False, out: Path | None =
     with tempfile.TemporaryDirectory(prefix="flodl-hf-") as folder:
         for cell in cells:
             src = source_of(cell, Path(folder) / cell.name, synthetic=synthetic)
-            found.append(Difference(cell.name, _compared(cell, src, out)))
+            found.append(_compared(cell, src, out))
     return Parity(tuple(found))
 
 
-def _compared(cell: Cell, src: str, out: Path | None) -> float:
+def _compared(cell: Cell, src: str, out: Path | None) -> Difference:
     opened = open_model(src, HeadKind(cell.head), {"dtype": "float32"})
     enc = batch_for(opened.config)
     with tempfile.TemporaryDirectory(prefix="flodl-hf-") as folder:
@@ -102,26 +109,8 @@ def _compared(cell: Cell, src: str, out: Path | None) -> float:
     if out is not None:
         _keep(out / f"{cell.name}.safetensors", opened, enc, theirs)
     ours = outputs_of_graph(opened.graph, opened.config, enc)
-    return largest_difference(ours, theirs, enc.attention_mask)
-
-
-def batch_for(config: EncoderConfig) -> EncodedBatch:
-    """Rows of several lengths, padded on the right and on the left, with both segments.
-
-    Always the same for the same vocabulary.
-    """
-    pad = config.pad_token_id or 0
-    first = pad + 1
-    generator = torch.Generator().manual_seed(config.vocab_size)
-    length = max(_LENGTHS)
-    ids = torch.full((len(_LENGTHS), length), pad)
-    mask = torch.zeros_like(ids)
-    for row, count in enumerate(_LENGTHS):
-        place = slice(length - count, length) if row % 2 else slice(0, count)
-        ids[row, place] = torch.randint(first, config.vocab_size, (count,), generator=generator)
-        mask[row, place] = 1
-    types = ((torch.arange(length) >= length // 2).long() * mask).contiguous()
-    return EncodedBatch(ids, mask, types)
+    largest = largest_difference(ours, theirs, enc.attention_mask)
+    return Difference(cell.name, largest, loss_differences(model, opened.graph, opened.config, enc))
 
 
 def _keep(target: Path, opened: Opened, enc: EncodedBatch, theirs: Outputs) -> None:

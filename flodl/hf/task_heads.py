@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flodl.errors import FlodlError
 from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.errors import DiskFull
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import (
     MaskedLMLosses,
@@ -135,6 +136,8 @@ class Head:
 
         try:
             self._tokenizer = HfTokenizer.from_checkpoint(opened.checkpoint, opened.config)
+        except DiskFull:
+            raise
         except (FlodlError, OSError) as error:
             reason = str(error).partition("\n")[0]
             print(f"flodl: no tokenizer for this model: {reason}", file=sys.stderr)  # noqa: T201

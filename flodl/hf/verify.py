@@ -18,6 +18,7 @@ from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
 from flodl.hf.outline import build_for_export, exported_kind
 from flodl.hf.reference import (
     Loaded,
@@ -111,7 +112,8 @@ def verify_export(
     3. ``bytes``, ``source``: every tensor has the bytes of the source's, none is lost, and the
        reference computes the same bits from both. Where the configuration says that the export
        has another dtype, the source is converted to that first;
-    4. ``outputs``: flodl computes what the reference computes, within 1e-5.
+    4. ``outputs``: flodl computes what the reference computes, within 1e-5;
+    5. ``losses``: and the same losses within 1e-6, for rows padded on the right and on the left.
 
     Args:
         directory: The export.
@@ -143,7 +145,7 @@ def verify_export(
     steps: list[tuple[str, Callable[[], str]]] = [("reference", run.reference)]
     if origin is not None:
         steps += [("bytes", run.bytes), ("source", run.source)]
-    steps.append(("outputs", run.outputs))
+    steps += [("outputs", run.outputs), ("losses", run.losses)]
     for step, look in steps:
         checks.append(_guarded(step, look))
         if step == "reference" and not checks[-1].passed:
@@ -246,6 +248,7 @@ class _Run:
         self._enc = enc
         self._inputs = inputs_of(enc, config)
         self._theirs: Outputs = {}
+        self._model: nn.Module | None = None
 
     def reference(self) -> str:
         """Load the export in the reference, and keep what it computes."""
@@ -257,6 +260,7 @@ class _Run:
                 f"missing: {', '.join(missing) or 'nothing'}; "
                 f"left over: {', '.join(loaded.unexpected) or 'nothing'}"
             )
+        self._model = loaded.model
         self._theirs = outputs_of_reference(loaded.model, self._inputs)
         if set(missing) != set(loaded.missing):
             # A pooler that was not stored is random there, and says nothing.
@@ -300,6 +304,21 @@ class _Run:
         if not apart <= TOLERANCE:
             raise _Failed(f"flodl computes {apart:.3g} apart, more than {TOLERANCE:g}")
         return f"flodl computes the same within {apart:.2g}"
+
+    def losses(self) -> str:
+        """Compare the losses that flodl and the reference compute from the export."""
+        if self._model is None:
+            raise _Failed("the reference has not loaded it")
+        graph = AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
+        found = loss_differences(self._model, graph, self._config, batch_for(self._config))
+        wrong = [
+            f"{name} {apart:.3g}" for name, apart in found.items() if not apart <= LOSS_TOLERANCE
+        ]
+        if wrong:
+            raise _Failed(f"losses are apart, more than {LOSS_TOLERANCE:g}: {', '.join(wrong)}")
+        if not found:
+            return "an encoder has none"
+        return f"flodl computes {', '.join(found)} the same within {max(found.values()):.2g}"
 
     def _checked_origin(self) -> Checkpoint:
         if self._origin is None:

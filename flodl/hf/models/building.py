@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from flodl.graph import Graph
+from flodl.hf.device import known_device
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models.backbone import INPUTS, WITH_POOLER, build_backbone
 from flodl.hf.models.heads import (
@@ -18,8 +19,8 @@ from flodl.hf.models.heads import (
     token_classifier,
     word_decoder,
 )
-from flodl.hf.models.model_graph import ModelFlow
 from flodl.hf.models.layout import IDS, PLACES, READ, ReadPositions
+from flodl.hf.models.model_graph import ModelFlow
 
 if TYPE_CHECKING:
     from flodl.hf.config_json import DebertaV2Config, EncoderConfig
@@ -53,11 +54,12 @@ def build_graph(
     """
     if isinstance(num_labels, bool) or not isinstance(num_labels, int) or num_labels < 1:
         raise ValueError(f"num_labels is a number of classes of at least 1, not {num_labels!r}")
+    device = known_device(device)
     with torch.device("meta"), NoInitialisation():
         graph = _described(config, kind, pooler, num_labels)
     if kind is HeadKind.MLM:
         tie_words(graph, config)
-    if torch.device(device).type != "meta":
+    if device.type != "meta":
         initialise(graph, config, device, seed)
     return graph
 

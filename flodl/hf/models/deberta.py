@@ -226,6 +226,11 @@ def _shifted(by_distance: Tensor) -> Tensor:
     column with every row (the shift of Transformer-XL, Dai et al., 2019).
     """
     length = by_distance.shape[-2]
+    if torch.compiler.is_exporting():
+        # Rows of one or two tokens would be other programs: an exported one serves all lengths.
+        place = torch.arange(length, device=by_distance.device)
+        index = place - place[:, None] + length - 1
+        return by_distance.gather(-1, index.expand(*by_distance.shape[:-1], length))
     if length == 1:
         return by_distance
     lead = by_distance.shape[:-2]

@@ -198,7 +198,7 @@ class Keys(NamedInputModule):
         if mask.dim() == 4:
             if mask.is_floating_point():
                 return mask
-            if mask.shape != (len(ids), 1, 1, ids.shape[1]):
+            if mask.shape != (ids.shape[0], 1, 1, ids.shape[1]):
                 return mask.bool()
             mask = mask[:, 0, 0]
         if mask.shape != ids.shape:
@@ -259,7 +259,7 @@ class ChoiceOfLayout(NamedInputModule):
         keys: Tensor = refs[KEYS]
         if given is not None:
             return given
-        per_token = keys.dtype == torch.bool and keys.shape == (len(ids), 1, 1, ids.shape[1])
+        per_token = keys.dtype == torch.bool and keys.shape == (ids.shape[0], 1, 1, ids.shape[1])
         if not per_token or (self.all_read and self.unpad == "auto"):
             return ids.new_empty(0)
         return self.worthwhile(keys.view(ids.shape))

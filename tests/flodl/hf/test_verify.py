@@ -22,7 +22,7 @@ from flodl.hf.verify import verify_export
 
 CELLS = {cell.name: cell for cell in all_cells()}
 WEIGHTS = "model.safetensors"
-FULL = ["structure", "reference", "bytes", "source", "outputs"]
+FULL = ["structure", "reference", "bytes", "source", "outputs", "losses"]
 
 
 def exported(folder: Path, name: str) -> tuple[Path, Path]:

@@ -38,9 +38,10 @@ def tensors_of(found):
     return [last, *([] if pooled is None else [pooled]), *(states or ()), *(attentions or ())]
 
 
+@pytest.mark.usefixtures("eager_switches")
 @pytest.mark.parametrize("whole", [False, True], ids=["states", "all"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_two_threads_get_what_each_asked_for(family, whole, eager_switches):
+def test_two_threads_get_what_each_asked_for(family, whole):
     _, graph = model_of(family)
     given = [EncodedBatch(**batch(family, lengths)) for lengths in ((11, 4, 7), (6, 9, 3))]
 

@@ -1,0 +1,28 @@
+"""The device that a caller names."""
+
+from __future__ import annotations
+
+import torch
+
+
+def known_device(requested: torch.device | str) -> torch.device:
+    """The device, if it exists here.
+
+    Args:
+        requested: A device or its name; ``"auto"`` for the first CUDA device that works, else the
+            CPU.
+
+    Raises:
+        ValueError: It is not a device, or this machine has none of that kind.
+    """
+    try:
+        device = torch.device(requested)
+        known = device.type != "cuda" or (device.index or 0) < torch.cuda.device_count()
+    except RuntimeError:
+        known = False
+    if known:
+        return device
+    # Loaded here and not above: it brings the Trainer along, whose words these are.
+    from flodl.train.device import select_device
+
+    return select_device(requested)
