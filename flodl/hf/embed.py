@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
+from flodl.hf.device import known_device
 from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.opening import HeadOpening, Opening, Source, access_of, open_model
@@ -69,6 +70,9 @@ class TextEncoder:
             TypeError: There is no such option.
         """
         check_options(options, Opening, "from_pretrained")
+        device = options.get("device")
+        if device is not None:
+            known_device(device)  # refused before anything is fetched
         place = locate(src, access_of(options))
         settings = sentence_settings(place) or SentenceSettings()
         if place.commit is not None:

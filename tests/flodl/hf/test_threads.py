@@ -1,0 +1,63 @@
+"""Two threads that run one model at a time both get their own results."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from flodl.hf import EncodedBatch
+from flodl.hf.families import HEADS
+from flodl.hf.head_kind import HeadKind
+from flodl.hf.loss_cells import loss_cells
+from flodl.hf.matrix import all_cells, tiny_config
+
+CALLS = 60
+CELLS = [
+    cell
+    for cell in all_cells()
+    if cell.family in ("bert", "deberta-v2") and cell.head != HeadKind.BASE.value
+]
+
+
+def batches():
+    """Two batches of other rows, lengths and padding."""
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(5, 120, (4, 13), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[0, 6:] = mask[1, :4] = mask[2, 3:] = 0
+    others = torch.randint(5, 120, (4, 7), generator=generator)
+    return EncodedBatch(ids, mask), EncodedBatch(others, torch.ones_like(others))
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_losses_and_logits_are_those_of_one_thread(cell):
+    config, kind = tiny_config(cell), HeadKind(cell.head)
+    made = HEADS[cell.family, kind]
+    torch.manual_seed(4)
+    counted = (3,) if kind in (HeadKind.SEQCLS, HeadKind.TOKCLS) else ()
+    head = made.on_device(config, *counted, "cpu")
+    head.graph.eval()
+    given = [(enc, loss_cells(kind, head.config, enc)[0]) for enc in batches()]
+
+    def call(number):
+        enc, one = given[number % 2]
+        chosen = {} if one.problem_type is None else {"problem_type": one.problem_type}
+        with torch.inference_mode(number % 3 > 0):
+            loss = head.compute_loss(enc, **one.labels, **chosen)
+            padding = False if kind is HeadKind.QA else None
+            return loss.detach(), head.forward_encoded(enc, padding=padding).detach()
+
+    expected = [call(number) for number in range(6)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            results = list(pool.map(call, range(CALLS)))
+    finally:
+        sys.setswitchinterval(before)
+    for number, found in enumerate(results):
+        for mine, alone in zip(found, expected[number % 6], strict=True):
+            torch.testing.assert_close(mine, alone, rtol=0, atol=1e-6)
