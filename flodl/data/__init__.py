@@ -5,6 +5,8 @@ from flodl.data.cifar import Cifar10 as Cifar10
 from flodl.data.dataset import BatchDataSet as BatchDataSet
 from flodl.data.dataset import DataSet as DataSet
 from flodl.data.dataset import TensorDataSet as TensorDataSet
+from flodl.data.iterable import IterableEpoch as IterableEpoch
+from flodl.data.iterable import IterableLoader as IterableLoader
 from flodl.data.loader import DataLoader as DataLoader
 from flodl.data.loader import EpochIterator as EpochIterator
 from flodl.data.loader import LoaderState as LoaderState

@@ -10,7 +10,8 @@ import torch
 import torch.utils.data
 from torch import Tensor
 
-from flodl.data.dataset import BatchDataSet, TensorDataSet, describe
+from flodl.data.columns import as_columns
+from flodl.data.dataset import BatchDataSet, DataSet, TensorDataSet, describe
 from flodl.data.memmap import MemmapDataSet
 from flodl.errors import DataError
 
@@ -30,37 +31,49 @@ class _MapStyle(Protocol):
 
 
 def as_batch_data_set(source: object, names: Sequence[str] | None = None) -> BatchDataSet:
-    """See any data set as a :class:`~flodl.data.dataset.BatchDataSet`.
+    """See any data set as a :class:`~flodl.data.dataset.BatchDataSet`; reads no sample.
 
     Where its samples or batches are mappings, every one is read in the order of the first.
 
     Args:
         source: A :class:`~flodl.data.dataset.BatchDataSet`, a
-            :class:`~flodl.data.dataset.DataSet`, a map-style data set of torch (``__len__`` and
-            ``__getitem__``), a ``Dataset`` of the ``datasets`` library, or a NumPy array (a
-            memory map for instance).
+            :class:`~flodl.data.dataset.DataSet`, a tuple or a dictionary of equally long tensors
+            or arrays, a map-style data set of torch (``__len__`` and ``__getitem__``), a
+            ``Dataset`` of the ``datasets`` library, or a NumPy array (a memory map for instance).
         names: Where these are the keys of the mappings, they decide the order.
 
     Raises:
-        TypeError: It is none of these; for data without a length or an index (torch's
-            ``IterableDataset``) and for a dictionary of splits the message says what to do.
+        TypeError: It is none of these; for data that can only be iterated and for a dictionary of
+            splits the message says what to do.
+        DataError: Tensors or arrays of different lengths.
     """
-    if isinstance(source, (TensorDataSet, MemmapDataSet)):
-        return source
+    if isinstance(source, type):
+        raise TypeError(
+            f"{source.__name__} is a class, not a data set: pass an object, {source.__name__}(…)"
+        )
+    if isinstance(source, MemmapDataSet) or _is_plain(source, TensorDataSet, "get_batch"):
+        return source  # type: ignore[return-value]
     if isinstance(source, BatchDataSet):
         return _Batches(source, names)
-    if isinstance(source, torch.utils.data.TensorDataset):
-        return TensorDataSet(*source.tensors)
+    if isinstance(source, DataSet):
+        return _Stacked(source, names)
+    if _is_plain(source, torch.utils.data.TensorDataset, "__getitem__", "__len__", "__getitems__"):
+        return TensorDataSet(*source.tensors)  # type: ignore[attr-defined]
     if isinstance(source, np.ndarray):
         return MemmapDataSet(source)
     if _is_table(source):
         return _Table(source)
-    if isinstance(source, torch.utils.data.IterableDataset):
+    if is_iterable(source):
         raise TypeError(
-            f"{type(source).__name__} is an IterableDataset: without a length and an index it can "
-            "neither be shuffled nor resumed exactly; collect it into a list, or write it to a "
-            ".npy file and read that with flodl.data.MemmapDataSet"
+            f"{type(source).__name__} can only be iterated: without a length and an index its "
+            "samples can be neither shuffled nor shared among ranks, and an epoch cannot be "
+            "resumed in its middle; give it to a Trainer on one device or to "
+            "flodl.data.IterableLoader, or write it to .npy files and read those with "
+            "flodl.data.MemmapDataSet"
         )
+    columns = as_columns(source, names)
+    if columns is not None:
+        return columns
     if isinstance(source, _MapStyle) and not isinstance(source, Mapping):
         return _Stacked(source, names)
     splits = (
@@ -74,6 +87,33 @@ def as_batch_data_set(source: object, names: Sequence[str] | None = None) -> Bat
     )
 
 
+def is_iterable(source: object) -> bool:
+    """Whether data can only be gone through from front to back, by what the object can do.
+
+    So it is with a ``DataLoader`` and an ``IterableDataset`` of torch, a function that makes an
+    iterator, and any other object with ``__iter__`` and without ``__len__``.
+    """
+    if isinstance(source, (torch.utils.data.DataLoader, torch.utils.data.IterableDataset)):
+        return True
+    if isinstance(source, type) or hasattr(source, "__len__"):
+        return False
+    return callable(source) or hasattr(source, "__iter__")
+
+
+def stays_in_memory(source: BatchDataSet) -> bool:
+    """Whether an adapted data set is tensors, arrays or memory maps: no code of the user's."""
+    return isinstance(source, (TensorDataSet, MemmapDataSet))
+
+
+def _is_plain(source: object, kind: type, *methods: str) -> bool:
+    """Whether an object reads as its class ``kind`` does: no derived class reads in its own way."""
+    found = type(source)
+    return isinstance(source, kind) and all(
+        getattr(found, method, None) is getattr(kind, method, None)
+        for method in (*methods, "__getitem__")
+    )
+
+
 def declared_names(source: object) -> Sequence[str] | None:
     """Names a data set gives its fields: its ``names``, else its columns (a table)."""
     names = getattr(source, "names", None)
@@ -84,10 +124,9 @@ def declared_names(source: object) -> Sequence[str] | None:
     return None
 
 
-def keys_of(source: BatchDataSet) -> list[str] | None:
-    """Keys of the mappings that an adapted data set has read, ``None`` if they were none."""
-    keys = source.members.keys if isinstance(source, (_Batches, _Stacked)) else None
-    return None if keys is None else [str(key) for key in keys]
+def members_of(source: BatchDataSet) -> Members:
+    """The order in which an adapted data set reads mappings."""
+    return source.members if isinstance(source, (_Batches, _Stacked)) else Members(None)
 
 
 def fields(value: object, where: str) -> tuple[Tensor, ...]:
@@ -135,14 +174,23 @@ def _own(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 @final
-class _Members:
+class Members:
     """Brings mappings into one order: that of the first, or of the names if they are its keys."""
 
     def __init__(self, names: Sequence[str] | None) -> None:
         self._names = None if names is None or isinstance(names, str) else tuple(names)
         self.keys: tuple[object, ...] | None = None
 
+    def names(self) -> list[str] | None:
+        """Keys of the mappings read so far, ``None`` if there were none."""
+        return None if self.keys is None else [str(key) for key in self.keys]
+
     def ordered(self, value: object, where: str) -> object:
+        """Return the values of a mapping in the common order; anything else as it is.
+
+        Raises:
+            DataError: It has other keys than the first one.
+        """
         if not isinstance(value, Mapping):
             return value
         if self.keys is None:
@@ -162,7 +210,7 @@ class _Batches(BatchDataSet):
 
     def __init__(self, batches: BatchDataSet, names: Sequence[str] | None) -> None:
         self._batches = batches
-        self.members = _Members(names)
+        self.members = Members(names)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -171,11 +219,8 @@ class _Batches(BatchDataSet):
         try:
             value = self._batches.get_batch(indices)
         except Exception as error:
-            numbers = ", ".join(map(str, indices[:_NUMBERS_TOLD]))
-            more = f" and {len(indices) - _NUMBERS_TOLD} more" * (len(indices) > _NUMBERS_TOLD)
-            error.add_note(
-                f"while {type(self._batches).__name__}.get_batch read the samples {numbers}{more}"
-            )
+            name = type(self._batches).__name__
+            error.add_note(f"while {name}.get_batch read the samples {_told(indices)}")
             raise
         return self.members.ordered(value, "a batch")
 
@@ -186,37 +231,82 @@ class _Stacked(BatchDataSet):
 
     def __init__(self, samples: _MapStyle, names: Sequence[str] | None) -> None:
         self._samples = samples
-        self.members = _Members(names)
+        self._reads_many = bool(getattr(samples, "__getitems__", None))
+        self.members = Members(names)
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def get_batch(self, indices: Sequence[int]) -> tuple[Tensor, ...]:
-        rows = [self._sample(index) for index in indices]
-        first = rows[0]
-        for index, row in zip(indices, rows, strict=True):
-            if len(row) != len(first):
-                raise DataError(
-                    f"sample {index} has {len(row)} tensors and sample {indices[0]} has "
-                    f"{len(first)}; every sample needs the same number"
-                )
-            for position, (tensor, model) in enumerate(zip(row, first, strict=True)):
-                if tensor.shape != model.shape or tensor.dtype != model.dtype:
-                    raise DataError(
-                        f"tensor {position} of sample {index} is {describe(tensor)}, that of "
-                        f"sample {indices[0]} is {describe(model)}; pad or crop the samples to "
-                        "one shape and give them one dtype"
-                    )
-        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+        rows = self._together(indices) if self._reads_many else map(self._sample, indices)
+        return stacked(
+            [
+                (f"sample {index}", self._fields(row, index))
+                for index, row in zip(indices, rows, strict=True)
+            ]
+        )
 
-    def _sample(self, index: int) -> tuple[Tensor, ...]:
+    def _fields(self, value: object, index: int) -> tuple[Tensor, ...]:
+        where = f"sample {index}"
+        return fields(self.members.ordered(value, where), where)
+
+    def _sample(self, index: int) -> object:
         try:
-            value = self._samples[index]
+            return self._samples[index]
         except Exception as error:
             error.add_note(f"while {type(self._samples).__name__} read sample {index}")
             raise
-        where = f"sample {index}"
-        return fields(self.members.ordered(value, where), where)
+
+    def _together(self, indices: Sequence[int]) -> Sequence[object]:
+        """Read with ``__getitems__``, which torch's loader calls as well where there is one."""
+        name = type(self._samples).__name__
+        try:
+            rows = self._samples.__getitems__(list(indices))  # type: ignore[attr-defined]
+        except Exception as error:
+            error.add_note(f"while {name}.__getitems__ read the samples {_told(indices)}")
+            raise
+        several = isinstance(rows, (list, tuple))
+        if several and len(rows) == len(indices):
+            return rows  # type: ignore[no-any-return]
+        got = f"{len(rows)}" if several else f"a {type(rows).__name__}"
+        raise DataError(
+            f"{name}.__getitems__ was asked for {len(indices)} samples and returned {got}; return "
+            "a list with one sample per index, or derive from flodl.BatchDataSet to return whole "
+            "batches"
+        )
+
+
+def stacked(samples: Sequence[tuple[str, tuple[Tensor, ...]]]) -> tuple[Tensor, ...]:
+    """Stack samples to a batch.
+
+    Args:
+        samples: What each one is called in messages, and its tensors; at least one.
+
+    Raises:
+        DataError: They differ in number, shape or dtype of their tensors.
+    """
+    name, first = samples[0]
+    for where, row in samples:
+        if len(row) != len(first):
+            raise DataError(
+                f"{where} has {len(row)} tensors and {name} has {len(first)}; every sample needs "
+                "the same number"
+            )
+        for position, (tensor, model) in enumerate(zip(row, first, strict=True)):
+            if tensor.shape != model.shape or tensor.dtype != model.dtype:
+                raise DataError(
+                    f"tensor {position} of {where} is {describe(tensor)}, that of {name} is "
+                    f"{describe(model)}; pad or crop the samples to one shape and give them one "
+                    "dtype"
+                )
+    columns = zip(*(row for _, row in samples), strict=True)
+    return tuple(torch.stack(column) for column in columns)
+
+
+def _told(indices: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, indices[:_NUMBERS_TOLD]))
+    more = len(indices) - _NUMBERS_TOLD
+    return f"{numbers} and {more} more" if more > 0 else numbers
 
 
 def _is_table(source: Any) -> TypeGuard[Any]:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from flodl.data.form import BatchForm
+
 
 @final
 class Batch:
@@ -46,6 +48,10 @@ class Batch:
     def batch_size(self) -> int:
         """Number of samples: the length of dimension 0."""
         return int(self._tensors[0].shape[0])
+
+    def keys(self) -> tuple[str, ...]:
+        """Names of the tensors, so that ``model(**batch)`` and ``dict(batch)`` work."""
+        return self._names
 
     def has(self, name: str) -> bool:
         """Whether a tensor of that name is in the batch."""
@@ -101,19 +107,22 @@ class Position:
 
 
 def deliver(
-    source: Iterator[tuple[Tensor, ...]], names: tuple[str, ...], position: Position
+    source: Iterator[tuple[Tensor, ...]], form: BatchForm, position: Position
 ) -> Generator[Batch]:
     """Hand out batches one by one and keep count.
 
     Args:
         source: The tensors of each batch, as many as there are names.
-        names: Names of the tensors.
+        form: Knows the names once the first batch is read.
         position: Counted up before a batch is handed out.
     """
     # On a tiny model this loop is a visible part of a step: the feed has checked the number of
     # tensors once, so a batch is put together without checking it again.
     new = Batch.__new__
+    names: tuple[str, ...] | None = None
     for tensors in source:
+        if names is None:
+            names = form.names or ()
         position.batch += 1
         batch = new(Batch)
         batch._tensors = tensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from typing import final
 
 import psutil
 import torch
+
+from flodl.distributed.launching.launched import detect
+from flodl.errors import DistributedError
 
 CPU_DEPTH = 2
 """Batches loaded ahead on the CPU: one that is ready and one in the making."""
@@ -65,20 +69,22 @@ class Memory(ABC):
 @final
 @dataclass(frozen=True)
 class HostMemory(Memory):
-    """The memory of the machine: data may take half of what is available.
+    """The memory of the machine: the data of all its processes may take half of what is available.
 
     Args:
         available: Tells how many bytes that are.
+        processes: Processes of this host that train together and share it.
     """
 
     available: Callable[[], int] = lambda: int(psutil.virtual_memory().available)
+    processes: int = 1
 
     def budget(self) -> int:
-        """Half of the available memory."""
-        return self.available() // 2
+        """This process' part of half of the available memory."""
+        return self.available() // 2 // self.processes
 
     def holds(self, needed: int) -> bool:
-        """Whether the data set fits into half of the available memory."""
+        """Whether the data set fits into the budget."""
         return needed <= self.budget()
 
     def depth(
@@ -135,7 +141,16 @@ def memory_of(device: torch.device, *, vram_max_usage: float) -> Memory:
             probe=partial(torch.cuda.mem_get_info, device),
             activation_peak=partial(_activation_peak, device),
         )
-    return HostMemory()
+    return host_memory()
+
+
+def host_memory() -> HostMemory:
+    """The memory of this machine, shared with the other ranks that a launcher started here."""
+    try:
+        launched = detect(os.environ)
+    except DistributedError:  # whoever trains in ranks is told; a loader works without them
+        launched = None
+    return HostMemory(processes=1 if launched is None else launched.local_world_size)
 
 
 def _activation_peak(device: torch.device) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data.feed import Feed
+    from flodl.data.form import BatchForm
     from flodl.data.sampler import Sampler
 
 _EPOCHS = 2
@@ -77,17 +78,17 @@ class Deliveries:
 
     Args:
         feed: Where the batches come from.
-        names: Names of the tensors of a batch.
+        form: Names of the tensors of a batch.
         cut: How an epoch becomes batches.
         sampler: Gives the order of each epoch.
         seed: Decides, with epoch and batch, what random transforms of worker processes draw.
     """
 
     def __init__(
-        self, feed: Feed, names: tuple[str, ...], cut: EpochCut, sampler: Sampler, seed: int
+        self, feed: Feed, form: BatchForm, cut: EpochCut, sampler: Sampler, seed: int
     ) -> None:
         self._feed = feed
-        self._names = names
+        self._form = form
         self._cut = cut
         self._sampler = sampler
         self._seed = seed
@@ -106,7 +107,7 @@ class Deliveries:
             placed[part], cut, seed=batch_seed(self._seed, epoch, start), join_remainder=join
         )
         rows = rows_of(order[part], cut, join_remainder=join)
-        return _paired(rows, source, self._names)
+        return _paired(rows, source, self._form)
 
     def numbered(self, epoch: int, numbers: Sequence[int]) -> Iterator[tuple[Tensor, Batch]]:
         """Deliver some batches that need not follow each other; see ``DataLoader.deliver_some``.
@@ -124,7 +125,7 @@ class Deliveries:
             torch.cat([placed[part] for part in parts]), cut, seed=seed, join_remainder=join
         )
         rows = rows_of(torch.cat([order[part] for part in parts]), cut, join_remainder=join)
-        return _paired(rows, source, self._names)
+        return _paired(rows, source, self._form)
 
     def samples(self, epoch: int, start: int, stop: int) -> Batch:
         """Deliver some samples as one batch; see ``DataLoader.deliver_samples``.
@@ -139,7 +140,7 @@ class Deliveries:
         # Half of the seeds of an epoch belong to whole batches, the others are for these.
         seed = batch_seed(self._seed, epoch, start + (1 << 31))
         source = self._feed.batches(placed[start:stop], stop - start, seed=seed)
-        with closing(deliver(source, self._names, Position(epoch, 0))) as batches:
+        with closing(deliver(source, self._form, Position(epoch, 0))) as batches:
             return next(batches)
 
     def _order(self, epoch: int) -> tuple[Tensor, Tensor]:
@@ -162,9 +163,9 @@ def batch_seed(seed: int, epoch: int, number: int) -> int:
 
 
 def _paired(
-    rows: Iterator[Tensor], source: Iterator[tuple[Tensor, ...]], names: tuple[str, ...]
+    rows: Iterator[Tensor], source: Iterator[tuple[Tensor, ...]], form: BatchForm
 ) -> Iterator[tuple[Tensor, Batch]]:
-    with closing(deliver(source, names, Position(0, 0))) as batches:
+    with closing(deliver(source, form, Position(0, 0))) as batches:
         yield from zip(rows, batches, strict=True)
 
 

@@ -2,7 +2,8 @@
 
 A feed answers one question: given the order of an epoch, produce the tensors of each batch. The
 resident feed keeps the whole data set on the device and gathers; the streaming feed
-(:mod:`flodl.data.streaming`) loads ahead of the consumer.
+(:mod:`flodl.data.streaming`) reads each sample once per epoch; the cached feed
+(:mod:`flodl.data.cache`) keeps what it has read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torch import Tensor
+
+    from flodl.data.form import BatchForm
 
 _CHUNK_BYTES = 16 * 2**20
 """Read the data set in pieces of about this size: large enough for bulk reads, small beside it."""
@@ -43,6 +46,11 @@ class Feed(ABC):
             seed: What random transforms of worker processes may derive their generators from.
             join_remainder: Whether a last batch of one sample joins the one before it.
         """
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the whole data set lives on the device."""
+        return False
 
     def place(self, order: Tensor) -> Tensor:
         """Return an order where parts of it are best handed to :meth:`batches`."""
@@ -103,6 +111,11 @@ class ResidentFeed(Feed):
             # A list is put together in half the time of a generator.
             yield tuple([gather(0, rows) for gather in gathers])
 
+    @property
+    def is_resident(self) -> bool:
+        """Always."""
+        return True
+
     def place(self, order: Tensor) -> Tensor:
         """Return the order on the device."""
         return order.to(self._device)
@@ -115,29 +128,30 @@ class ResidentFeed(Feed):
         """Do nothing: there is neither a thread nor a process."""
 
 
-def resident_bytes(source: BatchDataSet, device: torch.device, sample: Sequence[Tensor]) -> int:
+def resident_bytes(source: BatchDataSet, device: torch.device, sample_bytes: int) -> int:
     """Bytes that a data set would add to the memory of a device.
 
     Args:
         source: The data set.
         device: Where it would live.
-        sample: A batch of one sample of it.
+        sample_bytes: Bytes of one sample.
     """
     if isinstance(source, TensorDataSet):
         # Tensors that are on the device already cost nothing more.
         return sum(t.nbytes for t in source.tensors if t.device.type != device.type)
-    return sum(tensor.nbytes for tensor in sample) * len(source)
+    return sample_bytes * len(source)
 
 
 def resident_feed(
-    source: BatchDataSet, device: torch.device, sample: Sequence[Tensor]
+    source: BatchDataSet, device: torch.device, first: Sequence[Tensor], form: BatchForm
 ) -> ResidentFeed:
     """Load a data set onto the device.
 
     Args:
         source: The data set; it has at least one sample.
         device: Where the tensors shall live.
-        sample: A batch of one sample of it.
+        first: Its first sample as a batch, which is not read again.
+        form: What the batches have in common.
 
     Raises:
         DataError: The data set gives malformed batches.
@@ -145,54 +159,40 @@ def resident_feed(
     if isinstance(source, TensorDataSet):
         return ResidentFeed(source.tensors, device)
     n = len(source)
-    whole = tuple(torch.empty((n, *t.shape[1:]), dtype=t.dtype, device="cpu") for t in sample)
-    step = max(1, _CHUNK_BYTES // max(1, sum(tensor.nbytes for tensor in sample)))
-    for start in range(0, n, step):
-        rows = range(start, min(n, start + step))
-        for target, tensor in zip(whole, read_rows(source, rows, like=sample), strict=True):
+    whole = tuple(torch.empty((n, *t.shape[1:]), dtype=t.dtype, device="cpu") for t in first)
+    step = max(1, _CHUNK_BYTES // max(1, form.sample_bytes))
+    rows, batch = range(1), first
+    while True:
+        for target, tensor in zip(whole, batch, strict=True):
             target[rows.start : rows.stop].copy_(tensor)
-    return ResidentFeed(whole, device)
+        if rows.stop == n:
+            return ResidentFeed(whole, device)
+        rows = range(rows.stop, min(n, rows.stop + step))
+        batch = read_rows(source, rows)
+        form.check(batch, described(rows), one_shape=True)
 
 
-def read_rows(
-    source: BatchDataSet,
-    rows: Sequence[int],
-    like: Sequence[Tensor] | None = None,
-    *,
-    one_shape: bool = True,
-) -> tuple[Tensor, ...]:
-    """Read some rows and check what came.
+def described(rows: Sequence[int]) -> str:
+    """What a batch is called in messages."""
+    return f"the batch of samples {rows[0]} to {rows[-1]}"
+
+
+def read_rows(source: BatchDataSet, rows: Sequence[int]) -> tuple[Tensor, ...]:
+    """Read some rows, each once, and count what came.
 
     Args:
         source: The data set.
         rows: Sample numbers.
-        like: A batch read before: number and dtype of the tensors must agree.
-        one_shape: Whether their shapes behind dimension 0 must agree, too.
 
     Raises:
-        DataError: They do not agree, or a tensor has another number of rows than asked for.
+        DataError: A tensor has another number of rows than asked for, or is none.
     """
-    where = f"the batch of samples {rows[0]} to {rows[-1]}"
+    where = described(rows)
     batch = fields(source.get_batch(list(rows)), where)
-    if like is not None and len(batch) != len(like):
-        raise DataError(
-            f"{where} has {len(batch)} tensors, an earlier one had {len(like)}; every batch "
-            "needs the same number"
-        )
     for position, tensor in enumerate(batch):
         if tensor.dim() == 0 or tensor.shape[0] != len(rows):
             raise DataError(
                 f"tensor {position} of {where} is {describe(tensor)}; dimension 0 must have "
                 f"{len(rows)} rows"
-            )
-        if like is None:
-            continue
-        model = like[position]
-        if tensor.dtype != model.dtype or (one_shape and tensor.shape[1:] != model.shape[1:]):
-            raise DataError(
-                f"tensor {position} of {where} is {describe(tensor)}, in the batch before it was "
-                f"{describe(model)}; "
-                + ("shape and dtype" if one_shape else "the dtype")
-                + " of a sample must not change"
             )
     return batch

@@ -7,26 +7,21 @@ from typing import TYPE_CHECKING, TypedDict, final
 
 import torch
 
-from flodl.data.adapters import as_batch_data_set, declared_names, keys_of
+from flodl.data.adapters import as_batch_data_set, declared_names, members_of
 from flodl.data.batch import Batch, Position, deliver
-from flodl.data.budget import Memory, memory_of
+from flodl.data.choice import Reading, make_feed
 from flodl.data.counts import count, seed_value
 from flodl.data.counts import positive_integer as positive_integer
-from flodl.data.dataset import field_names
 from flodl.data.delivery import Deliveries, EpochCut, batch_seed
-from flodl.data.feed import Feed, read_rows, resident_bytes, resident_feed
+from flodl.data.form import BatchForm
 from flodl.data.loader_builder import LoaderBuilder as LoaderBuilder
 from flodl.data.sampler import RandomSampler, Sampler, SequentialSampler, epoch_order
-from flodl.data.streaming import StreamingFeed
 from flodl.errors import DataError
-from flodl.log import verbose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
-
-    from flodl.data.dataset import BatchDataSet
 
 
 class _Needed(TypedDict):
@@ -50,16 +45,21 @@ class LoaderState(_Needed, total=False):
 class DataLoader:
     """Iterates over a data set in batches.
 
-    A data set that fits is read once, when the loader is made, and kept on the device in its own
-    dtype (*resident*); a batch gathers rows there. A random transform inside the data set then
-    acts once per sample and not once per epoch: put augmentation into the training step, or
-    stream. A data set that does not fit is *streamed*: a thread, or worker processes, read batches
-    ahead and copy them to the device while the step before runs.
+    Tensors, arrays and memory maps that fit are kept on the device in their own dtype
+    (*resident*); a batch gathers rows there. Larger ones are read ahead by a thread while the step
+    before runs.
+
+    Any other data set is read as the loader of torch reads it: each sample once in each epoch,
+    when its batch is asked for, by the thread that asks. Nothing is read before the first batch
+    and nothing is kept. A random transform draws anew in each epoch, from the generators of the
+    program, between the draws of the training. ``prefetch``, ``workers`` and ``cache`` ask for
+    something else.
 
     Args:
         dataset: A :class:`~flodl.data.dataset.DataSet`, a
-            :class:`~flodl.data.dataset.BatchDataSet`, any map-style data set of torch, a
-            ``Dataset`` of the ``datasets`` library, or a NumPy array.
+            :class:`~flodl.data.dataset.BatchDataSet`, a tuple or a dictionary of equally long
+            tensors or arrays, any map-style data set of torch, a ``Dataset`` of the ``datasets``
+            library, or a NumPy array.
         batch_size: Samples per batch, at least 1.
         device: Where the batches shall be.
         seed: Decides the order together with the epoch.
@@ -71,13 +71,21 @@ class DataLoader:
         drop_last: Leave out a last batch that is not full.
         join_remainder: Where nothing is dropped, let a last batch of one sample join the one
             before it: batch normalisation cannot train on a single sample.
-        streaming: ``True`` streams, ``False`` keeps the data set on the device or fails,
-            ``None`` decides by its size. Asking for workers means streaming.
-        prefetch: Batches loaded ahead when streaming; 0 loads each when it is asked for. Default:
-            two on the CPU, otherwise what the device's memory allows.
-        workers: Processes that read when streaming, for a ``get`` that keeps a processor busy;
-            0 reads on a thread. Each holds a copy of the data set. Random transforms in them are
-            seeded per batch and repeat exactly, also after a resume.
+        streaming: ``True`` reads in each epoch, ahead on a thread unless ``prefetch`` or
+            ``workers`` say otherwise. ``False`` reads all samples when the loader is made and
+            keeps them on the device, or fails. ``None`` decides as told above.
+        prefetch: Batches read ahead on a thread; 0 reads each when it is asked for. Random
+            transforms then draw from the program's generators at moments that no run repeats.
+            Default: 0; for tensors, arrays and memory maps, and with ``streaming`` or ``workers``,
+            two on the CPU and otherwise what the device's memory allows.
+        workers: Processes that read ahead, for a ``get`` that keeps a processor busy. Each holds
+            a copy of the data set. Random transforms in them are seeded per batch and repeat
+            exactly, also after a resume.
+        cache: Keep samples in memory as they are read, so that later epochs do not read them
+            again; what does not fit is read in each epoch. Random transforms in the data set then
+            act once per sample. ``True`` takes up to half of the available memory, a number up to
+            so many bytes; processes that a launcher started on this host share it. In several
+            ranks, each keeps what it has read itself. Tensors and arrays are in memory anyway.
         vram_max_usage: On a CUDA device, the part of its memory that may be in use once the data
             set is there; clamped to 0.50 … 0.99. Elsewhere the limit is half of the available
             memory.
@@ -85,8 +93,8 @@ class DataLoader:
     Raises:
         ValueError: Batch size below 1, an unknown device, names that do not fit, or settings that
             contradict each other.
-        DataError: The data set is empty, malformed, or too large for the device though
-            ``streaming=False``.
+        DataError: The data set is empty, or too large for the device though
+            ``streaming=False``. Malformed samples are found when they are read.
         TypeError: ``dataset`` or ``sampler`` is something else.
     """
 
@@ -105,10 +113,17 @@ class DataLoader:
         streaming: bool | None = None,
         prefetch: int | None = None,
         workers: int = 0,
+        cache: bool | int = False,
         vram_max_usage: float = 0.90,
     ) -> None:
         self._batch_size = positive_integer("batch_size", batch_size)
-        streaming = _checked_streaming(streaming, prefetch, workers)
+        reading = Reading(
+            streaming=streaming,
+            prefetch=prefetch,
+            workers=workers,
+            cache=cache,
+            vram_max_usage=vram_max_usage,
+        )
         try:
             self._device = torch.device(device)
         except RuntimeError as error:
@@ -123,21 +138,16 @@ class DataLoader:
         self._given_sampler = sampler
         self._sampler = _sampler(sampler, self._n, seed=self._seed, shuffle=shuffle)
         self._cut = EpochCut(self._n, self._batch_size, drop_last, join_remainder)
-        sample = read_rows(source, range(1))
-        self._names = field_names(keys_of(source) if declared is None else declared, len(sample))
-        memory = memory_of(self._device, vram_max_usage=vram_max_usage)
-        resident = (
-            None if streaming else self._resident(source, sample, memory, needed=streaming is False)
-        )
-        self._feed: Feed = resident or StreamingFeed(
+        if declared is None:
+            declared = declared_names(source)
+        self._form = BatchForm(declared, members_of(source).names)
+        self._feed, self._reader = make_feed(
             source,
+            self._form,
             self._device,
-            sample,
-            memory=memory,
             batch_size=self._batch_size,
             num_batches=self.num_batches,
-            prefetch=prefetch,
-            workers=workers,
+            reading=reading,
         )
         self._deliveries = self._new_deliveries()
         self._position = Position(0, 0)
@@ -177,9 +187,12 @@ class DataLoader:
         return self._batch_size
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the tensors of a batch."""
-        return self._names
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the tensors of a batch.
+
+        ``None`` before the first batch is read, if neither the caller nor the data set names them.
+        """
+        return self._form.names
 
     @property
     def device(self) -> torch.device:
@@ -189,7 +202,7 @@ class DataLoader:
     @property
     def is_resident(self) -> bool:
         """Whether the whole data set lives on the device."""
-        return not isinstance(self._feed, StreamingFeed)
+        return self._feed.is_resident
 
     def prefetch_depth(self) -> int:
         """Batches loaded ahead of the consumer; 0 when the data set is resident."""
@@ -205,8 +218,8 @@ class DataLoader:
             ValueError: ``depth`` is below 0, or 0 with worker processes.
         """
         count("depth", depth)
-        if isinstance(self._feed, StreamingFeed):
-            self._feed.set_prefetch_depth(depth)
+        if self._reader is not None:
+            self._reader.set_prefetch_depth(depth)
 
     def auto_resize(self) -> int:
         """Decide the depth from the memory as it is now, and again at each epoch.
@@ -214,7 +227,7 @@ class DataLoader:
         Returns:
             The new depth; 0 when the data set is resident.
         """
-        return self._feed.auto_resize() if isinstance(self._feed, StreamingFeed) else 0
+        return self._reader.auto_resize() if self._reader is not None else 0
 
     def epoch(self, epoch: int, start_batch: int = 0) -> EpochIterator:
         """Iterate over one epoch.
@@ -244,7 +257,11 @@ class DataLoader:
         )
         self._position = Position(epoch, start_batch)
         self._next_epoch = epoch + 1
-        return EpochIterator(batches, self._names, self._position, self.num_batches)
+        return EpochIterator(batches, self._form, self._position, self.num_batches)
+
+    def samples_in(self, batches: int) -> int:
+        """Samples in the first so many batches of an epoch."""
+        return min(batches * self._batch_size, self._n)
 
     def rows(self, epoch: int, number: int) -> Tensor:
         """Return which samples are in one batch of an epoch.
@@ -376,30 +393,7 @@ class DataLoader:
         return self.epoch(self._next_epoch)
 
     def _new_deliveries(self) -> Deliveries:
-        return Deliveries(self._feed, self._names, self._cut, self._sampler, self._seed)
-
-    def _resident(
-        self, source: BatchDataSet, sample: Sequence[Tensor], memory: Memory, *, needed: bool
-    ) -> Feed | None:
-        """Load the data set onto the device, or return ``None`` where it does not fit."""
-        size = resident_bytes(source, self._device, sample)
-        if size == 0 or memory.holds(size):
-            try:
-                return resident_feed(source, self._device, sample)
-            except (torch.OutOfMemoryError, MemoryError):
-                if needed:
-                    raise
-            # Outside of the handler: the exception's frames hold what was loaded so far.
-            if self._device.type == "cuda":
-                torch.cuda.empty_cache()
-        elif needed:
-            raise _too_large(size, memory.budget(), self._n, self._device)
-        verbose(
-            "the data set needs {} on {} and does not fit there: streaming it",
-            _mebibytes(size),
-            self._device,
-        )
-        return None
+        return Deliveries(self._feed, self._form, self._cut, self._sampler, self._seed)
 
 
 @final
@@ -415,11 +409,11 @@ class EpochIterator:
     def __init__(
         self,
         tensors: Iterator[tuple[Tensor, ...]],
-        names: tuple[str, ...],
+        form: BatchForm,
         position: Position,
         total: int,
     ) -> None:
-        self._batches = deliver(tensors, names, position)
+        self._batches = deliver(tensors, form, position)
         self._position = position
         self._total = total
 
@@ -432,27 +426,13 @@ class EpochIterator:
     def __len__(self) -> int:
         return self._total - self._position.batch
 
+    def ahead(self, most: int) -> int:
+        """Tell how many of the next ``most`` batches there are; reads none."""
+        return min(most, len(self))
+
     def close(self) -> None:
         """Cancel what is still to come."""
         self._batches.close()
-
-
-def _checked_streaming(streaming: bool | None, prefetch: int | None, workers: int) -> bool | None:
-    """Check the settings of streaming against each other; workers mean that it is wanted."""
-    if prefetch is not None:
-        count("prefetch", prefetch)
-    if count("workers", workers) == 0:
-        return streaming
-    if streaming is False:
-        raise ValueError(
-            f"workers={workers} read while training goes on, and streaming=False reads everything "
-            "before; leave out one of them"
-        )
-    if prefetch == 0:
-        raise ValueError(
-            f"workers={workers} read ahead, and prefetch=0 forbids that; leave out one of them"
-        )
-    return True
 
 
 def _sampler(sampler: Sampler | None, n: int, *, seed: int, shuffle: bool) -> Sampler:
@@ -463,16 +443,3 @@ def _sampler(sampler: Sampler | None, n: int, *, seed: int, shuffle: bool) -> Sa
             )
         return sampler
     return RandomSampler(n, seed) if shuffle else SequentialSampler(n)
-
-
-def _too_large(needed: int, budget: int, n: int, device: torch.device) -> DataError:
-    limit = "the allowance" if device.type == "cuda" else "half of the available memory"
-    return DataError(
-        f"the data set needs {_mebibytes(needed)} on {device} ({n:,} samples) and {limit} is "
-        f"{_mebibytes(budget)}; stream it (leave out streaming=False), free some memory, use "
-        "fewer samples, or store them in a smaller dtype"
-    )
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:,.1f} MiB"

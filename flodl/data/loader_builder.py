@@ -64,16 +64,20 @@ class LoaderBuilder:
         return self._set("join_remainder", join_remainder)
 
     def streaming(self, streaming: bool | None = True) -> LoaderBuilder:
-        """Read while training goes on, before it (``False``), or as the size decides."""
+        """Read in each epoch, all at once before the first (``False``), or as the data decide."""
         return self._set("streaming", streaming)
 
     def prefetch(self, batches: int | None) -> LoaderBuilder:
-        """Load so many batches ahead when streaming."""
+        """Read so many batches ahead on a thread."""
         return self._set("prefetch", batches)
 
     def workers(self, processes: int) -> LoaderBuilder:
         """Read with so many processes."""
         return self._set("workers", processes)
+
+    def cache(self, most_bytes: bool | int = True) -> LoaderBuilder:
+        """Keep samples in memory as they are read; random transforms then act once per sample."""
+        return self._set("cache", most_bytes)
 
     def vram_max_usage(self, usage: float) -> LoaderBuilder:
         """Part of a CUDA device's memory that may be in use."""

@@ -21,11 +21,12 @@ import numpy as np
 import torch
 import torch.utils.data
 
+from flodl.data.adapters import members_of
 from flodl.data.feed import read_rows
 from flodl.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
@@ -37,6 +38,14 @@ class _Request(NamedTuple):
 
     seed: int
     rows: list[int]
+
+
+class _Answer(NamedTuple):
+    """What one process has read."""
+
+    keys: tuple[object, ...] | None
+    """Those of the mappings, in the order of this process."""
+    tensors: tuple[Tensor, ...]
 
 
 class _Failure(NamedTuple):
@@ -73,19 +82,19 @@ class _Order:
 class _Source:
     """The data set as a process sees it: one request in, one batch out."""
 
-    def __init__(self, source: BatchDataSet, like: Sequence[Tensor]) -> None:
+    def __init__(self, source: BatchDataSet) -> None:
         self._source = source
-        self._like = tuple(like)
 
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, request: _Request) -> tuple[Tensor, ...] | _Failure:
+    def __getitem__(self, request: _Request) -> _Answer | _Failure:
         random.seed(request.seed)
         np.random.seed(request.seed % 2**32)
         torch.manual_seed(request.seed)
         try:
-            return read_rows(self._source, request.rows, like=self._like, one_shape=False)
+            tensors = read_rows(self._source, request.rows)
+            return _Answer(members_of(self._source).keys, tensors)
         except Exception as error:
             return _failure(error)
 
@@ -127,11 +136,12 @@ def _raise(failure: _Failure) -> None:
 class _Team:
     """Some processes, one epoch at a time."""
 
-    def __init__(self, source: BatchDataSet, like: Sequence[Tensor], workers: int) -> None:
+    def __init__(self, source: BatchDataSet, workers: int) -> None:
         self.lost = False
+        self._members = members_of(source)
         self._order = _Order()
         self._loader = torch.utils.data.DataLoader[object](
-            _Source(source, like),  # type: ignore[arg-type]
+            _Source(source),  # type: ignore[arg-type]
             batch_size=None,
             sampler=self._order,
             collate_fn=_unchanged,
@@ -176,7 +186,12 @@ class _Team:
                 ) from error
             if isinstance(answer, _Failure):
                 _raise(answer)
-            yield cast("tuple[Tensor, ...]", answer)
+            keys, tensors = cast("_Answer", answer)
+            if keys is not None:
+                # Each process has the order of the first mapping that it read itself.
+                named = dict(zip(keys, tensors, strict=True))
+                tensors = tuple(cast("list[Tensor]", self._members.ordered(named, "a batch")))
+            yield tensors
 
 
 def _unchanged(batch: object) -> object:
@@ -199,13 +214,11 @@ class WorkerProcesses:
 
     Args:
         source: The data set, of which each process has a copy.
-        like: A batch of one sample, which every batch must resemble.
         workers: Processes in a team.
     """
 
-    def __init__(self, source: BatchDataSet, like: Sequence[Tensor], workers: int) -> None:
+    def __init__(self, source: BatchDataSet, workers: int) -> None:
         self._source = source
-        self._like = like
         self._workers = workers
         self._teams = 0
         self._idle: list[_Team] = []
@@ -221,7 +234,7 @@ class WorkerProcesses:
                 self._idle.append(self._new_team())
 
     def _new_team(self) -> _Team:
-        team = _Team(self._source, self._like, self._workers)
+        team = _Team(self._source, self._workers)
         self._teams += 1
         return team
 

@@ -1,25 +1,27 @@
-"""The feed that loads batches ahead of the consumer instead of keeping the data set."""
+"""The feed that reads each batch in each epoch instead of keeping the data set."""
 
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, final
 
 from flodl.data.budget import CPU_DEPTH
-from flodl.data.feed import Feed, read_rows, rows_of
+from flodl.data.feed import Feed, described, read_rows, rows_of
 from flodl.data.prefetch import Prefetcher
 from flodl.data.processes import WorkerProcesses
 from flodl.data.transfer import transfer_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator
 
     import torch
     from torch import Tensor
 
     from flodl.data.budget import Memory
     from flodl.data.dataset import BatchDataSet
+    from flodl.data.form import BatchForm
 
 
 @final
@@ -38,12 +40,12 @@ class _Depth:
 
 @final
 class StreamingFeed(Feed):
-    """Loads batches on one thread, which brings them to the device as well.
+    """Reads batches when they are asked for, or ahead on one thread or in processes.
 
     Args:
         source: The data set; it has at least one sample.
         device: Where the batches shall be.
-        sample: A batch of one sample of the data set.
+        form: What the batches have in common; learnt from the first.
         memory: The device's memory; decides the depth unless the user does.
         batch_size: Samples per batch.
         num_batches: Batches of a whole epoch.
@@ -55,7 +57,7 @@ class StreamingFeed(Feed):
         self,
         source: BatchDataSet,
         device: torch.device,
-        sample: Sequence[Tensor],
+        form: BatchForm,
         *,
         memory: Memory,
         batch_size: int,
@@ -64,14 +66,14 @@ class StreamingFeed(Feed):
         workers: int = 0,
     ) -> None:
         self._source = source
-        self._sample = tuple(sample)
+        self._form = form
         self._memory = memory
         self._depth = _Depth(prefetch)
         self._transfer = transfer_to(device)
         self._workers = workers
         self._processes: WorkerProcesses | None = None
         self._prefetcher: Prefetcher | None = None
-        self._batch_bytes = batch_size * sum(tensor.nbytes for tensor in self._sample)
+        self._batch_size = batch_size
         self._num_batches = num_batches
         self._epochs = 0
         self._owner = os.getpid()
@@ -109,9 +111,19 @@ class StreamingFeed(Feed):
         self, order: Tensor, batch_size: int, *, seed: int = 0, join_remainder: bool = False
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the batches in order; closing the iterator cancels what is not fetched."""
-        if len(order) == 0:
-            return
-        rows = partial(rows_of, order, batch_size, join_remainder=join_remainder)
+        if len(order):
+            rows = partial(rows_of, order, batch_size, join_remainder=join_remainder)
+            yield from self.read(rows, seed=seed)
+
+    def read(
+        self, rows: Callable[[], Iterator[Tensor]], *, seed: int = 0
+    ) -> Generator[tuple[Tensor, ...]]:
+        """Yield a batch for each of some lists of rows; closing cancels what is not fetched.
+
+        Args:
+            rows: Gives the lists, from the first whenever it is called.
+            seed: As for :meth:`batches`.
+        """
         if self._depth.by_user is None:
             self._measure()
         self._epochs += 1
@@ -136,13 +148,13 @@ class StreamingFeed(Feed):
 
     def _measure(self) -> None:
         self._depth.value = self._memory.depth(
-            batch_bytes=self._batch_bytes,
+            batch_bytes=self._batch_size * self._form.sample_bytes,
             num_batches=self._num_batches,
             first_epoch=self._epochs == 0,
         )
 
     def _synchronous(self, rows: Iterator[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-        for batch in _read(self._source, self._sample, rows):
+        for batch in _read(self._source, self._form, rows):
             yield self._transfer.receive(self._transfer.send(batch))
 
     def _ahead(
@@ -151,12 +163,12 @@ class StreamingFeed(Feed):
         self._leave_parent()
         if self._workers:
             if self._processes is None:
-                self._processes = WorkerProcesses(self._source, self._sample, self._workers)
+                self._processes = WorkerProcesses(self._source, self._workers)
             busy = self._prefetcher.active() if self._prefetcher is not None else 0
             self._processes.prepare(busy + 1)
-            source = self._processes.batches(rows, seed=seed)
+            source = _checked(self._processes.batches(rows, seed=seed), self._form, rows())
         else:
-            source = _read(self._source, self._sample, rows())
+            source = _read(self._source, self._form, rows())
         # After the processes: they are forked from a program with one thread less.
         if self._prefetcher is None:
             self._prefetcher = Prefetcher(self._transfer)
@@ -164,8 +176,20 @@ class StreamingFeed(Feed):
 
 
 def _read(
-    source: BatchDataSet, like: Sequence[Tensor], batches: Iterator[Tensor]
+    source: BatchDataSet, form: BatchForm, batches: Iterator[Tensor]
 ) -> Iterator[tuple[Tensor, ...]]:
     # A function and no method: the thread that runs it must not keep the feed alive.
     for rows in batches:
-        yield read_rows(source, rows.tolist(), like=like, one_shape=False)
+        numbers = rows.tolist()
+        batch = read_rows(source, numbers)
+        form.check(batch, described(numbers))
+        yield batch
+
+
+def _checked(
+    answers: Iterator[tuple[Tensor, ...]], form: BatchForm, batches: Iterator[Tensor]
+) -> Iterator[tuple[Tensor, ...]]:
+    with closing(answers):  # type: ignore[type-var]
+        for rows, batch in zip(batches, answers, strict=True):
+            form.check(batch, described(rows.tolist()))
+            yield batch

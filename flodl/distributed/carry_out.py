@@ -11,7 +11,10 @@ import torch
 
 from flodl import log
 from flodl.checkpoint.training import TrainingFile
+from flodl.data.adapters import is_iterable
+from flodl.data.iterable import NOT_PROMISED, REMEDY
 from flodl.distributed.launching.launched import detect
+from flodl.errors import DataError
 from flodl.train.device import select_device
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import train
@@ -41,9 +44,11 @@ def carry_out(plan: TrainingPlan) -> TrainerHandle:
         return train(plan)
     launched = detect(os.environ)
     if launched is not None and launched.world_size > 1:
+        _check_shared(plan, launched.world_size)
         return train_launched(plan)
     ranks = _ranks_to_start(plan)
     if launched is None and ranks > 1:
+        _check_shared(plan, ranks)
         return _train_in_own_ranks(plan, ranks)
     if continues_many_ranks(plan):
         from flodl.distributed.group import LocalGroup
@@ -51,6 +56,11 @@ def carry_out(plan: TrainingPlan) -> TrainerHandle:
 
         return train_ranks(plan, LocalGroup(select_device(plan.device)))
     return train(plan)
+
+
+def _check_shared(plan: TrainingPlan, ranks: int) -> None:
+    if is_iterable(plan.dataset):
+        raise DataError(f"{ranks} ranks: {NOT_PROMISED}; train on one device, or {REMEDY}")
 
 
 def train_launched(plan: TrainingPlan) -> TrainerHandle:
@@ -99,7 +109,7 @@ def continues_many_ranks(plan: TrainingPlan) -> bool:
 def _ranks_to_start(plan: TrainingPlan) -> int:
     if plan.distributed.ranks is not None:
         return plan.distributed.ranks
-    if plan.device is not None or torch.cuda.device_count() < 2:
+    if plan.device is not None or torch.cuda.device_count() < 2 or is_iterable(plan.dataset):
         return 1
     from flodl.distributed.launching.environments import usable_gpus
 

@@ -60,7 +60,7 @@ class Progress:
         self.scheduler: HasRate | None = None
         self.lr_scale = 1.0
         self.loader: DataLoader | None = None
-        self.forward_input = ""
+        self.forward_input: str | int = ""
         self.loss: LossFunction | None = None
         self.training_step = 0
         self.step_count = 0
@@ -171,24 +171,26 @@ class Attached(GraphBase):
 
     # --- Data and loss ---------------------------------------------------------------------
 
-    def set_data_loader(self, loader: DataLoader, forward_input: str) -> None:
+    def set_data_loader(self, loader: DataLoader, forward_input: str | int) -> None:
         """Attach a loader whose batches :meth:`forward_batch` takes apart.
 
         Args:
             loader: Its ``names`` must hold every auxiliary input of the graph but the optional
-                ones.
-            forward_input: The field that feeds the entry.
+                ones. Where it learns them from the first batch, they are compared then.
+            forward_input: The field that feeds the entry, by name or by position.
 
         Raises:
             ValueError: A name is missing; lists what there is.
         """
-        optional = self.topology.optional
-        ports = [port for port in self.topology.inputs[1:] if port not in optional]
-        for name, role in [(forward_input, "forward_input"), *((p, "the input") for p in ports)]:
-            if name not in loader.names:
+        optional, names = self.topology.optional, loader.names
+        roles = [(port, "the input") for port in self.topology.inputs[1:] if port not in optional]
+        if isinstance(forward_input, str):
+            roles.insert(0, (forward_input, "forward_input"))
+        for name, role in roles if names is not None else ():
+            if name not in (names or ()):
                 raise ValueError(
                     f"the loader has no field for {role} {name!r}; its fields are: "
-                    f"{', '.join(loader.names)}"
+                    f"{', '.join(names or ())}"
                 )
         self._progress.loader = loader
         self._progress.forward_input = forward_input
@@ -207,9 +209,13 @@ class Attached(GraphBase):
         Raises:
             StateError: No loader is attached.
         """
-        fields = self._loader().names
+        self._loader()
         entry = batch[self._progress.forward_input]
-        ports = (batch[name] if name in fields else None for name in self.topology.inputs[1:])
+        optional = self.topology.optional
+        ports = (
+            None if name in optional and not batch.has(name) else batch[name]
+            for name in self.topology.inputs[1:]
+        )
         output: Tensor = self(entry, *ports)
         return output
 

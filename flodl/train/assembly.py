@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+import torch.utils.data
 
 from flodl.checkpoint.sharded import is_sharded
-from flodl.data import DataLoader
+from flodl.data import DataLoader, IterableLoader
+from flodl.data.adapters import is_iterable
+from flodl.data.iterable import NOT_PROMISED, REMEDY
+from flodl.errors import DataError
 from flodl.train.advice import warn_of_single_sample, warn_of_unfinished_schedule
 from flodl.train.ema import WeightAverage
 from flodl.train.part_checks import check_carried, check_closure
@@ -37,13 +41,24 @@ class Assembly:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    loader: DataLoader
+    batches: DataLoader | IterableLoader
     schedule: Schedule | None
     torch_schedule: TorchSchedule | None
     scaler: LossScaler | None
     average: WeightAverage | None
-    steps: int
-    """Optimizer steps of the whole training."""
+    steps: int | None
+    """Optimizer steps of the whole training; None where the length of an epoch is unknown."""
+
+    @property
+    def loader(self) -> DataLoader:
+        """The loader of a training whose samples have numbers, as many ranks need it.
+
+        Raises:
+            DataError: Its data can only be iterated.
+        """
+        if isinstance(self.batches, IterableLoader):
+            raise DataError(f"several ranks: {NOT_PROMISED}; train on one device, or {REMEDY}")
+        return self.batches
 
     def parts(self, extra: Mapping[str, Any]) -> Parts:
         """Return what a checkpoint keeps, with ``extra`` from the loop."""
@@ -51,7 +66,7 @@ class Assembly:
         return Parts(
             model=self.model,
             optimizer=self.optimizer,
-            loader=self.loader,
+            loader=self.batches,
             scaler=scaler,
             average=self.average,
             schedule=self.torch_schedule or self.schedule,
@@ -72,8 +87,7 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
         ValueError: What was made does not go with the settings, or the model is sharded and
             ``world_size`` ranks expect a whole one each.
     """
-    options: dict[str, Any] = {**LOADER_DEFAULTS, **plan.loader_options}
-    loader = DataLoader(plan.dataset, plan.batch_size, device=device, seed=plan.seed, **options)
+    loader = make_loader(plan, device)
     torch.manual_seed(plan.seed)
     model = build_model(plan.model_factory, device)
     if world_size > 1 and any(map(is_sharded, model.parameters())):
@@ -84,17 +98,58 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
         )
     optimizer = build_optimizer(plan.optimizer_factory, model)
     check_closure(optimizer, plan, world_size)
-    check_carried(plan, model, loader.num_samples)
+    if isinstance(loader, DataLoader):
+        check_carried(plan, model, loader.batch_size, loader.num_samples)
     model.train()
-    steps = optimizer_steps(loader.num_batches, plan.accumulate) * plan.num_epochs
+    steps = None
+    if loader.num_batches is not None:
+        steps = optimizer_steps(loader.num_batches, plan.accumulate) * plan.num_epochs
     schedule = make_schedule(plan.scheduler, world_size) if plan.scheduler is not None else None
     torch_schedule = None
     if plan.lr_scheduler is not None:
         torch_schedule = TorchSchedule(
             plan.lr_scheduler, optimizer, steps=steps, epochs=plan.num_epochs
         )
-    warn_of_unfinished_schedule(schedule, steps)
-    kept = loader.num_batches * plan.batch_size > loader.num_samples
-    warn_of_single_sample(model, loader.num_samples, plan.batch_size, kept=kept)
+    if steps is not None:
+        warn_of_unfinished_schedule(schedule, steps)
+    if isinstance(loader, DataLoader):
+        size = loader.batch_size
+        kept = loader.num_batches * size > loader.num_samples
+        warn_of_single_sample(model, loader.num_samples, size, kept=kept)
     average = WeightAverage(model, plan.ema) if plan.ema is not None else None
     return Assembly(model, optimizer, loader, schedule, torch_schedule, plan.scaler, average, steps)
+
+
+def make_loader(plan: TrainingPlan, device: torch.device) -> DataLoader | IterableLoader:
+    """Make the loader that suits the data of a plan.
+
+    Raises:
+        ValueError: A setting needs samples with numbers, and the data can only be iterated.
+    """
+    own = plan.loader_options
+    if not is_iterable(plan.dataset):
+        options: dict[str, Any] = {**LOADER_DEFAULTS, **own}
+        if plan.cache:
+            options["cache"] = plan.cache
+        size = plan.batch_size or 0
+        return DataLoader(plan.dataset, size, device=device, seed=plan.seed, **options)
+    kind = type(plan.dataset).__name__
+    for name in own.keys() - {"names", *LOADER_DEFAULTS}:
+        raise ValueError(
+            f"loader_options({name}=…) needs samples with numbers, and the data set is a {kind}, "
+            f"which decides that itself: leave it out, or {REMEDY}"
+        )
+    if plan.cache:
+        raise ValueError(
+            f".cache() keeps samples by their numbers, and those of a {kind} have none: leave it "
+            f"out, or {REMEDY}"
+        )
+    if plan.checkpoint_steps is not None:
+        raise ValueError(
+            f"checkpoint_steps={plan.checkpoint_steps} keeps a training inside an epoch, but the "
+            f"data set is a {kind}, and {NOT_PROMISED}: leave it out (checkpoints at the end of "
+            f"an epoch stay), or {REMEDY}"
+        )
+    makes_batches = isinstance(plan.dataset, torch.utils.data.DataLoader)
+    chosen = dict(own) if makes_batches else {**LOADER_DEFAULTS, **own}
+    return IterableLoader(plan.dataset, plan.batch_size, device=device, **chosen)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from flodl import log
+from flodl.data import IterableLoader
 from flodl.errors import DivergedError
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.monitor.ledger import Account, TimeLedger
@@ -34,10 +35,12 @@ from flodl.train.scaling import CountedScaler
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from flodl.data import Batch
+    from flodl.data import EpochIterator, IterableEpoch
+
+_ENDLESS = 1 << 31
+"""Optimizer steps to expect of a training that does not know them: more than any trial takes."""
 
 
 def train(plan: TrainingPlan) -> TrainerHandle:
@@ -87,7 +90,7 @@ class TrainingLoop:
         self._agenda = Agenda(plan.checkpoint_steps, every_step=self._hooks.watches_steps)
         self._interrupt = InterruptRequest(self._agenda.wake)
         self._assembly = parts = assemble(plan, device)
-        self.model, self._loader, self.average = parts.model, parts.loader, parts.average
+        self.model, self._loader, self.average = parts.model, parts.batches, parts.average
         self._worker = Worker(self.model, parts.optimizer, device)
         self._run = TrainingRun(self.model, parts.optimizer, device, plan.num_epochs, history)
         self._epoch_texts = EpochTexts()
@@ -99,6 +102,7 @@ class TrainingLoop:
         ledger.load(start.state.ledger)
         self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
         rate = SteeredRate(parts.schedule)
+        first_step = start.position.global_step
         self._engine = make_engine(
             plan.engine,
             self.model,
@@ -113,10 +117,10 @@ class TrainingLoop:
                 ledger=ledger,
             ),
             device=device,
-            total_steps=parts.steps - start.position.global_step,
+            total_steps=_ENDLESS if parts.steps is None else parts.steps - first_step,
             memory=plan.memory == "auto",
         )
-        self._engine.global_step = start.position.global_step
+        self._engine.global_step = first_step
         rate.drive(self._engine)
         self._worker.steer(rate)
         reporter.introduce(self.model, self._engine.report(), start.state.records)
@@ -196,12 +200,11 @@ class TrainingLoop:
         """Train the batches of an epoch, ``first`` of them being done; return the measurements."""
         known = self._start.state.unfinished if first else UnfinishedEpoch()
         batches = self._loader.epoch(epoch, first)
-        steps = first + len(batches)
         self._losses = losses = loss_log(self._loader.device, epoch, known.losses)
         self._scalars = scalars = ScalarLog(self._engine, known.scalars)
         next_time = self._reporter.begin_epoch(
             epoch,
-            steps=steps,
+            steps=self._loader.num_batches,
             done=first,
             first_step=self._engine.global_step,
             losses=losses,
@@ -210,16 +213,16 @@ class TrainingLoop:
         self._agenda.plan(self._engine.global_step, next_time)
         self._started = time.monotonic() - known.seconds
         with recording_into(scalars):
-            done = self._train_batches(batches, first, steps)
+            done = self._train_batches(batches, first)
         self._reporter.end_steps()
-        self._tell_skipped(epoch, steps)
+        self._tell_skipped(epoch, done)
         avg_loss = losses.mean()
         run = self._run
         run.step, run.global_step, run.loss = done, self._engine.global_step, losses.latest
         self._check_parameters(epoch, done - 1)
         seconds = time.monotonic() - self._started
         self._ledger.lap(Account.LOGGING if self._loader.device.type == "cpu" else Account.SYNC)
-        samples = min(done * self._loader.batch_size, self._loader.num_samples)
+        samples = self._loader.samples_in(done)
         return EpochMetrics(
             epoch=epoch,
             avg_loss=avg_loss,
@@ -233,12 +236,12 @@ class TrainingLoop:
             share=[1.0],
         )
 
-    def _train_batches(self, batches: Iterator[Batch], first: int, steps: int) -> int:
-        """Train on the batches ``first`` to ``steps`` of an epoch; return how many are done."""
+    def _train_batches(self, batches: EpochIterator | IterableEpoch, first: int) -> int:
+        """Train on the batches of an epoch from ``first`` on; return how many are done."""
         engine, losses, agenda = self._engine, self._losses, self._agenda
         accumulate, lap, clock = self._plan.accumulate, self._ledger.lap, time.perf_counter
         waiting, schedule, scaler = Account.DATA, self._assembly.torch_schedule, self._scaler
-        done = first
+        done, parts = first, 1
         for done, batch in enumerate(batches, first + 1):
             lap(waiting)
             try:
@@ -247,7 +250,8 @@ class TrainingLoop:
                 else:
                     # The last group of an epoch may be smaller: each of its batches counts more.
                     part = (done - 1) % accumulate
-                    parts = min(accumulate, steps - (done - 1 - part))
+                    if part == 0:
+                        parts = 1 + batches.ahead(accumulate - 1)
                     closes = part == parts - 1
                     engine.step(batch, losses, parts=parts, closes=closes)
                     if not closes:
@@ -332,7 +336,9 @@ class TrainingLoop:
 
     def _save(self, epoch: int, step: int) -> None:
         """Keep the state after ``epoch`` complete epochs and ``step`` batches of the next."""
-        if not self._keeper.keeps:
+        # A state that no resume could use must not take the place of one that it can.
+        unusable = step and isinstance(self._loader, IterableLoader)
+        if unusable or not self._keeper.keeps:
             return
         extra = self._loop_state(step).as_json(self._epoch_texts)
         position = Position(epoch, step, self._engine.global_step)

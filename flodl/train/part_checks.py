@@ -48,7 +48,7 @@ def check_closure(optimizer: torch.optim.Optimizer, plan: TrainingPlan, world_si
         )
 
 
-def check_carried(plan: TrainingPlan, model: nn.Module, samples: int) -> None:
+def check_carried(plan: TrainingPlan, model: nn.Module, size: int, samples: int) -> None:
     """Look at a graph that remembers its last batch where an epoch has batches of two sizes.
 
     Nothing is said where the training function, the model or a callback calls ``reset_state()``,
@@ -57,12 +57,13 @@ def check_carried(plan: TrainingPlan, model: nn.Module, samples: int) -> None:
     Args:
         plan: What to train.
         model: The model.
+        size: Samples of a full batch.
         samples: In the data set.
 
     Raises:
         ValueError: The smaller batch would meet what a larger one has left.
     """
-    size, options = plan.batch_size, plan.loader_options
+    options = plan.loader_options
     left = samples % size
     joins = left == 1 and options.get("join_remainder", True)
     if not left or "drop_last" in options or samples <= size + joins:

@@ -99,11 +99,13 @@ class TrainingPlan:
     optimizer_factory: OptimizerFactory
     train_fn: TrainFn
     dataset: Any
-    batch_size: int
+    batch_size: int | None
+    """None where a ``DataLoader`` of torch makes batches of no one size."""
     num_epochs: int
     seed: int = 42
     device: torch.device | str | None = None
     loader_options: Mapping[str, Any] = field(default_factory=dict)
+    cache: bool | int = False
     engine: str = "auto"
     deterministic: bool = False
     memory: str = "auto"

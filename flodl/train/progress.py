@@ -56,14 +56,16 @@ class Progress:
         """Seconds between two updates; infinite where none are wanted."""
         return PERIODS[self._style]
 
-    def begin(self, epoch: int, *, steps: int, done: int, batch_size: int, now: float) -> None:
+    def begin(
+        self, epoch: int, *, steps: int | None, done: int, batch_size: int | None, now: float
+    ) -> None:
         """Start an epoch.
 
         Args:
             epoch: Counted from 0.
-            steps: Batches of the whole epoch.
+            steps: Batches of the whole epoch; None where they are unknown.
             done: Those done before, in a run that was resumed.
-            batch_size: Samples per batch.
+            batch_size: Samples per batch; None where they are unknown.
             now: Seconds of a monotonic clock.
         """
         self._epoch, self._steps, self._first = epoch, steps, done
@@ -87,18 +89,21 @@ class Progress:
 
     def text(self, done: int, loss: float | None, now: float, *, width: int | None = None) -> str:
         """Return the line, with as many of its fields as fit into ``width`` columns."""
-        total, epochs = str(self._steps), str(self._num_epochs)
+        steps, epochs = self._steps, str(self._num_epochs)
+        step = f"{done}" if steps is None else f"{done:>{len(str(steps))}}/{steps}"
         fields = [
             f"  epoch {self._epoch + 1:>{len(epochs)}}/{epochs}",
-            f"step {done:>{len(total)}}/{total}",
+            f"step {step}",
         ]
         if loss is not None:
             fields.append(f"loss={format_metric(loss)}")
         elapsed, batches = now - self._started, done - self._first
         if elapsed > 0 and batches > 0:
-            left = self._steps - done + (self._num_epochs - self._epoch - 1) * self._steps
-            fields.append(f"{_rate(batches * self._batch_size / elapsed)} samples/s")
-            fields.append(f"ETA {format_eta(left * elapsed / batches)}")
+            if self._batch_size is not None:
+                fields.append(f"{_rate(batches * self._batch_size / elapsed)} samples/s")
+            if steps is not None:
+                left = steps - done + (self._num_epochs - self._epoch - 1) * steps
+                fields.append(f"ETA {format_eta(left * elapsed / batches)}")
         line = fields[0]
         for field in fields[1:]:
             if width is not None and len(line) + 2 + len(field) > width:

@@ -100,7 +100,7 @@ class Reporter:
         self,
         epoch: int,
         *,
-        steps: int,
+        steps: int | None,
         done: int,
         first_step: int,
         losses: LossLog,
@@ -110,7 +110,7 @@ class Reporter:
 
         Args:
             epoch: Counted from 0.
-            steps: Batches of the whole epoch.
+            steps: Batches of the whole epoch; None where they are unknown.
             done: Those done before a resume.
             first_step: Optimizer steps done before.
             losses: Of this epoch.

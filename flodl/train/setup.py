@@ -88,7 +88,7 @@ class TrainingSetup:
             self.set_scheduler(make_schedule(config.scheduler, loop.group.world_size))
         self._steps = 0
         self._loader: DataLoader | None = None
-        self._forward_input = ""
+        self._forward_input: str | int = ""
         self._loss: Callable[[LossContext], Tensor] | None = None
         attached = callable(getattr(model, "set_optimizer", None))
         self._model_step: Callable[[], object] | None = (
@@ -243,10 +243,11 @@ class TrainingSetup:
         Raises:
             ValueError: The loader has no such field; lists what there is.
         """
-        name = loader.names[0] if forward_input is None else forward_input
-        if name not in loader.names:
+        names = loader.names
+        name: str | int = 0 if forward_input is None else forward_input
+        if names is not None and forward_input is not None and forward_input not in names:
             raise ValueError(
-                f"the loader has no field {name!r}; its fields are: {', '.join(loader.names)}"
+                f"the loader has no field {name!r}; its fields are: {', '.join(names)}"
             )
         if isinstance(self._model, Graph):
             self._model.set_data_loader(loader, name)

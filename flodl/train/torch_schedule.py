@@ -60,7 +60,7 @@ class TorchSchedule:
     Args:
         settings: Make it, and say when it steps.
         optimizer: Gets the learning rates.
-        steps: Optimizer steps of the whole training.
+        steps: Optimizer steps of the whole training; None where nobody knows.
         epochs: Epochs of the whole training.
 
     Raises:
@@ -70,7 +70,7 @@ class TorchSchedule:
     """
 
     def __init__(
-        self, settings: SchedulerSettings, optimizer: Optimizer, *, steps: int, epochs: int
+        self, settings: SchedulerSettings, optimizer: Optimizer, *, steps: int | None, epochs: int
     ) -> None:
         self._settings, self._optimizer = settings, optimizer
         self._length = steps if settings.interval == "step" else epochs
@@ -175,7 +175,9 @@ class TorchSchedule:
 
     def _too_short(self) -> str | None:
         total = self._total()
-        if not isinstance(self._scheduler, OneCycleLR) or total is None or total >= self._length:
+        if not isinstance(self._scheduler, OneCycleLR) or total is None:
+            return None
+        if self._length is None or total >= self._length:
             return None
         return (
             f"{self._kind} ends after {total} {self._settings.interval}s and the training has "
@@ -184,7 +186,7 @@ class TorchSchedule:
 
     def _warn_of_length(self) -> None:
         total = self._total()
-        if total is None or total <= self._length:
+        if total is None or self._length is None or total <= self._length:
             return
         remedy = f"make it for {self._length}"
         if not self.by_step:

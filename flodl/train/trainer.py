@@ -10,9 +10,11 @@ import inspect
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
+import torch.utils.data
 from torch import nn
 
-from flodl.data.adapters import as_batch_data_set
+from flodl.data.adapters import as_batch_data_set, is_iterable
+from flodl.data.iterable import check_epochs, settled_batch_size
 from flodl.data.loader import DataLoader, positive_integer
 from flodl.distributed.builder import RankSettings
 from flodl.log import msg
@@ -196,8 +198,31 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         }
 
     def dataset(self, dataset: object) -> Self:
-        """Train on this data set: a DataSet, a BatchDataSet, or a map-style one of torch."""
+        """Train on this data set.
+
+        * Tensors or arrays: ``(X, Y)``, ``{"x": X, "y": Y}``, a ``TensorDataset`` of torch, NumPy
+          arrays, or the data sets of :mod:`flodl.data`. They stay in memory.
+        * Samples with numbers: a ``DataSet``, a ``BatchDataSet``, a map-style data set of torch, a
+          ``Dataset`` of the ``datasets`` library. Each sample is read once per epoch.
+        * On one device, data that can only be iterated: a ``DataLoader`` of torch, whose batches
+          are taken as they are; an ``IterableDataset``, a streamed data set of the ``datasets``
+          library, or a function that returns an iterator, whose samples are put into batches in
+          their order. See :class:`~flodl.data.IterableLoader`.
+        """
         return self._set("dataset", dataset)
+
+    def cache(self, most_bytes: bool | int = True) -> Self:
+        """Keep samples in memory as they are read in the first epoch; later epochs take them there.
+
+        A random transform in the data set then draws once per sample instead of once per epoch.
+
+        Args:
+            most_bytes: Memory of this host that may be taken, by all ranks on it together; True
+                for half of what is available. What does not fit is read in each epoch.
+        """
+        if not isinstance(most_bytes, bool):
+            positive_integer("cache", most_bytes)
+        return self._set("cache", most_bytes)
 
     def batch_size(self, batch_size: int) -> Self:
         """Samples per batch; what remains of an epoch is a smaller batch.
@@ -329,15 +354,17 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
             KeyboardInterrupt: Ctrl-C; the message names the checkpoint.
             Terminated: SIGTERM; it is a ``SystemExit`` with code 143.
         """
+        self._settle_iterable()
         missing = [name for name in _REQUIRED if name not in self._settings]
         if missing:
             calls = ", ".join(f".{name}(…)" for name in missing)
             raise ValueError(f"Trainer.builder needs {calls} before .run()")
         ranks, outside = self._rank_settings()
         settings = {**outside, **self._settings, "distributed": ranks}
-        samples = len(as_batch_data_set(settings["dataset"]))
-        drop_last = settings.get("loader_options", {}).get("drop_last", False)
-        check_batch_size(settings["batch_size"], samples, drop_last=drop_last)
+        if not is_iterable(settings["dataset"]):
+            samples = len(as_batch_data_set(settings["dataset"]))
+            drop_last = settings.get("loader_options", {}).get("drop_last", False)
+            check_batch_size(settings["batch_size"], samples, drop_last=drop_last)
         leads = is_first_rank()
         if leads:
             check_files(settings)
@@ -359,6 +386,15 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
             self._given.begin_run()
         return carry_out(plan)
 
+    def _settle_iterable(self) -> None:
+        """Take the batch size of a ``DataLoader`` of torch; refuse epochs that cannot be."""
+        dataset = self._settings.get("dataset")
+        if is_iterable(dataset):
+            size = settled_batch_size(dataset, self._settings.get("batch_size"))
+            if size is not None or isinstance(dataset, torch.utils.data.DataLoader):
+                self._settings["batch_size"] = size
+            check_epochs(dataset, self._settings.get("num_epochs", 1))
+
 
 _REQUIRED = ("dataset", "batch_size", "num_epochs")
-_OWN_LOADER_SETTINGS = {"dataset", "batch_size", "device", "seed"}
+_OWN_LOADER_SETTINGS = {"dataset", "batch_size", "device", "seed", "cache"}

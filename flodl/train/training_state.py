@@ -359,7 +359,7 @@ _REMEDIES = {
     "average": "average the weights (ema) exactly where the saved training did",
     "schedule": "use the scheduler of the saved training",
 }
-_POSITION = ("epoch", "batch")
+_POSITION = ("epoch", "batch", "generator")
 """Keys of a loader's state that change while it runs; all others say what it loads."""
 
 

@@ -11,12 +11,13 @@ import threading
 import time
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 import torch
 
 from flodl.data.budget import DeviceMemory, prefetch_depth, vram_budget
 from flodl.data.cifar import Cifar10
-from flodl.data.dataset import BatchDataSet, TensorDataSet
+from flodl.data.dataset import TensorDataSet
 from flodl.data.loader import DataLoader
 from flodl.data.mnist import Mnist
 from flodl.data.sampler import Sampler
@@ -146,25 +147,21 @@ class Backwards(Sampler):
         return self.n
 
 
-class TooLarge(BatchDataSet):
+class TooLarge(np.ndarray):
     """Runs out of memory once: the first time more than the first sample is asked for."""
 
-    def __init__(self, n: int) -> None:
-        self.n, self.failed = n, 0
+    failed = 0
 
-    def __len__(self) -> int:
-        return self.n
-
-    def get_batch(self, indices):
-        if not self.failed and any(int(index) != 0 for index in indices):
+    def __getitem__(self, rows):
+        if not self.failed and any(int(row) != 0 for row in rows):
             self.failed += 1
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-        return (torch.as_tensor([int(index) for index in indices]),)
+        return np.asarray(self)[rows]
 
 
 @pytest.mark.case("runtime", 66)
 def test_running_out_of_memory_while_building_streams_in_the_same_order():
-    dataset = TooLarge(10)
+    dataset = np.arange(10).view(TooLarge)
     loader = DataLoader(dataset, batch_size=2, sampler=Backwards(10))
     assert dataset.failed == 1
     assert loader.prefetch_depth() > 0, "0 would be resident"

@@ -132,22 +132,24 @@ def test_writing_into_a_batch_does_not_change_the_data() -> None:
 
 
 def test_names_come_from_the_caller_or_the_data_set_or_are_numbers() -> None:
-    assert DataLoader(Squares(4), 1).names == ("0", "1")
+    loader = DataLoader(Squares(4), 1)
+    assert loader.names is None, "nothing is read to learn them"
+    assert next(loader.epoch(0)).names == loader.names == ("0", "1")
     assert DataLoader(SquaresAtOnce(), 1).names == ("number", "square")
     assert DataLoader(SquaresAtOnce(), 1, names=["x", "y"]).names == ("x", "y")
     samples = Items({"image": torch.zeros(2), "label": 1}, {"image": torch.zeros(2), "label": 0})
     loader = DataLoader(samples, 2, shuffle=False)
-    assert loader.names == ("image", "label")
     assert next(loader.epoch(0))["label"].tolist() == [1, 0]
+    assert loader.names == ("image", "label")
 
 
 @pytest.mark.parametrize(
     ("names", "complaint"),
-    [(["x"], "has 2 tensors"), ("xy", "has 2 tensors"), (["x", "x"], "a name of its own")],
+    [(["x"], "has 2 tensors"), ("xy", "one string"), (["x", "x"], "a name of its own")],
 )
 def test_names_that_do_not_fit_are_refused(names: Sequence[str], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        DataLoader(Squares(4), 1, names=names)
+        next(DataLoader(Squares(4), 1, names=names).epoch(0))
 
 
 def test_the_builder_gives_the_same_loader() -> None:
@@ -205,7 +207,7 @@ def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
 )
 def test_malformed_samples_are_refused(items: list[object], complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
-        DataLoader(Items(*items), 1)
+        next(DataLoader(Items(*items), len(items), shuffle=False).epoch(0))
 
 
 def test_malformed_batches_are_refused() -> None:
@@ -220,10 +222,12 @@ def test_malformed_batches_are_refused() -> None:
         def get_batch(self, indices: Sequence[int]) -> Sequence[Tensor]:
             return [torch.zeros(len(indices[:1]))]
 
-    with pytest.raises(DataError, match=r"samples 0 to 3 has 4 tensors, an earlier one had 1"):
-        DataLoader(Growing(), 1)
+    with pytest.raises(DataError, match=r"samples 1 to 3 has 3 tensors, an earlier one had 1"):
+        DataLoader(Growing(), 1, streaming=False)
+    with pytest.raises(DataError, match=r"samples 3 to 3 has 1 tensors, an earlier one had 3"):
+        list(DataLoader(Growing(), 3, shuffle=False, drop_last=False).epoch(0))
     with pytest.raises(DataError, match=r"is \[1\] torch.float32; dimension 0 must have 4 rows"):
-        DataLoader(Short(), 1)
+        next(DataLoader(Short(), 4, shuffle=False).epoch(0))
 
 
 def test_tensors_of_different_lengths_are_no_data_set() -> None:
@@ -239,10 +243,10 @@ def test_an_exception_of_the_data_set_reaches_the_caller() -> None:
             return super().get(index)
 
     with pytest.raises(OSError, match="no such picture"):
-        DataLoader(Failing(10), 2)
+        list(DataLoader(Failing(10), 2))
 
 
-@pytest.mark.parametrize("thing", [{}, 7, iter([1, 2])])
+@pytest.mark.parametrize("thing", [{}, 7, {1, 2}])
 def test_what_is_no_data_set_is_refused(thing: object) -> None:
     with pytest.raises(TypeError, match=r"is not a data set: derive from flodl.DataSet"):
         DataLoader(thing, 1)

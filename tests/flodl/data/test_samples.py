@@ -65,15 +65,15 @@ def test_keys_belong_to_their_values_in_whatever_order_a_sample_lists_them(
     way: dict[str, Any],
 ) -> None:
     loader = DataLoader(Samples(*swapped()), 3, shuffle=False, **way)
-    assert loader.names == ("x", "y")
     (batch,) = loader.epoch(0)
+    assert loader.names == ("x", "y")
     assert (batch["x"].tolist(), batch["y"].tolist()) == ([1, 2, 3], [10, 20, 30])
 
-    batches = DataLoader(Batches(), 2, shuffle=False, **(way or {"streaming": True}))
-    assert batches.names == ("x", "y")
+    batches = DataLoader(Batches(), 2, shuffle=False, **way)
     epoch = batches.epoch(0)
     for first in (0, 2):
         batch = next(epoch)
+        assert batch.names == batches.names == ("x", "y")
         assert batch["x"].tolist() == [first, first + 1]
         assert batch["y"].tolist() == [first * 10, first * 10 + 10]
 
@@ -89,7 +89,7 @@ def test_names_that_are_the_keys_decide_the_order_and_others_rename() -> None:
 
 def test_a_sample_with_other_keys_is_refused() -> None:
     with pytest.raises(DataError, match="sample 1 has the keys 'x', 'z', the first one had 'x'"):
-        DataLoader(Samples({"x": 1, "y": 2}, {"x": 1, "z": 2}), 2)
+        next(DataLoader(Samples({"x": 1, "y": 2}, {"x": 1, "z": 2}), 2, shuffle=False).epoch(0))
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,4 @@ def test_an_exception_tells_which_sample_was_read(way: dict[str, Any]) -> None:
     assert caught.value.__notes__[0] == "while Samples read sample 3"
     with pytest.raises(OSError, match="cannot decode") as caught:
         epoch(Batches())
-    told = "0, 1, 2, 3, 4, 5" if way == {} else "4, 5"
-    assert caught.value.__notes__[0] == f"while Batches.get_batch read the samples {told}"
+    assert caught.value.__notes__[0] == "while Batches.get_batch read the samples 4, 5"

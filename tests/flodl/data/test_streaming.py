@@ -3,13 +3,16 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from flodl.data import BatchDataSet, DataLoader, Sampler, TensorDataSet
 from flodl.data.budget import DeviceMemory, HostMemory, prefetch_depth, vram_budget
+from flodl.data.form import BatchForm
 from flodl.data.streaming import StreamingFeed
 from flodl.errors import DataError, StateError
 from tests import fork_server
@@ -105,10 +108,12 @@ def test_the_depth_is_measured_again_at_each_epoch_unless_the_user_decides() -> 
     free = [GIB]
     memory = DeviceMemory(0.99, lambda: (free[0], GIB), lambda: 0)
     source = Whole(100)
+    form = BatchForm(None)
+    form.check([torch.zeros(1, 2**20)], "a batch")
     feed = StreamingFeed(
         source,
         torch.device("cpu"),
-        [torch.zeros(1, 2**20)],
+        form,
         memory=memory,
         batch_size=2,
         num_batches=50,
@@ -133,8 +138,10 @@ def test_the_depth_is_measured_again_at_each_epoch_unless_the_user_decides() -> 
 
 
 def test_the_depth_of_a_loader_can_be_read_and_set() -> None:
+    resident = DataLoader(TensorDataSet(torch.arange(9)), 2)
+    assert resident.prefetch_depth() == 0
+    assert resident.auto_resize() == 0
     assert DataLoader(Numbers(9), 2).prefetch_depth() == 0
-    assert DataLoader(Numbers(9), 2).auto_resize() == 0
 
     loader = DataLoader(Numbers(9), 2, streaming=True)
     assert loader.prefetch_depth() == 2
@@ -199,7 +206,13 @@ def test_a_data_set_that_runs_out_of_memory_streams_in_the_order_of_its_own_samp
         def indices(self, epoch: int) -> list[int]:
             return [(epoch - i) % 10 for i in range(10)]
 
-    loader = DataLoader(Whole(10, most=2), 2, sampler=Backwards())
+    class Tight(np.ndarray):  # type: ignore[type-arg]
+        def __getitem__(self, rows: Any) -> Any:
+            if len(rows) > 2:
+                raise torch.OutOfMemoryError("out of memory")
+            return np.asarray(self)[rows]
+
+    loader = DataLoader(np.arange(10).view(Tight), 2, sampler=Backwards())
     assert not loader.is_resident
     assert orders(loader, 0) == [[0, 9], [8, 7], [6, 5], [4, 3], [2, 1]]
     assert orders(loader, 3) == [[3, 2], [1, 0], [9, 8], [7, 6], [5, 4]]
@@ -309,7 +322,7 @@ def test_batches_of_different_shapes_may_be_streamed() -> None:
     loader = DataLoader(Padded(), 2, shuffle=False, streaming=True)
     assert [list(batch[0].shape) for batch in loader.epoch(0)] == [[2, 2], [2, 4]]
     with pytest.raises(DataError, match="shape and dtype of a sample must not change"):
-        DataLoader(Padded(), 2)
+        DataLoader(Padded(), 2, streaming=False)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,320 @@
+"""Batches of data that can only be gone through from front to back."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypedDict, final
+
+import torch
+import torch.utils.data
+
+from flodl.data.adapters import Members, declared_names, fields, is_iterable, stacked
+from flodl.data.batch import Batch
+from flodl.data.counts import positive_integer
+from flodl.data.form import BatchForm
+from flodl.data.transfer import transfer_to
+from flodl.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+NOT_PROMISED = (
+    "data that can only be iterated cannot be resumed inside an epoch, and ranks cannot share it "
+    "so that each sample is trained once"
+)
+"""What errors say; the tutorial on data loading says the same under this heading."""
+
+REMEDY = (
+    "give samples a number (__len__ and __getitem__, or .npy files read with "
+    "flodl.data.MemmapDataSet)"
+)
+
+
+class _State(TypedDict):
+    epoch: int
+    batch: int
+    batch_size: int | None
+    generator: Tensor | None
+
+
+def settled_batch_size(dataset: object, batch_size: int | None) -> int | None:
+    """Return the batch size of a training: that of a ``DataLoader`` of torch is its own.
+
+    Raises:
+        ValueError: The two differ.
+    """
+    if not isinstance(dataset, torch.utils.data.DataLoader):
+        return batch_size
+    own = _size_of(dataset)
+    if batch_size is not None and own != batch_size:
+        told = "makes batches of its own" if own is None else f"has batch_size={own}"
+        raise ValueError(
+            f"batch_size={batch_size}, but the torch DataLoader {told}, which decides: leave "
+            ".batch_size(…) out, or give the Trainer the data set of the loader "
+            "(.dataset(loader.dataset))"
+        )
+    return own
+
+
+def check_epochs(dataset: object, num_epochs: int) -> None:
+    """Refuse several epochs of what can be gone through once.
+
+    Raises:
+        ValueError: ``dataset`` is an iterator, such as a generator.
+    """
+    if num_epochs > 1 and hasattr(dataset, "__next__"):
+        raise ValueError(
+            f"the data set is a {type(dataset).__name__}, which can be gone through once, and "
+            f"num_epochs={num_epochs}: pass the function that makes it and not its result, "
+            ".dataset(samples) instead of .dataset(samples())"
+        )
+
+
+@final
+class IterableLoader:
+    """Makes batches of an iterable, or takes those of a ``DataLoader`` of torch.
+
+    The order is that of the source: nothing is shuffled here. Where the source (or a sampler of
+    torch's loader) has ``set_epoch``, it is called with the number of each epoch before it begins.
+    What cannot be promised for such data stands in the tutorial on data loading.
+
+    Args:
+        dataset: A ``DataLoader`` of torch, whose batches are taken as they come; else samples: an
+            ``IterableDataset`` of torch, a streamed data set of the ``datasets`` library, a
+            function without arguments that returns an iterator, or another iterable.
+        batch_size: Samples per batch. A ``DataLoader`` has its own.
+        device: Where the batches shall be.
+        names: Names of the tensors of a batch. Default: those the data set declares, the keys of
+            samples that are mappings, else ``"0"``, ``"1"``, ….
+        drop_last: Leave out a last batch that is not full; ``True`` without an argument.
+        join_remainder: Where nothing is dropped, let a last batch of one sample join the one
+            before it; two samples more than the batch are read before it is delivered.
+
+    Raises:
+        TypeError: ``dataset`` is not such data.
+        ValueError: A setting that a ``DataLoader`` decides itself, or a batch size below 1.
+    """
+
+    def __init__(
+        self,
+        dataset: object,
+        batch_size: int | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        names: Sequence[str] | None = None,
+        drop_last: bool | None = None,
+        join_remainder: bool | None = None,
+    ) -> None:
+        if not is_iterable(dataset):
+            raise TypeError(
+                f"{type(dataset).__name__} is not data that can only be iterated; use "
+                "flodl.DataLoader"
+            )
+        self._dataset: Any = dataset
+        self._device = torch.device(device)
+        self._batch_size = settled_batch_size(dataset, batch_size)
+        self._makes_batches = isinstance(dataset, torch.utils.data.DataLoader)
+        if self._makes_batches:
+            for name, value in (("drop_last", drop_last), ("join_remainder", join_remainder)):
+                if value is not None:
+                    raise ValueError(
+                        f"{name}={value}: the torch DataLoader decides which batches there are; "
+                        "make it with that setting"
+                    )
+        else:
+            self._batch_size = positive_integer("batch_size", batch_size)
+        self._drop_last = True if drop_last is None else drop_last
+        self._joins = bool(join_remainder) and not self._drop_last and self._batch_size != 1
+        declared = declared_names(dataset) if names is None else names
+        self._members = Members(declared)
+        self._form = BatchForm(declared, self._members.names)
+        self._transfer = transfer_to(self._device)
+        self._epoch = IterableEpoch(iter(()), self._form, "")
+        self._number = 0
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of an epoch, where a ``DataLoader`` of samples with numbers knows them."""
+        loader = self._dataset
+        if not self._makes_batches or isinstance(loader.dataset, torch.utils.data.IterableDataset):
+            return None
+        try:
+            return len(loader)
+        except TypeError:  # a sampler without a length
+            return None
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples per full batch; ``None`` where a ``DataLoader`` has batches of its own."""
+        return self._batch_size
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the tensors of a batch; ``None`` before the first one, if none are declared."""
+        return self._form.names
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batches are."""
+        return self._device
+
+    def samples_in(self, batches: int) -> int:  # noqa: ARG002 - they are counted, not computed
+        """Samples delivered so far in the epoch begun last."""
+        return self._epoch.samples
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> IterableEpoch:
+        """Iterate over one epoch.
+
+        Args:
+            epoch: Number of the epoch, for ``set_epoch``.
+            start_batch: 0; anything else is refused.
+
+        Raises:
+            DataError: The epoch should begin in its middle.
+        """
+        if start_batch:
+            raise DataError(
+                f"start_batch={start_batch} of epoch {epoch}: {NOT_PROMISED}; resume from a "
+                f"checkpoint at the end of an epoch, or {REMEDY}"
+            )
+        self._number = epoch
+        self._epoch = IterableEpoch(self._batches(epoch), self._form, self._told(epoch))
+        return self._epoch
+
+    def state_dict(self) -> _State:
+        """Which epoch was begun last, and the state of a ``DataLoader``'s own generator."""
+        generator = getattr(self._dataset, "generator", None) if self._makes_batches else None
+        return {
+            "epoch": self._number,
+            "batch": self._epoch.batch,
+            "batch_size": self._batch_size,
+            "generator": None if generator is None else generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on behind the epoch of a saved state."""
+        self._number = int(state["epoch"])
+        generator = getattr(self._dataset, "generator", None) if self._makes_batches else None
+        if generator is not None and state["generator"] is not None:
+            generator.set_state(state["generator"])
+
+    def close(self) -> None:
+        """Leave the epoch under way."""
+        self._epoch.close()
+
+    def __iter__(self) -> IterableEpoch:
+        """Iterate over the next epoch."""
+        return self.epoch(self._number + 1 if self._epoch.batch else self._number)
+
+    def _told(self, epoch: int) -> str:
+        return f"{type(self._dataset).__name__} gave no batch in epoch {epoch} (counted from 0)"
+
+    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        for source in _with_epochs(self._dataset):
+            source.set_epoch(epoch)
+        source = self._dataset
+        if callable(source) and not hasattr(source, "__iter__"):
+            source = source()
+            if not hasattr(source, "__iter__"):
+                raise TypeError(
+                    f"the function given as a data set returned a {type(source).__name__}, which "
+                    "is not iterable: let it yield samples, or pass the data set itself"
+                )
+        made = self._given(source) if self._makes_batches else self._made(iter(source))
+        for number, batch in enumerate(made):
+            if self._makes_batches:
+                self._form.count(batch, f"batch {number}")
+            else:
+                self._form.check(batch, f"batch {number}")
+            yield self._transfer.receive(self._transfer.send(batch))
+
+    def _given(self, batches: Any) -> Iterator[tuple[Tensor, ...]]:
+        for number, batch in enumerate(batches):
+            where = f"batch {number}"
+            yield fields(self._members.ordered(batch, where), where)
+
+    def _made(self, samples: Iterator[object]) -> Iterator[tuple[Tensor, ...]]:
+        size, start = self._batch_size or 1, 0
+        held: list[object] = []
+        while True:
+            # To join a single sample, it must be known before the batch is delivered.
+            held += islice(samples, size + (2 if self._joins else 0) - len(held))
+            if not held or (self._drop_last and len(held) < size):
+                return
+            taken = len(held) if self._joins and len(held) == size + 1 else size
+            batch, held = held[:taken], held[taken:]
+            yield stacked([self._sample(start + i, sample) for i, sample in enumerate(batch)])
+            start += len(batch)
+
+    def _sample(self, number: int, sample: object) -> tuple[str, tuple[Tensor, ...]]:
+        where = f"sample {number} of the epoch"
+        return where, fields(self._members.ordered(sample, where), where)
+
+
+@final
+class IterableEpoch:
+    """The batches of one epoch; how many there are shows at its end.
+
+    Attributes:
+        batch: Batches delivered.
+        samples: Samples in them.
+    """
+
+    def __init__(self, source: Iterator[tuple[Tensor, ...]], form: BatchForm, empty: str) -> None:
+        self._source = source
+        self._form = form
+        self._empty = empty
+        self._ahead: deque[tuple[Tensor, ...]] = deque()
+        self.batch = 0
+        self.samples = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if not self.ahead(1):
+            if self.batch == 0 and self._empty:
+                raise DataError(
+                    f"{self._empty}: it is empty, shorter than a batch, or an iterator that was "
+                    "gone through before; pass a function that makes a new one for each epoch"
+                )
+            raise StopIteration
+        tensors = self._ahead.popleft()
+        self.batch += 1
+        self.samples += len(tensors[0]) if tensors[0].dim() else 1
+        return Batch(tensors, self._form.names or ())
+
+    def ahead(self, most: int) -> int:
+        """Read up to ``most`` of the next batches, and tell how many there are."""
+        self._ahead.extend(islice(self._source, max(0, most - len(self._ahead))))
+        return min(most, len(self._ahead))
+
+    def close(self) -> None:
+        """Leave the epoch."""
+        close = getattr(self._source, "close", None)
+        if close is not None:
+            close()
+        self._ahead.clear()
+
+
+def _size_of(loader: Any) -> int | None:
+    size = loader.batch_size
+    if size is None:
+        size = getattr(loader.batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def _with_epochs(source: Any) -> Iterator[Any]:
+    """Whatever of a source wants to be told the epoch, each once."""
+    parts = [source]
+    if isinstance(source, torch.utils.data.DataLoader):
+        batches = source.batch_sampler
+        parts = [source.dataset, source.sampler, batches, getattr(batches, "sampler", None)]
+    told: list[int] = []
+    for part in parts:
+        if callable(getattr(part, "set_epoch", None)) and id(part) not in told:
+            told.append(id(part))
+            yield part
