@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from flodl.data import Batch, BatchDataSet, DataLoader, DataSet, Sampler, TensorDataSet
 from flodl.errors import DataError
-from flodl.train import Trainer
+from flodl.train import RunDirectory, Trainer
 from tests.flodl.data.sources import orders
 
 
@@ -260,3 +261,33 @@ def test_all_samples_are_read_before_the_first_batch_only_where_it_was_asked_for
     assert Counter(data.read) == dict.fromkeys(range(10), 1), "none of them twice"
     orders(loader, 0)
     assert len(data.read) == 10
+
+
+class StopError(Exception):
+    """Ends a training."""
+
+
+def test_random_transforms_go_on_where_a_training_was_interrupted(tmp_path: Path) -> None:
+    def train(folder: Path, *, stop: bool = False, source: Path | None = None) -> Any:
+        steps: list[int] = []
+
+        def step(network: nn.Module, batch: Batch) -> Tensor:
+            steps.append(1)
+            if stop and len(steps) == 7:
+                raise StopError
+            return noisy_step(network, batch)
+
+        random.seed(1)
+        np.random.seed(1)
+        builder = Trainer.builder(
+            lambda _: model(), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5), step
+        )
+        builder.dataset(Everywhere(12)).batch_size(3).num_epochs(3).device("cpu").engine("eager")
+        builder.checkpoint_steps(1).run_dir(RunDirectory.create(folder)).resume(source)
+        return [parameter.tolist() for parameter in builder.run().model.parameters()]
+
+    whole = train(tmp_path / "whole")
+    with pytest.raises(StopError):
+        train(tmp_path / "part", stop=True)
+    (last,) = (tmp_path / "part").rglob("last.fdl")
+    assert train(tmp_path / "rest", source=last) == whole

@@ -152,3 +152,11 @@ def test_on_a_real_terminal_the_line_moves_and_leaves_no_trace() -> None:
     assert len(told) == 1
     assert told[0].startswith(b"  epoch 1/1  loss=")
     assert b"step" not in told[0]
+
+
+def test_an_epoch_of_unknown_length_has_no_end_to_tell() -> None:
+    progress = Progress(10, "line")
+    progress.begin(2, steps=None, done=0, batch_size=32, now=100.0)
+    assert progress.text(100, 0.5, 110.0) == "  epoch  3/10  step 100  loss=0.5000  320 samples/s"
+    progress.begin(2, steps=None, done=0, batch_size=None, now=100.0)
+    assert progress.text(100, None, 110.0) == "  epoch  3/10  step 100"
