@@ -68,8 +68,9 @@ class SampleStore:
         room = self._capacity - self._used
         lacking = self.lacks(rows).nonzero().flatten()
         # A sampler may draw a sample twice: it is kept once.
-        numbers, first = np.unique(rows[lacking].numpy(), return_index=True)
-        numbers, places = torch.from_numpy(numbers)[:room], lacking[torch.from_numpy(first)][:room]
+        distinct, first = np.unique(rows[lacking].numpy(), return_index=True)
+        numbers = torch.from_numpy(distinct)[:room]
+        places = lacking[torch.from_numpy(first)][:room]
         slots = numbers
         if self._capacity < self._samples:
             slots = torch.arange(self._used, self._used + len(numbers), device="cpu")

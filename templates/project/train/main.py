@@ -59,6 +59,8 @@ def main(args: Args) -> None:
     """Train, and leave a run directory with a report and the weights."""
     trainer = (
         Trainer.builder(build_model, partial(torch.optim.AdamW, lr=args.lr), train_step)
+        # Your own data set goes here. Its samples are read once per epoch; where reading is slow,
+        # .cache() keeps them in memory (and freezes random transforms: one draw per sample).
         .dataset(digits("train"))
         .batch_size(args.batch_size)
         .num_epochs(args.epochs)
