@@ -1,8 +1,9 @@
 """How fast batches arrive: our loader beside a bare ``index_select`` and torch's ``DataLoader``.
 
-An MNIST-sized set (60,000×1×28×28) and its labels in memory, shuffled, batches of 128. Then two
-questions of their own: what one batch costs on top of the gather when the samples are tiny, and
-whether streaming hides a slow ``get_batch`` behind the step.
+An MNIST-sized set (60,000×1×28×28) and its labels in memory, shuffled, batches of 128. Then the
+same samples behind ``__getitem__``, which are read in each epoch by default and once with
+``cache=True``. Then two questions of their own: what one batch costs on top of the gather when the
+samples are tiny, and whether reading ahead hides a slow ``get_batch`` behind the step.
 
     python -m benchmarks.data_feed [--rounds 5] [--device cpu|cuda] [--output docs/benchmarks/…]
 """
@@ -27,14 +28,16 @@ BATCH = 128
 DEFAULT = "torch DataLoader, default"
 BARE = "bare index_select"
 OURS = "flodl, resident"
+READING = "flodl, default"
+CACHED = "flodl, cache=True"
 
 READ_SECONDS = 0.003
 STEP_SECONDS = 0.005
 STEPS = 60
 
 
-class _Together(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """The same data with the hook that torch's loader has for reading many samples at once."""
+class _Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """The same data, one sample at a time."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images = images
@@ -45,6 +48,10 @@ class _Together(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.images[index], self.labels[index]
+
+
+class _Together(_Samples):
+    """The same data with the hook that torch's loader has for reading many samples at once."""
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
         rows = torch.tensor(indices)
@@ -138,6 +145,40 @@ def throughput(dtype: torch.dtype, device: torch.device, rounds: int) -> str:
     return table([str(dtype), "samples/s", "× torch default", "× bare index_select"], rows)
 
 
+def by_sample(device: torch.device, rounds: int) -> str:
+    """Epochs of a data set with ``__getitem__``, after a first one that fills the cache."""
+    data = _Samples(
+        torch.randint(0, 256, (SAMPLES, 1, 28, 28), dtype=torch.uint8),
+        torch.randint(0, 10, (SAMPLES,)),
+    )
+    plain = torch.utils.data.DataLoader(
+        data, BATCH, shuffle=True, drop_last=True, pin_memory=device.type == "cuda"
+    )
+    reading = DataLoader(data, BATCH, device=device)
+    cached = DataLoader(data, BATCH, device=device, cache=True)
+    first = time.perf_counter()
+    consume(cached)
+    first = time.perf_counter() - first
+    epochs: dict[str, Callable[[], object]] = {
+        DEFAULT: lambda: consume([t.to(device) for t in batch] for batch in plain),
+        READING: lambda: consume(reading),
+        CACHED: lambda: consume(cached),
+    }
+    seconds = interleaved(
+        {name: finished(device, epoch) for name, epoch in epochs.items()}, rounds, warmup=1
+    )
+    rows = [
+        [
+            name,
+            f"{SAMPLES / statistics.median(taken) / 1000:,.0f} k",
+            f"{median_ratio(seconds[DEFAULT], taken):.2f}",
+        ]
+        for name, taken in seconds.items()
+    ]
+    once = [f"{CACHED}, first epoch (once)", f"{SAMPLES / first / 1000:,.0f} k", ""]
+    return table(["__getitem__, uint8", "samples/s", "× torch default"], [*rows, once])
+
+
 def per_batch(device: torch.device, rounds: int) -> str:
     """What our loader adds to a gather when the samples are tiny: batches of 4, 16 numbers."""
     inputs, targets = torch.randn(40_000, 16), torch.randn(40_000, 1)
@@ -178,14 +219,14 @@ def hiding(device: torch.device, rounds: int) -> str:
 
         return epoch
 
-    streamed = DataLoader(_Slow(), 1, device=device, streaming=True)
-    waiting = DataLoader(_Slow(), 1, device=device, streaming=True, prefetch=0)
+    ahead = DataLoader(_Slow(), 1, device=device, prefetch=2)
+    waiting = DataLoader(_Slow(), 1, device=device)
     alone = "steps alone"
     seconds = interleaved(
         {
             alone: stepping(lambda: range(STEPS)),
-            "streaming": stepping(lambda: streamed),
-            "prefetch=0": stepping(lambda: waiting),
+            "prefetch=2": stepping(lambda: ahead),
+            "default": stepping(lambda: waiting),
         },
         rounds,
         warmup=1,
@@ -220,6 +261,9 @@ def main() -> None:
             "of interleaved rounds, ratios within each round.",
             throughput(torch.float32, device, options.rounds),
             throughput(torch.uint8, device, options.rounds),
+            "The same samples behind `__getitem__`. By default each is read once per epoch, as "
+            "torch's loader does; a cache reads each once in all.",
+            by_sample(device, options.rounds),
             "What a batch costs on top of the gather:",
             per_batch(device, options.rounds),
             "Whether reading is hidden behind the step. The first batch of an epoch has no step to "

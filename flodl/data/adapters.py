@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, final, runtime_checkable
+from typing import Any, Protocol, TypeGuard, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -11,12 +11,10 @@ import torch.utils.data
 from torch import Tensor
 
 from flodl.data.columns import as_columns
-from flodl.data.dataset import BatchDataSet, DataSet, TensorDataSet, describe
+from flodl.data.dataset import BatchDataSet, DataSet, TensorDataSet
 from flodl.data.memmap import MemmapDataSet
+from flodl.data.samples import Members, stacked
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _NUMBERS_TOLD = 8
 
@@ -129,81 +127,6 @@ def members_of(source: BatchDataSet) -> Members:
     return source.members if isinstance(source, (_Batches, _Stacked)) else Members(None)
 
 
-def fields(value: object, where: str) -> tuple[Tensor, ...]:
-    """Read what a data set returned as a tuple of tensors.
-
-    Args:
-        value: A tensor, a number, or a tuple, list or mapping of these (and of anything else
-            ``torch.as_tensor`` understands).
-        where: What the value is, for the message.
-
-    Raises:
-        DataError: A field is something that does not become a tensor.
-    """
-    if isinstance(value, Mapping):
-        members: Iterable[object] = value.values()
-    elif isinstance(value, (tuple, list)):
-        members = value
-    else:
-        members = (value,)
-    tensors = tuple(_tensor(member, f"field {i} of {where}") for i, member in enumerate(members))
-    if not tensors:
-        raise DataError(f"{where} has no tensor at all; return at least one")
-    return tensors
-
-
-def _tensor(value: object, where: str) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    try:
-        return torch.as_tensor(
-            _own(value) if isinstance(value, np.ndarray) else value, device="cpu"
-        )
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"{where} is a {type(value).__name__}; return tensors (or numbers), for an image "
-            "for instance through a transform that makes one"
-        ) from error
-
-
-def _own(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array that torch can see as a tensor, and that whoever gets the tensor may write into."""
-    if array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0:
-        return array
-    return np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-
-
-@final
-class Members:
-    """Brings mappings into one order: that of the first, or of the names if they are its keys."""
-
-    def __init__(self, names: Sequence[str] | None) -> None:
-        self._names = None if names is None or isinstance(names, str) else tuple(names)
-        self.keys: tuple[object, ...] | None = None
-
-    def names(self) -> list[str] | None:
-        """Keys of the mappings read so far, ``None`` if there were none."""
-        return None if self.keys is None else [str(key) for key in self.keys]
-
-    def ordered(self, value: object, where: str) -> object:
-        """Return the values of a mapping in the common order; anything else as it is.
-
-        Raises:
-            DataError: It has other keys than the first one.
-        """
-        if not isinstance(value, Mapping):
-            return value
-        if self.keys is None:
-            named = self._names is not None and set(self._names) == value.keys()
-            self.keys = self._names if named else tuple(value)
-        if value.keys() != set(self.keys or ()):
-            raise DataError(
-                f"{where} has the keys {', '.join(map(repr, value))}, the first one had "
-                f"{', '.join(map(repr, self.keys or ()))}; give every sample the same"
-            )
-        return [value[key] for key in self.keys or ()]
-
-
 @final
 class _Batches(BatchDataSet):
     """A data set of the user's that yields batches; errors in it tell the samples."""
@@ -238,24 +161,19 @@ class _Stacked(BatchDataSet):
         return len(self._samples)
 
     def get_batch(self, indices: Sequence[int]) -> tuple[Tensor, ...]:
-        rows = self._together(indices) if self._reads_many else map(self._sample, indices)
-        return stacked(
-            [
-                (f"sample {index}", self._fields(row, index))
-                for index, row in zip(indices, rows, strict=True)
-            ]
-        )
+        rows = self._together(indices) if self._reads_many else self._one_by_one(indices)
+        return stacked(rows, self.members, lambda place: f"sample {indices[place]}")
 
-    def _fields(self, value: object, index: int) -> tuple[Tensor, ...]:
-        where = f"sample {index}"
-        return fields(self.members.ordered(value, where), where)
-
-    def _sample(self, index: int) -> object:
+    def _one_by_one(self, indices: Sequence[int]) -> Sequence[object]:
+        rows: list[object] = []
         try:
-            return self._samples[index]
+            for index in indices:
+                rows.append(self._samples[index])  # noqa: PERF401 - counted if one raises
         except Exception as error:
-            error.add_note(f"while {type(self._samples).__name__} read sample {index}")
+            name = type(self._samples).__name__
+            error.add_note(f"while {name} read sample {indices[len(rows)]}")
             raise
+        return rows
 
     def _together(self, indices: Sequence[int]) -> Sequence[object]:
         """Read with ``__getitems__``, which torch's loader calls as well where there is one."""
@@ -274,33 +192,6 @@ class _Stacked(BatchDataSet):
             "a list with one sample per index, or derive from flodl.BatchDataSet to return whole "
             "batches"
         )
-
-
-def stacked(samples: Sequence[tuple[str, tuple[Tensor, ...]]]) -> tuple[Tensor, ...]:
-    """Stack samples to a batch.
-
-    Args:
-        samples: What each one is called in messages, and its tensors; at least one.
-
-    Raises:
-        DataError: They differ in number, shape or dtype of their tensors.
-    """
-    name, first = samples[0]
-    for where, row in samples:
-        if len(row) != len(first):
-            raise DataError(
-                f"{where} has {len(row)} tensors and {name} has {len(first)}; every sample needs "
-                "the same number"
-            )
-        for position, (tensor, model) in enumerate(zip(row, first, strict=True)):
-            if tensor.shape != model.shape or tensor.dtype != model.dtype:
-                raise DataError(
-                    f"tensor {position} of {where} is {describe(tensor)}, that of {name} is "
-                    f"{describe(model)}; pad or crop the samples to one shape and give them one "
-                    "dtype"
-                )
-    columns = zip(*(row for _, row in samples), strict=True)
-    return tuple(torch.stack(column) for column in columns)
 
 
 def _told(indices: Sequence[int]) -> str:

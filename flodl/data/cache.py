@@ -69,13 +69,16 @@ class SampleStore:
         lacking = self.lacks(rows).nonzero().flatten()
         # A sampler may draw a sample twice: it is kept once.
         distinct, first = np.unique(rows[lacking].numpy(), return_index=True)
-        numbers = torch.from_numpy(distinct)[:room]
-        places = lacking[torch.from_numpy(first)][:room]
+        numbers, fresh = rows, [tensor.to("cpu") for tensor in batch]
+        if len(distinct) < len(rows) or len(rows) > room:
+            numbers = torch.from_numpy(distinct)[:room]
+            places = lacking[torch.from_numpy(first)][:room]
+            fresh = [tensor.index_select(0, places) for tensor in fresh]
         slots = numbers
         if self._capacity < self._samples:
             slots = torch.arange(self._used, self._used + len(numbers), device="cpu")
-        for store, tensor in zip(stored, batch, strict=True):
-            store[slots] = tensor.to("cpu")[places]
+        for store, tensor in zip(stored, fresh, strict=True):
+            store.index_copy_(0, slots, tensor)
         self._slots[numbers] = slots
         self._used += len(numbers)
 

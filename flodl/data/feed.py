@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from flodl.data.adapters import fields
 from flodl.data.dataset import BatchDataSet, TensorDataSet, describe
+from flodl.data.samples import fields
 from flodl.errors import DataError
 
 if TYPE_CHECKING:

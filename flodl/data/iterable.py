@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict, final
 
 import torch
 import torch.utils.data
 
-from flodl.data.adapters import Members, declared_names, fields, is_iterable, stacked
+from flodl.data.adapters import declared_names, is_iterable
 from flodl.data.batch import Batch
 from flodl.data.counts import positive_integer
 from flodl.data.form import BatchForm
+from flodl.data.samples import Members, fields, stacked
 from flodl.data.transfer import transfer_to
 from flodl.errors import DataError
 
@@ -246,12 +248,8 @@ class IterableLoader:
                 return
             taken = len(held) if self._joins and len(held) == size + 1 else size
             batch, held = held[:taken], held[taken:]
-            yield stacked([self._sample(start + i, sample) for i, sample in enumerate(batch)])
+            yield stacked(batch, self._members, partial(_nth, start))
             start += len(batch)
-
-    def _sample(self, number: int, sample: object) -> tuple[str, tuple[Tensor, ...]]:
-        where = f"sample {number} of the epoch"
-        return where, fields(self._members.ordered(sample, where), where)
 
 
 @final
@@ -298,6 +296,10 @@ class IterableEpoch:
         if close is not None:
             close()
         self._ahead.clear()
+
+
+def _nth(start: int, place: int) -> str:
+    return f"sample {start + place} of the epoch"
 
 
 def _size_of(loader: Any) -> int | None:
