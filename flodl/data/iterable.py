@@ -29,10 +29,16 @@ NOT_PROMISED = (
 )
 """What errors say; the tutorial on data loading says the same under this heading."""
 
-REMEDY = (
-    "give samples a number (__len__ and __getitem__, or .npy files read with "
-    "flodl.data.MemmapDataSet)"
-)
+
+def remedy_for(dataset: object) -> str:
+    """What to give a Trainer instead of data that can only be iterated."""
+    inner = getattr(dataset, "dataset", None)
+    if isinstance(dataset, torch.utils.data.DataLoader) and not is_iterable(inner):
+        return "give the Trainer the data set of the loader, .dataset(loader.dataset)"
+    return (
+        "give samples a number (__len__ and __getitem__, or .npy files read with "
+        "flodl.data.MemmapDataSet)"
+    )
 
 
 class _State(TypedDict):
@@ -138,6 +144,11 @@ class IterableLoader:
         self._number = 0
 
     @property
+    def source(self) -> object:
+        """What the batches come from."""
+        return self._dataset
+
+    @property
     def num_batches(self) -> int | None:
         """Batches of an epoch, where a ``DataLoader`` of samples with numbers knows them."""
         loader = self._dataset
@@ -180,7 +191,7 @@ class IterableLoader:
         if start_batch:
             raise DataError(
                 f"start_batch={start_batch} of epoch {epoch}: {NOT_PROMISED}; resume from a "
-                f"checkpoint at the end of an epoch, or {REMEDY}"
+                f"checkpoint at the end of an epoch, or {remedy_for(self._dataset)}"
             )
         self._number = epoch
         self._epoch = IterableEpoch(self._batches(epoch), self._form, self._told(epoch))

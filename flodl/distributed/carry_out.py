@@ -12,7 +12,7 @@ import torch
 from flodl import log
 from flodl.checkpoint.training import TrainingFile
 from flodl.data.adapters import is_iterable
-from flodl.data.iterable import NOT_PROMISED, REMEDY
+from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.distributed.launching.launched import detect
 from flodl.errors import DataError
 from flodl.train.device import select_device
@@ -60,7 +60,8 @@ def carry_out(plan: TrainingPlan) -> TrainerHandle:
 
 def _check_shared(plan: TrainingPlan, ranks: int) -> None:
     if is_iterable(plan.dataset):
-        raise DataError(f"{ranks} ranks: {NOT_PROMISED}; train on one device, or {REMEDY}")
+        remedy = remedy_for(plan.dataset)
+        raise DataError(f"{ranks} ranks: {NOT_PROMISED}; train on one device, or {remedy}")
 
 
 def train_launched(plan: TrainingPlan) -> TrainerHandle:

@@ -12,7 +12,7 @@ import torch.utils.data
 from flodl.checkpoint.sharded import is_sharded
 from flodl.data import DataLoader, IterableLoader
 from flodl.data.adapters import is_iterable
-from flodl.data.iterable import NOT_PROMISED, REMEDY
+from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.errors import DataError
 from flodl.train.advice import warn_of_single_sample, warn_of_unfinished_schedule
 from flodl.train.ema import WeightAverage
@@ -57,7 +57,8 @@ class Assembly:
             DataError: Its data can only be iterated.
         """
         if isinstance(self.batches, IterableLoader):
-            raise DataError(f"several ranks: {NOT_PROMISED}; train on one device, or {REMEDY}")
+            remedy = remedy_for(self.batches.source)
+            raise DataError(f"several ranks: {NOT_PROMISED}; train on one device, or {remedy}")
         return self.batches
 
     def parts(self, extra: Mapping[str, Any]) -> Parts:
@@ -133,22 +134,22 @@ def make_loader(plan: TrainingPlan, device: torch.device) -> DataLoader | Iterab
             options["cache"] = plan.cache
         size = plan.batch_size or 0
         return DataLoader(plan.dataset, size, device=device, seed=plan.seed, **options)
-    kind = type(plan.dataset).__name__
+    kind, remedy = type(plan.dataset).__name__, remedy_for(plan.dataset)
     for name in own.keys() - {"names", *LOADER_DEFAULTS}:
         raise ValueError(
             f"loader_options({name}=…) needs samples with numbers, and the data set is a {kind}, "
-            f"which decides that itself: leave it out, or {REMEDY}"
+            f"which decides that itself: leave it out, or {remedy}"
         )
     if plan.cache:
         raise ValueError(
             f".cache() keeps samples by their numbers, and those of a {kind} have none: leave it "
-            f"out, or {REMEDY}"
+            f"out, or {remedy}"
         )
     if plan.checkpoint_steps is not None:
         raise ValueError(
             f"checkpoint_steps={plan.checkpoint_steps} keeps a training inside an epoch, but the "
             f"data set is a {kind}, and {NOT_PROMISED}: leave it out (checkpoints at the end of "
-            f"an epoch stay), or {REMEDY}"
+            f"an epoch stay), or {remedy}"
         )
     makes_batches = isinstance(plan.dataset, torch.utils.data.DataLoader)
     chosen = dict(own) if makes_batches else {**LOADER_DEFAULTS, **own}

@@ -227,7 +227,8 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
     def batch_size(self, batch_size: int) -> Self:
         """Samples per batch; what remains of an epoch is a smaller batch.
 
-        A single remaining sample joins the batch before it.
+        A single remaining sample joins the batch before it. A ``DataLoader`` of torch has its own
+        batch size: leave this call out, or give the same number.
         """
         return self._set("batch_size", positive_integer("batch_size", batch_size))
 

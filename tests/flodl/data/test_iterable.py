@@ -317,6 +317,14 @@ def test_several_ranks_are_refused_with_what_cannot_be_promised(
         training(Stream(4)).batch_size(2).run()
 
 
+def test_a_loader_of_samples_with_numbers_is_refused_with_its_data_set_as_the_remedy() -> None:
+    loader = torch.utils.data.DataLoader(Pairs(), batch_size=2)
+    with pytest.raises(DataError, match=r"trained once; .*, or .*\.dataset\(loader\.dataset\)"):
+        training(loader).ranks(2).run()
+    with pytest.raises(ValueError, match=r"\.dataset\(loader\.dataset\)"):
+        training(loader).cache().run()
+
+
 class StopError(Exception):
     """Ends a training."""
 

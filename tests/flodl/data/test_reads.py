@@ -15,6 +15,7 @@ import torch
 import torch.utils.data
 from torch import Tensor, nn
 
+from flodl import FlowBuilder
 from flodl.data import Batch, BatchDataSet, DataLoader, DataSet, Sampler, TensorDataSet
 from flodl.errors import DataError
 from flodl.train import RunDirectory, Trainer
@@ -291,3 +292,34 @@ def test_random_transforms_go_on_where_a_training_was_interrupted(tmp_path: Path
         train(tmp_path / "part", stop=True)
     (last,) = (tmp_path / "part").rglob("last.fdl")
     assert train(tmp_path / "rest", source=last) == whole
+
+
+class Named(Everywhere):
+    """Samples that name their values."""
+
+    def __getitem__(self, index: int) -> Any:
+        value, number = super().__getitem__(index)
+        return {"x": value, "y": number}
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_loop_of_ones_own_reads_nothing_to_learn_the_names(graph: bool) -> None:
+    def made() -> Any:
+        return FlowBuilder.from_(nn.Linear(1, 1)).build() if graph else nn.Linear(1, 1)
+
+    def loss(context: Any) -> Tensor:
+        return nn.functional.mse_loss(context.output, context.batch["y"])
+
+    for name in (None, "x"):
+        data = Named(8)
+        setup = Trainer.setup(made(), None, lambda p: torch.optim.SGD(p, lr=0.01), device="cpu")
+        setup.set_data_loader(DataLoader(data, 4), name)
+        setup.set_loss_fn(loss)
+        assert data.read == []
+        for epoch in range(2):
+            for _ in setup.epoch(epoch):
+                setup.step()
+        assert Counter(data.read) == dict.fromkeys(range(8), 2)
+    setup.set_data_loader(DataLoader(Named(8), 4), "z")
+    with pytest.raises(KeyError, match="the batch has no 'z'; it has 'x', 'y'"):
+        next(setup.epoch(0))
