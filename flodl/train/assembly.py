@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 LOADER_DEFAULTS: Mapping[str, Any] = {"drop_last": False, "join_remainder": True}
 """What a training asks of its loader unless the program does: every sample, in every epoch."""
 
+ENDLESS = 1 << 31
+"""Optimizer steps to expect of a training that does not know them: more than any trial takes."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,8 @@ class Assembly:
     torch_schedule: TorchSchedule | None
     scaler: LossScaler | None
     average: WeightAverage | None
-    steps: int | None
-    """Optimizer steps of the whole training; None where the length of an epoch is unknown."""
+    steps: int
+    """Optimizer steps of the whole training; :data:`ENDLESS` where they are unknown."""
 
     @property
     def loader(self) -> DataLoader:
@@ -102,17 +105,17 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
     if isinstance(loader, DataLoader):
         check_carried(plan, model, loader.batch_size, loader.num_samples)
     model.train()
-    steps = None
+    steps = ENDLESS
     if loader.num_batches is not None:
         steps = optimizer_steps(loader.num_batches, plan.accumulate) * plan.num_epochs
     schedule = make_schedule(plan.scheduler, world_size) if plan.scheduler is not None else None
     torch_schedule = None
     if plan.lr_scheduler is not None:
+        known = steps if steps != ENDLESS else None
         torch_schedule = TorchSchedule(
-            plan.lr_scheduler, optimizer, steps=steps, epochs=plan.num_epochs
+            plan.lr_scheduler, optimizer, steps=known, epochs=plan.num_epochs
         )
-    if steps is not None:
-        warn_of_unfinished_schedule(schedule, steps)
+    warn_of_unfinished_schedule(schedule, steps)
     if isinstance(loader, DataLoader):
         size = loader.batch_size
         kept = loader.num_batches * size > loader.num_samples

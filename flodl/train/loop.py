@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
     from flodl.data import EpochIterator, IterableEpoch
 
-_ENDLESS = 1 << 31
-"""Optimizer steps to expect of a training that does not know them: more than any trial takes."""
-
 
 def train(plan: TrainingPlan) -> TrainerHandle:
     """Carry out a plan; whatever ends it, the run directory and the monitor learn how."""
@@ -102,7 +99,6 @@ class TrainingLoop:
         ledger.load(start.state.ledger)
         self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
         rate = SteeredRate(parts.schedule)
-        first_step = start.position.global_step
         self._engine = make_engine(
             plan.engine,
             self.model,
@@ -117,10 +113,10 @@ class TrainingLoop:
                 ledger=ledger,
             ),
             device=device,
-            total_steps=_ENDLESS if parts.steps is None else parts.steps - first_step,
+            total_steps=parts.steps - start.position.global_step,
             memory=plan.memory == "auto",
         )
-        self._engine.global_step = first_step
+        self._engine.global_step = start.position.global_step
         rate.drive(self._engine)
         self._worker.steer(rate)
         reporter.introduce(self.model, self._engine.report(), start.state.records)
