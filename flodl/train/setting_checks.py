@@ -120,6 +120,8 @@ def check_batch_size(batch_size: int, samples: int, *, drop_last: bool) -> None:
 
 def is_first_rank() -> bool:
     """Whether this process is rank 0, or alone: it alone reads and writes the files of a run."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank() == 0
     launched = detect(os.environ)
     return launched is None or launched.rank == 0
 

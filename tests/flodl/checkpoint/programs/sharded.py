@@ -202,7 +202,7 @@ def own_run(name):
 
 
 def a_training_is_resumed_exactly(ema):
-    straight = training(3, None, ema).run()
+    straight = training(3, own_run(f"straight-{ema}"), ema).run()
     name = f"runs-{ema}"
     first = own_run(name)
     training(1, first, ema).run()
