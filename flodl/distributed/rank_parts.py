@@ -125,6 +125,8 @@ def engine_of_rank(
             device=parts.loader.device,
             total_steps=parts.steps,
             memory=plan.memory == "auto",
+            layout=False,  # averages read the weights while steps go on
+            pure=plan.pure_step,
         )
     engine = EagerEngine(parts.model, parts.optimizer, settings)
     if name == "auto" and scaler is None and fused_step(parts.optimizer) is not None:

@@ -91,6 +91,7 @@ class RankTrail:
         history: Sequence[EpochMetrics],
         records: Sequence[EpochRecord],
         time_ledger: Mapping[str, Any],
+        engine: Mapping[str, Any],
     ) -> Path | None:
         """Keep the state of all ranks; at an average, collective.
 
@@ -115,6 +116,7 @@ class RankTrail:
             history=history,
             records=records,
             ledger=time_ledger,
+            engine=engine,
             grouping={"accumulate": self._plan.accumulate},
             frozen=modes(self._parts.model)["frozen"],
             evaluating=modes(self._parts.model)["evaluating"],

@@ -133,6 +133,7 @@ class RankWorker:
             torch.manual_seed(rank_seed(plan.seed, group.rank))
         self.history.extend(start.state.history)
         self._ledger.load(start.state.ledger)
+        self.engine.adopt(start.state.engine)
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
         self._trail.begin(found, label)
@@ -511,6 +512,7 @@ class RankWorker:
             history=self.history,
             records=self._reporter.records(),
             time_ledger=self._ledger.state_dict(),
+            engine=self.engine.decision(),
         )
         if written is not None:
             self.hooks.call("on_checkpoint", self.run, written)

@@ -71,6 +71,8 @@ class LoopState:
     ledger: Mapping[str, Any] = field(default_factory=lambda: {"sessions": []})
     grouping: Mapping[str, int] = field(default_factory=dict)
     """Settings that decide which samples a step sees."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """What the engine has decided, so that it need not find out again."""
 
     def as_json(self, epochs: EpochTexts | None = None) -> dict[str, Any]:
         """Return the JSON form.
@@ -91,6 +93,7 @@ class LoopState:
             "evaluating": list(self.evaluating),
             "ledger": dict(self.ledger),
             "grouping": dict(self.grouping),
+            "engine": dict(self.engine),
         }
 
     @classmethod
@@ -115,6 +118,7 @@ class LoopState:
                 evaluating=[str(name) for name in form["evaluating"]],
                 ledger=dict(form["ledger"]),
                 grouping={str(name): int(value) for name, value in form["grouping"].items()},
+                engine=dict(form.get("engine", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(

@@ -115,7 +115,9 @@ class TrainingLoop:
             device=device,
             total_steps=parts.steps - start.position.global_step,
             memory=plan.memory == "auto",
+            pure=plan.pure_step,
         )
+        self._engine.adopt(start.state.engine)
         self._engine.global_step = start.position.global_step
         rate.drive(self._engine)
         self._worker.steer(rate)
@@ -208,8 +210,11 @@ class TrainingLoop:
         )
         self._agenda.plan(self._engine.global_step, next_time)
         self._started = time.monotonic() - known.seconds
-        with recording_into(scalars):
-            done = self._train_batches(batches, first)
+        try:
+            with recording_into(scalars):
+                done = self._train_batches(batches, first)
+        finally:
+            self._engine.present()
         self._reporter.end_steps()
         self._tell_skipped(epoch, done)
         avg_loss = losses.mean()
@@ -269,6 +274,7 @@ class TrainingLoop:
         run, step = self._run, self._engine.global_step
         run.step, run.global_step, run.loss = done, step, self._losses.latest
         if self._hooks.watches_steps:
+            self._engine.present()
             self._hooks.call("on_step_end", run)
         # Planned before the request is looked at: one that comes in between wakes us once more.
         self._agenda.plan(step, self._reporter.tick(done))
@@ -336,6 +342,7 @@ class TrainingLoop:
         unusable = step and isinstance(self._loader, IterableLoader)
         if unusable or not self._keeper.keeps:
             return
+        self._engine.present()
         extra = self._loop_state(step).as_json(self._epoch_texts)
         position = Position(epoch, step, self._engine.global_step)
         self._keeper.save(self._assembly.parts(extra), position, self._last_values())
@@ -366,6 +373,7 @@ class TrainingLoop:
             unfinished=unfinished,
             ledger=self._ledger.state_dict(),
             grouping={"accumulate": self._plan.accumulate},
+            engine=self._engine.decision(),
             **modes(self.model),
         )
 

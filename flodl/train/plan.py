@@ -109,6 +109,7 @@ class TrainingPlan:
     engine: str = "auto"
     deterministic: bool = False
     memory: str = "auto"
+    pure_step: bool = False
     accumulate: int = 1
     autocast: torch.dtype | None = None
     scaler: LossScaler | None = None

@@ -261,13 +261,26 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
     def engine(self, name: str) -> Self:
         """Choose who carries out the steps: auto, eager, compiled or cuda_graph.
 
-        All give the same numbers up to rounding; ``"auto"``, the default, begins with eager and
-        keeps whichever is measured to be the fastest.
+        All give the same numbers up to rounding. ``"auto"``, the default, calls the program exactly
+        as often as ``"eager"`` does. It times tunings in the steps of the training and keeps those
+        that are faster: a fused optimizer step, a kept heap, another layout of weights, another
+        library for matrix products, fewer threads. It never compiles, see :meth:`pure_step`.
         """
         return self._choose("engine", name, ENGINES)
 
+    def pure_step(self, on: bool = True) -> Self:
+        """Declare that a step changes nothing but model and optimizer, so it may be run on copies.
+
+        Lets the engine ``"auto"`` compile the step as well. Compiling calls ``train_fn`` a few more
+        times, with copies of the model. Do not declare this where ``train_fn`` changes anything
+        else: a queue, a counter, a file, a second model.
+        """
+        return self._set("pure_step", bool(on))
+
     def deterministic(self, on: bool = True) -> Self:
         """Give the same bits in every run: the eager engine and deterministic algorithms only.
+
+        Nothing that was measured decides anything, also nothing that an earlier run has kept.
 
         An operation that has no such algorithm raises ``RuntimeError``.
         """

@@ -11,6 +11,9 @@ from torch import nn
 # machine; work of this size takes several.
 _WORTH_A_PROBE = 10**10
 
+# Of a product: the tokens of a few texts together.
+_ROWS = 512
+
 # Of the time: what a busy machine may make of libraries that are equally fast.
 _NOT_WORTH_IT = 0.9
 
@@ -28,7 +31,8 @@ def fastest_products(model: nn.Module, texts: int) -> AbstractContextManager[Non
     if sum(sizes) * texts < _WORTH_A_PROBE:
         return nullcontext()
     # Loaded here and not above: a single prediction must not wait for it.
+    from flodl.train.engines.products import products_of_layers
     from flodl.train.engines.routing import route_verdict, routed
 
-    verdict = route_verdict()
+    verdict = route_verdict(products_of_layers(model, _ROWS))
     return nullcontext() if verdict.reason or verdict.forward > _NOT_WORTH_IT else routed()

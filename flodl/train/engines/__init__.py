@@ -32,6 +32,8 @@ def make_engine(
     device: torch.device,
     total_steps: int,
     memory: bool = True,
+    layout: bool = True,
+    pure: bool = False,
 ) -> StepEngine:
     """Make the engine of a training.
 
@@ -43,6 +45,8 @@ def make_engine(
         device: Where the model and the batches are.
         total_steps: Optimizer steps to come; tells what preparation is worth.
         memory: Let "auto" keep the heap and lay out weights otherwise where that is faster.
+        layout: False where others than the engine's owner read weights between two steps.
+        pure: The step may be run again on copies: lets "auto" compile it.
 
     Raises:
         ValueError: There is no engine of that name.
@@ -52,7 +56,15 @@ def make_engine(
     if name == "auto" and any(map(is_sharded, model.parameters())):
         name = "eager"  # what fully_shard makes of a model can be neither copied nor laid out
     if name == "auto":
-        return AutoEngine(model, optimizer, settings, total_steps=total_steps, memory=memory)
+        return AutoEngine(
+            model,
+            optimizer,
+            settings,
+            total_steps=total_steps,
+            memory=memory,
+            layout=layout,
+            pure=pure,
+        )
     if name == "eager":
         return EagerEngine(model, optimizer, settings)
     if name == "compiled":

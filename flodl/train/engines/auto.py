@@ -1,54 +1,47 @@
-"""The engine that begins plainly, tries what could be faster in live steps, and keeps what is."""
+"""The engine that begins plainly, times what could be faster in live steps, and keeps what is."""
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import statistics
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 
 from flodl import log
-from flodl.checkpoint.generators import generator_states
 from flodl.monitor.formats import format_duration
-from flodl.monitor.ledger import Account
 from flodl.train.engines import heap
-from flodl.train.engines.agreement import disagreement, generators_kept
-from flodl.train.engines.compiling import BackgroundCompilation, compiled_forward, first_line, warm
+from flodl.train.engines.compiling import first_line
+from flodl.train.engines.decision import Decision, decision_key, stored_decision
 from flodl.train.engines.fused import fused_step
-from flodl.train.engines.rewinding import Rewinding, same
+from flodl.train.engines.live_steps import Taken, is_clear, median_of_steps
+from flodl.train.engines.pure import PureStep
 from flodl.train.engines.routing import route_verdict
-from flodl.train.engines.side_effects import Surroundings
+from flodl.train.engines.threads import fewer_threads
 from flodl.train.engines.tuned import TunedEngine
-from flodl.train.engines.tuning import Tuning, can_be_laid_out
+from flodl.train.engines.tuning import Tuning, laid_out_weights, layout_refusal, thread_words
+from flodl.train.engines.watch import watching_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Mapping
 
     from torch import nn
 
     from flodl.data import Batch
     from flodl.train.engines.base import StepSettings
+    from flodl.train.engines.live_steps import Steps
+    from flodl.train.engines.products import Product
     from flodl.train.losses import LossLog
-
-    T = TypeVar("T")
-    Steps = Generator[None, "_Taken", T]
-    """Runs as training goes: each ``yield`` is one step of the training, and tells about it."""
 
 
 _FIRST = 5
 """Plain steps that tell what a step takes."""
 
-
-class _Taken(NamedTuple):
-    """A step that was taken: its time in seconds, and what it trained on."""
-
-    seconds: float
-    batch: Batch
+_OBSERVED = 3
+"""Plain steps whose calls of torch are looked at."""
 
 
 @final
@@ -57,13 +50,16 @@ class AutoPolicy:
     """When trying pays.
 
     Attributes:
-        least_steps: A run with fewer steps stays plain.
-        least_seconds: So does one that a plain engine would finish sooner than this.
+        least_steps: A run with fewer steps tries nothing.
+        least_seconds: Nor does one that a plain engine would finish sooner than this.
         compile_gain: Part of the remaining time that compiling may be expected to save.
         compile_seconds: What compiling is expected to take from a run.
         gain: A tuning must save this part of a step to be kept.
         doubt: Part of the steps left that one comparison may take when its result is not clear.
         faults: Page faults per step from which on keeping the heap is tried.
+        short_step: Seconds of a step up to which fewer threads are tried.
+        slow_route: Time of products through oneDNN, as a part of the usual one, from which on a
+            trial is not worth its steps.
     """
 
     least_steps: int = 200
@@ -73,14 +69,20 @@ class AutoPolicy:
     gain: float = 0.02
     doubt: float = 0.02
     faults: int = 2000
+    short_step: float = 0.02
+    slow_route: float = 1.0
 
 
 @final
 class AutoEngine(TunedEngine):
-    """Tries tunings in the steps of the training itself and keeps whichever is measurably faster.
+    """Times tunings in the steps of the training itself and keeps what is measurably faster.
 
-    Nothing waits for a decision: every trial step is a training step. A tuning is tried only after
-    it has agreed with the plain step on copies of the model and the optimizer.
+    A tuning is the same computation: a fused optimizer step, a kept heap, another layout of
+    weights, another library for matrix products, fewer threads. Everything of the user's is called
+    exactly as often as by the plain loop, and finds parameters as the user laid them out.
+
+    What was decided is kept for the next run of the same program on the same machine, see
+    :mod:`flodl.train.engines.decision`; that one uses it from its first step.
 
     Args:
         model: In training mode, on its device.
@@ -89,6 +91,8 @@ class AutoEngine(TunedEngine):
         total_steps: Optimizer steps to come.
         memory: Try to keep the heap, and other layouts of weights; ``FDL_MEMORY=default`` in the
             environment says no for all trainings.
+        layout: Try other layouts of weights; not where others read them between two steps.
+        pure: The step may be run again on copies of model and optimizer: compiling is tried, too.
         policy: When trying pays.
     """
 
@@ -102,33 +106,44 @@ class AutoEngine(TunedEngine):
         *,
         total_steps: int,
         memory: bool = True,
+        layout: bool = True,
+        pure: bool = False,
         policy: AutoPolicy | None = None,
     ) -> None:
         super().__init__(model, optimizer, settings)
         self._policy = policy or AutoPolicy()
         self._steps_left = total_steps
         self._memory = memory and os.environ.get("FDL_MEMORY") != "default"
+        self._layout = self._memory and layout and settings.scaler is None
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self._compilation: BackgroundCompilation | None = None
+        self._pure = PureStep(model, optimizer, settings) if pure else None
         self._notes: dict[str, object] = {}
         self._plain_seconds = 0.0
         self._seconds = 0.0
         self._spent = 0.0
-        self._side_effect = ""
-        self._direction: Steps[None] | None = None
-        if total_steps >= self._policy.least_steps:
-            self._direction = self._direct()
-            next(self._direction)
+        self._key = ""
+        self._resumed: Decision | None = None
+        self._decision: Decision | None = None
+        self._source = ""
+        self._course: Steps[None] | None = None
 
     @property
     def decided(self) -> bool:
-        """Whether the trials are over."""
-        return self._direction is None
+        """Whether nothing more is tried."""
+        return self._course is None and bool(self._key or self._too_short)
+
+    @property
+    def _too_short(self) -> bool:
+        return self._steps_left < self._policy.least_steps
 
     def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
-        if self._direction is None:
+        if not self._key:
+            self._begin(batch)
+        if self._course is None:
             super().step(batch, losses, parts=parts, closes=closes)
+            if self._decision is not None and self._decision.tuning != self.tuning:
+                self._withdraw(self._decision)
             return
         started = time.perf_counter()
         super().step(batch, losses, parts=parts, closes=closes)
@@ -137,59 +152,142 @@ class AutoEngine(TunedEngine):
         self._spent += time.perf_counter() - started
         if closes:
             self._steps_left -= 1
-            taken, self._spent = _Taken(self._spent, batch), 0.0
+            taken, self._spent = Taken(self._spent, batch), 0.0
             try:
-                self._direction.send(taken)
+                self._course.send(taken)
             except StopIteration:
-                self._direction = None
+                self._course = None
+
+    def present(self) -> None:
+        """Lay out parameters, gradients and optimizer state as the user did."""
+        if self._lies_otherwise:
+            started = time.perf_counter()
+            super().present()
+            # A layout that has to be given back often is judged with what that costs.
+            self._spent += time.perf_counter() - started
 
     def report(self) -> Mapping[str, object]:
-        """Tell what was tried, what was kept and what it brings."""
+        """Tell what was tried, what was kept, what it brings, and where the decision is from."""
         return {
             **super().report(),
             "decided": self.decided,
+            "source": self._source,
             "plain_ms": round(self._plain_seconds * 1e3, 4),
             "step_ms": round(self._seconds * 1e3, 4),
             "trials": dict(self._notes),
         }
 
+    def decision(self) -> Mapping[str, Any]:
+        """Return what was decided, for a checkpoint."""
+        decision = self._decision or self._resumed
+        return decision.as_json() if decision is not None else {}
+
+    def adopt(self, decision: Mapping[str, Any]) -> None:
+        """Go on with a decision of a checkpoint, if it is for this program on this machine."""
+        try:
+            self._resumed = Decision.from_json(decision) if decision else None
+        except ValueError as error:
+            log.debug(f"engine: the decision in the checkpoint is ignored: {error}")
+
     def close(self) -> None:
-        """Stop trying, give back the heap; a compilation under way ends in the background."""
-        self._direction = None
-        if self._compilation is not None:
-            self._compilation.join(timeout=1.0)
-            self._compilation = None
+        """Stop trying, give back heap and layout; a compilation under way ends by itself."""
+        self._course = None
+        if self._pure is not None:
+            self._pure.close()
         super().close()
+
+    # --- A decision that is known -------------------------------------------------------------
+
+    def _begin(self, batch: Batch) -> None:
+        """Use what is known of this training, or begin to find out."""
+        self._key = decision_key(self._model, self._optimizer, self.settings, batch)
+        known, self._resumed = self._resumed, None
+        if known is not None and known.key == self._key:
+            self._source = "checkpoint"
+        elif (known := stored_decision(self._key)) is not None:
+            self._source = "cache"
+        if known is not None:
+            self._follow(known, batch)
+        elif not self._too_short:
+            self._course = self._direct()
+            next(self._course)
+
+    def _follow(self, known: Decision, batch: Batch) -> None:
+        tuning = self._allowed(known.tuning)
+        if tuning.compiled and not self._compile_again(batch):
+            tuning = replace(tuning, compiled=False)
+        self._plain_seconds, self._seconds = known.plain_ms / 1e3, known.step_ms / 1e3
+        self._notes = dict(known.trials)
+        self.use(tuning)
+        self._decision = replace(known, tuning=self.tuning)
+        log.verbose(f"engine: {self.tuning}, as decided before ({self._source})")
+
+    def _allowed(self, tuning: Tuning) -> Tuning:
+        """Leave out of a known tuning what does not fit this training."""
+        fits = self.settings.scaler is None and fused_step(self._optimizer) is not None
+        return replace(
+            tuning,
+            fused=tuning.fused and fits,
+            heap=tuning.heap and self._memory and heap.can_keep(),
+            channels_last=tuning.channels_last and self._layout,
+            compiled=tuning.compiled and self._pure is not None,
+        )
+
+    def _compile_again(self, batch: Batch) -> bool:
+        pure = self._pure
+        if pure is None or pure.refusal(batch):
+            return False
+        try:
+            forward = pure.now(batch)
+            pure.check(batch, forward)
+        except Exception as error:
+            self._notes["compiled"] = first_line(error)
+            return False
+        self.compiled_forward = forward
+        return True
+
+    def _withdraw(self, decision: Decision) -> None:
+        """Keep what is left of a decision that a later step has shown to be wrong in part."""
+        if self.layout_refusal:
+            self._notes["channels last"] = self.layout_refusal
+        self._decision = replace(decision, tuning=self.tuning, trials=dict(self._notes))
+        self._decision.store()
+        log.verbose(f"engine: {self.tuning} from here on ({self.layout_refusal})")
 
     # --- What happens between steps -----------------------------------------------------------
 
     def _direct(self) -> Steps[None]:
         """The whole course of the trials."""
-        yield from _median(3)  # the first steps allocate, and make the optimizer's state
-        around = Surroundings(self.settings.train_fn, self._model, self._optimizer)
-        generators, faults = generator_states(), heap.page_faults()
-        self._plain_seconds = self._seconds = yield from _median(_FIRST)
+        yield from median_of_steps(3)  # the first steps allocate, and make the optimizer's state
+        faults = heap.page_faults()
+        self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
         faults = (heap.page_faults() - faults) // _FIRST
         if self._left() < self._policy.least_seconds:
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
             return
-        if changed := around.changed():
-            self._side_effect = f"a trial would be felt outside of the model: {changed}"
-        del around
         best = Tuning()
-        for name, candidate in self._candidates(faults):
-            tuning = replace(best, **candidate)
-            best = yield from self._try(name, best, tuning)
-        # Not only in steps: an evaluation between them may draw as well.
-        draws = not same(generators, generator_states())
-        best = yield from self._try_compiled(best, draws=draws)
+        for name, candidate in (yield from self._candidates(faults)):
+            best = yield from self._try(name, best, replace(best, **candidate))
+        best = yield from self._try_compiled(best)
         if best != Tuning():
             best = yield from self._settle(best)
         self.use(best)
+        self._decide(best)
+
+    def _decide(self, best: Tuning) -> None:
+        self._source = "measured"
+        self._decision = Decision(
+            key=self._key,
+            tuning=self.tuning,
+            plain_ms=round(self._plain_seconds * 1e3, 4),
+            step_ms=round(self._seconds * 1e3, 4),
+            trials=dict(self._notes),
+        )
+        self._decision.store()
         self._say(best)
 
-    def _candidates(self, faults: int) -> list[tuple[str, dict[str, bool]]]:
-        found: list[tuple[str, dict[str, bool]]] = []
+    def _candidates(self, faults: int) -> Steps[list[tuple[str, dict[str, Any]]]]:
+        found: list[tuple[str, dict[str, Any]]] = []
         on_cpu = self._device.type == "cpu"
         if self.settings.scaler is None and fused_step(self._optimizer) is not None:
             found.append(("fused optimizer", {"fused": True}))
@@ -198,85 +296,88 @@ class AutoEngine(TunedEngine):
                 self._notes["kept heap"] = "set by the environment"
             else:
                 found.append(("kept heap", {"heap": True}))
-        if self._memory and can_be_laid_out(self._model):
-            found.append(("channels last", {"channels_last": True}))
-        if on_cpu and any(p.dtype == torch.float32 for p in self._model.parameters()):
-            verdict = route_verdict()
-            for name, phase, ratio in (
-                ("oneDNN forward", "route_forward", verdict.forward),
-                ("oneDNN backward", "route_backward", verdict.backward),
-            ):
-                if verdict.reason or ratio > 0.95:
-                    self._notes[name] = verdict.reason or f"{ratio:.2f}x in the machine's probe"
-                else:
-                    found.append((name, {phase: True}))
+        products = yield from self._observe()
+        if self._layout and laid_out_weights(self._model):
+            if self.layout_refusal:
+                self._notes["channels last"] = self.layout_refusal
+            else:
+                found.append(("channels last", {"channels_last": True}))
+        if on_cpu and products:
+            found += self._routes(products)
+        if on_cpu and self._plain_seconds <= self._policy.short_step:
+            found += [(thread_words(count), {"threads": count}) for count in fewer_threads()]
+        return found
+
+    def _observe(self) -> Steps[tuple[Product, ...]]:
+        """Look at the calls of some plain steps: they tell which tunings are safe."""
+        refusal = layout_refusal(self._model, self._optimizer) if self._layout else ""
+        unseen = watching_refusal(self._model)
+        self._layout_refusal = refusal or unseen
+        if unseen:
+            self._notes["calls of torch"] = unseen
+            return ()
+        watch = self.observe(True)
+        for _ in range(_OBSERVED):
+            yield
+        self.observe(False)
+        if not self._layout_refusal and watch.unused(laid_out_weights(self._model)):
+            self._layout_refusal = "a weight is used where the engine does not see it"
+        return watch.products.heaviest()
+
+    def _routes(self, products: tuple[Product, ...]) -> list[tuple[str, dict[str, Any]]]:
+        found: list[tuple[str, dict[str, Any]]] = []
+        verdict = route_verdict(products)
+        for name, phase, ratio in (
+            ("oneDNN forward", "route_forward", verdict.forward),
+            ("oneDNN backward", "route_backward", verdict.backward),
+        ):
+            if verdict.reason or ratio > self._policy.slow_route:
+                self._notes[name] = verdict.reason or f"{ratio:.2f}x with the products alone"
+            else:
+                found.append((name, {phase: True}))
         return found
 
     def _try(self, name: str, best: Tuning, tuning: Tuning) -> Steps[Tuning]:
-        """Check a tuning on copies, measure it in live steps, and return the better of the two."""
-        taken = yield
-        if reason := self._disagreement(best, tuning, taken.batch):
-            self._notes[name] = reason
-            return best
+        """Measure a tuning in live steps, and return the better of the two."""
         bar = 1 - self._policy.gain
         ratio = yield from self._compare(best, tuning, bar)
-        self._notes[name] = f"{ratio:.3f}x"
-        if ratio <= bar:
+        if tuning.fused and self.fused_refusal:
+            self._notes[name] = self.fused_refusal
+            tuning = best = replace(best, fused=False)
+        elif tuning.channels_last and self.layout_refusal:
+            self._notes[name] = self.layout_refusal
+            tuning = best = replace(best, channels_last=False)
+        else:
+            self._notes[name] = f"{ratio:.3f}x"
+        if ratio <= bar and tuning is not best:
             self._seconds *= ratio
             return tuning
         self.use(best)
         return best
 
-    def _try_compiled(self, best: Tuning, *, draws: bool) -> Steps[Tuning]:
-        policy = self._policy
-        left = self._left()
+    def _try_compiled(self, best: Tuning) -> Steps[Tuning]:
+        """Compile the step, if its author allows that it is run on copies."""
+        policy, pure, left = self._policy, self._pure, self._left()
+        if pure is None:
+            return best
         if left * policy.compile_gain < policy.compile_seconds:
             self._notes["compiled"] = f"{format_duration(left)} left: compiling would not pay"
             return best
-        if self._side_effect:
-            self._notes["compiled"] = self._side_effect
-            return best
-        has_state = getattr(self._model, "has_state", None)
-        if callable(has_state) and has_state():
-            self._notes["compiled"] = "the model keeps state between calls"
-            return best
         taken = yield
+        if refusal := pure.refusal(taken.batch):
+            self._notes["compiled"] = refusal
+            return best
         try:
-            if draws:
-                self._compile_now(taken.batch)
-            else:
-                yield from self._compile_meanwhile(taken.batch)
+            self.present()
+            self.compiled_forward = yield from pure.forward(taken.batch)
         except Exception as error:
             self._notes["compiled"] = first_line(error)
             log.debug(str(error))
             return best
-        return (yield from self._try("compiled", best, replace(best, compiled=True)))
-
-    def _compile_now(self, batch: Batch) -> None:
-        started = time.perf_counter()
-        forward = compiled_forward(self._model, self.settings)
-        with generators_kept():
-            warm(forward, copy.deepcopy(self._model), batch)
-        self.compiled_forward = forward
-        self._notes["compile_seconds"] = round(time.perf_counter() - started, 2)
-        if self._lap is not None:
-            self._lap(Account.COMPILE)
-
-    def _compile_meanwhile(self, batch: Batch) -> Steps[None]:
-        started = time.perf_counter()
-        rewinding = Rewinding()
-        self._compilation = compilation = BackgroundCompilation(self._model, self.settings, batch)
-        ended = False
-        while not ended:
-            ended = compilation.done  # asked first: what the thread does last is seen below
-            rewinding.undo()
-            if not ended:
-                yield
-        self._compilation = None
-        self._notes["compile_seconds"] = round(time.perf_counter() - started, 2)
-        if compilation.error is not None:
-            raise compilation.error
-        self.compiled_forward = compilation.forward
+        self._notes["compile_seconds"] = round(pure.seconds, 2)
+        # What is compiled cannot be guarded, and lays out what it wants itself.
+        tuning = replace(best, compiled=True, channels_last=False)
+        return (yield from self._try("compiled", best, tuning))
 
     def _settle(self, best: Tuning) -> Steps[Tuning]:
         """Compare the winner with the plain step once more: their gains need not add up."""
@@ -293,37 +394,23 @@ class AutoEngine(TunedEngine):
         """Return the time of a step with ``other`` as a part of one with ``one``.
 
         Goes on where noise hides on which side of ``bar`` it lies, for a small part of the run.
+        Ends early where ``other`` turns out to be something else than it says.
         """
         block = min(40, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
         least = 5 if self._seconds < 1.0 else 3
         affordable = int(self._policy.doubt * self._steps_left) // (2 * (block + 1))
         most = min(max(least, affordable), 3 * least)
         ratios: list[float] = []
-        while len(ratios) < least or (len(ratios) < most and not _is_clear(ratios, bar)):
+        while len(ratios) < least or (len(ratios) < most and not is_clear(ratios, bar)):
             medians: dict[Tuning, float] = {}
             for tuning in (one, other) if len(ratios) % 2 else (other, one):
                 self.use(tuning)
                 yield  # the step after a change pays for it
-                medians[tuning] = yield from _median(block)
+                medians[tuning] = yield from median_of_steps(block)
+                if self.tuning != tuning or (tuning.fused and self.fused_refusal):
+                    return math.inf
             ratios.append(medians[other] / medians[one])
         return statistics.median(ratios)
-
-    def _disagreement(self, best: Tuning, tuning: Tuning, batch: Batch) -> str:
-        if replace(tuning, heap=best.heap) == best:
-            return ""  # where memory comes from changes no number
-        if self._side_effect:
-            return self._side_effect
-        reason = disagreement(
-            self._model,
-            self._optimizer,
-            self.settings,
-            tuning,
-            batch,
-            self.compiled_forward if tuning.compiled else None,
-        )
-        if self._lap is not None:
-            self._lap(Account.COMPILE)
-        return reason
 
     def _left(self) -> float:
         """Seconds the rest of the run would take with the best tuning so far."""
@@ -343,19 +430,3 @@ class AutoEngine(TunedEngine):
             return
         before, after = self._plain_seconds * 1e3, self._seconds * 1e3
         log.msg(f"engine: {best}, {before:.4g} -> {after:.4g} ms per step{tried}")
-
-
-def _is_clear(ratios: list[float], bar: float) -> bool:
-    """Whether the median lies two of its standard errors or more from the bar."""
-    median = statistics.median(ratios)
-    deviation = 1.4826 * statistics.median(abs(ratio - median) for ratio in ratios)
-    return abs(median - bar) >= 2 * 1.2533 * deviation / math.sqrt(len(ratios))
-
-
-def _median(steps: int) -> Steps[float]:
-    """Take steps and return the median of their seconds."""
-    seconds: list[float] = []
-    while len(seconds) < steps:
-        taken = yield
-        seconds.append(taken.seconds)
-    return statistics.median(seconds)

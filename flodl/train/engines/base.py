@@ -107,6 +107,20 @@ class StepEngine(ABC):
     def set_schedule(self, schedule: Schedule | None) -> None:
         """Take the learning rates from another schedule from now on; None leaves them alone."""
 
+    def present(self) -> None:  # noqa: B027 - most engines leave the layout alone
+        """Lay out parameters, gradients and optimizer state as the user did.
+
+        Call it before code outside of a step may see them: callbacks, evaluation, checkpoints, and
+        when an exception ends the training. The next step lays them out for speed again.
+        """
+
+    def decision(self) -> Mapping[str, Any]:
+        """Return what was decided about the steps, as JSON values for a checkpoint."""
+        return {}
+
+    def adopt(self, decision: Mapping[str, Any]) -> None:  # noqa: B027 - only auto decides
+        """Go on with what :meth:`decision` told in an earlier run; before the first step."""
+
     def report(self) -> Mapping[str, object]:
         """Facts about how the steps were carried out, as JSON values."""
         return {"engine": self.name}

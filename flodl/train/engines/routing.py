@@ -1,35 +1,48 @@
 """Float32 matrix products on the CPU: which of torch's two libraries multiplies faster here.
 
 torch multiplies through MKL unless told that a lower internal precision is welcome; then it asks
-oneDNN. On a processor without units for low precision oneDNN computes in full float32, on some
-twice as fast as MKL, on others slower. On a processor with such units the same request really
-lowers the precision, so there it is never made.
+oneDNN. Most often oneDNN still computes in full float32, on some processors twice as fast as MKL, on
+others slower. A processor may also have units for low precision, which oneDNN may use. So the error
+against float64 is measured, on the products of the model: oneDNN is used only where it is as exact
+as float32 is. What a processor claims to be able to do decides nothing.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
+import math
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
+from torch import Tensor
 
 from flodl.files import replace_text
 from flodl.train.engines.cache import cache_folder, machine_key
-from flodl.train.processor import processor_facts
+from flodl.train.engines.products import Product
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _PRECISION = ("mkldnn", "matmul")
-_LOW_PRECISION_UNITS = ("amx", "bf16", "fp16")
 _TOLERANCE = 1e-5
-_SIDE = 768
-_ROUNDS = 15
+"""Relative error of a product that is still of float32's class; bfloat16 has 2e-3, TF32 3e-4."""
+_ROUNDS = 12
+_SECONDS = 0.2
+_ELEMENTS = 2**20
+_MEDIUM = Product(384, 768, 768)
+# Sizes that kernels are chosen by: one row, odd numbers, many short sums, few long ones.
+_OTHERS = (
+    Product(1, 512, 512),
+    Product(33, 65, 129),
+    Product(1024, 32, 128),
+    Product(64, 4096, 64),
+)
 
 
 @final
@@ -38,8 +51,8 @@ class RouteVerdict:
     """What the probe of a machine found.
 
     Attributes:
-        forward: Time of a forward product through oneDNN, as a part of the default's.
-        backward: The same for the two products of a backward pass.
+        forward: Time of the forward products through oneDNN, as a part of the default's.
+        backward: The same for the products of the backward pass, two for each.
         error: Largest relative error of a product through oneDNN against float64.
         reason: Why the route must not be used; empty if it may.
     """
@@ -52,6 +65,22 @@ class RouteVerdict:
     def as_json(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> RouteVerdict:
+        """Read what :meth:`as_json` wrote.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        try:
+            forward, backward, error = (float(form[n]) for n in ("forward", "backward", "error"))
+            reason = str(form["reason"])
+        except (KeyError, TypeError) as failure:
+            raise ValueError(f"not a verdict: {form!r}") from failure
+        if not min(forward, backward, error) >= 0:
+            raise ValueError(f"not a verdict: {form!r}")
+        return cls(forward, backward, error, reason)
 
 
 class OneDnnRoute:
@@ -66,12 +95,12 @@ class OneDnnRoute:
     def __init__(self) -> None:
         self._before = ""
 
-    def enter(self) -> None:
+    def __enter__(self) -> None:
         """Use oneDNN from now on."""
         self._before = torch._C._get_fp32_precision_getter(*_PRECISION)
         torch._C._set_fp32_precision_setter(*_PRECISION, "bf16")
 
-    def leave(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Go back to what was set before."""
         torch._C._set_fp32_precision_setter(*_PRECISION, self._before)
 
@@ -87,7 +116,7 @@ def routed() -> Iterator[None]:
     global _users
     with _lock:
         if _users == 0:
-            _shared.enter()
+            _shared.__enter__()
         _users += 1
     try:
         yield
@@ -95,21 +124,30 @@ def routed() -> Iterator[None]:
         with _lock:
             _users -= 1
             if _users == 0:
-                _shared.leave()
+                _shared.__exit__()
 
 
 @functools.cache
-def route_verdict() -> RouteVerdict:
-    """Return what is known about this machine; probes it once and keeps the answer on disk."""
+def route_verdict(products: tuple[Product, ...] = ()) -> RouteVerdict:
+    """Return what is known about products of a model on this machine.
+
+    Measured once and kept on disk. Nothing but matrices of these sizes is multiplied for it, with
+    numbers of a generator of its own.
+
+    Args:
+        products: Those of the model; some of other sizes are always measured along, for those that
+            nobody has seen coming.
+    """
     refusal = _refusal()
     if refusal:
         return RouteVerdict(reason=refusal)
     folder = cache_folder()
-    path = folder / f"gemm-{machine_key()}.json"
-    with suppress(OSError, ValueError, TypeError):
-        return RouteVerdict(**json.loads(path.read_text(encoding="utf-8")))
-    verdict = _probe()
-    with suppress(OSError):  # a home that cannot be written: probed again next time
+    sizes = hashlib.sha256(repr(products).encode()).hexdigest()[:16]
+    path = folder / f"products-{machine_key()}-{sizes}.json"
+    with suppress(OSError, ValueError):
+        return RouteVerdict.from_json(json.loads(path.read_text(encoding="utf-8")))
+    verdict = probe(products)
+    with suppress(OSError):  # a home that cannot be written: measured again next time
         folder.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(verdict.as_json()) + "\n")
     return verdict
@@ -120,71 +158,100 @@ def _refusal() -> str:
         return "this torch has no oneDNN"
     if not hasattr(torch._C, "_set_fp32_precision_setter"):
         return f"torch {torch.__version__} has no setting for it"
-    flags = _processor_flags()
-    units = sorted(flag for flag in flags if any(unit in flag for unit in _LOW_PRECISION_UNITS))
-    if units:
-        return f"the processor has {', '.join(units)}: the setting would lower the precision"
-    return "" if flags else "the abilities of the processor are unknown"
+    return ""
 
 
-def _processor_flags() -> set[str]:
-    return set(processor_facts().get("flags", "").split())
+def routed_product(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply two matrices through oneDNN."""
+    with OneDnnRoute():
+        return left @ right
 
 
 @torch.no_grad()
-def _probe() -> RouteVerdict:
-    """Multiply matrices of a medium size both ways, interleaved."""
-    draw = torch.Generator("cpu").manual_seed(0)
-    left = torch.randn(_SIDE // 2, _SIDE, generator=draw, device="cpu")
-    weight = torch.randn(_SIDE, _SIDE, generator=draw, device="cpu")
-    grad = torch.randn(_SIDE // 2, _SIDE, generator=draw, device="cpu")
-    products: dict[str, Callable[[], torch.Tensor]] = {
-        "forward": lambda: left @ weight.t(),
-        "weights": lambda: grad.t() @ left,
-        "inputs": lambda: grad @ weight,
-    }
-    exact = {
-        "forward": left.double() @ weight.double().t(),
-        "weights": grad.double().t() @ left.double(),
-        "inputs": grad.double() @ weight.double(),
-    }
-    route = OneDnnRoute()
-    times: dict[tuple[str, bool], list[float]] = {}
+def probe(
+    products: Sequence[Product] = (), routed: Callable[[Tensor, Tensor], Tensor] = routed_product
+) -> RouteVerdict:
+    """Measure precision and time of products both ways, interleaved.
+
+    Args:
+        products: Those of a model; without any, the time is that of a medium size.
+        routed: The way to judge.
+    """
+    timed = list(products) or [_MEDIUM]
     error = 0.0
-    for number in range(_ROUNDS + 1):
-        for name, product in products.items():
-            for routed in (False, True):
-                took, result = _timed(product, route if routed else None)
-                if number:  # the first round plans and allocates
-                    times.setdefault((name, routed), []).append(took)
-                elif routed:
-                    error = max(error, _relative_error(result, exact[name]))
-    # The verdict is kept for good: the fastest of each is what a busy minute disturbs least.
-    best = {key: min(values) for key, values in times.items()}
-    before, after = (
-        sum(best[name, routed] for name in ("weights", "inputs")) for routed in (False, True)
+    times: dict[tuple[bool, bool], float] = dict.fromkeys(product_keys(), 0.0)
+    for product in dict.fromkeys((*timed, *_OTHERS)):
+        measured = _measured(_fitting(product), routed, rounds=_ROUNDS if product in timed else 1)
+        error = max(error, measured.error)
+        if product in timed:
+            for key, seconds in measured.seconds.items():
+                times[key] += seconds
+        if error > _TOLERANCE:
+            sizes = " x ".join(map(str, product))
+            return RouteVerdict(
+                error=error,
+                reason=f"its relative error is {error:.1e} in a product of {sizes}",
+            )
+    forward, backward = (times[phase, True] / times[phase, False] for phase in (False, True))
+    return RouteVerdict(forward=round(forward, 3), backward=round(backward, 3), error=error)
+
+
+def product_keys() -> list[tuple[bool, bool]]:
+    """Return what is timed: ``(backward, routed)``."""
+    return [(backward, routed) for backward in (False, True) for routed in (False, True)]
+
+
+def _fitting(product: Product) -> Product:
+    """Keep the matrices of a product small; the length of its sums, which errors grow with, stays.
+
+    A gigabyte-sized product is measured by a part of its rows and columns.
+    """
+    rows, inner, columns = product
+    most = max(64, _ELEMENTS // inner)
+    return Product(min(rows, most, 2048), inner, min(columns, most, 2048))
+
+
+class _Measured(NamedTuple):
+    """How a product fared: the largest relative error, the least seconds of each way."""
+
+    error: float
+    seconds: dict[tuple[bool, bool], float]
+
+
+def _measured(
+    product: Product, routed: Callable[[Tensor, Tensor], Tensor], *, rounds: int
+) -> _Measured:
+    """Carry out a product and the two of its backward pass, as a linear layer does."""
+    draw = torch.Generator("cpu").manual_seed(0)
+    rows, inner, columns = product
+    value, weight, grad = (
+        torch.randn(*shape, generator=draw, device="cpu", dtype=torch.float32)
+        for shape in ((rows, inner), (columns, inner), (rows, columns))
     )
-    return RouteVerdict(
-        forward=round(best["forward", True] / best["forward", False], 3),
-        backward=round(after / before, 3),
-        error=error,
-        reason="" if error <= _TOLERANCE else f"its relative error here is {error:.1e}",
-    )
+    pairs = {"forward": (value, weight.t()), "weights": (grad.t(), value), "inputs": (grad, weight)}
+    error, best = 0.0, dict.fromkeys(product_keys(), 0.0)
+    ways: dict[bool, Callable[[Tensor, Tensor], Tensor]] = {False: torch.matmul, True: routed}
+    for name, (left, right) in pairs.items():
+        least = {False: math.inf, True: math.inf}
+        deadline = time.perf_counter() + _SECONDS
+        for number in range(rounds + 1):
+            for is_routed, multiply in ways.items():
+                start = time.perf_counter()
+                result = multiply(left, right)
+                took = time.perf_counter() - start
+                if number or rounds == 1:  # the first round plans and allocates
+                    least[is_routed] = min(least[is_routed], took)
+                if not number and is_routed:
+                    error = max(error, _relative_error(result, left, right))
+            if number and time.perf_counter() > deadline:
+                break
+        # The verdict is kept for good: what is fastest is disturbed least by a busy minute.
+        for is_routed, took in least.items():
+            best[name != "forward", is_routed] += took
+    return _Measured(error, best)
 
 
-def _timed(
-    product: Callable[[], torch.Tensor], route: OneDnnRoute | None
-) -> tuple[float, torch.Tensor]:
-    if route is not None:
-        route.enter()
-    try:
-        start = time.perf_counter()
-        result = product()
-        return time.perf_counter() - start, result
-    finally:
-        if route is not None:
-            route.leave()
-
-
-def _relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:
-    return float((result.double() - exact).norm() / exact.norm())
+def _relative_error(result: Tensor, left: Tensor, right: Tensor) -> float:
+    exact = left.double() @ right.double()
+    error = float((result.double() - exact).norm() / exact.norm())
+    return error if math.isfinite(error) else math.inf

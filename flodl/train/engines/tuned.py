@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,21 +14,27 @@ from flodl.train.engines import heap
 from flodl.train.engines.base import StepEngine, StepSettings
 from flodl.train.engines.forward import forward_function, scalar_loss
 from flodl.train.engines.fused import fused_step
+from flodl.train.engines.fused_check import CheckedStep
 from flodl.train.engines.routing import OneDnnRoute
-from flodl.train.engines.tuning import Tuning, lay_out
+from flodl.train.engines.threads import ThreadLimit
+from flodl.train.engines.tuning import Tuning, laid_out_weights, lay_out, layout_refusal
 from flodl.train.engines.update import Update
+from flodl.train.engines.watch import StepWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from torch import nn
 
     from flodl.data import Batch
+    from flodl.train.engines.fused import OptimizerStep
     from flodl.train.losses import LossLog
     from flodl.train.rate import Schedule
 
     Forward = Callable[[nn.Module, Batch], Tensor]
 
+T = TypeVar("T")
 _FORWARD, _BACKWARD, _OPTIMIZER = Account.FORWARD, Account.BACKWARD, Account.OPTIMIZER
 
 
@@ -57,39 +63,97 @@ class TunedEngine(StepEngine):
         self._update = Update(model, optimizer, settings)
         self._lap = settings.ledger.lap if settings.ledger is not None else None
         self._scaler = settings.scaler
-        self._route_forward: OneDnnRoute | None = None
-        self._route_backward: OneDnnRoute | None = None
+        self._checked_fused: CheckedStep | None = None
+        self._watch: StepWatch | None = None
+        self._observes = False
+        self._lies_otherwise = False
+        self._layout_refusal = ""
+        self._thread_limit: ThreadLimit | None = None
+        self._around_forward: tuple[AbstractContextManager[object], ...] = ()
+        self._around_backward: tuple[AbstractContextManager[object], ...] = ()
 
     def use(self, tuning: Tuning) -> None:
         """Carry out the next steps this way; between two optimizer steps only.
 
+        Channels last is left out where :attr:`layout_refusal` has a reason against it.
+
         Raises:
             ValueError: ``compiled`` without a :attr:`compiled_forward`.
         """
+        if tuning.channels_last and not self._layout_refusal:
+            self._layout_refusal = layout_refusal(self._model, self._optimizer)
+        if self._layout_refusal:
+            tuning = replace(tuning, channels_last=False)
         before, self.tuning = self.tuning, tuning
         if tuning.compiled and self.compiled_forward is None:
             raise ValueError("nothing has been compiled yet")
         compiled = self.compiled_forward if tuning.compiled else None
         self._forward = compiled if compiled is not None else self._plain_forward
-        self._route_forward = OneDnnRoute() if tuning.route_forward else None
-        self._route_backward = OneDnnRoute() if tuning.route_backward else None
+        if tuning.threads != before.threads:
+            self._thread_limit = ThreadLimit(tuning.threads) if tuning.threads else None
         if tuning.heap != before.heap:
             (heap.keep if tuning.heap else heap.release)()
-        moved = tuning.channels_last != before.channels_last
-        if moved:
-            wanted = torch.channels_last if tuning.channels_last else torch.contiguous_format
-            lay_out(self._model, self._optimizer, wanted)
-        if moved or tuning.fused != before.fused:
-            self._update.step = fused_step(self._optimizer) if tuning.fused else None
+        if not tuning.channels_last:
+            self.present()
+        if tuning.fused != before.fused:
+            self._update.step = self._fused() if tuning.fused else None
+        self._surround()
+
+    @property
+    def layout_refusal(self) -> str:
+        """Why weights must lie as the user laid them out; empty if nothing is known against it."""
+        return self._layout_refusal
+
+    @property
+    def fused_refusal(self) -> str:
+        """Why the fused step of the optimizer is not used; empty if nothing speaks against it."""
+        return self._checked_fused.reason if self._checked_fused is not None else ""
+
+    def present(self) -> None:
+        """Lay out parameters, gradients and optimizer state as the user did."""
+        if self._lies_otherwise:
+            self._lies_otherwise = False
+            self._arrange(torch.contiguous_format)
+
+    def observe(self, on: bool) -> StepWatch:
+        """Watch the calls of torch in the next steps, or stop doing so; return who watches."""
+        self._observes = on
+        watch = self._watch = self._watch or StepWatch(self.present)
+        self._surround()
+        return watch
 
     def step(self, batch: Batch, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
         """Train on one batch or on a part of one."""
+        if self.tuning.channels_last and not self._lies_otherwise:
+            self._lie_otherwise()
+        limit = self._thread_limit
+        if limit is None and self._watch is None:
+            self._carry_out(batch, losses, parts, closes)
+            return
+        with limit or _AS_IT_IS:
+            self._watched(batch, losses, parts, closes)
+        if limit is not None and limit.overruled:
+            self.use(replace(self.tuning, threads=0))
+
+    def _watched(self, batch: Batch, losses: LossLog, parts: int, closes: bool) -> None:
+        """Take a step whose calls are looked at."""
+        watch = self._watch
+        if watch is None:
+            self._carry_out(batch, losses, parts, closes)
+            return
+        watch.begin_step(laid_out_weights(self._model), guards=self._lies_otherwise)
+        try:
+            self._carry_out(batch, losses, parts, closes)
+        finally:
+            watch.end_step()
+            if watch.reason:
+                self._layout_refusal = watch.reason
+        if closes and self._layout_refusal and self.tuning.channels_last:
+            self.use(replace(self.tuning, channels_last=False))
+
+    def _carry_out(self, batch: Batch, losses: LossLog, parts: int, closes: bool) -> None:
         lap = self._lap
-        if self._route_forward is None:
-            loss = self._forward(self._model, batch)
-        else:
-            with _routed(self._route_forward):
-                loss = self._forward(self._model, batch)
+        loss = _inside(self._around_forward, self._forward, self._model, batch)
         if not (isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad):
             loss = scalar_loss(loss)
         losses.add(loss.detach())
@@ -99,11 +163,9 @@ class TunedEngine(StepEngine):
             loss = loss / parts
         if self._scaler is not None:
             loss = self._scaler.scale(loss)
-        if self._route_backward is None:
-            loss.backward()  # type: ignore[no-untyped-call]
-        else:
-            with _routed(self._route_backward):
-                loss.backward()  # type: ignore[no-untyped-call]
+        if self._watch is not None:
+            self._watch.look_back(loss)
+        _inside(self._around_backward, _backward, loss)
         if lap is not None:
             lap(_BACKWARD)
         if closes:
@@ -127,13 +189,66 @@ class TunedEngine(StepEngine):
 
     def close(self) -> None:
         """Give back the heap, and the layout of weights that the rest of the program expects."""
+        self._observes = False
         self.use(replace(self.tuning, heap=False, channels_last=False))
 
+    # --- Layout -------------------------------------------------------------------------------
 
-@contextmanager
-def _routed(route: OneDnnRoute) -> Iterator[None]:
-    route.enter()
-    try:
-        yield
-    finally:
-        route.leave()
+    def _lie_otherwise(self) -> None:
+        """Lay out the weights for speed, unless something has come up that may read them."""
+        if reason := layout_refusal(self._model, self._optimizer):
+            self._layout_refusal = reason
+            self.use(replace(self.tuning, channels_last=False))
+            return
+        self._arrange(torch.channels_last)
+        self._lies_otherwise = True
+
+    def _arrange(self, memory_format: torch.memory_format) -> None:
+        lay_out(self._model, self._optimizer, memory_format)
+        if self.tuning.fused:
+            self._update.step = self._fused()  # it keeps lists of tensors
+
+    def _fused(self) -> OptimizerStep | None:
+        fused = fused_step(self._optimizer)
+        if fused is None:
+            return None
+        if self._checked_fused is None:
+            self._checked_fused = CheckedStep(self._optimizer, fused)
+        self._checked_fused.fused = fused
+        return self._checked_fused
+
+    def _surround(self) -> None:
+        """Put what forward and backward run in into one place each."""
+        tuning = self.tuning
+        if not self._observes and not tuning.channels_last:
+            self._watch = None
+        elif self._watch is None:
+            self._watch = StepWatch(self.present)
+        watch = (self._watch,) if self._watch is not None else ()
+        self._around_forward = (*((OneDnnRoute(),) if tuning.route_forward else ()), *watch)
+        self._around_backward = (*((OneDnnRoute(),) if tuning.route_backward else ()), *watch)
+
+
+_AS_IT_IS = nullcontext()
+
+
+def _inside(
+    contexts: tuple[AbstractContextManager[object], ...], function: Callable[..., T], *args: Any
+) -> T:
+    if not contexts:
+        return function(*args)
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        return function(*args)
+
+
+def _backward(loss: Tensor) -> None:
+    if torch._C._len_torch_function_stack() == 0:  # type: ignore[attr-defined]
+        loss.backward()  # type: ignore[no-untyped-call]
+        return
+    # What loss.backward() does; that one would hide the calls of the backward pass from the watch.
+    torch.autograd.graph._engine_run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True,
+        accumulate_grad=True,
+    )  # fmt: skip

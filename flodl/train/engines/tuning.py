@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
+from torch.optim import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    RAdam,
+    RMSprop,
+)
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch.optim import Optimizer
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+_ELEMENTWISE = (SGD, Adam, AdamW, NAdam, RAdam, RMSprop, Adagrad, Adamax, Adadelta)
 
 
 @final
@@ -24,6 +48,7 @@ class Tuning:
         heap: Freed memory stays with the process.
         route_forward: Matrix products of the forward pass through oneDNN.
         route_backward: Those of the backward pass.
+        threads: Threads of an operation; 0 for the number that the user has set.
         compiled: Forward and backward through torch.compile.
     """
 
@@ -32,6 +57,7 @@ class Tuning:
     heap: bool = False
     route_forward: bool = False
     route_backward: bool = False
+    threads: int = 0
     compiled: bool = False
 
     def names(self) -> list[str]:
@@ -42,6 +68,7 @@ class Tuning:
             "heap": "kept heap",
             "route_forward": "oneDNN forward",
             "route_backward": "oneDNN backward",
+            "threads": thread_words(self.threads),
             "compiled": "compiled",
         }
         return [word for field, word in words.items() if getattr(self, field)]
@@ -49,45 +76,95 @@ class Tuning:
     def __str__(self) -> str:
         return " + ".join(self.names()) or "plain"
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the tuning as JSON values."""
+        return asdict(self)
 
-def can_be_laid_out(model: nn.Module) -> bool:
-    """Whether a model has convolutions over images, whose weights may be laid out otherwise.
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> Tuning:
+        """Read what :meth:`as_json` wrote.
 
-    Not where the user has done that, and not where a weight shares its memory with another: they
-    would part.
-    """
+        Raises:
+            ValueError: It is something else.
+        """
+        usual = asdict(cls())
+        if form.keys() != usual.keys() or any(type(form[n]) is not type(usual[n]) for n in usual):
+            raise ValueError(f"not a tuning: {form!r}")
+        if form["threads"] < 0:
+            raise ValueError(f"not a number of threads: {form['threads']}")
+        return cls(**form)
+
+
+def thread_words(threads: int) -> str:
+    """Name a number of threads."""
+    return f"{threads} thread{'s' if threads != 1 else ''}"
+
+
+def laid_out_weights(model: nn.Module) -> list[nn.Parameter]:
+    """Return the weights of convolutions over images; each of them once."""
     kinds = (nn.Conv2d, nn.ConvTranspose2d)
-    if not any(isinstance(module, kinds) for module in model.modules()):
-        return False
-    parameters = list(model.parameters())
-    homes = Counter(p.untyped_storage().data_ptr() for p in (*parameters, *model.buffers()))
-    return all(
-        parameter.is_contiguous()
-        and homes[parameter.untyped_storage().data_ptr()] == 1
-        and parameter.untyped_storage().nbytes() == parameter.nbytes
-        for parameter in parameters
-        if parameter.dim() == 4
+    found = (module.weight for module in model.modules() if isinstance(module, kinds))
+    return list({id(weight): weight for weight in found}.values())
+
+
+def layout_refusal(model: nn.Module, optimizer: Optimizer) -> str:
+    """Return why the weights of a model must lie as they are; empty where another layout is safe.
+
+    Code of the user's that may read weights while a step runs is a reason: hooks, and optimizers
+    whose step is not known to work element by element.
+    """
+    weights = laid_out_weights(model)
+    if not weights:
+        return "the model has no convolutions over images"
+    homes = Counter(p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers()))
+    for weight in weights:
+        if type(weight) is not nn.Parameter or not weight.is_contiguous():
+            return "the weights have a layout of their own"
+        storage = weight.untyped_storage()
+        if homes[storage.data_ptr()] != 1 or storage.nbytes() != weight.nbytes:
+            return "a weight shares its memory"
+    if has_hooks(model):
+        return "the model has hooks"
+    if type(optimizer) not in _ELEMENTWISE:
+        return f"the step of {type(optimizer).__name__} may depend on the layout"
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return "the optimizer has hooks"
+    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        return "optimizers have hooks"
+    return ""
+
+
+def has_hooks(model: nn.Module) -> bool:
+    """Whether a module, a parameter or all modules of the process carry hooks."""
+    if any(getattr(torch_modules, name) for name in _GLOBAL_HOOKS):
+        return True
+    if any(getattr(module, name) for module in model.modules() for name in _HOOKS):
+        return True
+    return any(
+        parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+        for parameter in model.parameters()
     )
 
 
 @torch.no_grad()
 def lay_out(model: nn.Module, optimizer: Optimizer, memory_format: torch.memory_format) -> None:
-    """Lay out the four-dimensional parameters of a model, and what the optimizer knows of them.
+    """Lay out the weights of convolutions, and what the optimizer knows of them.
 
     The parameters stay the same objects with the same values.
 
     Args:
-        model: Its parameters of four dimensions are changed.
+        model: The weights of its convolutions over images are changed.
         optimizer: Its kernels walk through memory and need its tensors laid out alike.
         memory_format: ``torch.channels_last`` or ``torch.contiguous_format``.
     """
-    for parameter in model.parameters():
-        if parameter.dim() != 4:
+    for weight in laid_out_weights(model):
+        if weight.dim() != 4:
             continue
-        parameter.data = parameter.data.contiguous(memory_format=memory_format)
-        if parameter.grad is not None:
-            parameter.grad = parameter.grad.contiguous(memory_format=memory_format)
-        state = optimizer.state.get(parameter, {})
+        weight.data = weight.data.contiguous(memory_format=memory_format)
+        if weight.grad is not None:
+            weight.grad = weight.grad.contiguous(memory_format=memory_format)
+        # Not by indexing: that would make a state where the optimizer has none.
+        state = optimizer.state.get(weight, {})
         for name, value in state.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
+            if isinstance(value, Tensor) and value.shape == weight.shape:
                 state[name] = value.contiguous(memory_format=memory_format)
