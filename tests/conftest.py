@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,12 @@ settings.load_profile("flodl")
 
 # Models this small are slower on several threads; beside other workers many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The few tests with more threads must not spin while other workers need the processor.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# What trainings find out about this machine must not reach the cache of the user's own ones.
+_CACHE = tempfile.TemporaryDirectory(prefix="flodl-cache-")
+os.environ["FLODL_CACHE_DIR"] = _CACHE.name
 
 # A background job ignores Ctrl-C, and one started by nohup ignores SIGHUP. Programs that the tests
 # start would inherit that, and would not notice the signals that the tests send.

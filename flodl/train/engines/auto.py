@@ -57,6 +57,7 @@ class AutoPolicy:
         gain: A tuning must save this part of a step to be kept.
         doubt: Part of the steps left that one comparison may take when its result is not clear.
         faults: Page faults per step from which on keeping the heap is tried.
+        block: Steps that are timed together, at most.
         short_step: Seconds of a step up to which fewer threads are tried.
         slow_route: Time of products through oneDNN, as a part of the usual one, from which on a
             trial is not worth its steps.
@@ -69,6 +70,7 @@ class AutoPolicy:
     gain: float = 0.02
     doubt: float = 0.02
     faults: int = 2000
+    block: int = 40
     short_step: float = 0.02
     slow_route: float = 1.0
 
@@ -396,7 +398,7 @@ class AutoEngine(TunedEngine):
         Goes on where noise hides on which side of ``bar`` it lies, for a small part of the run.
         Ends early where ``other`` turns out to be something else than it says.
         """
-        block = min(40, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
+        block = min(self._policy.block, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
         least = 5 if self._seconds < 1.0 else 3
         affordable = int(self._policy.doubt * self._steps_left) // (2 * (block + 1))
         most = min(max(least, affordable), 3 * least)

@@ -84,9 +84,7 @@ class PureStep:
             ValueError: They differ.
         """
         tuning = Tuning(compiled=True)
-        reason = disagreement(
-            self._model, self._optimizer, self._settings, tuning, batch, forward
-        )
+        reason = disagreement(self._model, self._optimizer, self._settings, tuning, batch, forward)
         self._lap()
         if reason:
             raise ValueError(reason)
@@ -138,7 +136,7 @@ def bytes_of_copies(model: nn.Module, optimizer: Optimizer, batch: Batch) -> int
     parameters = list(model.parameters())
     tensors = [*parameters, *parameters, *model.buffers(), *batch]
     tensors += [value for value in states if isinstance(value, Tensor)]
-    return 2 * sum(tensor.nbytes for tensor in tensors)
+    return 2 * sum(int(tensor.nbytes) for tensor in tensors)
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -1,10 +1,10 @@
 """Float32 matrix products on the CPU: which of torch's two libraries multiplies faster here.
 
 torch multiplies through MKL unless told that a lower internal precision is welcome; then it asks
-oneDNN. Most often oneDNN still computes in full float32, on some processors twice as fast as MKL, on
-others slower. A processor may also have units for low precision, which oneDNN may use. So the error
-against float64 is measured, on the products of the model: oneDNN is used only where it is as exact
-as float32 is. What a processor claims to be able to do decides nothing.
+oneDNN. Most often oneDNN still computes in full float32, on some processors twice as fast as MKL,
+on others slower. A processor may also have units for low precision, which oneDNN may use. So the
+error against float64 is measured, on the products of the model: oneDNN is used only where it is as
+exact as float32 is. What a processor claims to be able to do decides nothing.
 """
 
 from __future__ import annotations

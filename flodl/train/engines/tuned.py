@@ -80,7 +80,7 @@ class TunedEngine(StepEngine):
         Raises:
             ValueError: ``compiled`` without a :attr:`compiled_forward`.
         """
-        if tuning.channels_last and not self._layout_refusal:
+        if tuning.channels_last and not (self._layout_refusal or self._lies_otherwise):
             self._layout_refusal = layout_refusal(self._model, self._optimizer)
         if self._layout_refusal:
             tuning = replace(tuning, channels_last=False)
@@ -244,7 +244,7 @@ def _inside(
 
 
 def _backward(loss: Tensor) -> None:
-    if torch._C._len_torch_function_stack() == 0:  # type: ignore[attr-defined]
+    if torch._C._len_torch_function_stack() == 0:
         loss.backward()  # type: ignore[no-untyped-call]
         return
     # What loss.backward() does; that one would hide the calls of the backward pass from the watch.

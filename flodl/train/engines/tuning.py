@@ -103,7 +103,7 @@ def thread_words(threads: int) -> str:
 def laid_out_weights(model: nn.Module) -> list[nn.Parameter]:
     """Return the weights of convolutions over images; each of them once."""
     kinds = (nn.Conv2d, nn.ConvTranspose2d)
-    found = (module.weight for module in model.modules() if isinstance(module, kinds))
+    found: list[Any] = [module.weight for module in model.modules() if isinstance(module, kinds)]
     return list({id(weight): weight for weight in found}.values())
 
 

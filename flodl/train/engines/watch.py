@@ -127,9 +127,7 @@ class StepWatch(TorchFunctionMode):
         """Keep the first reason."""
         self.reason = self.reason or reason
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Look at a call, carry it out, and look at its result."""
         name = _name_of(func)
         kwargs = kwargs or {}
@@ -215,7 +213,8 @@ def foreign_function(loss: Tensor) -> str:
 
     What such a function does with memory, now or in the backward pass, nobody sees.
     """
-    waiting, known = [loss.grad_fn], set()
+    waiting: list[Any] = [loss.grad_fn]
+    known = set()
     while waiting:
         node = waiting.pop()
         if node is None or node in known:
@@ -232,7 +231,7 @@ def foreign_function(loss: Tensor) -> str:
 
 def watching_refusal(model: nn.Module) -> str:
     """Return why the steps of a model should not be watched; empty if nothing would notice."""
-    if torch._C._len_torch_function_stack():  # type: ignore[attr-defined]
+    if torch._C._len_torch_function_stack():
         return "the program watches calls of torch itself"
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         return "a part of the model is scripted"

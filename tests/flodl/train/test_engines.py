@@ -11,11 +11,20 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
+from flodl.checkpoint.generators import generator_states
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepSettings, heap, make_engine
 from flodl.train.engines.agreement import disagreement
-from flodl.train.engines.routing import OneDnnRoute, RouteVerdict, _probe, route_verdict
+from flodl.train.engines.products import Product
+from flodl.train.engines.rewinding import same
+from flodl.train.engines.routing import (
+    OneDnnRoute,
+    RouteVerdict,
+    probe,
+    route_verdict,
+    routed_product,
+)
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
@@ -228,42 +237,57 @@ def test_the_route_through_onednn_holds_for_our_steps_only():
 
 def test_the_probe_measures_both_libraries_and_the_error():
     before = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
-    verdict = _probe()
-    assert verdict.forward > 0
-    assert verdict.backward > 0
+    generators = generator_states()
+    verdict = probe([Product(48, 200, 30), Product(7, 3000, 11)])
     assert verdict.error > 0
     assert verdict.reason == "" or verdict.error > 1e-5
+    assert (verdict.forward > 0) == (verdict.backward > 0) == (not verdict.reason)
+    assert same(generator_states(), generators)
     assert torch._C._get_fp32_precision_getter("mkldnn", "matmul") == before
 
 
 def test_the_verdict_about_a_machine_is_kept_on_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("FLODL_CACHE_DIR", str(tmp_path))
     route_verdict.cache_clear()
-    monkeypatch.setattr("flodl.train.engines.routing._processor_flags", lambda: {"avx512f"})
-    monkeypatch.setattr(
-        "flodl.train.engines.routing._probe", lambda: RouteVerdict(forward=0.5, error=1e-6)
-    )
-    assert route_verdict().forward == 0.5
+    measured = iter([RouteVerdict(forward=0.5, error=1e-6), RouteVerdict(forward=0.7, error=1e-6)])
+    monkeypatch.setattr("flodl.train.engines.routing.probe", lambda _: next(measured))
+    products = (Product(4, 5, 6),)
+    assert route_verdict(products).forward == 0.5
     route_verdict.cache_clear()
-    monkeypatch.setattr("flodl.train.engines.routing._probe", lambda: pytest.fail("probed again"))
-    assert route_verdict().forward == 0.5
+    assert route_verdict(products).forward == 0.5
     [kept] = tmp_path.iterdir()
-    kept.write_text("{broken")
+    for broken in ("{broken", "[1]", '{"forward": -1, "backward": 1, "error": 0, "reason": ""}'):
+        route_verdict.cache_clear()
+        kept.write_text(broken)
+        measured = iter([RouteVerdict(forward=0.7, error=1e-6)])
+        assert route_verdict(products).forward == 0.7
     route_verdict.cache_clear()
-    monkeypatch.setattr(
-        "flodl.train.engines.routing._probe", lambda: RouteVerdict(forward=0.7, error=1e-6)
-    )
-    assert route_verdict().forward == 0.7
+    measured = iter([RouteVerdict(forward=0.9, error=1e-6)])
+    assert route_verdict((Product(4, 5, 7),)).forward == 0.9
     route_verdict.cache_clear()
 
 
-def test_a_processor_with_low_precision_units_is_never_routed(monkeypatch):
-    route_verdict.cache_clear()
-    monkeypatch.setattr(
-        "flodl.train.engines.routing._processor_flags", lambda: {"avx512f", "amx_bf16"}
-    )
-    assert "amx_bf16" in route_verdict().reason
-    route_verdict.cache_clear()
+def in_bfloat16(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """What a processor with units for low precision may make of a float32 product."""
+    return (left.bfloat16() @ right.bfloat16()).float()
+
+
+def only_long_sums_in_bfloat16(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return (in_bfloat16 if left.shape[1] > 1000 else torch.matmul)(left, right)
+
+
+def test_precision_on_the_models_own_shapes_decides_about_routing():
+    shapes = [Product(40, 300, 20)]
+    assert "its relative error is" in probe(shapes, in_bfloat16).reason
+    assert probe(shapes, in_bfloat16).error > 1e-3
+    exact = probe(shapes, torch.matmul)
+    assert exact.reason == ""
+    assert 0 < exact.error < 2e-6
+    # Sizes that nobody has seen in the model are measured along.
+    assert probe(shapes, only_long_sums_in_bfloat16).reason
+    # A route that computes nonsense is refused as well.
+    assert probe(shapes, lambda left, right: (left @ right) * float("nan")).reason
+    assert torch.equal(routed_product(torch.ones(2, 3), torch.ones(3, 2)), torch.full((2, 2), 3.0))
 
 
 @pytest.mark.skipif(not heap.can_keep(), reason="needs glibc")
@@ -300,7 +324,7 @@ def test_the_end_of_a_training_gives_the_heap_back(monkeypatch):
 def test_auto_keeps_what_is_faster_and_trains_the_same_model(capsys, monkeypatch):
     # What the probe says of this machine decides how many steps the trials take.
     no_route = RouteVerdict(reason="not on this machine")
-    monkeypatch.setattr("flodl.train.engines.auto.route_verdict", lambda: no_route)
+    monkeypatch.setattr("flodl.train.engines.auto.route_verdict", lambda _: no_route)
     mine, theirs, data = mlp(), mlp(), batches(900)
     engine = AutoEngine(
         mine, adam(mine), StepSettings(train_fn=loss_fn), total_steps=10_000, policy=TRY_ALL
@@ -311,7 +335,7 @@ def test_auto_keeps_what_is_faster_and_trains_the_same_model(capsys, monkeypatch
     assert engine.decided
     report = engine.report()
     assert report["trials"]["fused optimizer"].endswith("x")
-    assert "compiling would not pay" in report["trials"]["compiled"]
+    assert "compiled" not in report["trials"]
     assert report["trials"]["oneDNN forward"] == "not on this machine"
     if report["tuning"]:
         assert f"engine: {' + '.join(report['tuning'])}" in capsys.readouterr().out
@@ -343,9 +367,8 @@ COMPILE_ALWAYS = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=0.
 def decided_by_compiling(policy: AutoPolicy) -> AutoEngine:
     """Train until the engine has decided, beside a plain loop."""
     mine, theirs, data = mlp(), mlp(), batches(50)
-    engine = AutoEngine(
-        mine, adam(mine), StepSettings(train_fn=loss_fn), total_steps=10**9, policy=policy
-    )
+    settings = StepSettings(train_fn=loss_fn)
+    engine = AutoEngine(mine, adam(mine), settings, total_steps=10**9, pure=True, policy=policy)
     optimizer, losses, expected = adam(theirs), [], []
     deadline = time.monotonic() + 200
     while not engine.decided and time.monotonic() < deadline:
@@ -579,9 +602,8 @@ def test_a_route_of_ones_own_can_be_nested_in_a_setting_of_the_users():
     original = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
     torch._C._set_fp32_precision_setter("mkldnn", "matmul", "ieee")
     try:
-        route = OneDnnRoute()
-        route.enter()
-        route.leave()
+        with OneDnnRoute():
+            assert torch._C._get_fp32_precision_getter("mkldnn", "matmul") == "bf16"
         assert torch._C._get_fp32_precision_getter("mkldnn", "matmul") == "ieee"
     finally:
         torch._C._set_fp32_precision_setter("mkldnn", "matmul", original)

@@ -25,11 +25,9 @@ from flodl.train.engines import (
 )
 from flodl.train.engines.agreement import disagreement
 from flodl.train.engines.routing import RouteVerdict
-from flodl.train.engines.side_effects import Surroundings
 from flodl.train.engines.tuned import TunedEngine
-from flodl.train.engines.tuning import Tuning, can_be_laid_out
+from flodl.train.engines.tuning import Tuning, layout_refusal
 from flodl.train.losses import loss_log
-from flodl.train.metrics import ScalarLog, record_scalar, recording_into
 from tests.flodl.train.programs import line, squared_error, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
@@ -40,7 +38,7 @@ TRY_ALL = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=1e9)
 @pytest.fixture(autouse=True)
 def no_probe(monkeypatch):
     verdict = RouteVerdict(reason="not in this test")
-    monkeypatch.setattr("flodl.train.engines.auto.route_verdict", lambda: verdict)
+    monkeypatch.setattr("flodl.train.engines.auto.route_verdict", lambda _: verdict)
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def auto(model: nn.Module, optimizer: torch.optim.Optimizer, train_fn: Any) -> A
     return AutoEngine(model, optimizer, settings, total_steps=10_000, policy=TRY_ALL)
 
 
-# --- A trial on copies must not be felt ----------------------------------------------------------
+# --- State outside of the model ----------------------------------------------------------
 
 
 class Annealed:
@@ -178,68 +176,6 @@ def test_auto_trains_a_function_that_changes_more_than_the_model_as_a_plain_loop
     assert losses == pytest.approx(trained(plain, batches(150)), rel=1e-3)
 
 
-def test_auto_says_what_a_trial_would_have_changed():
-    model = mlp()
-    engine = auto(model, adam(model), with_teacher())
-    trained(engine, batches(30))
-    note = engine.report()["trials"]["fused optimizer"]
-    assert "felt outside of the model" in note
-    assert "teacher" in note
-
-
-def test_auto_tries_a_function_that_only_reads_what_it_can_reach():
-    weights, names, bound = torch.ones(4), ["x", "y"], mlp().requires_grad_(False)
-
-    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
-        record_scalar("seen", 1.0)
-        error = (model(batch[names[0]]) - batch[names[1]]).square() * weights
-        return error.mean() + mse_loss(model(batch["x"]), bound(batch["x"]))
-
-    model = mlp()
-    optimizer = adam(model)
-    engine = EagerEngine(model, optimizer, StepSettings(train_fn=train_fn))
-    with recording_into(ScalarLog(engine)):
-        around = Surroundings(train_fn, model, optimizer)
-        trained(engine, batches(3))
-        assert around.changed() == ""
-
-
-def test_surroundings_are_looked_through_where_programs_keep_their_state():
-    model = mlp()
-
-    def by_attribute() -> None:
-        by_attribute.calls += 1  # type: ignore[attr-defined]
-
-    by_attribute.calls = 0  # type: ignore[attr-defined]
-    memory: dict[str, Any] = {"queue": torch.zeros(2, 3), "rows": np.zeros(3), "set": set()}
-    generator, numpy = torch.Generator(), np.random.default_rng(0)
-
-    def helper() -> None:
-        memory["queue"][1, 2] += 1
-
-    def by_helper() -> None:
-        helper()
-
-    hooked = mlp()
-    seen: list[int] = []
-    hooked[0].register_forward_hook(lambda *_: seen.append(1))
-    cases: list[tuple[Any, nn.Module, Any]] = [
-        (by_attribute, model, by_attribute),
-        (by_helper, model, by_helper),
-        (lambda: memory, model, lambda: memory["rows"].__setitem__(1, 2.0)),
-        (lambda: memory, model, lambda: memory["set"].add(1)),
-        (lambda: memory, model, lambda: memory.update(new=1)),
-        (lambda: generator, model, lambda: torch.rand(1, generator=generator)),
-        (lambda: numpy, model, numpy.random),
-        (loss_fn, hooked, lambda: hooked(torch.zeros(1, 8))),
-    ]
-    for train_fn, trained_model, change in cases:
-        around = Surroundings(train_fn, trained_model, adam(trained_model))
-        assert around.changed() == ""
-        change()
-        assert around.changed() != ""
-
-
 def test_gradients_of_parameters_without_an_optimizer_outlive_a_trial():
     model = mlp()
     optimizer = torch.optim.SGD(model[3].parameters(), lr=0.1)
@@ -307,7 +243,7 @@ def test_auto_never_compiles_again_once_it_has_decided(traced):
 
     policy = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=0.0, gain=-100.0)
     settings = StepSettings(train_fn=train_fn)
-    engine = AutoEngine(model, adam(model), settings, total_steps=10**9, policy=policy)
+    engine = AutoEngine(model, adam(model), settings, total_steps=10**9, pure=True, policy=policy)
     while not engine.decided:
         trained(engine, batches(20))
     assert "compiled" in engine.report()["tuning"]
@@ -334,7 +270,7 @@ def test_numbers_drawn_between_steps_do_not_repeat_while_a_thread_compiles(monke
     model = mlp()
     policy = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=0.0)
     settings = StepSettings(train_fn=loss_fn)
-    engine = AutoEngine(model, adam(model), settings, total_steps=10**9, policy=policy)
+    engine = AutoEngine(model, adam(model), settings, total_steps=10**9, pure=True, policy=policy)
     while not traced.wait(0.01):
         trained(engine, batches(5))
     before = torch.get_rng_state()
@@ -403,12 +339,38 @@ def test_the_end_of_a_training_gives_the_layout_of_weights_back():
 
 
 def test_weights_that_share_memory_or_lie_as_the_user_wants_are_not_laid_out():
-    assert can_be_laid_out(images())
-    assert not can_be_laid_out(mlp())
-    assert not can_be_laid_out(images().to(memory_format=torch.channels_last))
+    def refusal(model: nn.Module, optimizer: Any = adam) -> str:
+        return layout_refusal(model, optimizer(model))
+
+    assert refusal(images()) == ""
+    assert refusal(mlp()) == "the model has no convolutions over images"
+    own = images().to(memory_format=torch.channels_last)
+    assert refusal(own) == "the weights have a layout of their own"
     tied = images()
     tied[1].weight.data = tied[0].weight.data
-    assert not can_be_laid_out(tied)
+    assert refusal(tied) == "a weight shares its memory"
+    lbfgs = lambda model: torch.optim.LBFGS(model.parameters())  # noqa: E731
+    assert refusal(images(), lbfgs) == "the step of LBFGS may depend on the layout"
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda model: model[1].register_forward_hook(lambda *_: None),
+        lambda model: model[1].register_full_backward_hook(lambda *_: None),
+        lambda model: model[0].weight.register_hook(lambda _: None),
+        lambda model: model[0].weight.register_post_accumulate_grad_hook(lambda _: None),
+        lambda _: nn.modules.module.register_module_forward_hook(lambda *_: None),
+    ],
+    ids=["forward", "backward", "gradient", "accumulated", "all modules"],
+)
+def test_weights_that_hooks_may_read_are_not_laid_out(hook):
+    model = images()
+    optimizer = adam(model)
+    handle = hook(model)
+    assert "hooks" in layout_refusal(model, optimizer)
+    handle.remove()
+    assert layout_refusal(model, optimizer) == ""
 
 
 # --- Optimizers -----------------------------------------------------------------------------------

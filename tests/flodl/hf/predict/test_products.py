@@ -24,7 +24,7 @@ def setting() -> str:
 @pytest.fixture
 def verdict(monkeypatch):
     """Let the machine be one of a certain kind."""
-    return lambda found: monkeypatch.setattr(routing, "route_verdict", lambda: found)
+    return lambda found: monkeypatch.setattr(routing, "route_verdict", lambda _: found)
 
 
 def inside(model: nn.Module, texts: int) -> str:
@@ -49,7 +49,7 @@ def test_nothing_changes_where_it_is_not_faster_or_not_exact(verdict, found):
 
 def test_nothing_is_measured_for_little_work(monkeypatch):
     asked = []
-    monkeypatch.setattr(routing, "route_verdict", lambda: asked.append(1))
+    monkeypatch.setattr(routing, "route_verdict", lambda _: asked.append(1))
     assert inside(nn.Linear(20, 20), 3) == setting()
     assert inside(nn.Linear(20, 20).double(), LARGE) == setting()
     assert asked == []

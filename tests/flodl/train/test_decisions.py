@@ -1,0 +1,336 @@
+"""What an engine has decided is used again, and by whom; what it checks before it uses anything."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl.data import Batch
+from flodl.train import Callback, RunDirectory
+from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepSettings, pure
+from flodl.train.engines.decision import Decision, decision_key, stored_decision
+from flodl.train.engines.fused_check import disagreement_of_fused
+from flodl.train.engines.threads import ThreadLimit
+from flodl.train.engines.tuned import TunedEngine
+from flodl.train.engines.tuning import Tuning
+from flodl.train.losses import loss_log
+from tests.flodl.train.programs import training
+
+QUICK = AutoPolicy(
+    least_steps=1, least_seconds=0.0, gain=-1e9, faults=2**60, block=1, slow_route=0.0
+)
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+
+
+def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
+    return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+
+def other_loss(model: nn.Module, batch: Batch) -> Tensor:
+    return loss_fn(model, batch) * 2
+
+
+def adam(model: nn.Module) -> torch.optim.Adam:
+    return torch.optim.Adam(model.parameters(), lr=1e-2)
+
+
+def batches(count: int, rows: int = 6) -> list[Batch]:
+    draw = torch.Generator().manual_seed(1)
+    return [
+        Batch((torch.randn(rows, 8, generator=draw), torch.ones(rows, 4)), ("x", "y"))
+        for _ in range(count)
+    ]
+
+
+def auto(train_fn: Any = loss_fn, *, steps: int = 10**6, **more: Any) -> AutoEngine:
+    model = mlp()
+    settings = StepSettings(train_fn=train_fn)
+    return AutoEngine(model, adam(model), settings, total_steps=steps, policy=QUICK, **more)
+
+
+def train(engine: TunedEngine, count: int, rows: int = 6) -> TunedEngine:
+    losses = loss_log(torch.device("cpu"), 0)
+    for batch in batches(count, rows):
+        engine.step(batch, losses)
+    return engine
+
+
+@pytest.fixture
+def decided() -> AutoEngine:
+    """An engine that has just decided for the fused optimizer."""
+    engine = auto()
+    train(engine, 80)
+    assert engine.report()["source"] == "measured"
+    assert engine.report()["tuning"] == ["fused optimizer"]
+    return engine
+
+
+def test_a_later_run_of_the_program_uses_the_decision_from_its_first_step(decided):
+    assert decided.decided
+    again = auto(steps=3)  # too short to find out anything itself
+    train(again, 1)
+    assert again.decided
+    assert again.tuning == Tuning(fused=True)
+    assert again.report()["source"] == "cache"
+    assert again.report()["trials"] == decided.report()["trials"]
+
+
+def test_another_program_model_batch_or_number_of_threads_decides_for_itself(decided):
+    batch = batches(1)[0]
+
+    def key(train_fn: Any = loss_fn, model: nn.Module | None = None, rows: int = 6) -> str:
+        model = model or mlp()
+        settings = StepSettings(train_fn=train_fn)
+        return decision_key(model, adam(model), settings, batches(1, rows)[0])
+
+    assert stored_decision(key()) is not None
+    different = [
+        key(other_loss),
+        key(rows=7),
+        key(model=nn.Sequential(nn.Linear(8, 17), nn.GELU(), nn.Linear(17, 4))),
+        key(model=nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))),
+        key(model=mlp().double()),
+        decision_key(
+            model := mlp(),
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            StepSettings(train_fn=loss_fn),
+            batch,
+        ),
+    ]
+    assert all(stored_decision(one) is None for one in different)
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        assert stored_decision(key()) is None
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{broken",
+        "[]",
+        "{}",
+        '{"key": "KEY", "tuning": {"fused": true}, "plain_ms": 1, "step_ms": 1, "trials": {}}',
+        '{"key": "other", "tuning": TUNING, "plain_ms": 1, "step_ms": 1, "trials": {}}',
+        '{"key": "KEY", "tuning": TUNING, "plain_ms": null, "step_ms": 1, "trials": {}}',
+    ],
+)
+def test_a_broken_or_foreign_decision_is_ignored(decided, text):
+    [path] = Path(os.environ["FLODL_CACHE_DIR"]).glob("engine/*.json")
+    tuning = json.dumps(Tuning(fused=True).as_json())
+    path.write_text(text.replace("TUNING", tuning).replace("KEY", path.stem))
+    again = auto()
+    train(again, 1)
+    assert again.report()["source"] == ""
+    assert not again.decided
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FLODL_CACHE_DIR", str(tmp_path / "file"))
+    assert train(auto(), 80).report()["source"] == "measured"
+
+
+def test_a_decision_survives_json_and_a_checkpoint_of_another_program_is_ignored(decided):
+    form = json.loads(json.dumps(decided.decision()))
+    assert Decision.from_json(form).tuning == Tuning(fused=True)
+    for foreign in ({**form, "key": "another"}, {"tuning": 1}):
+        engine = auto(other_loss)
+        engine.adopt(foreign)
+        train(engine, 1)
+        assert engine.report()["source"] == ""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every training decide in its first steps."""
+    monkeypatch.setattr("flodl.train.engines.auto.AutoPolicy", lambda: QUICK)
+
+
+class Sources(Callback):
+    def __init__(self, run: RunDirectory) -> None:
+        self._run, self.seen = run, list[dict[str, Any]]()
+
+    def on_train_end(self, run: object) -> None:
+        environment = json.loads((self._run.path / "environment.json").read_text())
+        self.seen.append(environment["engine"])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_resumed_run_goes_on_with_the_decision_of_its_checkpoint(tmp_path, monkeypatch):
+    first = RunDirectory.create(tmp_path / "first")
+    sources = Sources(first)
+    training(n=90, epochs=4).run_dir(first).callbacks(sources).run()
+    [told] = sources.seen
+    assert (told["source"], told["decided"]) == ("measured", True)
+    monkeypatch.setenv("FLODL_CACHE_DIR", str(tmp_path / "empty"))
+    second = RunDirectory.create(tmp_path / "second")
+    sources = Sources(second)
+    steps: list[object] = []
+    direct = AutoEngine._direct
+    monkeypatch.setattr(AutoEngine, "_direct", lambda self: steps.append(1) or direct(self))
+    resumed = training(n=90, epochs=5).run_dir(second).callbacks(sources)
+    resumed.resume(first.last_checkpoint).run()
+    [again] = sources.seen
+    assert (again["source"], again["tuning"]) == ("checkpoint", told["tuning"])
+    assert steps == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_deterministic_training_uses_nothing_that_was_timed(tmp_path):
+    training(n=90, epochs=4).run()
+    assert list(Path(os.environ["FLODL_CACHE_DIR"]).glob("engine/*.json"))
+    run = RunDirectory.create(tmp_path)
+    sources = Sources(run)
+    again = training(n=90, epochs=4).deterministic().run_dir(run).callbacks(sources).run()
+    assert sources.seen == [{"engine": "eager", "tuning": []}]
+    plain = training(n=90, epochs=4).engine("eager").run()
+    states = (handle.model.state_dict().values() for handle in (again, plain))
+    assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
+
+
+# --- The fused step -------------------------------------------------------------------------------
+
+OPTIMIZERS = [
+    lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True, weight_decay=0.1),
+    lambda p: torch.optim.Adam(p, lr=torch.tensor(1e-2), maximize=True),
+    lambda p: torch.optim.AdamW(p, lr=1e-5),
+    lambda p: torch.optim.SGD(p, lr=0.1),
+    lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_fused_step_is_compared_with_the_plain_one_on_copies(
+    make: Callable[[Any], torch.optim.Optimizer], steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = mlp()
+    optimizer = make(model.parameters())
+    train(EagerEngine(model, optimizer, StepSettings(train_fn=loss_fn)), steps)
+    loss_fn(model, batches(1)[0]).backward()
+    before = [p.detach().clone() for p in model.parameters()]
+    state = {name: value for one in optimizer.state.values() for name, value in one.items()}
+    kept = {n: v.clone() if isinstance(v, Tensor) else v for n, v in state.items()}
+    monkeypatch.setattr("flodl.train.engines.fused_check._PIECE", 50)
+    assert disagreement_of_fused(optimizer) == ""
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    assert all(torch.equal(v, state[n]) for n, v in kept.items() if isinstance(v, Tensor))
+    assert not any(group["fused"] for group in optimizer.param_groups)
+
+
+def test_a_fused_step_that_moves_otherwise_is_not_used(monkeypatch):
+    real = torch._fused_adam_
+
+    def wrong(params: Any, grads: Any, *lists: Any, lr: Any, **more: Any) -> None:
+        real(params, grads, *lists, lr=lr * 1.001, **more)
+
+    monkeypatch.setattr(torch, "_fused_adam_", wrong)
+    engine = auto()
+    train(engine, 80)
+    assert engine.decided
+    assert engine.report()["tuning"] == []
+    assert "the fused step of a parameter" in engine.report()["trials"]["fused optimizer"]
+    plain = mlp()
+    train(EagerEngine(plain, adam(plain), StepSettings(train_fn=loss_fn)), 80)
+    states = (model.state_dict().values() for model in (engine._model, plain))
+    assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
+
+
+def test_hooks_of_optimizers_are_not_called_for_the_comparison():
+    model, calls = mlp(), list[int]()
+    optimizer = adam(model)
+    optimizer.register_step_pre_hook(lambda *_: calls.append(1))
+    loss_fn(model, batches(1)[0]).backward()
+    handle = torch.optim.optimizer.register_optimizer_step_post_hook(lambda *_: calls.append(2))
+    try:
+        assert disagreement_of_fused(optimizer) == ""
+    finally:
+        handle.remove()
+    assert calls == []
+
+
+# --- Threads --------------------------------------------------------------------------------------
+
+
+def test_fewer_threads_hold_inside_of_a_step_only():
+    seen: list[int] = []
+
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        seen.append(torch.get_num_threads())
+        return loss_fn(model, batch)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = mlp()
+        engine = TunedEngine(model, adam(model), StepSettings(train_fn=train_fn))
+        engine.use(Tuning(threads=1))
+        train(engine, 2)
+        assert (seen, torch.get_num_threads()) == ([1, 1], 2)
+        with pytest.raises(ZeroDivisionError), ThreadLimit(1):
+            raise ZeroDivisionError
+        assert torch.get_num_threads() == 2
+        with ThreadLimit(1) as _, pytest.raises(ZeroDivisionError):
+            raise ZeroDivisionError
+        engine.settings = StepSettings(train_fn=train_fn)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_number_of_threads_that_the_step_sets_stays():
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        torch.set_num_threads(3)
+        return loss_fn(model, batch)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = mlp()
+        engine = TunedEngine(model, adam(model), StepSettings(train_fn=train_fn))
+        engine.use(Tuning(threads=1))
+        train(engine, 1)
+        assert torch.get_num_threads() == 3
+        assert engine.tuning == Tuning()
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- Only a pure step is run on copies ------------------------------------------------------------
+
+
+def test_copies_are_not_made_where_they_do_not_fit(monkeypatch):
+    calls: list[int] = []
+
+    def train_fn(model: nn.Module, batch: Batch) -> Tensor:
+        calls.append(1)
+        return loss_fn(model, batch)
+
+    policy = AutoPolicy(least_steps=1, least_seconds=0.0, compile_seconds=0.0, block=1)
+    monkeypatch.setattr(pure, "free_bytes", lambda _: 1000)
+    model = mlp()
+    settings = StepSettings(train_fn=train_fn)
+    engine = AutoEngine(model, adam(model), settings, total_steps=10**9, pure=True, policy=policy)
+    train(engine, 150)
+    assert engine.decided
+    assert "MB are free" in engine.report()["trials"]["compiled"]
+    assert len(calls) == 150
+
+
+def test_free_memory_of_this_machine_is_known():
+    free = pure.free_bytes(torch.device("cpu"))
+    assert free is None or free > 0

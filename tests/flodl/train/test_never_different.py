@@ -1,0 +1,133 @@
+"""A default may make a training faster, never different: twelve programs, eager beside auto."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flodl.checkpoint.generators import generator_states
+from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepEngine, StepSettings
+from flodl.train.engines.rewinding import same
+from flodl.train.losses import loss_log
+from tests.flodl.train.twelve_programs import PROGRAMS, Program, batches
+
+STEPS = int(os.environ.get("STEPS", "900"))
+
+FLOOR = 2.0**-23
+"""Relative rounding of one float32 number: where a program damps all drift, sums still round."""
+
+KEEP_ALL = AutoPolicy(
+    least_steps=1, least_seconds=0.0, gain=-1e9, faults=0, block=2, short_step=1e9, slow_route=1e9
+)
+"""Tries everything in a few steps, and keeps all of it."""
+
+
+class Ran(NamedTuple):
+    """What a run has left behind."""
+
+    counts: dict[str, object]
+    generators: dict[str, Any]
+    values: dict[str, Tensor]
+    report: dict[str, object]
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def run(
+    make: Callable[[Path], Program],
+    folder: Path,
+    engine_of: Callable[[Program], StepEngine],
+    steps: int = STEPS,
+) -> Ran:
+    """Train a program from the same beginning, and tell what is there at its end."""
+    torch.manual_seed(5)
+    random.seed(5)
+    np.random.seed(5)
+    program = make(folder)
+    engine = engine_of(program)
+    losses = loss_log(torch.device("cpu"), 0)
+    for batch in batches(program.images, steps):
+        engine.step(batch, losses)
+    engine.present()
+    generators = generator_states()
+    states = {
+        f"{name} of parameter {number}": value
+        for number, state in enumerate(program.optimizer.state.values())
+        for name, value in state.items()
+        if isinstance(value, Tensor)
+    }
+    found = {**program.model.state_dict(), **states, **program.values()}
+    whole = {n: v.tolist() for n, v in found.items() if not v.is_floating_point()}
+    values = {n: v.detach().double().clone() for n, v in found.items() if v.is_floating_point()}
+    values["losses"] = torch.tensor(losses.take(), dtype=torch.float64)
+    layouts = {name: p.is_contiguous() for name, p in program.model.named_parameters()}
+    counts = {**program.counts(), **whole, "losses": len(values["losses"]), **layouts}
+    return Ran(counts, generators, values, dict(engine.report()))
+
+
+def eager(program: Program) -> StepEngine:
+    return EagerEngine(program.model, program.optimizer, StepSettings(train_fn=program.train_fn))
+
+
+def rounded_once_more(program: Program) -> StepEngine:
+    """Eager, with one more rounding error in each element of each gradient."""
+    draw = torch.Generator().manual_seed(9)
+
+    def round_again(grad: Tensor) -> Tensor:
+        signs = torch.randint(-1, 2, grad.shape, generator=draw)
+        return grad * (1 + torch.finfo(grad.dtype).eps * signs)
+
+    for parameter in program.model.parameters():
+        parameter.register_hook(round_again)
+    return eager(program)
+
+
+def auto(program: Program) -> StepEngine:
+    settings = StepSettings(train_fn=program.train_fn)
+    return AutoEngine(
+        program.model, program.optimizer, settings, total_steps=10**6, policy=KEEP_ALL
+    )
+
+
+def distances(one: Ran, other: Ran) -> dict[str, float]:
+    """Relative distance of everything that may differ."""
+    assert one.values.keys() == other.values.keys()
+    return {
+        name: float((value - other.values[name]).norm() / value.norm().clamp_min(1e-30))
+        for name, value in one.values.items()
+    }
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_auto_leaves_behind_what_eager_does(make: Callable[[Path], Program], tmp_path: Path):
+    with threads(1):
+        one = run(make, tmp_path, eager)
+        rounded = run(make, tmp_path, rounded_once_more)
+    with threads(2):
+        plain = run(make, tmp_path, eager)
+        tuned = run(make, tmp_path, auto)
+        assert torch.get_num_threads() == 2
+    assert tuned.counts == plain.counts
+    assert same(tuned.generators, plain.generators)
+    assert len(tuned.report["tuning"]) >= 3, tuned.report
+    by_threads, by_rounding = distances(plain, one), distances(one, rounded)
+    for name, distance in distances(plain, tuned).items():
+        drift = max(by_threads[name], by_rounding[name])
+        assert distance <= 3 * drift + FLOOR, (name, distance, drift, tuned.report)
