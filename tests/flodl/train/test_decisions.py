@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flodl.data import Batch
 from flodl.train import Callback, RunDirectory
@@ -86,7 +87,8 @@ def test_a_later_run_of_the_program_uses_the_decision_from_its_first_step(decide
     assert again.report()["trials"] == decided.report()["trials"]
 
 
-def test_another_program_model_batch_or_number_of_threads_decides_for_itself(decided):
+@pytest.mark.usefixtures("decided")
+def test_another_program_model_batch_or_number_of_threads_decides_for_itself():
     batch = batches(1)[0]
 
     def key(train_fn: Any = loss_fn, model: nn.Module | None = None, rows: int = 6) -> str:
@@ -129,7 +131,8 @@ def test_another_program_model_batch_or_number_of_threads_decides_for_itself(dec
         '{"key": "KEY", "tuning": TUNING, "plain_ms": null, "step_ms": 1, "trials": {}}',
     ],
 )
-def test_a_broken_or_foreign_decision_is_ignored(decided, text):
+@pytest.mark.usefixtures("decided")
+def test_a_broken_or_foreign_decision_is_ignored(text):
     [path] = Path(os.environ["FLODL_CACHE_DIR"]).glob("engine/*.json")
     tuning = json.dumps(Tuning(fused=True).as_json())
     path.write_text(text.replace("TUNING", tuning).replace("KEY", path.stem))
@@ -165,7 +168,7 @@ class Sources(Callback):
     def __init__(self, run: RunDirectory) -> None:
         self._run, self.seen = run, list[dict[str, Any]]()
 
-    def on_train_end(self, run: object) -> None:
+    def on_train_end(self, run: object) -> None:  # noqa: ARG002
         environment = json.loads((self._run.path / "environment.json").read_text())
         self.seen.append(environment["engine"])
 
@@ -256,7 +259,7 @@ def test_hooks_of_optimizers_are_not_called_for_the_comparison():
     optimizer = adam(model)
     optimizer.register_step_pre_hook(lambda *_: calls.append(1))
     loss_fn(model, batches(1)[0]).backward()
-    handle = torch.optim.optimizer.register_optimizer_step_post_hook(lambda *_: calls.append(2))
+    handle = register_optimizer_step_post_hook(lambda *_: calls.append(2))
     try:
         assert disagreement_of_fused(optimizer) == ""
     finally:
@@ -285,9 +288,6 @@ def test_fewer_threads_hold_inside_of_a_step_only():
         with pytest.raises(ZeroDivisionError), ThreadLimit(1):
             raise ZeroDivisionError
         assert torch.get_num_threads() == 2
-        with ThreadLimit(1) as _, pytest.raises(ZeroDivisionError):
-            raise ZeroDivisionError
-        engine.settings = StepSettings(train_fn=train_fn)
     finally:
         torch.set_num_threads(before)
 

@@ -195,10 +195,16 @@ def test_channels_last_changes_the_layout_and_nothing_else():
     first = trained(engine, data[:3])
     weight = mine[0].weight
     engine.use(Tuning(fused=True, channels_last=True))
+    assert weight.is_contiguous()  # until a step needs it
+    second = trained(engine, data[3:5])
     assert mine[0].weight is weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert optimizer.state[weight]["exp_avg"].is_contiguous(memory_format=torch.channels_last)
-    second = trained(engine, data[3:6])
+    engine.present()
+    assert weight.is_contiguous()
+    assert optimizer.state[weight]["exp_avg"].is_contiguous()
+    second += trained(engine, data[5:6])
+    assert weight.is_contiguous(memory_format=torch.channels_last)
     engine.use(Tuning())
     assert weight.is_contiguous()
     third = trained(engine, data[6:])
