@@ -5,6 +5,7 @@ so that drift of the machine hits all alike. Rows are kept as JSON beside the pa
 ``--models`` measures only those again.
 
     python -m benchmarks.ten_models --output docs/benchmarks/ten_models.md
+    python -m benchmarks.ten_models --pure-step --output docs/benchmarks/ten_models.md
     python -m benchmarks.ten_models --no-routing --output docs/benchmarks/ten_models.md
 """
 
@@ -16,6 +17,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,8 +31,12 @@ from fdl.dispatch.heap import KEPT_HEAP, TUNABLES_VARIABLE
 
 TURN_SECONDS = 1.5  # what one turn of the slowest should take, unless --steps says otherwise
 BARS = {"mlp": 0.52, "residual_tower": 0.52, "iterative_refine": 0.52, "convnet": 0.6}
-KEPT = ("tuned", "flodl")  # who runs with the kept heap: plain PyTorch has no launcher to set it
-COMPARED = ("eager", "flodl")  # whose losses are held against each other
+KEPT = (
+    "tuned",
+    "flodl",
+    "pure",
+)  # who runs with the kept heap: plain PyTorch has no launcher to set it
+COMPARED = ("eager", "flodl", "pure")  # whose losses are held against each other
 WARMUP = 3
 Row = dict[str, Any]
 
@@ -48,6 +54,9 @@ class Player:
         env = {name: value for name, value in os.environ.items() if name != TUNABLES_VARIABLE}
         if options.memory == "kept" and subject in KEPT:
             env[TUNABLES_VARIABLE] = ":".join(f"{key}={value}" for key, value in KEPT_HEAP.items())
+        # Every process decides for itself, and the user's own decisions stay as they are.
+        self._cache = tempfile.TemporaryDirectory(prefix="ten-models-")
+        env["FLODL_CACHE_DIR"] = self._cache.name
         command = [sys.executable, "-m", "benchmarks.ten_models_subject", model, subject]
         command += ["--device", options.device, "--engine", options.engine]
         command += ["--threads", str(options.threads)] if options.threads else []
@@ -84,6 +93,7 @@ class Player:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+        self._cache.cleanup()
 
 
 def play(model: str, options: argparse.Namespace) -> Row:
@@ -145,7 +155,8 @@ def page(kept: Mapping[str, Mapping[str, Row]]) -> str:
         "# Ten models",
         "Time per step as a ratio to plain PyTorch, below 1 is faster: *tuned* by hand, *compile* "
         "by hand (`torch.compile(model)` and the fused Adam), *flodl* with engine auto after its "
-        "decision. Float32, Adam, data drawn once; each way in a process of its own, in turns; "
+        "decision, *pure* the same with `.pure_step()`, which lets it compile. "
+        "Float32, Adam, data drawn once; each way in a process of its own, in turns; "
         "medians over the rounds. *loss* is the relative difference to plain PyTorch of the loss "
         "of the first batch after the same number of steps (bar 1e-4). Tuned and flodl run with "
         "the heap kept where a row says so, as `fdl` starts a training.",
@@ -161,12 +172,13 @@ def page(kept: Mapping[str, Mapping[str, Row]]) -> str:
 
 
 def _mode_table(rows: Mapping[str, Row]) -> str:
-    header = ["model", "plain ms", "tuned", "compile", "flodl", "bar", "flodl / tuned", "loss"]
+    header = ["model", "plain ms", "tuned", "compile", "flodl", "pure"]
+    header += ["bar", "flodl / tuned", "loss"]
     lines = [
         [
             name,
             f"{row['ms']['eager']:.4g}",
-            *(_ratio(row["ratio"].get(subject)) for subject in ("tuned", "compiled", "flodl")),
+            *(_ratio(row["ratio"].get(subject)) for subject in SUBJECTS[1:]),
             f"{BARS.get(name, 1.0):.2f}",
             _ratio(row["over_tuned"]),
             _loss_difference(row["loss"]),
@@ -230,7 +242,9 @@ def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=list(networks()), default=list(networks()))
-    parser.add_argument("--subjects", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
+    usual = [subject for subject in SUBJECTS if subject != "pure"]
+    parser.add_argument("--subjects", nargs="+", choices=SUBJECTS, default=usual)
+    parser.add_argument("--pure-step", action="store_true", help="measure .pure_step() as well")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, help="steps of a turn; default: about 1.5 s of eager")
     parser.add_argument("--agreement", type=int, default=50, help="steps before losses compare")
@@ -244,6 +258,8 @@ def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if "eager" not in options.subjects:
         options.subjects.insert(0, "eager")  # every ratio is to it
+    if options.pure_step and "pure" not in options.subjects:
+        options.subjects.append("pure")
     return options
 
 

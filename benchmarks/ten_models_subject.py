@@ -30,7 +30,7 @@ from flodl.data import Batch
 from flodl.train.engines import StepSettings, make_engine, routing
 from flodl.train.losses import loss_log
 
-SUBJECTS = ("eager", "tuned", "compiled", "flodl")
+SUBJECTS = ("eager", "tuned", "compiled", "flodl", "pure")
 TOTAL_STEPS = 2500  # 50 epochs: what the engine is told the run intends
 PATIENCE = 300.0  # seconds an engine may take to decide
 
@@ -152,10 +152,24 @@ class ByHand(Subject):
 
 @final
 class Flodl(Subject):
-    """The step engine a Trainer uses by default, over the optimizer of :class:`Eager`."""
+    """The step engine a Trainer uses by default, over the optimizer of :class:`Eager`.
+
+    Args:
+        benchmark: The network.
+        device: Where it trains.
+        batches: Batches of its epoch.
+        engine: Its name.
+        pure: As after ``.pure_step()``: compiling is tried, too.
+    """
 
     def __init__(
-        self, benchmark: Benchmark, device: torch.device, batches: int, engine: str
+        self,
+        benchmark: Benchmark,
+        device: torch.device,
+        batches: int,
+        engine: str,
+        *,
+        pure: bool = False,
     ) -> None:
         super().__init__(benchmark, device, batches)
         self.engine = make_engine(
@@ -165,6 +179,7 @@ class Flodl(Subject):
             StepSettings(train_fn=benchmark.loss),
             device=device,
             total_steps=TOTAL_STEPS,
+            pure=pure,
         )
         self.batches = cycle([Batch(pair, ("input", "target")) for pair in self.data])
 
@@ -191,8 +206,8 @@ def make_subject(name: str, benchmark: Benchmark, options: argparse.Namespace) -
     device = torch.device(options.device)
     if name == "eager":
         return Eager(benchmark, device, options.batches)
-    if name == "flodl":
-        return Flodl(benchmark, device, options.batches, options.engine)
+    if name in ("flodl", "pure"):
+        return Flodl(benchmark, device, options.batches, options.engine, pure=name == "pure")
     return ByHand(
         benchmark, device, options.batches, tuned=name == "tuned", route=not options.no_routing
     )
