@@ -202,9 +202,10 @@ class AutoEngine(TunedEngine):
 
     def _begin(self, batch: Batch) -> None:
         """Use what is known of this training, or begin to find out."""
-        self._key = decision_key(self._model, self._optimizer, self.settings, batch)
+        options = f"memory={self._memory} layout={self._layout} pure={self._pure is not None}"
+        self._key = decision_key(self._model, self._optimizer, self.settings, batch, options)
         known, self._resumed = self._resumed, None
-        if known is not None and known.key == self._key:
+        if known is not None and known.suits(self._key):
             self._source = "checkpoint"
         elif (known := stored_decision(self._key)) is not None:
             self._source = "cache"

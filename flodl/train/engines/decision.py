@@ -48,6 +48,13 @@ class Decision:
     step_ms: float = 0.0
     trials: Mapping[str, object] = field(default_factory=dict)
 
+    def suits(self, key: str) -> bool:
+        """Whether a checkpoint's decision is for this training, whatever batch comes next.
+
+        A training that is resumed may go on with the last, smaller batch of an epoch.
+        """
+        return self.key.partition("-")[0] == key.partition("-")[0]
+
     def as_json(self) -> dict[str, Any]:
         """Return the decision as JSON values."""
         return {
@@ -98,21 +105,39 @@ def _path(key: str) -> Path:
 
 
 def decision_key(
-    model: nn.Module, optimizer: torch.optim.Optimizer, settings: StepSettings, batch: Batch
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    settings: StepSettings,
+    batch: Batch,
+    options: str = "",
 ) -> str:
-    """Return a short name for a program, its model, its batches and this machine together."""
+    """Return a short name for a program, its model, its batches and this machine together.
+
+    Args:
+        model: Its modules and parameters.
+        optimizer: Its class.
+        settings: The training function, and what it runs under.
+        batch: Shapes and types of its tensors.
+        options: What the engine is allowed to do.
+    """
     parts = [
         *_program(settings.train_fn),
         *(f"{type(module).__module__}.{type(module).__qualname__}" for module in model.modules()),
         *(f"{p.dtype} {tuple(p.shape)} {p.device.type}" for p in model.parameters()),
         f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
-        *(f"{name} {t.dtype} {tuple(t.shape)}" for name, t in zip(batch.names, batch, strict=True)),
+        options,
         str(settings.autocast),
         str(settings.max_grad_norm),
         str(settings.scaler is None),
         machine_key(),
     ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+    fields = zip(batch.names, batch, strict=True)
+    shapes = [f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in fields]
+    return f"{_digest(parts)}-{_digest(shapes)}"
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
 def _program(train_fn: Any) -> list[str]:

@@ -144,6 +144,9 @@ class TunedEngine(StepEngine):
         watch.begin_step(laid_out_weights(self._model), guards=self._lies_otherwise)
         try:
             self._carry_out(batch, losses, parts, closes)
+        except BaseException:
+            self.present()
+            raise
         finally:
             watch.end_step()
             if watch.reason:

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from flodl.data import Batch
 from flodl.train import Callback, RunDirectory
 from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepSettings, pure
-from flodl.train.engines.decision import Decision, decision_key, stored_decision
+from flodl.train.engines.decision import Decision, decision_key
 from flodl.train.engines.fused_check import disagreement_of_fused
 from flodl.train.engines.threads import ThreadLimit
 from flodl.train.engines.tuned import TunedEngine
@@ -87,36 +87,52 @@ def test_a_later_run_of_the_program_uses_the_decision_from_its_first_step(decide
     assert again.report()["trials"] == decided.report()["trials"]
 
 
-@pytest.mark.usefixtures("decided")
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=1e-2)
+
+
+def key(
+    train_fn: Any = loss_fn,
+    make: Any = mlp,
+    optimizer: Any = adam,
+    rows: int = 6,
+    options: str = "",
+) -> str:
+    settings = StepSettings(train_fn=train_fn)
+    return decision_key(model := make(), optimizer(model), settings, batches(1, rows)[0], options)
+
+
 def test_another_program_model_batch_or_number_of_threads_decides_for_itself():
-    batch = batches(1)[0]
-
-    def key(train_fn: Any = loss_fn, model: nn.Module | None = None, rows: int = 6) -> str:
-        model = model or mlp()
-        settings = StepSettings(train_fn=train_fn)
-        return decision_key(model, adam(model), settings, batches(1, rows)[0])
-
-    assert stored_decision(key()) is not None
-    different = [
+    keys = [
+        key(),
         key(other_loss),
         key(rows=7),
-        key(model=nn.Sequential(nn.Linear(8, 17), nn.GELU(), nn.Linear(17, 4))),
-        key(model=nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))),
-        key(model=mlp().double()),
-        decision_key(
-            model := mlp(),
-            torch.optim.SGD(model.parameters(), lr=0.1),
-            StepSettings(train_fn=loss_fn),
-            batch,
-        ),
+        key(optimizer=sgd),
+        key(options="pure"),
+        key(make=lambda: nn.Sequential(nn.Linear(8, 17), nn.GELU(), nn.Linear(17, 4))),
+        key(make=lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))),
+        key(make=lambda: mlp().double()),
     ]
-    assert all(stored_decision(one) is None for one in different)
+    assert key() == keys[0]
+    assert len(set(keys)) == len(keys)
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
-        assert stored_decision(key()) is None
+        assert key() not in keys
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_decision_of_a_checkpoint_holds_for_the_last_smaller_batch_too():
+    decision = Decision(key=key(), tuning=Tuning())
+    assert decision.suits(key(rows=2))
+    assert not decision.suits(key(other_loss))
+
+
+def test_a_declared_step_is_tried_again_although_an_undeclared_one_was_decided(decided):
+    assert decided.decided
+    declared = train(auto(pure=True), 1)
+    assert declared.report()["source"] == ""
 
 
 @pytest.mark.parametrize(
