@@ -26,7 +26,7 @@ LAID_OUT = {"moco", "class_attribute", "accumulating_metric"}
 """Programs whose weights may lie otherwise to the end: the other convolutions are looked at."""
 
 FLOOR = 2.0**-23
-"""Relative rounding of one float32 number: where a program damps all drift, sums still round."""
+"""Relative rounding of one float32 number: where a program damps all drift, that much remains."""
 
 KEEP_ALL = AutoPolicy(
     least_steps=1, least_seconds=0.0, gain=-1e9, faults=0, block=2, short_step=1e9, slow_route=1e9
@@ -70,16 +70,32 @@ def run(
         engine.step(batch, losses)
     engine.present()
     generators = generator_states()
-    states = {
-        f"{name} of parameter {number}": value
-        for number, state in enumerate(program.optimizer.state.values())
-        for name, value in state.items()
-        if isinstance(value, Tensor)
+    model, states = program.model, program.optimizer.state.values()
+    groups = {
+        "weights": dict(model.named_parameters()),
+        "buffers": dict(model.named_buffers()),
+        "optimizer": {f"{at} {n}": v for at, one in enumerate(states) for n, v in one.items()},
+        "outside": program.values(),
+        "losses": {"": torch.tensor(losses.take(), dtype=torch.float64)},
     }
-    found = {**program.model.state_dict(), **states, **program.values()}
-    whole = {n: v.tolist() for n, v in found.items() if not v.is_floating_point()}
-    values = {n: v.detach().double().clone() for n, v in found.items() if v.is_floating_point()}
-    values["losses"] = torch.tensor(losses.take(), dtype=torch.float64)
+    tensors = [
+        (f"{group} {name}", value.detach().clone())
+        for group, found in groups.items()
+        for name, value in found.items()
+        if isinstance(value, Tensor)
+    ]
+    whole = {n: v.tolist() for n, v in tensors if not v.is_floating_point()}
+    values = {
+        group: torch.cat(
+            [torch.zeros(1).double()]
+            + [
+                v.double().reshape(-1)
+                for n, v in tensors
+                if n.split()[0] == group and n not in whole
+            ]
+        )
+        for group in groups
+    }
     layouts = {name: p.is_contiguous() for name, p in program.model.named_parameters()}
     counts = {**program.counts(), **whole, "losses": len(values["losses"]), **layouts}
     return Ran(counts, generators, values, dict(engine.report()))
@@ -110,8 +126,7 @@ def auto(program: Program) -> StepEngine:
 
 
 def distances(one: Ran, other: Ran) -> dict[str, float]:
-    """Relative distance of everything that may differ."""
-    assert one.values.keys() == other.values.keys()
+    """Relative distance of everything that may differ, by kind."""
     return {
         name: float((value - other.values[name]).norm() / value.norm().clamp_min(1e-30))
         for name, value in one.values.items()
