@@ -222,7 +222,7 @@ def foreign_function(loss: Tensor) -> str:
         known.add(node)
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             return type(node).__name__
-        name = node.name()
+        name = str(node.name())
         if "CppNode" in name:
             return name
         waiting += [function for function, _ in node.next_functions]
