@@ -291,7 +291,7 @@ def _ours(
         .num_epochs(EPOCHS)
         .engine(engine)
         .progress(False)
-        .ddp({"lr_scale_ratio": 0.0, "simulate_speed": SPEEDS, **settings})
+        .ddp({"simulate_speed": SPEEDS, **settings})
         .run()
         .poll_metrics()
     )

@@ -76,7 +76,7 @@ def train(
         .num_epochs(epochs)
         .engine("eager")
         .progress(False)
-        .ddp({"lr_scale_ratio": 0.0, "simulate_ms": ms, **settings})
+        .ddp({"simulate_ms": ms, **settings})
     )
     if timeline is not None:
         builder.timeline(timeline)

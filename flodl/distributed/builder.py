@@ -114,7 +114,7 @@ class RankSettings:
         return self._rank_setting(snapshot_timeout=seconds)
 
     def lr_scale_ratio(self, ratio: float) -> Self:
-        """Multiply the learning rate by ``1 + ratio · (W - 1)``; 0 leaves it."""
+        """Multiply the learning rate by ``1 + ratio · (W - 1)``; the default 0 leaves it alone."""
         return self._rank_setting(lr_scale_ratio=ratio)
 
     def lr_world(self, world: Literal["count", "effective"]) -> Self:

@@ -78,8 +78,8 @@ class DdpRunConfig:
     """Fixed shares, one per rank; nothing is balanced then."""
     snapshot_timeout: float = 5.0
     """Seconds to wait for a late rank before its average is skipped (backend CPU)."""
-    lr_scale_ratio: float = 1.0
-    """The learning rate is multiplied by ``1 + ratio · (W - 1)``."""
+    lr_scale_ratio: float = 0.0
+    """The learning rate is multiplied by ``1 + ratio · (W - 1)``; 0 leaves it alone."""
     lr_world: Literal["count", "effective"] = "count"
     """What W is: the number of ranks, or ``(Σc)² / Σc²`` of their batch counts."""
     average_optimizer_state: bool = False

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, final
 
 from flodl.distributed.averaging.average import GradientReducer
+from flodl.distributed.averaging.buffers import ChangingBuffers
 from flodl.distributed.planning.scheduler import take_step
 from flodl.distributed.planning.spans import size
 from flodl.distributed.policy_loop import PolicyLoop
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @final
 class SharedGradient:
-    """The gradients of a step, made those of all ranks in the midst of it.
+    """The gradients and buffers of a step, made those of all ranks in the midst of it.
 
     An engine calls it between backward and update. It does nothing until :meth:`attach`.
 
@@ -42,8 +43,11 @@ class SharedGradient:
     def attach(self, worker: RankWorker) -> None:
         """Reduce the gradients of this rank from now on."""
         self._worker = worker
+        backend = worker.plan.distributed.backend
         self._pad = worker.plan.distributed.simulate_sync_ms / 1000
-        self._reducer = GradientReducer(worker.model, worker.group, worker.plan.distributed.backend)
+        self._reducer = GradientReducer(worker.model, worker.group, backend)
+        self._buffers = ChangingBuffers(worker.model, worker.group, backend)
+        self._samples_since = 0
 
     @property
     def is_attached(self) -> bool:
@@ -66,11 +70,13 @@ class SharedGradient:
         began = time.perf_counter()
         losses = worker.logs.current.losses if worker.logs.current is not None else None
         refused = losses.refused if losses is not None and self.samples else 0
-        bad, *wishes, _ = self._reducer.reduce(
-            self.samples, (float(refused), *worker.stops.wishes())
-        )
+        told = (float(refused), *worker.stops.wishes())
+        sums = self._reducer.reduce(self.samples, (*told, *self._buffers.flags()))
+        bad, *wishes = sums[: len(told)]
+        self._buffers.average(sums[len(told) : -1], self.samples)
         if self._pad:
             time.sleep(self._pad)
+        self._samples_since += self.samples
         self.samples = 0
         worker.stops.heed(wishes)
         ms = (time.perf_counter() - began) * 1000
@@ -79,6 +85,11 @@ class SharedGradient:
         worker.pacer.begin()
         if bad:
             raise DivergedError("the loss of a rank is not finite", epoch=0, step=0)
+
+    def settle(self) -> None:
+        """Average all buffers, where the model is looked at or kept; on all ranks."""
+        self._buffers.average_all(self._samples_since)
+        self._samples_since = 0
 
 
 @final
@@ -109,11 +120,14 @@ class SyncLoop(PolicyLoop):
             self._step(steps)
             worker.versions += 1
             if worker.schedule.complete > len(worker.history):
+                gradient.settle()
                 worker.spent(gradient.sync_ms, 0.0)
                 gradient.sync_ms = 0.0
                 worker.complete_epoch(worker.schedule.complete - 1, averaged=True)
                 self._own = self._own_batches()
                 worker.pacer.begin()
+            if worker.stops or worker.checkpoint_due():
+                gradient.settle()
             if worker.stops:
                 return
             worker.keep_if_due()

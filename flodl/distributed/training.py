@@ -102,7 +102,7 @@ def _train(
             while not worker.ended:
                 loop.run_to_barrier()
                 worker.stop_if_requested()
-                if isinstance(loop, CadenceLoop) and loop.until_calibrated:
+                if isinstance(loop, CadenceLoop) and loop.knows_enough:
                     loop = _chosen(plan, worker, averager, gradient)
                 if worker.at_barrier:
                     worker.barrier()
@@ -110,10 +110,11 @@ def _train(
         if not plan.record_timeline:
             merge_into_run(plan, group)
     except DivergedError as error:
+        scale = worker.rate.steered.scale
+        scaled = "" if scale == 1 else f" (lr_scale_ratio multiplies it by {scale:g})"
         told = DivergedError(
-            f"{error}; {worker.whereabouts()}. Lower the learning rate (it is multiplied by "
-            f"{worker.rate.steered.scale:g} for {group.world_size} ranks, see lr_scale_ratio), "
-            "clip the gradients (max_grad_norm), or look for bad values in the data",
+            f"{error}; {worker.whereabouts()}. Lower the learning rate{scaled}, clip the gradients "
+            "(max_grad_norm), or look for bad values in the data",
             epoch=error.epoch,
             step=error.step,
         )

@@ -222,13 +222,19 @@ class CadenceLoop(WindowLoop):
     ) -> None:
         super().__init__(worker, averager)
         settings, group = worker.plan.distributed, worker.group
-        self.until_calibrated = until_calibrated
+        self._until_calibrated = until_calibrated
         self._round = 0
         self._verdict: SkipVerdict | None = None
         if settings.backend is Backend.CPU and group.world_size > 1:
             self._verdict = SkipVerdict(
                 group.store, group.rank, group.world_size, settings.snapshot_timeout
             )
+
+    @property
+    def knows_enough(self) -> bool:
+        """Whether it was to find out how fast the ranks are, and has."""
+        worker = self._worker
+        return self._until_calibrated and worker.schedule.elche.calibrated and worker.versions > 2
 
     def run_to_barrier(self) -> None:
         """Train window after window."""
@@ -246,7 +252,7 @@ class CadenceLoop(WindowLoop):
             self._close(plan, rows, averaged=True)
             if worker.stops:
                 return
-            if self.until_calibrated and worker.schedule.elche.calibrated and worker.versions > 2:
+            if self.knows_enough:
                 return
             worker.keep_if_due()
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.distributed.averaging.buckets import Buckets, Slot, as_real, summed_as
+from flodl.distributed.averaging.buffers import buffers_of, slots_of, take_averages
 from flodl.distributed.averaging.gradients import GradientReducer
 from flodl.distributed.averaging.optimizer_tensors import OptimizerTensors
 from flodl.distributed.averaging.wire import Exchange, Sums, wire_for
@@ -196,22 +197,17 @@ class ParameterAverager:
         found = [as_real(parameter) for parameter in self._model.parameters()]
         return [parameter for parameter in found if parameter.is_floating_point()]
 
-    def _others(self) -> list[Tensor]:
-        """Live buffers; integer parameters are treated like integer buffers."""
-        integers = [p.detach() for p in self._model.parameters() if not _is_inexact(p)]
-        return [*(as_real(buffer) for buffer in self._model.buffers()), *integers]
-
     def _load(self, parameters: list[Tensor]) -> tuple[list[Slot], list[Tensor | None]]:
-        """Everything that is averaged: parameters, then the others, then the optimizer's state."""
+        """Everything that is averaged: parameters, then buffers, then the optimizer's state."""
         trained = [p.requires_grad for p in self._model.parameters() if _is_inexact(p)]
-        others = self._others()
+        buffers = buffers_of(self._model)
         slots = [
             # What nobody trains comes back as it was, and does not drift by rounding.
             Slot(p.shape, summed_as(p, exact=not moves), checked=True)
             for p, moves in zip(parameters, trained, strict=True)
         ]
-        slots += [Slot(other.shape, summed_as(other, exact=True)) for other in others]
-        tensors: list[Tensor | None] = [*parameters, *others]
+        slots += slots_of(buffers)
+        tensors: list[Tensor | None] = [*parameters, *buffers]
         if self._optimizer is not None:
             slots += self._optimizer.slots
             tensors += self._optimizer.tensors()
@@ -235,15 +231,10 @@ class ParameterAverager:
 
     def _replace_others(self, averages: list[Tensor]) -> None:
         """Give buffers, and the optimizer if it takes part, what was averaged for them."""
-        others = self._others()
-        for other, average in zip(others, averages, strict=False):
-            if other.is_floating_point():
-                other.copy_(average)
-            else:
-                # Counted on since a snapshot, it may be ahead of all ranks.
-                other.copy_(torch.maximum(other, average.to(other.dtype)))
+        buffers = buffers_of(self._model)
+        take_averages(buffers, averages[: len(buffers)])
         if self._optimizer is not None:
-            self._optimizer.take(averages[len(others) :])
+            self._optimizer.take(averages[len(buffers) :])
 
 
 def _is_inexact(tensor: Tensor) -> bool:

@@ -103,7 +103,7 @@ class SharedLoop:
             broadcast_state(model, group)
             self.scatter = Scatter(model, group, self.shares, self._watch)
             self._reducer = GradientReducer(model, group, Backend.NCCL)
-            self._buffers = ChangingBuffers(model)
+            self._buffers = ChangingBuffers(model, group, Backend.NCCL)
 
     def epoch(
         self, epoch: int, loader: DataLoader, loss: Callable[[Batch], Tensor]
@@ -158,19 +158,15 @@ class SharedLoop:
         began = time.perf_counter()
         self._event("sync_start")
         # Every rank holds its share of the one gradient, however many rows it computed.
-        found = self._reduce(1, timings, rows=(counts[self.group.rank], sum(counts)))
+        found = self._reduce(1, timings, rows=counts[self.group.rank])
         self._event("sync_end", ms=(time.perf_counter() - began) * 1e3)
         self.shares.learn(counts, found)
 
-    def _reduce(
-        self, weight: int, extra: list[float], rows: tuple[int, int] | None = None
-    ) -> list[float]:
-        """Average gradients, then buffers by the samples behind them; return the sums of extra."""
+    def _reduce(self, weight: int, extra: list[float], rows: int | None = None) -> list[float]:
+        """Average gradients, then buffers by the rows behind them; return the sums of extra."""
         flags = self._buffers.flags()
-        *sums, total = self._reducer.reduce(weight, [*extra, *flags])
-        own, all_rows = rows or (weight, int(total))
-        if any(sums[len(extra) :]) and all_rows:
-            self._buffers.average(sums[len(extra) :], self.group, own / all_rows)
+        *sums, _ = self._reducer.reduce(weight, [*extra, *flags])
+        self._buffers.average(sums[len(extra) :], weight if rows is None else rows)
         return sums[: len(extra)]
 
     def _event(self, kind: str, **fields: object) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, final
 
 from torch import nn
 
-from flodl.distributed.averaging.buffers import average_buffers, broadcast_state
+from flodl.distributed.averaging.buffers import average_buffers, broadcast_state, buffers_of
 from flodl.distributed.averaging.gradients import GradientReducer
+from flodl.distributed.averaging.wire import wire_for
 from flodl.distributed.config import Backend
 from flodl.distributed.plain_loop.setup_ranks import joined
 
@@ -27,6 +28,7 @@ class Ddp:
         # One module for all: tied parameters count once, and every exchange is one.
         self._module = nn.ModuleList(modules).to(group.device)
         self._reducer = GradientReducer(self._module, group, Backend.NCCL)
+        self._wire = wire_for(group, Backend.NCCL)
         kinds = group.gather_objects(str(group.device))
         self._devices = tuple(kinds)
 
@@ -107,10 +109,8 @@ class Ddp:
         own = counts if isinstance(counts, int) else self._own(counts)
         if self.world_size == 1:
             return
-        total = sum(row[0] for row in self._group.gather([own]))
-        if total == 0:
+        if average_buffers(buffers_of(self._module), self._wire, own) == 0:
             raise ValueError("every rank counts 0: there is nothing to average")
-        average_buffers(list(self._module.buffers()), self._group, own / total)
 
     def _own(self, counts: Sequence[int]) -> int:
         if len(counts) != self.world_size:

@@ -199,10 +199,12 @@ def train_with_outer(group: Group, outer: Nesterov | None) -> Outcome:
 
 @pytest.mark.case("distributed", 52)
 def test_the_learning_rate_is_scaled_by_the_number_of_ranks_or_by_what_they_bring() -> None:
-    assert DdpRunConfig().lr_scale((10, 10)) == 2.0
+    assert DdpRunConfig().lr_scale((10, 10)) == 1.0
+    assert DdpRunConfig(lr_world="effective").lr_scale((25, 10)) == 1.0
+    assert DdpRunConfig(lr_scale_ratio=1.0).lr_scale((10, 10)) == 2.0
     assert DdpRunConfig(lr_scale_ratio=0.5).lr_scale((10, 10)) == 1.5
     assert DdpRunConfig(lr_scale_ratio=0.25).lr_scale((10,) * 4) == 1.75
-    effective = DdpRunConfig(lr_world="effective")
+    effective = DdpRunConfig(lr_scale_ratio=1.0, lr_world="effective")
     assert effective.lr_scale((25, 10)) == pytest.approx(1.690, abs=5e-4)
     assert effective.lr_scale((40, 25, 10)) == pytest.approx(2.419, abs=5e-4)
 
@@ -242,6 +244,21 @@ def test_without_a_schedule_the_rate_of_the_optimizer_is_scaled_once(ranks: Rank
 
 def train_scaled(group: Group) -> Outcome:
     return train(group, settings={"lr_scale_ratio": 1.0})
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("policy", ["sync", "cadence", "async", "auto"])
+def test_by_default_ranks_use_the_learning_rate_of_one_process(
+    ranks: Ranks, policy: str, scheduled: bool
+) -> None:
+    (alone,) = ranks(1, train_by_default, policy, scheduled)
+    for outcome in ranks(2, train_by_default, policy, scheduled):
+        assert set(outcome.rates) == set(alone.rates) == {0.05}
+
+
+def train_by_default(group: Group, policy: str, scheduled: bool) -> Outcome:
+    builder = {"scheduler": lambda _: MultiStepLR(0.05, [10_000], 0.1)} if scheduled else None
+    return train(group, policy=policy, builder=builder)
 
 
 def test_gradients_are_clipped_by_the_norm_of_their_mean(ranks: Ranks) -> None:

@@ -119,7 +119,7 @@ def train(
         .engine("eager")
         .progress(False)
         .epoch_fn(lambda epoch, _: seen.epochs_begun.append(epoch))
-        .ddp({"policy": policy, "lr_scale_ratio": 0.0, "simulate_ms": ms, **(settings or {})})
+        .ddp({"policy": policy, "simulate_ms": ms, **(settings or {})})
     )
     if loader:
         described.loader_options(**loader)

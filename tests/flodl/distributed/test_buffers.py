@@ -1,0 +1,162 @@
+"""Buffers of many ranks: one rule for all policies, back ends and loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl.distributed.averaging.average import ParameterAverager
+from flodl.distributed.averaging.buffers import ChangingBuffers
+from flodl.distributed.config import Backend
+from flodl.distributed.group import Group
+from tests.flodl.distributed.ranks import Ranks
+from tests.flodl.distributed.trainings import Outcome, train
+
+POLICIES = ["sync", "cadence", "async", "auto"]
+BACKENDS = ["nccl", "cpu"]
+
+
+class Normalised(nn.Module):
+    """A normalisation, and buffers of every kind that its steps write to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3, momentum=0.5)
+        self.last = nn.Linear(3, 1)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int32))
+        self.register_buffer("large", torch.zeros(3, dtype=torch.bool))
+        self.register_buffer("unnoticed", torch.zeros(3))
+        self.register_buffer("table", torch.arange(5) / 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen += len(x)
+            self.large |= x.abs().amax(0) > 2.5
+            # No version counter tells of this.
+            self.unnoticed.data.copy_(x.detach().mean(0))
+        out: Tensor = self.last(self.norm(x))
+        return out
+
+
+def normalised(_: torch.device) -> nn.Module:
+    return Normalised()
+
+
+def train_normalised(group: Group, policy: str, backend: str, epochs: int) -> Outcome:
+    return train(
+        group,
+        n=600,
+        epochs=epochs,
+        policy=policy,
+        model=normalised,
+        ms=(2.0, 5.0),
+        settings={"backend": backend},
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_after_a_training_buffers_are_equal_on_all_ranks(
+    ranks: Ranks, policy: str, backend: str
+) -> None:
+    one, two = ranks(2, train_normalised, policy, backend, 1)
+    assert len(one.buffers) == len(two.buffers) == 7
+    for mine, theirs in zip(one.buffers, two.buffers, strict=True):
+        assert torch.equal(mine, theirs)
+    named = dict(zip(dict(Normalised().named_buffers()), one.buffers, strict=True))
+    assert torch.equal(named["table"], torch.arange(5) / 3)
+    most = max(len(one.batches), len(two.batches))
+    assert int(named["norm.num_batches_tracked"]) >= most - (policy == "async") * 10
+    assert not torch.equal(named["norm.running_mean"], torch.zeros(3))
+
+
+class Counted(nn.Module):
+    """Buffers whose values are known: 1 on rank 0 and 5 on rank 1, in floating and whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(3, 1)
+        self.register_buffer("value", torch.zeros(()))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(x)
+        return out
+
+
+def counted(_: torch.device) -> nn.Module:
+    return Counted()
+
+
+def train_counted(group: Group, policy: str, backend: str) -> tuple[int, float, int]:
+    def loss(net: Any, batch: Any, rank: int, _step: int) -> Tensor:
+        net.value.fill_(1.0 + 4.0 * rank)
+        net.count.fill_(1 + 4 * rank)
+        value: Tensor = (net(batch[0]) - batch[1]).square().mean()
+        return value
+
+    # One window, or one step, of 8 samples on rank 0 and 4 on rank 1.
+    outcome = train(
+        group,
+        n=12,
+        epochs=1,
+        policy=policy,
+        model=counted,
+        loss=loss,
+        settings={"backend": backend},
+    )
+    value, count = outcome.buffers
+    return len(outcome.samples), float(value), int(count)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_floating_buffers_are_averaged_by_samples_and_whole_ones_take_the_maximum(
+    ranks: Ranks, policy: str, backend: str
+) -> None:
+    found = ranks(2, train_counted, policy, backend)
+    assert [samples for samples, *_ in found] == [8, 4]
+    for _, value, count in found:
+        assert value == pytest.approx((8 * 1.0 + 4 * 5.0) / 12, rel=1e-6)
+        assert count == 5
+
+
+def by_each_way(group: Group) -> list[list[float]]:
+    found = []
+    for backend in Backend:
+        for way in ("changing", "all", "parameters"):
+            model = Counted()
+            changing = ChangingBuffers(model, group, backend)
+            model.value.fill_(1.0 + group.rank)
+            model.count.fill_(7 - group.rank)
+            samples = 3 if group.rank == 0 else 1
+            if way == "changing":
+                changing.average(changing.flags(), samples)
+            elif way == "all":
+                changing.average_all(samples)
+            else:
+                ParameterAverager(model, group, backend).average(samples)
+            found.append([float(model.value), float(model.count)])
+    return found
+
+
+def test_every_way_through_the_ranks_gives_the_same_buffers(ranks: Ranks) -> None:
+    for found in ranks(2, by_each_way):
+        assert found == [[1.25, 7.0]] * 6
+
+
+def counters_alone(group: Group) -> tuple[int, list[float]]:
+    model = nn.Module()
+    model.register_buffer("count", torch.zeros((), dtype=torch.int64))
+    changing = ChangingBuffers(model, group, Backend.NCCL)
+    model.get_buffer("count").fill_(group.rank)
+    flags = changing.flags()
+    changing.average(flags, 1)
+    return int(model.get_buffer("count")), changing.flags()
+
+
+def test_a_model_may_have_counters_only_and_an_average_is_no_change(ranks: Ranks) -> None:
+    assert ranks(2, counters_alone) == [(1, [0.0]), (1, [0.0])]

@@ -1,0 +1,87 @@
+"""Trainings that end before the ranks know each other: any size works, down to one sample."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from flodl.distributed import training
+from flodl.distributed.group import Group
+from tests.flodl.distributed.ranks import Ranks
+from tests.flodl.distributed.trainings import Outcome, train
+
+POLICIES = ["auto", "cadence", "async", "sync"]
+
+
+def small(group: Group, policy: str, n: int, epochs: int, rest: dict[str, Any]) -> Outcome:
+    return train(group, n=n, batch_size=4, epochs=epochs, policy=policy, **rest)
+
+
+def nothing_to_see(_model: Any) -> dict[str, float]:
+    return {"nothing": 0.0}
+
+
+def check(outcomes: list[Outcome], n: int, epochs: int) -> None:
+    """Every sample was trained once per epoch, and all ranks end with one model."""
+    seen = Counter(number for outcome in outcomes for number in outcome.samples)
+    assert seen == {number: epochs for number in range(n)}
+    for outcome in outcomes:
+        assert len(outcome.metrics) == epochs
+        for mine, theirs in zip(outcome.params, outcomes[0].params, strict=True):
+            assert mine.equal(theirs)
+            assert mine.isfinite().all()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 12, 40])
+def test_a_training_of_any_size_ends_well(ranks: Ranks, policy: str, n: int) -> None:
+    check(ranks(2, small, policy, n, 1, {}), n, 1)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_there_may_be_more_ranks_than_samples(ranks: Ranks, policy: str) -> None:
+    check(ranks(3, small, policy, 2, 3, {}), 2, 3)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"settings": {"backend": "cpu"}},
+        {"settings": {"progressive_dispatch": False}},
+        {"settings": {"partition_ratios": (0.7, 0.3)}},
+        {"settings": {"stream_epochs": False}, "builder": {"eval_fn": nothing_to_see}},
+        {"builder": {"accumulate": 3}},
+        {"builder": {"deterministic": True}},
+    ],
+    ids=lambda rest: "-".join(name for part in rest.values() for name in part),
+)
+def test_small_trainings_work_with_every_way_of_sharing(
+    ranks: Ranks, policy: str, rest: dict[str, Any]
+) -> None:
+    for n, epochs in ((1, 2), (12, 2)):
+        check(ranks(2, small, policy, n, epochs, rest), n, epochs)
+
+
+def choose_late(group: Group) -> tuple[Outcome, int]:
+    chosen = []
+    original = training.choose
+
+    def spied(predictions: Any) -> Any:
+        chosen.append(predictions)
+        return original(predictions)
+
+    training.choose = spied
+    try:
+        outcome = small(group, "auto", 12, 12, {"builder": {"eval_fn": nothing_to_see}})
+    finally:
+        training.choose = original
+    return outcome, len(chosen)
+
+
+def test_auto_takes_a_policy_where_speeds_become_known_in_a_later_epoch(ranks: Ranks) -> None:
+    found = ranks(2, choose_late)
+    check([outcome for outcome, _ in found], 12, 12)
+    assert [times for _, times in found] == [1, 1]
