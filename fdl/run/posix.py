@@ -53,6 +53,9 @@ def run(plan: Plan) -> int:
         FdlError: The program cannot be started.
     """
     variables = {**os.environ, **plan.env}
+    if plan.ranks is not None:
+        # Ranks end when this process is gone: flodl.distributed.launching.lifeline reads it.
+        variables["FDL_PID"] = str(os.getpid())
     try:
         os.chdir(plan.cwd)
     except OSError as problem:

@@ -14,6 +14,7 @@ from flodl.checkpoint.training import TrainingFile
 from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.distributed.launching.launched import detect
+from flodl.distributed.launching.lifeline import end_with_launcher
 from flodl.errors import DataError
 from flodl.train.device import select_device
 from flodl.train.handle import TrainedState, TrainerHandle
@@ -40,6 +41,7 @@ def carry_out(plan: TrainingPlan) -> TrainerHandle:
     - Otherwise, where ``ranks`` were asked for or several GPUs are usable: in processes of its own.
     - Otherwise here and alone, without any process group.
     """
+    end_with_launcher(os.environ)
     if plan.sharded:
         return train(plan)
     launched = detect(os.environ)

@@ -12,6 +12,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from flodl.distributed.group import CONTROL_TIMEOUT, Group, LocalGroup, ProcessGroups
 from flodl.distributed.launching.launched import Launched, detect
+from flodl.distributed.launching.lifeline import end_with_launcher
 from flodl.distributed.launching.session import own_session
 from flodl.errors import DistributedError
 
@@ -50,6 +51,7 @@ def join(
     launched = detect(environ)
     if launched is None:
         return LocalGroup(select_device(device))
+    end_with_launcher(environ)
     place = _device_of(launched, environ, device)
     if launched.world_size == 1:
         return LocalGroup(place)

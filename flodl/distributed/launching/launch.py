@@ -30,6 +30,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flodl import log
 from flodl.distributed.launching.environments import DEVICE_VARIABLE
+from flodl.distributed.launching.lifeline import end_with_launcher
 from flodl.distributed.launching.picklable import check_picklable
 from flodl.errors import StateError, WorkersFailed
 from flodl.train.interrupt import Terminated
@@ -150,6 +151,7 @@ def _run_rank(start: _Start, function: Callable[..., Any], args: Sequence[object
     # Out of reach of the terminal's Ctrl-C: the launcher passes it on, and twice is too often.
     with contextlib.suppress(OSError, AttributeError):
         os.setpgid(0, 0)
+    end_with_launcher(os.environ)
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(start.restart)
     if start.devices is not None:
         os.environ[DEVICE_VARIABLE] = str(start.devices[int(os.environ["LOCAL_RANK"])])

@@ -1,0 +1,114 @@
+"""A rank ends when its launcher is gone: one that was killed cannot end its ranks itself."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, final
+
+from flodl import log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FDL_VARIABLE = "FDL_PID"
+"""Process id of the ``fdl`` that started torchrun."""
+
+_LOOK = 0.5
+"""Seconds between two looks at the launcher."""
+
+_GRACE = 4.0
+"""Seconds a rank has to stop at the next meeting, with a checkpoint, before it is ended."""
+
+_watched = False
+
+
+def end_with_launcher(environ: Mapping[str, str]) -> None:
+    """End this process, and its loader processes, soon after its launcher has ended.
+
+    A thread looks twice a second whether this process still has the parent it had, and, on Linux,
+    whether torchrun still has the ``fdl`` that started it. Once one is gone, the rank is asked to
+    stop as by SIGTERM, which leaves a checkpoint; four seconds later it is ended in any case.
+
+    Does nothing where no launcher stays for as long as its ranks (batch systems end them
+    themselves), on Windows, and when called again.
+
+    Args:
+        environ: Of this process.
+    """
+    global _watched
+    if _watched or os.name != "posix" or "TORCHELASTIC_RUN_ID" not in environ:
+        return
+    _watched = True
+    watch = _Watch(environ)
+    threading.Thread(target=watch.run, name="flodl-lifeline", daemon=True).start()
+
+
+@final
+class _Watch:
+    """Looks at the processes this rank was started by, while they are there."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._parent = os.getppid()
+        self._tells = environ.get("LOCAL_RANK") == "0"
+        self._above = _line_to(environ.get(FDL_VARIABLE, ""), self._parent)
+
+    def run(self) -> None:
+        """Wait until a launcher is gone, then end this process."""
+        while (gone := self._gone()) is None:
+            time.sleep(_LOOK)
+        with contextlib.suppress(OSError, ValueError):
+            log.warning(f"process {gone}, which started this rank, is gone: the rank ends")
+        self._ask(gone)
+        time.sleep(_GRACE)
+        for child in multiprocessing.active_children():
+            child.kill()
+        os._exit(1)
+
+    def _gone(self) -> int | None:
+        """Return the launcher that has ended; None while all are there."""
+        if os.getppid() != self._parent:
+            return self._parent
+        return next((above for own, above in self._above if _parent_of(own) != above), None)
+
+    def _ask(self, gone: int) -> None:
+        """Ask for an orderly end, once: a second request would end the rank at once."""
+        if gone != self._parent:
+            # torchrun is there, and would start ranks that end again; it ends them when asked to.
+            if self._tells:
+                with contextlib.suppress(OSError):
+                    os.kill(self._parent, signal.SIGTERM)
+        elif sys.platform != "linux" or multiprocessing.parent_process() is None:
+            # On Linux, a process that torch has spawned gets SIGINT from the kernel.
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _line_to(first: str, parent: int) -> list[tuple[int, int]]:
+    """Return every process from ``parent`` up to ``first`` with its own parent.
+
+    Empty where ``first`` is not above: it belongs to another launch, or the system does not tell.
+    """
+    line: list[tuple[int, int]] = []
+    while first and str(parent) != first:
+        above = _parent_of(parent)
+        if above is None or above <= 1:
+            return []
+        line.append((parent, above))
+        parent = above
+    return line
+
+
+def _parent_of(pid: int) -> int | None:
+    """Return the parent of a process; None where it is gone, or the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            text = file.read()
+    except OSError:
+        return None
+    # The program's name stands in parentheses and may hold anything, parentheses included.
+    return int(text.rpartition(")")[2].split()[1])
