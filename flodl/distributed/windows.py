@@ -112,10 +112,16 @@ class WindowLoop(PolicyLoop):
                 ms = worker.train(number, rows, batch, position, parts=parts, closes=left == 0)
                 run.took(ms, len(rows), counts=not plan.warm_up or run.done > 0)
                 self._between_batches()
-                if left == 0 and stops_here(plan, rank, run.done, run.elapsed_ms, ms):
+                if left > 0 or not stops_here(plan, rank, run.done, run.elapsed_ms, ms):
+                    continue
+                if not self._has_time(plan) or run.done >= lease:
                     break
         late = worker.pacer.catch_up()
         run.wall_ms += late
+
+    def _has_time(self, plan: WindowPlan) -> bool:  # noqa: ARG002 - for those who wait
+        """Whether this rank may go on where its part of a window is done."""
+        return False
 
     def _between_batches(self) -> None:
         """Look after an average that is under way."""
@@ -224,6 +230,8 @@ class CadenceLoop(WindowLoop):
         settings, group = worker.plan.distributed, worker.group
         self._until_calibrated = until_calibrated
         self._round = 0
+        self._done_with = -1
+        """The first window, once this rank has told that its part of it is done."""
         self._verdict: SkipVerdict | None = None
         if settings.backend is Backend.CPU and group.world_size > 1:
             self._verdict = SkipVerdict(
@@ -255,6 +263,18 @@ class CadenceLoop(WindowLoop):
             if self.knows_enough:
                 return
             worker.keep_if_due()
+
+    def _has_time(self, plan: WindowPlan) -> bool:
+        """Whether slower ranks are not done with their part of the first window yet.
+
+        Nobody knows how fast the ranks are: who is done early trains on instead of waiting.
+        """
+        if not plan.warm_up:
+            return False
+        group, key = self._worker.group, f"warm-up/{plan.index}"
+        done = group.store.add(key, int(self._done_with != plan.index))
+        self._done_with = plan.index
+        return done < group.world_size
 
     def _wait_for_all(self, plan: WindowPlan, run: WindowRun) -> WindowPlan:
         """Train on where a rank is too late; return the window as it has become.

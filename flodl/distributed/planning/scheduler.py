@@ -42,6 +42,10 @@ from flodl.distributed.planning.guard import Advice, GuardState, judge
 from flodl.distributed.planning.spans import Spans, front, insert, size
 
 
+WARM_UP_ROOM = 8
+"""How many times its count a rank may train in the first window while slower ranks are on theirs."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduleConfig:
@@ -160,7 +164,8 @@ class WindowPlan:
     start: int
     """The position at which the window begins, for learning rates."""
     warm_up: bool
-    """Whether the first batch of each rank is left out of the measurement."""
+    """Whether nothing was measured yet: the first batch of each rank is not, and a rank that is
+    done with its count may go on while its lease lasts."""
 
     def lease_size(self, rank: int) -> int:
         """Batches a rank may train at most."""
@@ -169,10 +174,13 @@ class WindowPlan:
     def rate_position(self, rank: int, index: int) -> int:
         """Return the position in the learning-rate schedule of a rank's batch ``index``.
 
-        ``start + floor(index · Σc / c[rank])``: each rank passes through the whole window.
+        ``start + floor(index · Σc / c[rank])``: each rank passes through the whole window. Beyond
+        its count each batch is one position.
         """
-        own = self.counts[rank]
-        return self.start + (index * sum(self.counts) // own if own else 0)
+        own, total = self.counts[rank], sum(self.counts)
+        if index >= own:
+            return self.start + (total + index - own if own else 0)
+        return self.start + index * total // own
 
 
 @final
@@ -253,7 +261,7 @@ def open_window(
         timed=timed,
         window_ms=elche.window_ms,
         start=state.position,
-        warm_up=not elche.calibrated,
+        warm_up=_is_warm_up(state),
     )
     opened = replace(
         state,
@@ -363,6 +371,8 @@ def pass_barrier(state: ScheduleState, config: ScheduleConfig) -> ScheduleState:
 def stops_here(plan: WindowPlan, rank: int, done: int, elapsed_ms: float, latest_ms: float) -> bool:
     """Whether a rank that has trained ``done`` batches of a window goes to the rendezvous now.
 
+    In the first window it may go on where it sees that slower ranks are not there yet.
+
     Args:
         plan: The window.
         rank: Who asks.
@@ -370,7 +380,7 @@ def stops_here(plan: WindowPlan, rank: int, done: int, elapsed_ms: float, latest
         elapsed_ms: Since its first batch of the window (or of its extension) began.
         latest_ms: Duration of its latest batch.
     """
-    if done >= plan.lease_size(rank):
+    if done >= plan.lease_size(rank) or (plan.warm_up and done >= plan.counts[rank]):
         return True
     # The batch whose end is nearest to the end of the window is the last.
     return plan.timed and done > 0 and elapsed_ms + latest_ms / 2 >= plan.window_ms
@@ -458,6 +468,12 @@ def _all_supplied(state: ScheduleState) -> bool:
     return all(size(spans) >= count for spans, count in pairs)
 
 
+def _is_warm_up(state: ScheduleState) -> bool:
+    """Whether the next window is the first of a training, or of ranks that replaced others."""
+    elche = state.elche
+    return not elche.calibrated and (state.window == 0 or not any(elche.ms))
+
+
 def _leases(state: ScheduleState, config: ScheduleConfig) -> tuple[list[int], Counts, bool]:
     """Return how many batches each rank gets at most and is expected to train.
 
@@ -474,8 +490,11 @@ def _leases(state: ScheduleState, config: ScheduleConfig) -> tuple[list[int], Co
         counts = tuple(map(sum, zip(shares, own, strict=True)))
         return list(counts), counts, True
     slack = [0] * len(counts)
-    if config.timed and state.elche.calibrated and config.policy is Policy.CADENCE:
-        slack = [max(1, -(-count // 4)) for count in counts]
+    if config.timed and config.policy is Policy.CADENCE:
+        if state.elche.calibrated:
+            slack = [max(1, -(-count // 4)) for count in counts]
+        elif _is_warm_up(state):
+            slack = [(WARM_UP_ROOM - 1) * count for count in counts]
     # Whoever still has batches of its own needs fewer of the others.
     needed = sum(max(0, count - had) for count, had in zip(counts, own, strict=True))
     extra = clamp_total(slack, max(0, free - needed))
