@@ -4,6 +4,8 @@ Run with ``python -m benchmarks.unequal_ranks [--output docs/benchmarks/unequal_
 rank is a process of its own over Gloo and waits until each of its batches has lasted as long as
 declared: what is measured is how the work is shared, not how fast this machine computes.
 ``benchmarks.hetero`` measures the same with real computation.
+
+``--cold-start`` measures only the first 20 seconds, with default settings and nothing known.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ def train(
     train_fn: Callable[[nn.Module, Batch], Tensor] = _loss,
     timeline: Timeline | None = None,
     batches: int = EPOCH,
+    engine: str = "eager",
 ) -> list[EpochMetrics]:
     """Train on this rank, one of ``len(ms)``."""
     builder = (
@@ -74,7 +77,7 @@ def train(
         .dataset(_data(batches))
         .batch_size(B)
         .num_epochs(epochs)
-        .engine("eager")
+        .engine(engine)
         .progress(False)
         .ddp({"simulate_ms": ms, **settings})
     )
@@ -217,6 +220,60 @@ def slow_down(ms: Sequence[float], slow_ms: float) -> list[Figures]:
     return windows
 
 
+@final
+@dataclass(frozen=True)
+class ColdStart:
+    """The first seconds of a training, each in batches per second of all ranks together."""
+
+    alone: float
+    """Ranks that exchange nothing, just before: what this machine leaves of the declared speeds."""
+    rate: float
+
+
+def cold_start(ms: Sequence[float], mode: str, seconds: float) -> ColdStart:
+    """Count the batches of the first seconds, from the first one of any rank on.
+
+    The engine and all settings of ranks are the defaults, except for the policy, which is ``mode``;
+    ``torch-ddp`` is torch's.
+    """
+    group = this_group()
+    unshared = sum(row[0] for row in group.gather([_unshared(ms[group.rank], seconds / 2)]))
+    if mode == "torch-ddp":
+        steps = round(seconds * len(ms) * 1000 / max(ms))
+        return ColdStart(unshared, torch_ddp(ms, steps))
+    stamps: list[float] = []
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        stamps.append(time.perf_counter())
+        return _loss(model, batch)
+
+    batches = round(1.2 * seconds * ideal(ms))
+    train(ms, 1, {"policy": mode}, loss, batches=batches, engine="auto")
+    everything = group.gather_objects(stamps)
+    until = min(own[0] for own in everything) + seconds
+    # A batch that ends later does not count.
+    pairs = zip(everything, ms, strict=True)
+    done = sum(stamp + one / 1000 <= until for own, one in pairs for stamp in own)
+    return ColdStart(unshared, done / seconds)
+
+
+def _unshared(ms: float, seconds: float) -> float:
+    """Batches per second of this rank in a loop of torch that waits for nobody."""
+    model, pacer, done = nn.Linear(4, 1), Pacer(torch.device("cpu"), batch_ms=ms), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs, targets = torch.randn(B, 4), torch.randn(B, 1)
+    this_group().barrier()
+    began = time.perf_counter()
+    pacer.begin()
+    while time.perf_counter() - began < seconds:
+        optimizer.zero_grad()
+        (model(inputs) - targets).square().mean().backward()
+        optimizer.step()
+        pacer.end_batch()
+        done += 1
+    return done / (time.perf_counter() - began)
+
+
 class _NoSampler:
     """A timeline whose events alone matter."""
 
@@ -255,9 +312,51 @@ def solo(ms: float, epochs: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cold-start", action="store_true", help="only the first 20 seconds")
     parser.add_argument("--output", type=Path, help="also write the page there")
     options = parser.parse_args()
-    publish(measure(options.rounds), options.output)
+    page = measure_cold_start if options.cold_start else measure
+    publish(page(options.rounds), options.output)
+
+
+COLD_MODES = ("cadence", "async", "auto", "torch-ddp")
+COLD_SECONDS = 20.0
+COLD_BAR = 0.95
+"""Part of the sum of the speeds that the default policy has to reach from a cold start."""
+
+
+def measure_cold_start(rounds: int) -> str:
+    """Measure the first seconds of new trainings, each in new processes, and describe them."""
+    found: dict[str, list[ColdStart]] = {mode: [] for mode in COLD_MODES}
+    for number in range(rounds):
+        turn = number % len(COLD_MODES)
+        for mode in [*COLD_MODES[turn:], *COLD_MODES[:turn]]:
+            found[mode].append(in_ranks(2, cold_start, TWO, mode, COLD_SECONDS))
+    rows = []
+    for mode in COLD_MODES:
+        rate = statistics.median(one.rate for one in found[mode])
+        alone = statistics.median(one.alone for one in found[mode])
+        part = statistics.median(one.rate / one.alone for one in found[mode])
+        rows.append(
+            [mode, f"{rate:.2f}", f"{rate / ideal(TWO):.3f}", f"{alone:.2f}", f"{part:.3f}"]
+        )
+    reached = statistics.median(one.rate for one in found["cadence"]) / ideal(TWO)
+    return "\n\n".join(
+        [
+            f"# The first {COLD_SECONDS:.0f} seconds of two unequal ranks",
+            f"{environment('torch')}. Simulated ranks of 40 and 100 ms per batch, {rounds} rounds, "
+            "medians, new processes each time. Nothing is known or told about the ranks; engine "
+            "and settings are the defaults. Counted from the first batch of any rank on. *Alone*: both "
+            "ranks in plain loops that exchange nothing, just before, which shows what the machine "
+            "leaves of the declared speeds. `python -m benchmarks.unequal_ranks --cold-start`",
+            table(
+                ["mode", "batches/s", f"of {ideal(TWO):.0f}/s", "alone", "of alone"],
+                rows,
+            ),
+            f"The default, cadence, reaches {reached:.3f} of the sum of the declared speeds; it "
+            f"has to reach {COLD_BAR:.2f}: {'PASS' if reached >= COLD_BAR else 'FAIL'}.",
+        ]
+    )
 
 
 def measure(rounds: int) -> str:

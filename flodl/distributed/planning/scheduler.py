@@ -41,9 +41,8 @@ from flodl.distributed.planning.elche import (
 from flodl.distributed.planning.guard import Advice, GuardState, judge
 from flodl.distributed.planning.spans import Spans, front, insert, size
 
-
 WARM_UP_ROOM = 8
-"""How many times its count a rank may train in the first window while slower ranks are on theirs."""
+"""How many times its count a rank may train in the first window, while others are slower."""
 
 
 @final

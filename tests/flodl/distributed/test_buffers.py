@@ -74,7 +74,7 @@ def test_after_a_training_buffers_are_equal_on_all_ranks(
 
 
 class Counted(nn.Module):
-    """Buffers whose values are known: 1 on rank 0 and 5 on rank 1, in floating and whole numbers."""
+    """Buffers that the loss sets: to 1 on rank 0 and to 5 on rank 1."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -164,3 +164,34 @@ def test_a_state_survives_json_and_another_number_of_ranks() -> None:
     assert size(moved.queue) == 94
     assert moved.own == ((), (), ())
     assert moved.elche.counts == (3, 3, 3)
+
+
+def test_in_the_first_window_a_rank_may_go_on_while_slower_ones_are_on_their_part() -> None:
+    settings = config()
+    state, plan = open_window(initial_schedule(settings), settings)
+    assert plan is not None
+    assert (plan.warm_up, plan.timed, plan.counts) == (True, False, (3, 3))
+    assert [plan.lease_size(rank) for rank in range(2)] == [24, 24]
+    assert not stops_here(plan, 0, 2, 1.0, 1.0)
+    # It asks where the others are from its count on.
+    assert stops_here(plan, 0, 3, 1.0, 1.0)
+    # The positions of its count span the window, and each further batch is one more.
+    assert [plan.rate_position(0, index) for index in range(6)] == [0, 2, 4, 6, 7, 8]
+    reports = [
+        WindowReport(wall_ms=280, batches=8, measured=7),
+        WindowReport(wall_ms=200, batches=3, measured=2),
+    ]
+    closed, _ = close_window(state, plan, reports, settings)
+    assert closed.position == 11
+    assert size(closed.queue) == 100 - 11
+    assert closed.elche.counts == (25, 10)
+    _, following = open_window(closed, settings)
+    assert following is not None
+    assert not following.warm_up
+
+
+def test_where_windows_are_counted_nobody_goes_on_in_the_first_one() -> None:
+    settings = config(timed=False)
+    _, plan = open_window(initial_schedule(settings), settings)
+    assert plan is not None
+    assert [plan.lease_size(rank) for rank in range(2)] == [3, 3]

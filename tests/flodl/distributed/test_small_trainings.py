@@ -26,7 +26,7 @@ def nothing_to_see(_model: Any) -> dict[str, float]:
 def check(outcomes: list[Outcome], n: int, epochs: int) -> None:
     """Every sample was trained once per epoch, and all ranks end with one model."""
     seen = Counter(number for outcome in outcomes for number in outcome.samples)
-    assert seen == {number: epochs for number in range(n)}
+    assert seen == dict.fromkeys(range(n), epochs)
     for outcome in outcomes:
         assert len(outcome.metrics) == epochs
         for mine, theirs in zip(outcome.params, outcomes[0].params, strict=True):
