@@ -140,7 +140,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--lr-scale-ratio", type=float, default=1.0)
+    parser.add_argument("--lr-scale-ratio", type=float, default=DdpRunConfig().lr_scale_ratio)
     parser.add_argument("--runs", type=Path, help="keep the runs there")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

@@ -259,9 +259,9 @@ def page(found: Mapping[str, Sequence[float]], names: Sequence[str], seeds: int)
             "# Accuracy of the policies with default settings",
             f"{environment('torch')}. {RANKS} ranks, {seeds} seeds, equal samples, the same "
             "batches and initial weights; nothing is set but policy and seed. *Within*: not below "
-            f"DDP by more than one standard deviation σ of DDP's seeds. {total - missed} of {total} "
-            f"are. Two means of {seeds} seeds that differ by chance alone are further apart than one σ "
-            "now and then; `--seeds 10` tells chance from a difference. "
+            f"DDP by more than one standard deviation σ of DDP's seeds. {total - missed} of "
+            f"{total} are. Two means of {seeds} seeds that differ by chance alone are further "
+            "apart than one σ now and then; `--seeds 10` tells chance from a difference. "
             "`python -m benchmarks.policy_accuracy`",
             table(header, rows),
             table(

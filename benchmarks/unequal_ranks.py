@@ -346,9 +346,10 @@ def measure_cold_start(rounds: int) -> str:
             f"# The first {COLD_SECONDS:.0f} seconds of two unequal ranks",
             f"{environment('torch')}. Simulated ranks of 40 and 100 ms per batch, {rounds} rounds, "
             "medians, new processes each time. Nothing is known or told about the ranks; engine "
-            "and settings are the defaults. Counted from the first batch of any rank on. *Alone*: both "
-            "ranks in plain loops that exchange nothing, just before, which shows what the machine "
-            "leaves of the declared speeds. `python -m benchmarks.unequal_ranks --cold-start`",
+            "and settings are the defaults. Counted from the first batch of any rank on. *Alone*: "
+            "both ranks in plain loops that exchange nothing, just before, which shows what the "
+            "machine leaves of the declared speeds. "
+            "`python -m benchmarks.unequal_ranks --cold-start`",
             table(
                 ["mode", "batches/s", f"of {ideal(TWO):.0f}/s", "alone", "of alone"],
                 rows,

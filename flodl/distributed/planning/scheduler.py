@@ -492,7 +492,7 @@ def _leases(state: ScheduleState, config: ScheduleConfig) -> tuple[list[int], Co
     if config.timed and config.policy is Policy.CADENCE:
         if state.elche.calibrated:
             slack = [max(1, -(-count // 4)) for count in counts]
-        elif _is_warm_up(state):
+        elif not any(state.elche.ms):
             slack = [(WARM_UP_ROOM - 1) * count for count in counts]
     # Whoever still has batches of its own needs fewer of the others.
     needed = sum(max(0, count - had) for count, had in zip(counts, own, strict=True))

@@ -218,11 +218,11 @@ def test_ranks_that_would_share_a_gpu_are_refused(monkeypatch):
 
 
 def test_two_factors_of_the_rate_are_pointed_out(capsys):
-    both = ["--lr-scale", "2", "--lr-scale-ratio", "1"]
-    cells("--model", "mlp", "--mode", "cpu-async", *both, "--ranks", "2")
+    twice = ("--lr-scale", "2", "--lr-scale-ratio", "1", "--ranks", "2")
+    cells("--model", "mlp", "--mode", "cpu-async", *twice)
     assert "lr_scale_ratio" in capsys.readouterr().err
-    cells("--model", "mlp", "--mode", "solo-0,sync", *both, "--ranks", "2")
-    cells("--model", "mlp", "--mode", "cpu-async", "--lr-scale", "2", "--lr-scale-ratio", "0")
+    cells("--model", "mlp", "--mode", "solo-0,sync", *twice)
+    cells("--model", "mlp", "--mode", "cpu-async", "--lr-scale", "2", "--ranks", "2")
     assert capsys.readouterr().err == ""
 
 
