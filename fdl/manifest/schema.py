@@ -361,7 +361,7 @@ DDP = Section(
     Key(
         "lr_scale_ratio",
         Number(),
-        "How far the learning rate grows with the number of ranks (the framework's own: 0, no scaling).",
+        "How far the learning rate grows with the number of ranks (the framework's own: 0).",
     ),
     Key("timeline", Switch(), "Whether to record what every rank does when."),
     Key(
