@@ -160,3 +160,52 @@ def counters_alone(group: Group) -> tuple[int, list[float]]:
 
 def test_a_model_may_have_counters_only_and_an_average_is_no_change(ranks: Ranks) -> None:
     assert ranks(2, counters_alone) == [(1, [0.0]), (1, [0.0])]
+
+
+def train_two_steps(group: Group) -> tuple[list[float], list[float]]:
+    seen = []
+
+    def loss(net: Any, batch: Any, rank: int, _step: int) -> Tensor:
+        seen.append(float(net.value))
+        net.value.fill_(1.0 + 4.0 * rank)
+        net.count.fill_(1 + 4 * rank)
+        value: Tensor = (net(batch[0]) - batch[1]).square().mean()
+        return value
+
+    outcome = train(group, n=12, batch_size=4, epochs=1, policy="sync", model=counted, loss=loss)
+    return seen, [float(buffer) for buffer in outcome.buffers]
+
+
+def test_with_sync_buffers_are_averaged_in_every_step(ranks: Ranks) -> None:
+    one, two = ranks(2, train_two_steps)
+    # The second step has a batch for rank 0 only, which alone counts then.
+    assert one == ([0.0, 3.0], [1.0, 5.0])
+    assert two == ([0.0], [1.0, 5.0])
+
+
+class Untraced(nn.Module):
+    """A buffer that changes without a trace, with nothing beside it that would tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(3, 1)
+        self.register_buffer("value", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.value.data.copy_(x.detach().mean())
+        out: Tensor = self.last(x)
+        return out
+
+
+def untraced(_: torch.device) -> nn.Module:
+    return Untraced()
+
+
+def train_untraced(group: Group) -> float:
+    outcome = train(group, n=64, epochs=1, policy="sync", model=untraced)
+    return float(outcome.buffers[0])
+
+
+def test_with_sync_all_buffers_are_equal_where_an_epoch_ends(ranks: Ranks) -> None:
+    one, two = ranks(2, train_untraced)
+    assert one == two != 0.0
