@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
+from torch import Tensor, nn
 
 from benchmarks import unequal_ranks
+from flodl import Batch
 from flodl.distributed import windows
 from flodl.distributed.group import Group
 from tests.flodl.distributed.ranks import Ranks
@@ -14,7 +17,7 @@ from tests.flodl.distributed.trainings import train
 
 
 def watch_windows(group: Group, settings: dict[str, Any]) -> list[tuple[int, ...]]:
-    """Train on ranks of which the second is four times as slow; return the batches of windows."""
+    """Train until the second rank has seen that the first is far ahead; return what windows took."""
     trained = []
     original = windows.close_window
 
@@ -22,9 +25,19 @@ def watch_windows(group: Group, settings: dict[str, Any]) -> list[tuple[int, ...
         trained.append(tuple(report.batches for report in reports))
         return original(state, plan, reports, config)
 
+    def loss(net: nn.Module, batch: Batch, rank: int, step: int) -> Tensor:
+        if rank == 0:
+            group.store.add("ahead", 1)
+        elif step == 2 and "max_batch_diff" not in settings:
+            until = time.monotonic() + 20
+            while group.store.add("ahead", 0) < 6 and time.monotonic() < until:
+                time.sleep(0.01)
+        value: Tensor = (net(batch[0]) - batch[1]).square().mean()
+        return value
+
     windows.close_window = spied
     try:
-        train(group, n=100 * 8, epochs=1, ms=(15.0, 60.0), settings=settings)
+        train(group, n=100 * 8, epochs=1, loss=loss, settings=settings)
     finally:
         windows.close_window = original
     return trained
