@@ -17,7 +17,7 @@ from tests.flodl.distributed.trainings import train
 
 
 def watch_windows(group: Group, settings: dict[str, Any]) -> list[tuple[int, ...]]:
-    """Train until the second rank has seen that the first is far ahead; return what windows took."""
+    """Keep the second rank until the first is far ahead; return what the windows took."""
     trained = []
     original = windows.close_window
 
