@@ -88,7 +88,7 @@ def savers(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Callable[[]
 
     def write(*, durable: bool) -> None:
         with files.replacing(ours, durable=durable) as file:
-            write_container(file, tensors, strings, rewindable=True)
+            write_container(file, tensors, strings, rewindable=True, fetch=tensors.__getitem__)
 
     def write_theirs(*, durable: bool) -> None:
         save_file(dict(tensors), theirs)
@@ -208,6 +208,13 @@ def synchronise(path: Path) -> None:
 # --- Saving in the background -----------------------------------------------------------------
 
 
+def captured(parts: Parts, former: TrainingState | None) -> TrainingState:
+    """Copy the state of a training in one process, which always has it to write."""
+    state = TrainingState.capture(parts, START, reuse=former)
+    assert state is not None
+    return state
+
+
 def blocked(model: nn.Module, folder: Path, rounds: int) -> dict[str, list[float]]:
     """How long the training thread waits for a save, by kind."""
     path = folder / "last.fdl"
@@ -216,10 +223,10 @@ def blocked(model: nn.Module, folder: Path, rounds: int) -> dict[str, list[float
     former: TrainingState | None = None
     for _ in range(rounds + 1):
         begin = time.perf_counter()
-        TrainingState.capture(parts, START, reuse=former).write(path)
+        captured(parts, former).write(path)
         seconds["synchronous"].append(time.perf_counter() - begin)
         begin = time.perf_counter()
-        state = TrainingState.capture(parts, START, reuse=former)
+        state = captured(parts, former)
         with CpuWorker() as worker:
             worker.submit(partial(state.write, path))
             seconds["first" if former is None else "background"].append(time.perf_counter() - begin)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import multiprocessing
+from torch.multiprocessing.spawn import spawn
 
 from benchmarks.measure import table
 from flodl.distributed.ghost import Exchange
@@ -33,7 +33,7 @@ class Measured:
 def measure(ranks: int, sizes: tuple[int, ...] = (SMALL, *SIZES)) -> list[Measured]:
     """Average tensors between so many processes of one thread each."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_rank, (ranks, sizes, folder), nprocs=ranks)
+        spawn(_rank, (ranks, sizes, folder), nprocs=ranks)  # type: ignore[no-untyped-call]
         found = torch.load(Path(folder) / "found", weights_only=True)
     return [Measured(ranks, size, ms) for size, ms in zip(sizes, found, strict=True)]
 

@@ -39,7 +39,7 @@ def broken_averaging(mode: str) -> Iterator[None]:
         return
     genuine: Any = ParameterAverager.average
     broken = _keeping_its_own(genuine) if mode == UNAVERAGED else _moving_away(genuine)
-    ParameterAverager.average = broken  # type: ignore[method-assign,assignment]
+    ParameterAverager.average = broken  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -202,7 +202,7 @@ class EpochCheck:
 
     def _compare(self, piece: _Piece, spans: _Spans, order: NDArray[np.int64]) -> list[_Crossing]:
         """Hash what belongs in the place of each batch; return those that are not complete."""
-        rows = memoryview(np.ascontiguousarray(order, dtype="<i8")).cast("B")
+        rows = np.ascontiguousarray(order, dtype="<i8").data.cast("B")
         still = []
         for one in self._crossing:
             one.hasher.update(rows[: (min(one.stop, piece.stop) - piece.start) * 8])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,8 @@ class SpilledPermutation:
         self._count, self._block = count, block or BLOCK
         self._draws = np.random.MT19937()
         # torch's generator takes 32 bits of a seed and expands them as the reference code does.
-        self._draws.state = np.random.RandomState(seed & 0xFFFFFFFF).get_state(legacy=False)
+        state: Any = np.random.RandomState(seed & 0xFFFFFFFF).get_state(legacy=False)
+        self._draws.state = state
         self._ready = np.empty(0, dtype=np.uint32)
         self._begin = self._end = 0
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
@@ -139,13 +140,13 @@ class SpilledPermutation:
     def _read(self, start: int, stop: int) -> NDArray[np.uint32]:
         values = np.empty(stop - start, dtype=np.uint32)
         self._file.seek(4 * start)
-        if self._file.readinto(memoryview(values).cast("B")) != values.nbytes:
+        if self._file.readinto(values.data.cast("B")) != values.nbytes:
             raise RunDirectoryError(f"a temporary file in {tempfile.gettempdir()} was cut short")
         return values
 
     def _write(self, start: int, values: NDArray[np.uint32]) -> None:
         self._file.seek(4 * start)
-        self._file.write(memoryview(values).cast("B"))
+        self._file.write(values.data.cast("B"))
 
 
 def _sources(

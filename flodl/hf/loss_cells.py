@@ -110,7 +110,8 @@ def loss_differences(
     Returns:
         Name of a loss -> absolute difference; empty without a head.
     """
-    kind = HeadKind.of_class(config.architectures[0]) if config.architectures else HeadKind.BASE
+    known = HeadKind.of_class(config.architectures[0]) if config.architectures else None
+    kind = known or HeadKind.BASE
     cells = loss_cells(kind, config, enc)
     if not cells:
         return {}

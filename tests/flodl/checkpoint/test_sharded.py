@@ -10,18 +10,23 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from flodl import FlowBuilder, Trainer
 from flodl.checkpoint import load_checkpoint_file, save_checkpoint_file
 from flodl.checkpoint.snapshot import snapshot
-from flodl.train.engines import EagerEngine, StepSettings, make_engine
 
 PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
+ALONE = PROGRAM.with_name("sharded_alone.py")
 ROOT = PROGRAM.parents[4]
+LAUNCHED = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+"""What torchrun tells the second of two ranks."""
 
 
 @pytest.fixture(scope="module", params=[1, 2])
@@ -101,54 +106,24 @@ def test_a_training_is_resumed_exactly(told, kind):
         assert (rank[kind]["losses"], rank[kind]["weights"], rank[kind]["buffers"]) == (True,) * 3
 
 
-@pytest.fixture
-def mesh(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield init_device_mesh("cpu", (1,))
-    dist.destroy_process_group()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_auto_leaves_a_sharded_model_as_it_is(mesh):
-    model = FlowBuilder.from_(nn.Linear(4, 3)).build()
-    fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = make_engine(
-        "auto",
-        model,
-        optimizer,
-        StepSettings(train_fn=lambda m, b: m(b[0]).sum()),
-        device=torch.device("cpu"),
-        total_steps=1000,
+def test_a_process_that_shards_a_model_alone_is_told_what_cannot_be(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ALONE), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
-    assert isinstance(engine, EagerEngine)
-    engine.close()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_ranks_that_average_refuse_a_sharded_model(mesh):
-    from flodl.train.assembly import assemble
-    from flodl.train.plan import TrainingPlan
-
-    def factory(_):
-        model = FlowBuilder.from_(nn.Linear(4, 3)).build()
-        fully_shard(model, mesh=mesh)
-        return model
-
-    plan = TrainingPlan(
-        model_factory=factory,
-        optimizer_factory=lambda ps: torch.optim.SGD(ps, lr=0.1),
-        train_fn=lambda m, b: m(b[0]).sum(),
-        dataset=torch.utils.data.TensorDataset(torch.zeros(8, 4)),
-        batch_size=4,
-        num_epochs=1,
-    )
-    with pytest.raises(ValueError, match=r"call \.sharded\(\) on the builder"):
-        assemble(plan, torch.device("cpu"), 2)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert done.stdout.split() == [
+        "auto_leaves_a_sharded_model_as_it_is",
+        "ranks_that_average_refuse_a_sharded_model",
+        "an_export_names_what_it_cannot_read",
+    ]
 
 
 def test_a_sharded_training_is_alone_on_each_rank_of_a_launcher(monkeypatch):
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+    for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
     inputs = torch.randn(8, 4)
     handle = (
@@ -199,15 +174,3 @@ def test_a_parameter_on_the_meta_device_is_an_error_that_names_it(tmp_path):
         with pytest.raises(ValueError, match=r"^enc[/.]weight is on the meta device.*to_empty"):
             action()
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_an_export_names_what_it_cannot_read(mesh):
-    from flodl.hf.weights.writing import saved_tensors
-
-    with pytest.raises(ValueError, match=r"^weight has no memory"):
-        saved_tensors(freed(nn.Linear(4, 3)))
-    model = nn.Linear(4, 3)
-    fully_shard(model, mesh=mesh)
-    with pytest.raises(ValueError, match=r"^weight is sharded over processes.*save_checkpoint"):
-        saved_tensors(model)

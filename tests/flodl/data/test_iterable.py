@@ -298,10 +298,11 @@ def test_a_generator_with_several_epochs_is_refused_with_the_remedy() -> None:
     ],
 )
 def test_what_needs_samples_with_numbers_is_refused(
-    change: Callable[[TrainerBuilder], TrainerBuilder], complaint: str
+    change: Callable[[TrainerBuilder], TrainerBuilder], complaint: str, tmp_path: Path
 ) -> None:
+    builder = training(Stream(4)).batch_size(2).run_dir(RunDirectory.create(tmp_path))
     with pytest.raises(ValueError, match=complaint):
-        change(training(Stream(4)).batch_size(2)).run()
+        change(builder).run()
 
 
 def test_several_ranks_are_refused_with_what_cannot_be_promised(
