@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import tempfile
 from typing import TYPE_CHECKING, Protocol, final
 
 import numpy as np
@@ -9,14 +12,16 @@ import torch
 from numpy.typing import NDArray
 
 from flodl.distributed.spilled_permutation import BELOW, SpilledPermutation
+from flodl.errors import RunDirectoryError
 
 if TYPE_CHECKING:
     from flodl.distributed.sample_ledger import LedgerFacts
 
 
 IN_MEMORY = 1 << 27
-"""Samples up to which a permutation is drawn in memory, with four bytes for each; so it is again
-from ``BELOW`` samples on, where torch's shuffle cannot be carried out in parts from the front."""
+"""Samples up to which a permutation is drawn in memory, with four bytes for each. From ``BELOW``
+samples on, torch's shuffle cannot be carried out in parts; it then works on a mapped file, whose
+memory the system can take back."""
 
 
 class DrawnOrder(Protocol):
@@ -33,7 +38,7 @@ def drawn_order(facts: LedgerFacts, epoch: int) -> DrawnOrder | None:
         seed = facts.seed + epoch
         if IN_MEMORY < facts.samples < BELOW:
             return SpilledPermutation(facts.samples, seed)
-        return _Permutation(facts.samples, seed)
+        return Permutation(facts.samples, seed, mapped=facts.samples >= BELOW)
     return _AsStored() if facts.sampler == "sequential" else None
 
 
@@ -44,14 +49,43 @@ class _AsStored:
 
 
 @final
-class _Permutation:
-    """What ``torch.randperm`` draws; numbers of 32 bits come in the same order as those of 64."""
+class Permutation:
+    """What ``torch.randperm`` draws; numbers of 32 bits come in the same order as those of 64.
 
-    def __init__(self, samples: int, seed: int) -> None:
+    Args:
+        samples: How many numbers.
+        seed: Of torch's generator.
+        mapped: Keep the numbers in a temporary file that is mapped into memory.
+    """
+
+    def __init__(self, samples: int, seed: int, *, mapped: bool = False) -> None:
         kind = torch.int32 if samples < 1 << 31 else torch.int64
-        generator = torch.Generator().manual_seed(seed)
-        drawn = torch.randperm(samples, generator=generator, device="cpu", dtype=kind)
+        drawn = _mapped(samples, kind) if mapped else torch.empty(samples, dtype=kind, device="cpu")
+        torch.randperm(samples, generator=torch.Generator().manual_seed(seed), out=drawn)
         self._drawn = drawn.numpy()
 
     def part(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the numbers at the places ``start … stop-1``."""
         return self._drawn[start:stop].astype(np.int64)
+
+
+def _mapped(count: int, kind: torch.dtype) -> torch.Tensor:
+    """Numbers in a file without a name: it is gone when nobody uses the numbers any more.
+
+    Raises:
+        RunDirectoryError: The disk has no room for them.
+    """
+    size = count * kind.itemsize
+    with tempfile.TemporaryFile() as file:
+        try:
+            reserve = getattr(os, "posix_fallocate", None)
+            if reserve is not None:  # a disk that is full later would end the process
+                reserve(file.fileno(), 0, size)
+            file.truncate(size)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"the order of {count:,} samples needs {size:,} bytes of temporary space in "
+                f"{tempfile.gettempdir()}: {error.strerror or error}; set TMPDIR to a folder with "
+                "room"
+            ) from error
+        return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=kind)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flodl.distributed import drawn_order, spilled_permutation
-from flodl.distributed.drawn_order import _Permutation
+from flodl.distributed.drawn_order import Permutation
 from flodl.distributed.spilled_permutation import BELOW, SpilledPermutation
 from flodl.errors import RunDirectoryError
 
@@ -37,7 +37,23 @@ def test_parts_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_numbers_of_32_bits_come_in_the_same_order() -> None:
-    assert _Permutation(5000, 3).part(0, 5000).tolist() == drawn_by_torch(5000, 3)
+    assert Permutation(5000, 3).part(0, 5000).tolist() == drawn_by_torch(5000, 3)
+
+
+def test_a_permutation_in_a_mapped_file_is_the_one_of_torch() -> None:
+    order = Permutation(5000, 3, mapped=True)
+    assert order.part(70, 5000).tolist() == drawn_by_torch(5000, 3)[70:]
+
+
+def test_a_mapped_file_that_does_not_fit_is_an_error_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(RunDirectoryError, match=r"5,000 samples needs 20,000 bytes.*set TMPDIR"):
+        Permutation(5000, 3, mapped=True)
 
 
 def test_a_full_disk_names_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +67,7 @@ def test_a_full_disk_names_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("samples", "kind"),
-    [(1000, "_Permutation"), (2000, "SpilledPermutation"), (3000, "_Permutation")],
+    [(1000, "Permutation"), (2000, "SpilledPermutation"), (3000, "Permutation")],
 )
 def test_only_what_torch_shuffles_from_the_front_is_spilled(
     samples: int, kind: str, monkeypatch: pytest.MonkeyPatch
