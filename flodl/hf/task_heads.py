@@ -124,7 +124,7 @@ class Head:
     def of_opened(cls, opened: Opened, tokenizer: HfTokenizer | None = None) -> Self:
         """Make the head of a model that was opened, with the checkpoint's tokenizer if it can be.
 
-        A tokenizer that cannot be read costs one line on stderr: the model works on ids without.
+        A tokenizer that cannot be read is told on stderr: the model works on ids without.
         """
         head = cls(opened.graph, opened.config, opened.labels, tokenizer)
         if tokenizer is None:
@@ -139,8 +139,7 @@ class Head:
         except DiskFull:
             raise
         except (FlodlError, OSError) as error:
-            reason = str(error).partition("\n")[0]
-            print(f"flodl: no tokenizer for this model: {reason}", file=sys.stderr)  # noqa: T201
+            print(f"flodl: no tokenizer for this model: {error}", file=sys.stderr)  # noqa: T201
 
     @classmethod
     def _fresh(cls, config: EncoderConfig, num_labels: int | None, device: Device) -> Self:

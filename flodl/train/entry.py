@@ -27,7 +27,7 @@ def entry(main: Callable[[A], object], args: A) -> int:
 
     - An ``int`` returned by ``main`` is the exit code; anything else means 0.
     - What a user can cause (:class:`~flodl.errors.FlodlError`, and a ``ValueError`` raised by a
-      check of flodl itself) becomes one line ``error: …`` on stderr and exit code 1.
+      check of flodl itself) becomes ``error: …`` on stderr, with the lines it has, and exit code 1.
     - Ctrl-C gives 130, a request to terminate (SIGTERM) during a training 143, a closed output
       pipe 141.
     - Every other exception is a bug of the program and passes through with its traceback.
@@ -57,8 +57,9 @@ def entry(main: Callable[[A], object], args: A) -> int:
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
-def _say(line: str) -> None:
-    print(" ".join(line.split()), file=sys.stderr)  # noqa: T201 - the terminal is its place
+def _say(text: str) -> None:
+    lines = (line.rstrip() for line in text.strip().splitlines())
+    print("\n".join(lines), file=sys.stderr)  # noqa: T201 - the terminal is its place
 
 
 def _discard_stdout() -> None:

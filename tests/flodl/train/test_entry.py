@@ -29,11 +29,11 @@ def test_the_arguments_reach_the_program() -> None:
 
 
 @pytest.mark.parametrize("kind", [FlodlError, DataError])
-def test_what_a_user_can_cause_is_one_line(
+def test_what_a_user_can_cause_keeps_its_lines_and_has_no_traceback(
     kind: type[FlodlError], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert entry(raising, kind("no data\n  in the file")) == 1
-    assert capsys.readouterr() == ("", "error: no data in the file\n")
+    assert capsys.readouterr() == ("", "error: no data\n  in the file\n")
 
 
 def test_a_value_refused_by_our_own_checks_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
