@@ -7,10 +7,10 @@ import errno
 import functools
 import hashlib
 import os
+import platform
 import re
 import secrets
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -155,7 +155,7 @@ def _lock(descriptor: int) -> None:
 
 @functools.cache
 def _host() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
 @final
