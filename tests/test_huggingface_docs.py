@@ -94,7 +94,7 @@ def test_a_cell_is_measured(script, tmp_path):
     assert found.architecture == "DistilBertForQuestionAnswering"
     assert found.steepest > 1e-2
     assert [name for name, _ in found.checks] == [
-        *("structure", "reference", "bytes", "source", "outputs"),
+        *("structure", "reference", "bytes", "source", "outputs", "losses"),
     ]
 
 

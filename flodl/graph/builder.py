@@ -63,7 +63,7 @@ class FlowBuilder:
         >>> graph = FlowBuilder.from_(nn.Linear(4, 8)).through(nn.GELU()).tag("h").build()
     """
 
-    makes: ClassVar[type[Graph]] = Graph
+    _makes: ClassVar[type[Graph]] = Graph
     """The class of the graphs that :meth:`build` makes."""
 
     def __init__(self) -> None:
@@ -336,7 +336,7 @@ class FlowBuilder:
                 "join them with merge"
             )
         self._draft.here = _caller()
-        graph = self.makes(*self._draft.finish(self._streams[0]))
+        graph = self._makes(*self._draft.finish(self._streams[0]))
         self._spent = True
         if self._verbose:
             log.verbose(graph.tree_summary())

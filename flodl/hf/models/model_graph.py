@@ -64,7 +64,7 @@ class ModelGraph(Graph):
 class ModelFlow(FlowBuilder):
     """Describes a :class:`ModelGraph`."""
 
-    makes = ModelGraph
+    _makes = ModelGraph
 
     def build(self) -> ModelGraph:
         """Make the graph; see :meth:`FlowBuilder.build`."""

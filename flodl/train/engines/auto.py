@@ -23,7 +23,7 @@ from flodl.train.engines.routing import route_verdict
 from flodl.train.engines.threads import fewer_threads
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning, laid_out_weights, layout_refusal, thread_words
-from flodl.train.engines.watch import watching_refusal
+from flodl.train.engines.watch import compiled_frames, watching_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,6 +123,7 @@ class AutoEngine(TunedEngine):
         self._plain_seconds = 0.0
         self._seconds = 0.0
         self._spent = 0.0
+        self._frames = compiled_frames()
         self._key = ""
         self._resumed: Decision | None = None
         self._decision: Decision | None = None
@@ -314,7 +315,7 @@ class AutoEngine(TunedEngine):
     def _observe(self) -> Steps[tuple[Product, ...]]:
         """Look at the calls of some plain steps: they tell which tunings are safe."""
         refusal = layout_refusal(self._model, self._optimizer) if self._layout else ""
-        unseen = watching_refusal(self._model)
+        unseen = watching_refusal(self._model, self._frames)
         self._layout_refusal = refusal or unseen
         if unseen:
             self._notes["calls of torch"] = unseen

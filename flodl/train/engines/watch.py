@@ -229,15 +229,31 @@ def foreign_function(loss: Tensor) -> str:
     return ""
 
 
-def watching_refusal(model: nn.Module) -> str:
-    """Return why the steps of a model should not be watched; empty if nothing would notice."""
+def compiled_frames() -> int:
+    """How many functions torch.compile has met in this process."""
+    compiler = sys.modules.get("torch._dynamo.utils")
+    return sum(compiler.counters["frames"].values()) if compiler is not None else 0
+
+
+def watching_refusal(model: nn.Module, frames: int) -> str:
+    """Return why the steps of a model should not be watched; empty if nothing would notice.
+
+    Args:
+        model: What is trained.
+        frames: :func:`compiled_frames` before the training's first step.
+    """
     if torch._C._len_torch_function_stack():
         return "the program watches calls of torch itself"
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         return "a part of the model is scripted"
     if any(type(parameter) not in (nn.Parameter, Tensor) for parameter in model.parameters()):
         return "parameters are of a class of their own"
-    compiler = sys.modules.get("torch._dynamo.utils")
-    if compiler is not None and compiler.counters["frames"]:
+    if compiled_frames() != frames or any(type(m) in _compiled() for m in model.modules()):
         return "the program compiles itself"
     return ""
+
+
+def _compiled() -> tuple[type, ...]:
+    """The class that torch.compile gives to a module, where it has been used."""
+    frame = sys.modules.get("torch._dynamo.eval_frame")
+    return () if frame is None else (frame.OptimizedModule,)

@@ -238,7 +238,8 @@ hf.convert(root / "pickled")
         "errors",
         """
 for error in (
-    hf.CheckpointFormatError, hf.CheckpointMismatchError, hf.ConfigError, hf.FileNotFoundOnHub,
+    hf.CheckpointFormatError, hf.CheckpointMismatchError, hf.ConfigError, hf.DiskFull,
+    hf.FileNotFoundOnHub,
     hf.GatedRepo, hf.HubError, hf.HubOffline, hf.MissingDependencyError, hf.PickleOnlyError,
     hf.RepoNotFound, hf.RevisionNotFound, hf.TokenizerMissingError, hf.UnsupportedModelError,
 ):
