@@ -58,7 +58,7 @@ def test_the_card_of_the_published_model_is_within_its_bounds():
     apart = found["vectors, largest difference"]
     assert 0 < float(apart.partition(" ")[0]) <= TOLERANCE
     checks = {what: told for what, told in found.items() if what.startswith("verify-export")}
-    assert len(checks) == 5
+    assert len(checks) == 6
     assert all(told.startswith("PASS") for told in checks.values()), checks
 
 

@@ -19,8 +19,6 @@ from flodl.train.engines.rewinding import same
 from flodl.train.losses import loss_log
 from tests.flodl.train.twelve_programs import PROGRAMS, Program, batches
 
-STEPS = 900
-
 LAID_OUT = {"moco", "class_attribute", "accumulating_metric"}
 """Programs whose weights may lie otherwise to the end: the other convolutions are looked at."""
 
@@ -56,7 +54,7 @@ def run(
     make: Callable[[Path], Program],
     folder: Path,
     engine_of: Callable[[Program], StepEngine],
-    steps: int = STEPS,
+    steps: int,
 ) -> Ran:
     """Train a program from the same beginning, and tell what is there at its end."""
     torch.manual_seed(5)
@@ -132,15 +130,19 @@ def distances(one: Ran, other: Ran) -> dict[str, float]:
     }
 
 
+@pytest.mark.parametrize("steps", [400, pytest.param(900, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
-def test_auto_leaves_behind_what_eager_does(make: Callable[[Path], Program], tmp_path: Path):
+def test_auto_leaves_behind_what_eager_does(
+    make: Callable[[Path], Program], tmp_path: Path, steps: int
+) -> None:
     with threads(1):
-        one = run(make, tmp_path, eager)
-        rounded = run(make, tmp_path, rounded_once_more)
+        one = run(make, tmp_path, eager, steps)
+        rounded = run(make, tmp_path, rounded_once_more, steps)
     with threads(2):
-        plain = run(make, tmp_path, eager)
-        tuned = run(make, tmp_path, auto)
+        plain = run(make, tmp_path, eager, steps)
+        tuned = run(make, tmp_path, auto, steps)
         assert torch.get_num_threads() == 2
+    assert tuned.report["decided"]
     assert tuned.counts == plain.counts
     assert same(tuned.generators, plain.generators)
     assert len(tuned.report["tuning"]) >= 3, tuned.report

@@ -255,7 +255,7 @@ class Branching(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         hidden = self.first(x).relu()
-        if self.calls > 400 and float(x[0, 0, 0, 0]) > 0:
+        if self.calls > 300 and float(x[0, 0, 0, 0]) > 0:
             self.branches += 1
             return self.head(self.drop(hidden).view(len(x), -1))
         return self.head(hidden.flatten(1))
