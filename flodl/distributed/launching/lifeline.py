@@ -22,7 +22,7 @@ FDL_VARIABLE = "FDL_PID"
 _LOOK = 0.5
 """Seconds between two looks at the launcher."""
 
-_GRACE = 4.0
+_GRACE = 8.0
 """Seconds a rank has to stop at the next meeting, with a checkpoint, before it is ended."""
 
 _watched = False
@@ -33,7 +33,8 @@ def end_with_launcher(environ: Mapping[str, str]) -> None:
 
     A thread looks twice a second whether this process still has the parent it had, and, on Linux,
     whether torchrun still has the ``fdl`` that started it. Once one is gone, the rank is asked to
-    stop as by SIGTERM, which leaves a checkpoint; four seconds later it is ended in any case.
+    stop as by SIGTERM, which leaves a checkpoint; eight seconds later it is ended in any case.
+    In the first window ranks meet in the store of torchrun: killed then, they end without one.
 
     Does nothing where no launcher stays for as long as its ranks (batch systems end them
     themselves), on Windows, and when called again.
