@@ -148,7 +148,7 @@ def host_memory() -> HostMemory:
     """The memory of this machine, shared with the other ranks that a launcher started here."""
     try:
         launched = detect(os.environ)
-    except DistributedError:  # whoever trains in ranks is told; a loader works without them
+    except DistributedError:  # training in ranks reports it; a loader works without ranks
         launched = None
     return HostMemory(processes=1 if launched is None else launched.local_world_size)
 

@@ -55,7 +55,7 @@ def _tensor(value: object, field: int, where: str) -> Tensor:
 
 
 def _own(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array that torch can see as a tensor, and that whoever gets the tensor may write into."""
+    """Return the array in a form that torch can share and that may be written to."""
     if array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0:
         return array
     return np.array(array, dtype=array.dtype.newbyteorder("="), order="C")

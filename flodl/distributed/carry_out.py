@@ -37,7 +37,7 @@ def carry_out(plan: TrainingPlan) -> TrainerHandle:
     """Train as the plan says, in as many ranks as there are.
 
     - Launched by torchrun or a batch system: with the other ranks.
-    - Of a model that is sharded over the ranks: here, whoever started the others.
+    - A model that is sharded over the ranks (FSDP): here, in each rank by itself.
     - Otherwise, where ``ranks`` were asked for or several GPUs are usable: in processes of its own.
     - Otherwise here and alone, without any process group.
     """

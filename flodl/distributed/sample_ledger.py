@@ -407,7 +407,7 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerContents:
     with _opened(where) as file:
         size = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
-            raise RunDirectoryError(f"{where} is no sample ledger of this version of flodl")
+            raise RunDirectoryError(f"{where} is not a sample ledger of this version of flodl")
         contents = LedgerContents(where, size)
         at, chain = len(MAGIC), _first_chain()
         while at < size:

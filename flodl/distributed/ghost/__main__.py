@@ -125,7 +125,7 @@ def _rate(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of Gbit/s above 0, such as 10")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of Gbit/s above 0, such as 10")
     return value
 
 

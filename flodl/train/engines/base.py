@@ -43,7 +43,7 @@ class Average(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepSettings:
-    """How a step goes, whoever carries it out.
+    """How a step goes, the same for every engine.
 
     Attributes:
         train_fn: ``(model, batch) -> loss``, a scalar.

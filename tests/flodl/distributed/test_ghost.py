@@ -474,7 +474,7 @@ def test_the_json_holds_the_question_and_the_answer(capsys):
         (["--simulate", "40,0"], "no batch takes 0 ms"),
         (["--simulate", "40,inf"], "'inf' is no number"),
         (["--simulate", "40,100", "--sync-ms", "-3"], "'-3' is no number"),
-        (["--simulate", "40,100", "--bandwidth", "0"], "'0' is no number of Gbit/s"),
+        (["--simulate", "40,100", "--bandwidth", "0"], "'0' is not a number of Gbit/s"),
         (["--simulate", "40,100", "--bytes", "-1"], "'-1' is no whole number"),
         (["--simulate", "40,100", "--batches", "0"], "'0' is no whole number"),
         (["--simulate", "40,100", "--epochs", "1.5"], "'1.5' is no whole number"),
