@@ -45,7 +45,7 @@ class CountedRate:
         speeds = plan.distributed.relative_speeds(config.world_size)
         counts = initial_schedule(config, speeds).elche.counts
         self._scale = plan.distributed.lr_scale(counts)
-        self.steered = SteeredRate(parts.schedule, self._scale)
+        self.steered = SteeredRate(parts.schedule, self._scale, alone=parts.torch_schedule is None)
         if parts.torch_schedule is not None and self._scale != 1.0:
             raise ValueError(
                 f"lr_scale_ratio={plan.distributed.lr_scale_ratio:g} with .lr_scheduler(…): the "

@@ -98,7 +98,7 @@ class TrainingLoop:
             self._keeper.adopt_best(start.source, start.position.epoch)
         ledger.load(start.state.ledger)
         self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
-        rate = SteeredRate(parts.schedule)
+        rate = SteeredRate(parts.schedule, alone=parts.torch_schedule is None)
         self._engine = make_engine(
             plan.engine,
             self.model,

@@ -85,7 +85,11 @@ class Worker:
             self._rate.scale = scale
 
     def set_scheduler(self, schedule: Schedule) -> None:
-        """Take the learning rates from another schedule from now on."""
+        """Take the learning rates from another schedule from now on.
+
+        Raises:
+            ValueError: The schedule has no ``lr(step)``, or the training has an ``.lr_scheduler``.
+        """
         if self._rate is not None:
             self._rate.replace(schedule)
 

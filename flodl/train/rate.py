@@ -102,14 +102,18 @@ class SteeredRate:
     Args:
         schedule: None leaves the rates of the optimizer alone.
         scale: Factor of every rate.
+        alone: Whether nothing else sets rates; a scheduler of torch does.
 
     Attributes:
         scale: Factor of every rate; may be changed between two steps.
     """
 
-    def __init__(self, schedule: Schedule | None, scale: float = 1.0) -> None:
+    def __init__(
+        self, schedule: Schedule | None, scale: float = 1.0, *, alone: bool = True
+    ) -> None:
         self._schedule = schedule
         self.scale = scale
+        self._alone = alone
         self._engine: StepEngine | None = None
 
     def lr(self, step: int) -> float:
@@ -127,7 +131,16 @@ class SteeredRate:
         self._engine = engine
 
     def replace(self, schedule: Schedule) -> None:
-        """Use another schedule from the next step on."""
+        """Use another schedule from the next step on.
+
+        Raises:
+            ValueError: It has no ``lr(step)``, or something else sets the rates already.
+        """
+        if not self._alone:
+            raise ValueError(
+                "set_scheduler(…) in an epoch_fn: .lr_scheduler(…) already sets the learning "
+                "rate; leave one of them out"
+            )
         first = self._schedule is None
         self._schedule = checked_schedule(schedule)
         if first and self._engine is not None:

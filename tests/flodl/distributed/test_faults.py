@@ -13,8 +13,12 @@ from flodl import checkpoint_metadata
 from flodl.distributed.verify import verify_run
 from tests.flodl.distributed.jobs import job
 
-AGAIN = 30
-"""Seconds within which a training must go on after a rank was killed."""
+AGAIN = 120
+"""Seconds after which a training that does not go on counts as stuck.
+
+That it goes on within 30 seconds is measured by ``python -m benchmarks.kills`` on an idle machine:
+beside other tests, importing torch alone may take ten.
+"""
 
 
 @pytest.mark.case("distributed", 43)

@@ -262,6 +262,14 @@ def test_both_kinds_of_schedulers_are_refused() -> None:
         builder.run()
 
 
+def test_an_epoch_fn_cannot_put_a_schedule_beside_the_scheduler() -> None:
+    def change(_: int, worker: Any) -> None:
+        worker.set_scheduler(StepDecay(0.1, 10, 0.5))
+
+    with pytest.raises(ValueError, match=r"\.lr_scheduler\(…\) already sets the learning rate"):
+        training(squared_error).lr_scheduler(step_lr).epoch_fn(change).run()
+
+
 def test_a_captured_step_is_refused() -> None:
     with pytest.raises(ValueError, match=r"engine='cuda_graph' with \.lr_scheduler"):
         training(never).lr_scheduler(step_lr).engine("cuda_graph").run()

@@ -130,13 +130,17 @@ def config_of(family: str, **fields: Any) -> Any:
     return transformers.AutoConfig.for_model(family, **{**known, **fields})
 
 
-def model_of(family: str, head: str, *, seed: int = 0, **fields: Any) -> Any:
+def model_of(
+    family: str, head: str, *, seed: int = 0, spread: float = 1.0, **fields: Any
+) -> Any:
     """A model of the reference whose every parameter matters, in evaluation mode.
 
     Args:
         family: As ``model_type`` spells it.
         head: What the class is called after ``AutoModel``: ``ForMaskedLM``; empty for none.
         seed: Of its values.
+        spread: Standard deviation that the embeddings of words get. Logits of tied words grow
+            with it, and the rounding errors of float32 with them.
         **fields: Of the configuration.
     """
     with torch.random.fork_rng(), torch.no_grad():
@@ -144,7 +148,7 @@ def model_of(family: str, head: str, *, seed: int = 0, **fields: Any) -> Any:
         model = getattr(transformers, f"AutoModel{head}").from_config(config_of(family, **fields))
         for name, parameter in model.named_parameters():
             # Tokens and labels that differ much, so that predictions do too.
-            scale = 1.0 if "word_embeddings" in name else 0.1
+            scale = spread if "word_embeddings" in name else 0.1
             scale = 0.5 if name.endswith(_OUTPUTS) else scale
             parameter.add_(scale * torch.randn(parameter.shape))
     return model.eval()
