@@ -14,11 +14,15 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 GUIDES = sorted((Path(__file__).parent.parent / "docs/guide").glob("*.md"))
+SLOW = ("libtorch.md", "runs.md")
+"""Compiles a program with CMake; trains several times."""
 BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
@@ -75,7 +79,14 @@ def sessions(block: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def marked(page: Path, slow: Collection[str]) -> Any:
+    """A page as a parameter of a test, left to the slow suite where its name is among these."""
+    return pytest.param(page, marks=pytest.mark.slow) if page.name in slow else page
+
+
+@pytest.mark.parametrize(
+    "guide", [marked(path, SLOW) for path in GUIDES], ids=lambda path: path.name
+)
 def test_a_guide_shows_what_happens(guide: Path, tmp_path: Path) -> None:
     commands = 0
     for language, name, text in BLOCK.findall(guide.read_text(encoding="utf-8")):

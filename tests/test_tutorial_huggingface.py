@@ -66,6 +66,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_page_runs_as_a_reader_types_it(sources: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"

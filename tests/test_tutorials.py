@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 
-from tests.test_guides import LINK, fits
+from tests.test_guides import LINK, fits, marked
 
 FOLDER = Path(__file__).parent.parent / "docs/tutorials"
 TUTORIALS = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 PROGRAMS = [path for path in TUTORIALS if path.stem != "huggingface"]
 """Those that need nothing but themselves; the other one is run by its own test, beside a Hub."""
+SLOW = ("multi-gpu.md",)
+"""Trains several times in two ranks."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
@@ -39,7 +41,11 @@ def steps(page: str) -> Iterator[tuple[int, str, list[str]]]:
 # Torch looks at `.grad` of carried state while it compiles, and mutes its own remark on that.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning")  # torch.export's own
-@pytest.mark.parametrize("tutorial", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "tutorial",
+    [marked(path, SLOW) for path in PROGRAMS],
+    ids=lambda path: path.stem,
+)
 def test_a_tutorial_runs_and_prints_what_it_shows(
     tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

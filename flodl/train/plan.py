@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from flodl.distributed.config import DdpRunConfig
+from flodl.train.compiler_import import postpone_compiler
 from flodl.train.rate import set_rate
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:
         TypeError: It made something that is not a module.
         ValueError: Some of its parameters have no shape yet.
     """
+    postpone_compiler()  # a factory may make more than the model: the optimizer of a critic
     model = factory(device)
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -168,6 +170,7 @@ def build_optimizer(factory: OptimizerFactory, model: nn.Module) -> torch.optim.
     Raises:
         TypeError: It made something that is not an optimizer.
     """
+    postpone_compiler()
     optimizer = factory(list(model.parameters()))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(

@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +45,7 @@ class Terminal:
         program: str = _ON_TERMINAL,
     ) -> None:
         self._master, slave = os.openpty()
+        _keep_output(slave)
         self._process = subprocess.Popen(
             [sys.executable, "-c", program, *args],
             cwd=cwd,
@@ -113,6 +115,14 @@ class Terminal:
             return False
         self.text += data.decode()
         return bool(data)
+
+
+def _keep_output(terminal: int) -> None:
+    """Let Ctrl-C leave alone what was printed and not read yet; Linux throws it away else."""
+    iflag, oflag, cflag, lflag, *rest = termios.tcgetattr(terminal)
+    termios.tcsetattr(
+        terminal, termios.TCSANOW, [iflag, oflag, cflag, lflag | termios.NOFLSH, *rest]
+    )
 
 
 def outside_container(

@@ -268,6 +268,7 @@ def test_the_first_command_makes_the_manifests_one_owns(fdl, tmp_path):
     assert "copied" not in fdl("lint", cwd="demo").err
 
 
+@pytest.mark.slow
 def test_the_projects_own_checks_pass(fdl, tmp_path):
     fdl("init", "demo", "--native")
     # Of the project alone, not of the folders above it.

@@ -437,6 +437,7 @@ def test_the_program_s_own_python_is_the_one_of_torchrun(project, fdl, tmp_path)
     assert python.exists()
 
 
+@pytest.mark.slow
 def test_a_new_project_trains_in_two_ranks_and_the_record_proves_it(fdl):
     assert fdl("init", "demo", "--native").exit == 0
     done = fdl("train", "quick", "--ranks", "2", "--epochs", "1", "--live", "0", cwd="demo")

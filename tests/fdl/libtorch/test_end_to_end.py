@@ -151,6 +151,7 @@ def from_the_wheel(torch_wheel, tmp_path_factory):
     return home
 
 
+@pytest.mark.slow
 def test_from_the_official_archive_to_a_program_that_trains(torch_wheel, tmp_path):
     home, folder = tmp_path / "home", tmp_path / "train"
     folder.mkdir()

@@ -125,6 +125,7 @@ def test_what_trainings_leave_is_listed_shown_and_compared(project, fdl):
     assert "training complete in" in fdl("runs", "tail", "-l", "2").out
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_dead_and_can_be_resumed_and_cleared_away(project, fdl, trainings):
     folder = project(FILES)
     process = trainings(folder, "--epochs", "500")

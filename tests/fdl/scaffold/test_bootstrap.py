@@ -126,6 +126,7 @@ def test_a_named_fdl_that_cannot_be_run_is_an_error(bare, tmp_path):
     assert done.stderr.startswith(f"error: FDL_BIN={bare / 'fdl'} is the script of a project\n")
 
 
+@pytest.mark.slow
 def test_without_an_fdl_one_is_installed_into_the_project_and_kept(bare, index, tmp_path):
     link = tmp_path / "elsewhere/deep"
     link.parent.mkdir()

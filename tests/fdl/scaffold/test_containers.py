@@ -320,6 +320,7 @@ def test_what_fdl_knows_reaches_compose(make):
     assert services["cuda"]["user"] == f"{os.getuid()}:{os.getgid()}"
 
 
+@pytest.mark.slow
 def test_training_in_a_container_leaves_its_run_in_the_project(make, tmp_path):
     folder = make(Mode.MOUNTED)
     mount = tmp_path / "workspace"

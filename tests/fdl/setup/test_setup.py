@@ -286,6 +286,7 @@ def said(root, code):
     ).stdout
 
 
+@pytest.mark.slow
 def test_native_makes_an_environment_with_torch_and_the_project(setup, project, tmp_path):
     root = project({f"demo/{name}": text for name, text in PROJECT.items()}) / "demo"
     installed(root)

@@ -76,6 +76,7 @@ def test_a_process_that_dies_is_reported_and_replaced(tmp_path: Path) -> None:
     assert orders(loader, 0) == [[i] for i in range(6)]
 
 
+@pytest.mark.slow
 def test_processes_killed_between_two_epochs_are_replaced(team: Team) -> None:
     loader = DataLoader(Numbers(6), 1, shuffle=False, workers=1)
     for epoch in range(2):

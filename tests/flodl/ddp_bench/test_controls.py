@@ -40,6 +40,7 @@ def failures(*runs):
     return list(control_failures(summarise(runs)))
 
 
+@pytest.mark.slow
 def test_broken_averaging_is_told_apart_from_healthy(here, capsys):
     assert main(Args.try_parse_from([*BRIEF, "--mode", QUICK])) == 0
     said = capsys.readouterr().out

@@ -45,21 +45,20 @@ def check_all(found):
 
 
 @pytest.mark.case("distributed", 60)
-def test_two_models_train_in_every_mode(tmp_path):
-    models = ("lenet", "conv-ae")
-    found = records([cell(tmp_path, model, mode) for model in models for mode in MODES])
-    assert len(found) == len(models) * len(MODES)
+def test_a_model_trains_in_every_mode(tmp_path):
+    model = "conv-ae"
+    found = records([cell(tmp_path, model, mode) for mode in MODES])
+    assert len(found) == len(MODES)
     check_all(found)
-    for model in models:
-        # The same mathematics: all ranks compute the one batch of a single process.
-        alone, together = found[model, "solo-0"], found[model, "sync"]
-        if model == "conv-ae":  # no batch normalisation over a part of the batch
-            assert together.eval == pytest.approx(alone.eval, rel=1e-5)
-        for backend in ("nccl", "cpu"):
-            timeline = Timeline.load(tmp_path / model / f"{backend}-cadence" / "timeline.json")
-            assert {event.rank for event in timeline.events} == {0, 1}
-            assert any(event.kind is EventKind.PLAN for event in timeline.events)
-    names = {path.name for path in (tmp_path / "lenet" / "cpu-async").iterdir()}
+    # The same mathematics: all ranks compute the one batch of a single process. (The model has
+    # no batch normalisation over a part of the batch.)
+    alone, together = found[model, "solo-0"], found[model, "sync"]
+    assert together.eval == pytest.approx(alone.eval, rel=1e-5)
+    for backend in ("nccl", "cpu"):
+        timeline = Timeline.load(tmp_path / model / f"{backend}-cadence" / "timeline.json")
+        assert {event.rank for event in timeline.events} == {0, 1}
+        assert any(event.kind is EventKind.PLAN for event in timeline.events)
+    names = {path.name for path in (tmp_path / model / "cpu-async").iterdir()}
     files = ("metrics.json", "timeline.csv", "timeline.html", "timeline.json", "training.log")
     assert names == set(files)
 

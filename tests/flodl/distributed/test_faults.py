@@ -98,6 +98,7 @@ def test_a_rank_that_never_comes_back_is_replaced_after_three_skips(tmp_path: Pa
         assert verify_run(training.run).proven
 
 
+@pytest.mark.slow
 def test_a_rank_asked_to_end_does_not_wait_for_one_that_was_killed(tmp_path: Path) -> None:
     ddp = {"mode": "cpu-cadence", "snapshot_timeout": 1, "simulate_ms": [8.0, 20.0]}
     with job(
@@ -129,6 +130,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: Pa
         assert verify_run(training.run).proven
 
 
+@pytest.mark.slow
 @pytest.mark.case("distributed", 50)
 def test_two_nodes_on_one_host_agree_with_one(tmp_path: Path) -> None:
     options = {"ddp": {"speeds": [2.5, 1.0]}, "deterministic": True, "epochs": 2}

@@ -111,7 +111,8 @@ def test_a_broken_cable_stops_the_training_until_it_is_back(cluster: Cluster, mo
     assert_proven(first, 6)
 
 
-@pytest.mark.parametrize("dies", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [0, 1])
 def test_when_a_host_dies_the_other_goes_on_alone(cluster: Cluster, dies: int) -> None:
     """Whether rank 0 was on it or not."""
     cluster.meets_on = 1 - dies

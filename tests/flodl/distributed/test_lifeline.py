@@ -87,6 +87,7 @@ def test_ranks_of_a_killed_torchrun_end_with_a_checkpoint(tmp_path: Path) -> Non
         assert int(checkpoint_metadata(kept)["epoch"]) == 0
 
 
+@pytest.mark.slow
 def test_ranks_that_hang_in_a_step_end_with_a_killed_torchrun(tmp_path: Path) -> None:
     with launched(tmp_path, [*TORCHRUN, str(PROGRAM), str(tmp_path), "600"]) as launcher:
         kill_and_check(launcher, tmp_path)
@@ -99,7 +100,7 @@ def test_ranks_of_a_killed_program_that_started_them_end(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="who started torchrun is known from /proc")
-@pytest.mark.parametrize("seconds", ["0.02", "600"])
+@pytest.mark.parametrize("seconds", ["0.02", pytest.param("600", marks=pytest.mark.slow)])
 def test_ranks_and_torchrun_end_with_a_killed_fdl(tmp_path: Path, seconds: str) -> None:
     entry = f"{sys.executable} {PROGRAM} {tmp_path} {seconds}"
     (tmp_path / "fdl.yml").write_text(

@@ -232,6 +232,7 @@ def _has_rows(path: Path, count: int) -> bool:
     return path.exists() and len(path.read_text().splitlines()) == count + 1
 
 
+@pytest.mark.slow
 def test_a_restart_neither_loses_nor_doubles_an_epoch(tmp_path: Path) -> None:
     whole = training(epochs=3).run_dir(RunDirectory.create(tmp_path / "whole")).run()
     run = RunDirectory.create(tmp_path / "runs")

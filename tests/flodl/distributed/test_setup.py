@@ -150,6 +150,7 @@ Path(sys.argv[1], str(setup.rank)).write_text(told)
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_torchrun_starts_trains_on_all_of_its_ranks(tmp_path: Path) -> None:
     program = tmp_path / "loop.py"
     program.write_text(PROGRAM, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +26,7 @@ def accuracy(model: nn.Module, image: Tensor, label: Tensor) -> Tensor:
     return (model(image).argmax(1) == label).float().mean()
 
 
+@pytest.mark.slow
 def test_the_held_out_fifth_is_read_with_97_percent_accuracy() -> None:
     image, label = digits("test").tensors
 

@@ -152,6 +152,7 @@ def test_a_training_killed_twenty_times_ends_with_the_weights_of_one_that_was_no
     check_kills(tmp_path, 20, seed=2)
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_a_killed_training_belongs_to_a_run_that_never_ended(tmp_path):
     with nursery() as trainings:
         assert trainings.train(tmp_path, kill_after=(1, 0.0)) == -signal.SIGKILL

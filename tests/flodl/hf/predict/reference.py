@@ -130,9 +130,7 @@ def config_of(family: str, **fields: Any) -> Any:
     return transformers.AutoConfig.for_model(family, **{**known, **fields})
 
 
-def model_of(
-    family: str, head: str, *, seed: int = 0, spread: float = 1.0, **fields: Any
-) -> Any:
+def model_of(family: str, head: str, *, seed: int = 0, spread: float = 1.0, **fields: Any) -> Any:
     """A model of the reference whose every parameter matters, in evaluation mode.
 
     Args:
