@@ -1,8 +1,8 @@
 """Finding, reading and checking ``fdl.yml``: path -> Node tree -> Manifest.
 
-Importing this package does not load yaml: it comes in when a manifest has changed since it was
-last read. Nothing here ever loads pydantic, which takes longer than everything else a first command
-does.
+Importing this package does not load yaml. yaml is loaded only when a manifest has changed since the
+last read. This package never loads pydantic: its import takes longer than the rest of a first
+command.
 """
 
 from fdl.manifest.discover import Found, find, find_in, settle

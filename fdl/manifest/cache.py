@@ -1,7 +1,7 @@
 """The checked manifest as JSON beside the project, so that a warm start reads nothing else.
 
-Imported on the warm path: only ``os`` and ``time`` at module top. Whatever is wrong with a cache
-(stale, truncated, written by another version, not ours) makes it absent, never an error.
+Imported on the warm path: only ``os`` and ``time`` at module top. A bad cache (stale, truncated,
+written by another version or another program) counts as absent and is never an error.
 """
 
 # pathlib would double the start-up time of a warm command.
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    # Path, then what changes when the file does: mtime and ctime in ns, and size in bytes.
+    # The path, and what changes with the file: mtime and ctime in ns, size in bytes.
     Stamp = tuple[str, int, int, int]
 
-# Counts up when the shape of the cache or the meaning of a check changes within one version.
+# Increase it when the format of the cache or the meaning of a check changes within one version.
 FORMAT = 2
 
-# The coarsest clock tick of the file systems fdl meets: a file changed again within one tick
-# keeps its stamp, so what was read that soon after a change is not cached.
+# The coarsest clock tick of the supported file systems. A file that changes again within one tick
+# keeps its stamp. So content that was read that soon after a change is not cached.
 _TICK_NS = 10_000_000
 
 
 class Key:
-    """What a cache is looked up by.
+    """The key of a cache entry.
 
     Attributes:
         directory: The manifest's directory.
@@ -56,8 +56,8 @@ class Key:
         return os.path.join(self.directory, ".fdl", name)
 
     def as_list(self) -> list[object]:
-        """What must be equal for a cache to count, as JSON data."""
-        # Another interpreter may read YAML and numbers otherwise.
+        """What must be equal for a cache to be valid, as JSON data."""
+        # Another interpreter may read YAML and numbers differently.
         return [FORMAT, __version__, sys.hexversion, self.base, self.overlay, self.env]
 
 
@@ -73,7 +73,7 @@ class Content:
 
 
 def stamp(file: str) -> Stamp | None:
-    """What identifies the present content of ``file``, or None when it cannot be looked at."""
+    """The path and the state of ``file`` (times, size), or None if it cannot be inspected."""
     try:
         status = os.stat(file)
     except OSError:
@@ -82,7 +82,7 @@ def stamp(file: str) -> Stamp | None:
 
 
 def fetch(key: Key) -> Content | None:
-    """What is cached under ``key`` when nothing it was made from has changed."""
+    """The content cached under ``key`` if none of its source files has changed."""
     try:
         with open(key.location, encoding="utf-8") as stream:
             document: Any = light_json.parse(stream.read())
@@ -102,17 +102,17 @@ def fetch(key: Key) -> Content | None:
             [Removed(tuple(path), _decoded(by, files)) for path, by in document["removed"]],
         )
     except Exception:
-        # Anything may stand in a foreign file, and some of it makes the C scanner misbehave.
+        # A foreign file may hold anything, and some content makes the C scanner misbehave.
         return None
 
 
 def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
-    """Write the cache; silently not where that is impossible or would not be safe.
+    """Write the cache. If that is impossible or unsafe, do nothing and print nothing.
 
     Args:
-        key: What to find it by.
+        key: The key to find it by.
         content: What to keep.
-        stamps: One per file that made it, taken before the file was read.
+        stamps: One per source file, taken before the file was read.
     """
     newest = time.time_ns() - _TICK_NS
     if any(known is None or max(known[1:3]) > newest for known in stamps):
@@ -132,11 +132,11 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
     temporary = f"{target}.{os.getpid()}.tmp"
     try:
         make_folder(os.path.dirname(target))
-        # What the manifest holds is nobody's business but its reader's.
+        # Only users who can read the manifest may read its cache.
         mode = os.stat(key.base).st_mode & 0o666
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with open(handle, "w", encoding="utf-8") as stream:
-            # `json.dump` would leave the C encoder aside.
+            # `json.dump` would not use the C encoder.
             stream.write(json.dumps(document, separators=(",", ":")))
         os.replace(temporary, target)
     except OSError:
@@ -147,7 +147,7 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
 
 
 def make_folder(folder: str) -> None:
-    """Make ``.fdl/``, invisible to git: what is in there can always be made again."""
+    """Make ``.fdl/`` and hide it from git: its content can always be made again."""
     if os.path.isdir(folder):
         return
     os.makedirs(folder, exist_ok=True)

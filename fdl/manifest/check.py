@@ -1,4 +1,4 @@
-"""Node tree -> nothing, or an error that lists everything wrong with the file."""
+"""Node tree -> nothing, or an error that lists all mistakes of the file."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _ROOT_HINTS = {
     "scripts": "scripts have moved into `commands`: write `commands: {NAME: {run: …}}`",
 }
 
-# A file that is no manifest at all would be refused in thousands of lines.
+# A file that is not a manifest at all would give thousands of lines.
 _MOST_MISTAKES = 20
 
 
 def check(root: Node, *, whole: bool) -> None:
-    """Judge one manifest file, or the merge of several.
+    """Check one manifest file, or the merge of several.
 
     Args:
         root: The root mapping.
-        whole: False for one layer of several, which may leave to the others what is required.
+        whole: False for one layer of several. Other layers may then hold the required keys.
 
     Raises:
-        ManifestError: One line per mistake, in file order, of the first twenty.
+        ManifestError: One line per mistake, in file order, for the first twenty.
     """
     found: list[Mistake] = []
     ROOT.judge(root, (), found)
@@ -71,7 +71,7 @@ def _problem(root: Node, mistake: Mistake) -> str:
 
 
 def _is_secret(root: Node, path: Path) -> bool:
-    """Whether a name on the way, or a mark on anything from the root to the value, hides it."""
+    """Whether a name on the path, or a mark on any value from the root down, makes it secret."""
     node = root
     marked = node.secret
     for step in path:

@@ -1,4 +1,4 @@
-"""Where the manifest is: the climb from a directory upwards, and the example files.
+"""Finding the manifest: the search from a directory upwards, and the example files.
 
 Imported on the warm path: only ``os`` at module top.
 """
@@ -14,7 +14,7 @@ from fdl.terminal import ask
 NAMES = ("fdl.yml", "fdl.yaml", "fdl.json")
 EXAMPLES = tuple(f"{name}{suffix}" for name in NAMES for suffix in (".example", ".dist"))
 
-# Example path -> what it was settled to, so that one process asks about it once.
+# Path of an example -> the result of `settle`, so that one process asks about it only once.
 _settled: dict[str, Found] = {}
 
 
@@ -24,9 +24,9 @@ class Found:
     Attributes:
         path: Absolute path of the file.
         directory: Absolute path of the directory that holds it.
-        is_example: Whether the file is a ``.example`` or ``.dist`` standing in for the real one.
-        real_path: What the example becomes when it is copied; ``path`` itself for a real file.
-        others: Names in the same directory that lost against this one.
+        is_example: Whether the file is a ``.example`` or ``.dist`` used in place of the real one.
+        real_path: The path of the copy of an example; ``path`` itself for a real file.
+        others: Names of manifests in the same directory that are not read.
     """
 
     __slots__ = ("directory", "is_example", "others", "path", "real_path")
@@ -40,7 +40,7 @@ class Found:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to tell about manifests that stand beside this one and are not read."""
+        """Warnings about manifests beside this one that are not read."""
         if not self.others:
             return ()
         name = os.path.basename(self.path)
@@ -51,8 +51,8 @@ class Found:
 def find(start: str) -> Found | None:
     """The manifest nearest to ``start``, climbing to the root of the file system.
 
-    In every directory real files come before examples, and an example nearby wins over a real
-    file above: a fresh checkout must not run its parent's commands.
+    In each directory real files come before examples. An example in a nearer directory wins over a
+    real file above it: a fresh checkout must not run the commands of its parent.
     """
     directory = os.path.abspath(start)
     while True:
@@ -66,8 +66,8 @@ def find(start: str) -> Found | None:
 def find_in(directory: str) -> Found | None:
     """The manifest of exactly this directory, or None."""
     directory = os.path.abspath(directory)
-    # Whatever bears a real name is taken, directories and dangling links included: reading it
-    # then says what is wrong, where skipping it would silently run another project's manifest.
+    # Every entry with a real name counts, also a directory or a dangling link. Reading it gives an
+    # error. Skipping it would silently run the manifest of another project.
     present = [name for name in NAMES if os.path.lexists(os.path.join(directory, name))]
     if not present:
         present = [name for name in EXAMPLES if os.path.isfile(os.path.join(directory, name))]
@@ -75,14 +75,14 @@ def find_in(directory: str) -> Found | None:
 
 
 def settle(found: Found, *, executes: bool) -> Found:
-    """Turn an example into the real manifest where the command is going to execute something.
+    """Copy an example to the real manifest, if the command will execute something.
 
-    With a terminal the user is asked; without one the copy is made and reported. A refusal or a
-    failed copy leaves the example itself in use, and is remembered for the rest of the process.
+    On a terminal the user is asked; without one the copy is made and reported. After a refusal or a
+    failed copy the example itself is used, for the rest of the process.
 
     Args:
-        found: What :func:`find` or :func:`find_in` returned.
-        executes: False for help, completion and every command that only shows: those never write.
+        found: The result of :func:`find` or :func:`find_in`.
+        executes: False for help, completion and every command that only prints: those never write.
     """
     if not found.is_example or not executes:
         return found
@@ -92,7 +92,7 @@ def settle(found: Found, *, executes: bool) -> Found:
 
 
 def _agreed(found: Found) -> bool:
-    """Ask whether to copy; Enter alone, and nobody to ask, mean yes."""
+    """Ask whether to copy. Enter alone means yes, and so does having no terminal."""
     example, real = os.path.basename(found.path), os.path.basename(found.real_path)
     while True:
         answer = ask(f"{found.directory} has only {example}. Copy it to {real}? [Y/n] ")
@@ -114,7 +114,7 @@ def _copied(found: Found) -> Found:
     except OSError as error:
         from contextlib import suppress
 
-        # After a failed open of the example there is nothing to remove, and that is fine.
+        # If opening the example failed, there is no temporary file, and that is fine.
         with suppress(OSError):
             os.remove(temporary)
         note(f"could not copy {example} to {real} ({error.strerror}); using {example} as it is")

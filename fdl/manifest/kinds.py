@@ -1,7 +1,7 @@
-"""The kinds of value a manifest holds: what each accepts, and the same said to an editor.
+"""The kinds of values in a manifest: how each is checked, and its JSON Schema for editors.
 
-A kind is strict: nothing is converted, so ``"5"`` is no number and 5 is no text. Null is judged by
-what holds the value: a key that is null says nothing.
+A kind is strict and converts nothing: ``"5"`` is not a number and 5 is not text. Sections and
+tables handle null: a key that is null counts as not given.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _INFINITY = float("inf")
 
 
 class Kind(ABC):
-    """What may stand in one place."""
+    """The kind of value that one place accepts."""
 
     __slots__ = ()
 
     @abstractmethod
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Add to ``found`` what is wrong with the value ``node``, which stands at ``path``."""
+        """Add to ``found`` what is wrong with the value ``node`` at ``path``."""
 
     @abstractmethod
     def rules(self) -> list[Rule]:
-        """JSON Schemas, of which a value fits at least one."""
+        """JSON Schemas; a value must fit at least one of them."""
 
 
 class Text(Kind):
-    """Text; a number or a boolean needs quotes to be some."""
+    """Text; a number or a boolean must be quoted."""
 
     __slots__ = ()
 
@@ -83,7 +83,7 @@ class Whole(Kind):
         self.most = most
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse other types, ``5.0`` among them, and what is out of range."""
+        """Refuse other types (also ``5.0``) and numbers out of range."""
         value = node.value
         if not is_whole(value):
             found.append(Unsuitable(node, path, "must be a whole number", _unquote(value)))
@@ -113,7 +113,7 @@ class Number(Kind):
         self.above = above
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse other types, infinities, what is no number, and what is too small."""
+        """Refuse other types, infinities, NaN, and numbers that are too small."""
         value = node.value
         number = _as_float(value)
         if number is None:
@@ -149,7 +149,7 @@ class OneOf(Kind):
 
 
 class ListOf(Kind):
-    """A list whose items are all of one kind, none of them null."""
+    """A list of items of one kind; no item is null."""
 
     __slots__ = ("item",)
 
@@ -157,7 +157,7 @@ class ListOf(Kind):
         self.item = item
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse everything but lists, then judge every item."""
+        """Refuse everything but lists, then check every item."""
         if not isinstance(node.value, list):
             found.append(Unsuitable(node, path, "must be a list"))
             return
@@ -165,13 +165,13 @@ class ListOf(Kind):
             self.item.judge(item, (*path, index), found)
 
     def rules(self) -> list[Rule]:
-        """An array of what the item is."""
+        """An array of the item's kind."""
         (item,) = self.item.rules()
         return [{"items": item, "type": "array"}]
 
 
 class Table(Kind):
-    """A mapping of names that the user chooses, to values of one kind or null.
+    """A mapping from names that the user chooses to values of one kind or null.
 
     Args:
         value: The kind of the values; None for any.
@@ -183,7 +183,7 @@ class Table(Kind):
         self.value = value
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse everything but mappings, then judge every name and value."""
+        """Refuse everything but mappings, then check every name and value."""
         if not isinstance(node.value, dict):
             found.append(Unsuitable(node, path, "must be a mapping"))
             return
@@ -194,7 +194,7 @@ class Table(Kind):
                 self.value.judge(child, (*path, name), found)
 
     def name_problem(self, name: str) -> str:  # noqa: ARG002
-        """Why a name cannot be one, as the rest of a sentence; empty where it can."""
+        """Why a name is not allowed, as the rest of a sentence; empty if it is allowed."""
         return ""
 
     def rules(self) -> list[Rule]:
@@ -208,11 +208,11 @@ class Key:
     """One key of a section.
 
     Attributes:
-        name: As it is written.
-        kind: What stands under it.
+        name: The name as it is written.
+        kind: The kind of its value.
         about: One line for editors and for the reference.
         required: Whether it must be there, and not null.
-        excluded_by: The key of the same section beside which it must not stand; empty for none.
+        excluded_by: A key of the same section that excludes this one; empty for none.
     """
 
     __slots__ = ("about", "excluded_by", "kind", "name", "required")
@@ -238,7 +238,7 @@ class Section(Kind):
     Args:
         name: Its name among the definitions of the JSON Schema.
         about: One line for editors.
-        keys: The keys it may hold, in the order in which they are listed and judged.
+        keys: The keys it may hold, in the order in which they are listed and checked.
 
     Attributes:
         keys: Name -> key.
@@ -252,7 +252,7 @@ class Section(Kind):
         self.keys = {key.name: key for key in keys}
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse everything but mappings, then judge every key."""
+        """Refuse everything but mappings, then check every key."""
         children = node.value
         if not isinstance(children, dict):
             found.append(Unsuitable(node, path, "must be a mapping"))
@@ -283,7 +283,7 @@ class Section(Kind):
         return [{"$ref": f"#/$defs/{self.name}"}]
 
     def definition(self) -> Rule:
-        """The JSON Schema itself: without what is required, which another layer may have."""
+        """The JSON Schema itself. It requires no key, because another layer may hold it."""
         rule: Rule = {
             "additionalProperties": False,
             "description": self.about,
@@ -295,12 +295,12 @@ class Section(Kind):
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number; true and false are none."""
+    """Whether a value is a whole number; true and false are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _as_float(value: object) -> float | None:
-    """A number as a float; None for what is no number and for what is beyond every float."""
+    """A number as a float; None if it is not a number or too large for a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -310,7 +310,7 @@ def _as_float(value: object) -> float | None:
 
 
 def _unquote(value: object) -> str:
-    """The remedy for a number between quotes; empty for everything else."""
+    """The remedy for a number between quotes; empty for every other value."""
     if not isinstance(value, str):
         return ""
     try:
@@ -325,6 +325,6 @@ def _or_null(kind: Kind) -> Rule:
 
 
 def _both(one: str, other: str) -> Rule:
-    """The rule that two keys fit which both say something."""
+    """The rule that matches if both keys are given."""
     given = {"not": {"type": "null"}}
     return {"required": [one, other], "properties": {one: given, other: given}}

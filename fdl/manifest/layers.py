@@ -1,4 +1,4 @@
-"""The files that make one manifest: overlays beside it, and what each of them inherits from.
+"""The files that make one manifest: its overlays, and the manifests that each inherits from.
 
 Imported on the warm path: only ``os`` at module top.
 """
@@ -32,7 +32,7 @@ def overlay_file(directory: str, env: str) -> str | None:
 
 
 def environments(directory: str) -> list[str]:
-    """Sorted names of the overlays in a directory; empty when it cannot be read."""
+    """Sorted names of the overlays in a directory; empty if it cannot be read."""
     try:
         names = os.listdir(directory)
     except OSError:
@@ -46,9 +46,9 @@ def environments(directory: str) -> list[str]:
 
 
 def stack(base: str, overlay: str | None, read: Callable[[str], Node]) -> list[Node]:
-    """The layers of a manifest, weakest first: what the base inherits, base, the same for overlay.
+    """The layers of a manifest, weakest first: ancestors of the base, base, the same for overlay.
 
-    A file that is reached twice counts once, where it is weakest.
+    A file that is reached twice counts once, at its weakest position.
 
     Args:
         base: The manifest.
@@ -56,7 +56,7 @@ def stack(base: str, overlay: str | None, read: Callable[[str], Node]) -> list[N
         read: Reads and checks one file.
 
     Raises:
-        ManifestError: ``inherit-from`` names no file, leads in a circle, or a file is broken.
+        ManifestError: ``inherit-from`` names a missing file or forms a circle, or a file is broken.
     """
     layers: list[Node] = []
     seen: set[str] = set()
@@ -96,7 +96,7 @@ def _stripped(node: Node) -> Node:
 def _parent(asked_by: Node) -> str:
     from fdl.manifest.source import refusal
 
-    # Checking has refused everything but text.
+    # The check has refused everything but text.
     written = str(asked_by.value)
     directory = os.path.dirname(asked_by.file)
     file = os.path.normpath(os.path.join(directory, written))

@@ -1,6 +1,6 @@
-"""Found -> Manifest: from the cache when nothing changed, else read, checked, merged and cached.
+"""Found -> Manifest: from the cache if nothing changed, else read, checked, merged and cached.
 
-Imported on the warm path: yaml comes in only when a file has to be read.
+Imported on the warm path: yaml is loaded only when a file has to be read.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class Manifest:
-    """A checked manifest with its overlay laid over it.
+    """A checked manifest merged with its overlay.
 
     Attributes:
-        node: The root mapping; consumers may rely on keys and types.
+        node: The root mapping. Its keys and types are checked.
         found: The base file.
-        directory: Absolute directory of that file, to which its paths are relative.
-        env: The environment it was read for; None for none. It may have no overlay here.
+        directory: Absolute directory of that file. Paths in it are relative to this directory.
+        env: The environment it was read for, or None. This manifest may have no overlay for it.
         layers: The files that made it, weakest first.
         removed: Keys that an overlay deleted.
-        warnings: What to tell the user about it.
+        warnings: Messages about it for the user.
     """
 
     __slots__ = ("directory", "env", "found", "layers", "node", "removed", "warnings")
@@ -50,18 +50,18 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
     """Read, check and merge a manifest.
 
     Args:
-        found: Which one.
-        env: The environment whose overlay is laid over it, where there is one.
-        write_cache: Whether the result may be kept under ``.fdl/`` for the next call.
+        found: The manifest file.
+        env: The environment. Its overlay is merged if there is one.
+        write_cache: Whether to keep the result under ``.fdl/`` for the next call.
 
     Raises:
-        ManifestError: A file cannot be read, is broken, or holds what no manifest may hold;
-            every mistake of the file is named with its place.
+        ManifestError: A file cannot be read, is broken, or holds what a manifest must not hold.
+            The message names every mistake of the file with its place.
     """
     key = _key(found, env)
     content = cache.fetch(key)
     if content is None:
-        # Stamped before it is read: a change in between leaves a stale cache, never a wrong one.
+        # Stamp before reading: a change in between leaves a stale cache, never a wrong one.
         stamps: list[cache.Stamp | None] = []
         content = _content(found.path, key.overlay, stamps)
         if write_cache:
@@ -73,7 +73,7 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
 
 
 def known(found: Found, env: str | None = None) -> Manifest | None:
-    """A manifest as far as it is known without reading YAML: from the cache, else None."""
+    """The manifest from the cache, else None. Reads no YAML."""
     content = cache.fetch(_key(found, env))
     if content is None:
         return None

@@ -1,4 +1,4 @@
-"""What can be wrong with a value of a manifest; :mod:`fdl.manifest.check` has the words for it."""
+"""The kinds of mistakes in a manifest; :mod:`fdl.manifest.check` words the messages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Mistake:
-    """Something that cannot stand where it stands.
+    """A value or a key that is wrong.
 
     Attributes:
-        node: The value; for a key that is absent, the mapping that lacks it.
-        path: Where it stands, or should.
+        node: The value; for an absent key, the mapping that lacks it.
+        path: The path of the value or of the absent key.
     """
 
     __slots__ = ("node", "path")
@@ -27,12 +27,12 @@ class Mistake:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """File, line and column to look at."""
+        """File, line and column to print."""
         return self.node.file, self.node.line, self.node.column
 
 
 class Missing(Mistake):
-    """A key is absent. In one layer of several that is none: another layer may have it."""
+    """A key is absent. In one layer of several this is allowed: another layer may have it."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class Unknown(Mistake):
 
 
 class Refused(Mistake):
-    """The key, or what stands under it, cannot be there at all.
+    """The key, or its value, is not allowed here at all.
 
     Attributes:
         problem: Why, as the rest of a sentence that begins with the path.
@@ -71,12 +71,12 @@ class Refused(Mistake):
 
 
 class Unsuitable(Mistake):
-    """The value is not what its key demands.
+    """The value does not meet the demand of its key.
 
     Attributes:
-        demand: What the key demands: ``must be …``.
-        remedy: What to do about this very value; empty for nothing but to meet the demand.
-        near: Values it may have been meant for; the nearest is proposed.
+        demand: The demand: ``must be …``.
+        remedy: What to do about this value; empty if the demand says it all.
+        near: Values that the user may have meant; the nearest is suggested.
     """
 
     __slots__ = ("demand", "near", "remedy")

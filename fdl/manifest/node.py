@@ -25,9 +25,10 @@ class Node:
         column: Column of the value, from 1.
         key_line: Line of the key that names the value; equal to ``line`` for list items.
         key_column: Column of that key; equal to ``column`` for list items.
-        losers: What stood here in weaker layers, strongest first; each holds its own value alone.
-        merge: How a list joins the weaker one: ``append``, ``prepend`` or ``merge-by:KEY``; None
-            for replacing it. A merged list keeps the word: its first loser is part of it.
+        losers: Values of weaker layers that this one replaced, strongest first. Each holds its
+            own value alone.
+        merge: How a list joins the weaker one: ``append``, ``prepend`` or ``merge-by:KEY``;
+            None to replace it. A merged list keeps the word: its first loser is part of it.
         secret: Whether the value was marked ``!secret``, in this or a weaker layer.
     """
 
@@ -56,7 +57,7 @@ class Node:
 
     @property
     def mapping(self) -> dict[str, Node]:
-        """The children of a mapping; empty for null and for anything else."""
+        """The children of a mapping; empty for null and for every other value."""
         return self.value if isinstance(self.value, dict) else {}
 
     def get(self, key: str) -> Node | None:
@@ -65,18 +66,18 @@ class Node:
         return None if child is None or child.value is None else child
 
     def text(self, key: str) -> str | None:
-        """The string under ``key``, or None; validation has refused other types before."""
+        """The string under ``key``, or None. Validation has already refused other types."""
         child = self.get(key)
         return None if child is None else str(child.value)
 
     def at(self, value: Value) -> Node:
-        """Another value with this one's place, losers and marks."""
+        """Another value with the place, losers and marks of this one."""
         made = Node(value, self.file, self.line, self.column, self.key_line, self.key_column)
         made.losers, made.merge, made.secret = self.losers, self.merge, self.secret
         return made
 
     def leaves(self, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
-        """Every leaf with its path, in file order; a list, or an empty mapping, is one leaf."""
+        """Every leaf with its path, in file order. A list, or an empty mapping, is one leaf."""
         if isinstance(self.value, dict) and self.value:
             for key, child in self.value.items():
                 yield from child.leaves((*prefix, key))
@@ -108,16 +109,16 @@ class Removed:
 
 
 def origin(node: Node, root: str) -> str:
-    """``train/fdl.yml:9:13``: where a value stands, its file relative to the project root."""
+    """Return where a value is, relative to the project root: ``train/fdl.yml:9:13``."""
     return f"{relative(node.file, root)}:{node.line}:{node.column}"
 
 
 def relative(file: str, directory: str) -> str:
-    """``file`` as seen from ``directory``; unchanged where no relative path leads there."""
+    """``file`` relative to ``directory``; unchanged if no relative path exists."""
     try:
         return os.path.relpath(file, directory)
     except (OSError, ValueError):
-        # A vanished working directory, or another drive on Windows.
+        # The working directory was deleted, or the file is on another drive (Windows).
         return file
 
 

@@ -1,9 +1,9 @@
 """Layers of one manifest -> one tree that remembers what each value replaced.
 
-Maps merge key by key; anything else replaces what stood there, as a whole; null deletes, as in JSON
-Merge Patch (RFC 7396): what an overlay brings in holds no nulls either, wherever they stand. A list
-tagged ``!append``, ``!prepend`` or ``!merge-by:KEY`` joins the weaker one instead. Keys keep the
-order of the weakest layer that has them.
+Maps merge key by key. Any other value replaces the weaker one as a whole. Null deletes, as in JSON
+Merge Patch (RFC 7396), so the values that an overlay adds never hold nulls either, at any depth. A
+list tagged ``!append``, ``!prepend`` or ``!merge-by:KEY`` joins the weaker one instead. Keys keep
+the order of the weakest layer that has them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def combine(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
-    """One manifest out of its layers: merged, and with one way of saying the mode of ``ddp``.
+    """Merge the layers of a manifest and settle how it sets the mode of ``ddp``.
 
     Args:
         layers: Root mappings, weakest first; at least one. They are not changed.
 
     Returns:
-        The root mapping, and the keys that are gone from it.
+        The root mapping, and the keys that were removed from it.
 
     Raises:
-        ManifestError: A list tag stands over something that is no list.
+        ManifestError: A list tag stands over a value that is not a list.
     """
     node, removed = merge(layers)
     node, undone = _drop_weaker_mode(node, layers)
@@ -34,16 +34,16 @@ def combine(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
 
 
 def merge(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
-    """Lay manifests over each other.
+    """Merge manifests.
 
     Args:
         layers: Root mappings, weakest first; at least one. They are not changed.
 
     Returns:
-        The merged root mapping, and the keys that are gone from it.
+        The merged root mapping, and the keys that were removed from it.
 
     Raises:
-        ManifestError: A list tag stands over something that is no list.
+        ManifestError: A list tag stands over a value that is not a list.
     """
     root = layers[0]
     for layer in layers[1:]:
@@ -55,11 +55,11 @@ def merge(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
 def _drop_weaker_mode(root: Node, layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
     """Let the stronger layer decide between ``ddp.mode`` and ``ddp.policy``/``backend``.
 
-    They say the same in two ways, so whoever overrides one way drops the other.
+    Both set the same thing. A layer that sets one of them drops the other from weaker layers.
 
     Args:
         root: The merged manifest.
-        layers: What it was merged from, weakest first.
+        layers: The layers it was merged from, weakest first.
     """
     strength = {layer.file: index for index, layer in enumerate(layers)}
     removed: list[Removed] = []
@@ -91,7 +91,7 @@ def _drop_weaker_mode(root: Node, layers: Sequence[Node]) -> tuple[Node, list[Re
 
 
 def _over(below: Node, above: Node) -> Node:
-    """One value over another one."""
+    """Merge one value over a weaker one."""
     if isinstance(below.value, dict) and isinstance(above.value, dict):
         return _maps(below, above)
     if above.merge and below.value is not None:
@@ -117,7 +117,7 @@ def _maps(below: Node, above: Node) -> Node:
 
 
 def _brought_in(node: Node) -> Node:
-    """What an overlay puts where no mapping stood; its nulls delete nothing and are dropped."""
+    """What an overlay adds where there was no mapping. Its nulls delete nothing and are dropped."""
     if not isinstance(node.value, dict):
         return node.at(node.value)
     kept = {k: _brought_in(child) for k, child in node.mapping.items() if child.value is not None}
@@ -144,7 +144,7 @@ def _lists(below: Node, above: Node) -> Node:
 
 
 def _by_key(below: list[Node], above: Node, key: str) -> list[Node]:
-    """Items of equal ``key`` merged in place, the others appended."""
+    """Merge items of equal ``key`` in place, and append the others."""
     merged = list(below)
     places = {_identity(item, key): index for index, item in reversed(list(enumerate(below)))}
     for item in above.value if isinstance(above.value, list) else []:
@@ -166,7 +166,7 @@ def _by_key(below: list[Node], above: Node, key: str) -> list[Node]:
 
 
 def _identity(item: Node, key: str) -> tuple[str, str] | None:
-    """What tells one item from another; None for an item without ``key``."""
+    """What identifies an item; None for an item without ``key``."""
     value = item.get(key)
     if value is None or isinstance(value.value, dict | list):
         return None
@@ -174,7 +174,7 @@ def _identity(item: Node, key: str) -> tuple[str, str] | None:
 
 
 def _with_marks_below(node: Node, *, secret: bool = False) -> Node:
-    """The tree in which ``!secret`` on a mapping or list marks everything in it."""
+    """The tree in which ``!secret`` on a mapping or list marks every value in it."""
     made = node.at(node.value)
     made.secret = secret = secret or node.secret
     if isinstance(node.value, dict):
@@ -187,13 +187,13 @@ def _with_marks_below(node: Node, *, secret: bool = False) -> Node:
 
 
 def _without_deleted(node: Node, path: tuple[str, ...], removed: list[Removed]) -> Node:
-    """The tree without the nulls that deleted something; a lone layer keeps its own nulls."""
+    """The tree without the nulls that deleted something. A single layer keeps its own nulls."""
     if not isinstance(node.value, dict):
         return node
     kept = {}
     for key, child in node.value.items():
         if child.value is None and child.losers:
-            # A null over a null has deleted nothing that anybody wrote a value for.
+            # A null over a null has not deleted a value.
             if any(loser.value is not None for loser in child.losers):
                 removed.append(Removed((*path, key), child))
         else:

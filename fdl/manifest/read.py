@@ -12,19 +12,19 @@ def read(file: str) -> Node:
     """Read ``file`` into a tree whose root is always a mapping.
 
     Raises:
-        ManifestError: The file cannot be read, is broken, or is no mapping.
+        ManifestError: The file cannot be read, is broken, or is not a mapping.
     """
     return parse(read_text(file), file)
 
 
 def parse(text: str, file: str) -> Node:
-    """The tree of a text that stands, or would stand, in ``file``.
+    """Parse a text that is, or would be, the content of ``file``.
 
-    It is JSON when the name says so (before ``.example`` or ``.dist``), else YAML. An empty
-    document, and one that is only ``null``, is an empty mapping.
+    The text is JSON if the name says so (before ``.example`` or ``.dist``), else YAML. An empty
+    document, or one that is only ``null``, is an empty mapping.
 
     Raises:
-        ManifestError: The text is broken, or is no mapping.
+        ManifestError: The text is broken, or is not a mapping.
     """
     if file.removesuffix(".example").removesuffix(".dist").endswith(".json"):
         from fdl.manifest.read_json import read_json

@@ -1,7 +1,7 @@
 """JSON text -> Node tree.
 
-JSON is no subset of what YAML parsers read (surrogate escapes, tabs between tokens), so the
-standard parser judges the text, and a second walk over its tokens finds the places.
+YAML parsers do not read all of JSON (surrogate escapes, tabs between tokens). So the standard JSON
+parser checks the text, and a second pass over its tokens finds the positions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_json(text: str, file: str) -> Node:
-    """The document as a tree; an empty one is an empty mapping.
+    """The document as a tree; an empty document is an empty mapping.
 
     Raises:
         ManifestError: Broken JSON, duplicate keys, nesting or size beyond the limits.
@@ -54,7 +54,7 @@ class _Builder:
         self.line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def check_size(self) -> None:
-        """Refuse depth and size first: the standard parser recurses."""
+        """Refuse too much depth or size before parsing: the standard parser recurses."""
         depth = values = 0
         for token in _TOKEN.finditer(self.text):
             values += token[0] not in "{}[]:,"

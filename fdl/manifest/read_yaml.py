@@ -1,7 +1,7 @@
 """YAML text -> Node tree.
 
-The tree is built from the parser's events and not from composed nodes: the events come one by
-one, so depth and size are bounded before anything grows, and PyYAML's YAML 1.1 types never apply.
+The tree is built from the parser's events, not from composed nodes. Events come one by one, so
+depth and size are checked before anything grows. PyYAML's YAML 1.1 types never apply.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fdl.errors import ManifestError
     from fdl.manifest.node import Scalar
 
-# libyaml where PyYAML was built with it: the same events, ten times faster.
+# libyaml if PyYAML was built with it: the same events, ten times faster.
 LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _TAG = "tag:yaml.org,2002:"
@@ -42,14 +42,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
     f"{_TAG}null": (type(None),),
 }
 
-# Our own tags: on lists, how an overlay's list joins the one below; on any value, a secret.
+# fdl's own tags. On lists: how the list of an overlay joins the weaker one. On any value: a secret.
 _LIST_TAGS = ("!append", "!prepend")
 _MERGE_BY = "!merge-by:"
 _SECRET = "!secret"
 _QUOTED = ("'", '"', "|", ">")
 _OWN_TAGS = "!append, !prepend, !merge-by:KEY, !secret"
 
-# What the parser says (in part) -> what to do about it.
+# A part of the parser's message -> what to do about it.
 _HINTS = (
     ("mapping values are not allowed", "quote a value that contains `: `, or fix the indentation"),
     ("escape", "double the backslash, or use single quotes"),
@@ -65,7 +65,7 @@ _HINT = "check the indentation and the quotes around this line"
 
 
 def read_yaml(text: str, file: str) -> Node:
-    """The document as a tree; an empty one is an empty mapping.
+    """The document as a tree; an empty document is an empty mapping.
 
     Raises:
         ManifestError: Broken YAML, duplicate keys, an unsupported tag, several documents, nesting
@@ -84,7 +84,7 @@ class _Builder:
         self.events = events
         self.file = file
         self.values = 0
-        # Anchor -> its value and expanded size; None while that value is still being built.
+        # Anchor -> its value and expanded size; None while the value is being built.
         self.anchors: dict[str, tuple[Node, int] | None] = {}
 
     def document(self) -> Node:
@@ -146,7 +146,7 @@ class _Builder:
         return {**merged, **own}
 
     def merge(self, child: Node, mark: Mark) -> dict[str, Node]:
-        """What ``<<: *defaults`` or ``<<: [*first, *second]`` brings in; earlier ones win."""
+        """The keys that ``<<: *defaults`` or ``<<: [*first, *second]`` adds; earlier ones win."""
         sources = child.value if isinstance(child.value, list) else [child]
         merged: dict[str, Node] = {}
         for source in sources:
@@ -174,13 +174,13 @@ class _Builder:
         self.count(size, mark)
         if depth + _height(node) > MAX_DEPTH:
             raise self.too_deep(mark)
-        # A copy of the top only: the key above it differs, everything below is shared.
+        # Only the top is copied: the key above it differs, and everything below is shared.
         copy = Node(node.value, node.file, node.line, node.column)
         copy.merge, copy.secret = node.merge, node.secret
         return copy
 
     def key(self, event: Any) -> str:
-        """A key is always a name, so ``1:``, ``on:`` and ``null:`` mean the text as written."""
+        """Read a key as the text it is written as, also ``1:``, ``on:`` and ``null:``."""
         mark = event.start_mark
         if not isinstance(event, ScalarEvent):
             raise self.refusal(mark, "a key must be text", "write a plain name before the colon")
@@ -212,14 +212,14 @@ class _Builder:
             return value
         if tag not in _TYPES:
             raise self.unsupported(event)
-        # bool is a subclass of int, and `!!int true` is still wrong.
+        # bool is a subclass of int, but `!!int true` is wrong.
         if not isinstance(value, _TYPES[tag]) or (isinstance(value, bool) and "bool" not in tag):
             problem = f"`{text}` is no !!{tag.removeprefix(_TAG)}"
             raise self.refusal(mark, problem, "remove the tag or correct the value")
         return float(value) if tag == f"{_TAG}float" and value is not None else value
 
     def collection_tag(self, event: Any) -> str | None:
-        """How a list joins a weaker layer's, from its tag; refuses tags that say anything else."""
+        """How a list joins the weaker one, from its tag. Other tags are refused."""
         tag = event.tag
         is_list = isinstance(event, SequenceStartEvent)
         if tag in (None, "!", _SECRET, f"{_TAG}{'seq' if is_list else 'map'}"):
@@ -270,7 +270,7 @@ def _height(node: Node) -> int:
 
 
 def _translated(error: yaml.YAMLError, text: str, file: str) -> ManifestError:
-    """A parser's complaint, with its place and what to do."""
+    """The parser's error with its place and what to do."""
     mark = getattr(error, "problem_mark", None)
     if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
         line, column = position(text, len(text))
@@ -279,7 +279,7 @@ def _translated(error: yaml.YAMLError, text: str, file: str) -> ManifestError:
     lines = text.split("\n")
     offending = lines[mark.line][mark.column :][:1] if mark.line < len(lines) else ""
     if "end of stream" in problem and opened is not None:
-        # The end of the file is where the parser gave up; the opening quote is what to look at.
+        # The parser gives up at the end of the file. Point the user at the opening quote instead.
         mark, problem = opened, "the quote opened here is never closed"
     elif context and opened is not None and opened.line != mark.line:
         problem = f"{problem} ({context} that begins on line {opened.line + 1})"

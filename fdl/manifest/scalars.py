@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fdl.manifest.node import Scalar
 
-# Python turns at most 4300 digits into text and back; nobody means a number that long.
+# Python converts numbers of at most 4300 digits. A number beyond this limit is a mistake.
 MAX_DIGITS = 1000
 
 _WORDS: dict[str, Scalar] = {

@@ -1,7 +1,7 @@
-"""What may stand in a manifest: one table from which everything else about its keys follows.
+"""The keys and values that a manifest may hold, in one table.
 
-:mod:`fdl.manifest.check` judges a tree by it and has the words a user reads; editors get it as JSON
-Schema, and the reference as tables. The values that travel on are the nodes themselves.
+:mod:`fdl.manifest.check` checks a tree by this table and words the errors. Editors get the table as
+JSON Schema, the reference as Markdown tables. Later code uses the nodes themselves.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ENV_FILE: Rule = {
 
 
 class Mode(Kind):
-    """``solo-N``, or one of the named ways of averaging."""
+    """``solo-N``, or one of the named modes."""
 
     __slots__ = ()
 
@@ -72,9 +72,9 @@ class Mode(Kind):
 
 
 def solo_device(mode: str) -> int | None:
-    """The number of the one device that ``solo-N`` trains on; None for every other mode."""
+    """The number N of the one device in ``solo-N``; None for every other mode."""
     device = mode.removeprefix(_SOLO)
-    # `isdigit` alone takes the digits of every script; no machine has a million devices.
+    # `isdigit` alone accepts the digits of every script. No machine has a million devices.
     fits = device != mode and device.isascii() and device.isdigit() and len(device) <= 6
     return int(device) if fits else None
 
@@ -98,7 +98,7 @@ class AutoOrWhole(Kind):
 
 
 class Nodes(Kind):
-    """How many machines: a whole number, or the fewest and the most of them, ``1:2``."""
+    """The number of machines: a whole number, or a minimum and a maximum, ``1:2``."""
 
     __slots__ = ()
 
@@ -120,9 +120,9 @@ class Nodes(Kind):
 
 
 def node_range(text: str) -> tuple[int, int] | None:
-    """The fewest and the most machines that ``2`` or ``1:2`` stands for; None for other texts."""
+    """The minimum and maximum in ``2`` or ``1:2``; None for other texts."""
     parts = text.split(":")
-    # More machines than six digits say take part in nothing, and long numbers are slow to read.
+    # No job has a million machines, and long numbers are slow to convert.
     if len(parts) > 2 or not all(one.isascii() and one.isdigit() for one in parts):
         return None
     if any(len(one) > 6 or one.startswith("0") for one in parts):
@@ -151,7 +151,7 @@ def is_endpoint(text: str) -> bool:
     host, _, port = text.rpartition(":")
     if not host or any(char.isspace() for char in host):
         return False
-    # More digits than a port has would take long to convert.
+    # A longer number is not a port and would take long to convert.
     return port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
 
 
@@ -176,7 +176,7 @@ class Option(Kind):
     __slots__ = ()
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse mappings, and lists of what is no scalar."""
+        """Refuse mappings, and lists with items that are not scalars."""
         value = node.value
         if isinstance(value, dict):
             problem = "cannot hold a mapping: an option is a scalar or a list"
@@ -198,7 +198,7 @@ class Parent(Kind):
     __slots__ = ()
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse everything but text that is more than blanks."""
+        """Refuse everything but text that is not blank."""
         value = node.value
         if isinstance(value, str) and value.strip():
             return
@@ -207,7 +207,7 @@ class Parent(Kind):
         found.append(Unsuitable(node, path, demand, kinds.get(type(value), "")))
 
     def rules(self) -> list[Rule]:
-        """Text with something in it."""
+        """Text that is not blank."""
         return [{"pattern": "\\S", "type": "string"}]
 
 
@@ -236,14 +236,14 @@ class Variables(Table):
         super().__init__(Variable())
 
     def name_problem(self, name: str) -> str:
-        """Refuse what no environment can hold."""
+        """Refuse names that no environment can hold."""
         if name and "=" not in name:
             return ""
         return "names no variable: a name is not empty and holds no `=`"
 
 
 class EnvFiles(Kind):
-    """A file of variables, or a list of such files; each may be said to be optional."""
+    """A file of variables, or a list of such files; each may be marked as optional."""
 
     __slots__ = ()
 
@@ -501,10 +501,10 @@ ROOT = Section(
 )
 
 SECTIONS = {"ddp": DDP, "training": TRAINING, "output": OUTPUT}
-"""The sections that both a manifest and an entry of `commands` may hold, by their keys."""
+"""The sections that a manifest and an entry of `commands` may both hold: name -> section."""
 
 
 def json_schema() -> Rule:
-    """The table as JSON Schema: a manifest at its top, the sections below it in ``$defs``."""
+    """The table as JSON Schema: the manifest at the top, its sections in ``$defs``."""
     sections = sorted((COMMAND, DDP, OUTPUT, SPEED_HINT, TRAINING), key=lambda one: one.name)
     return {**ROOT.definition(), "$defs": {one.name: one.definition() for one in sections}}

@@ -1,4 +1,4 @@
-"""Which environment a call is made for: ``--env``, ``FDL_ENV``, or the first word.
+"""Choosing the environment of a call: from ``--env``, ``FDL_ENV``, or the first word.
 
 Imported on the warm path: only ``os`` at module top.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def explicit(flag: str | None, variables: Mapping[str, str]) -> tuple[str, str] | None:
-    """The environment asked for by ``--env`` or else ``FDL_ENV``, and how it was asked for."""
+    """The environment given by ``--env``, else by ``FDL_ENV``, and which of the two gave it."""
     if flag is not None:
         return flag, f"--env {flag}"
     variable = variables.get("FDL_ENV")
@@ -28,15 +28,15 @@ def explicit(flag: str | None, variables: Mapping[str, str]) -> tuple[str, str] 
 
 
 def require_overlay(found: Found | None, env: str, asked: str) -> None:
-    """Refuse an environment that the project has no overlay for.
+    """Refuse an environment that has no overlay in the project.
 
     Args:
         found: The project's manifest.
         env: The environment.
-        asked: How it was asked for: ``--env ci``.
+        asked: How the user gave it: ``--env ci``.
 
     Raises:
-        UsageError: There is no manifest, or no overlay beside it; lists the environments there are.
+        UsageError: There is no manifest, or no overlay beside it. Lists the existing environments.
     """
     remedy = f"unset FDL_ENV, or create fdl.{env}.yml" if asked.startswith("FDL_ENV") else ""
     if found is None:
@@ -65,10 +65,10 @@ def is_first_word(
         word: The word.
         found: The project's manifest.
         builtins: Names of the built-in commands, hidden ones included.
-        commands: The names of the base manifest's commands; asked only when it matters.
+        commands: The names of the base manifest's commands; called only when needed.
 
     Raises:
-        UsageError: The word names a command as well.
+        UsageError: The word also names a command.
     """
     if found is None or word.startswith("-"):
         return False

@@ -1,6 +1,6 @@
 """Node tree -> YAML with a comment on every leaf: the text of ``fdl config show``.
 
-Imported on every `config show`: nothing beyond our own light modules.
+Imported on every `config show`: loads only fdl's own light modules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INLINE_WIDTH = 80
 _MIN_BODY = 12
 _INFINITY = float("inf")
 
-# What some YAML reader takes for something else than text, in any case.
+# Words that some YAML reader does not read as text, in any case.
 _WORDS = frozenset(
     ("~", "null", "true", "false", "y", "n", "yes", "no", "on", "off", "=", "<<",
      ".inf", "-.inf", "+.inf", ".nan")
@@ -25,7 +25,7 @@ _WORDS = frozenset(
 _DIGITS = "0123456789"
 _NUMERIC = frozenset("0123456789abcdefABCDEFoOxX_.+-")
 _INDICATORS = "-?:,[]{}#&*!|>'\"%@` \t"
-# PyYAML ends a plain word inside brackets at the first of these.
+# PyYAML ends a plain word in a flow list or mapping at the first of these.
 _FLOW_INDICATORS = ",:?[]{}"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -35,10 +35,11 @@ def show(root: Node, comment: Callable[[tuple[str, ...], Node], str]) -> str:
 
     Args:
         root: A mapping.
-        comment: What to say about a leaf, given its path; a list, or an empty mapping, is one leaf.
+        comment: Makes the comment of a leaf from its path and node. A list, or an empty mapping,
+            leaf.
 
     Returns:
-        Lines of which those that hold a leaf end in its comment, all comments in one column.
+        The lines. Each line with a leaf ends in its comment; all comments start in one column.
     """
     lines = list(_lines(root, (), ""))
     width = max(_MIN_BODY, *(len(body) for body, path, _ in lines if path is not None))
@@ -51,7 +52,7 @@ def show(root: Node, comment: Callable[[tuple[str, ...], Node], str]) -> str:
 def _lines(
     node: Node, path: tuple[str, ...], indent: str
 ) -> Iterator[tuple[str, tuple[str, ...] | None, Node]]:
-    """Body, path and node of every line; the path is None where no comment is shown."""
+    """Body, path and node of every line; the path is None for a line without a comment."""
     head = f"{indent}{quoted(path[-1])}:" if path else ""
     value = node.value
     if isinstance(value, dict) and value:
@@ -74,7 +75,7 @@ def _lines(
 
 
 def flow(node: Node, *, inside: bool = False) -> str:
-    """A value on one line of YAML; ``inside`` a list or mapping, more characters need quotes."""
+    """A value on one line of YAML. ``inside`` a list or mapping, more characters need quotes."""
     value = node.value
     if isinstance(value, dict):
         entries = (f"{quoted(k, inside=True)}: {flow(v, inside=True)}" for k, v in value.items())
@@ -85,7 +86,7 @@ def flow(node: Node, *, inside: bool = False) -> str:
 
 
 def scalar(value: Scalar, *, inside: bool = False) -> str:
-    """A scalar as YAML 1.1 and 1.2 readers both understand it."""
+    """A scalar as both YAML 1.1 and 1.2 readers understand it."""
     if isinstance(value, str):
         return quoted(value, inside=inside)
     if value is None:
@@ -93,7 +94,7 @@ def scalar(value: Scalar, *, inside: bool = False) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        if value != value:  # true of what is no number alone
+        if value != value:  # only true of NaN
             return ".nan"
         if abs(value) == _INFINITY:
             return ".inf" if value > 0 else "-.inf"
@@ -104,7 +105,7 @@ def scalar(value: Scalar, *, inside: bool = False) -> str:
 
 
 def quoted(text: str, *, inside: bool = False) -> str:
-    """Text, between double quotes only when it would not read back as the same text."""
+    """Text, in double quotes only if it would not read back as the same text."""
     if not _ambiguous(text) and not (inside and any(char in _FLOW_INDICATORS for char in text)):
         return text
     return f'"{"".join(map(_escaped, text))}"'

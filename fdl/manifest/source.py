@@ -1,6 +1,6 @@
-"""The text of a manifest: bytes on disk -> checked characters, and the refusals on the way."""
+"""The text of a manifest: from bytes on disk to checked characters, or an error."""
 
-# pathlib would cost every first command a tenth of its start.
+# pathlib would add a tenth to the start of every first command.
 # ruff: noqa: PTH114, PTH115, PTH116, PTH123
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from fdl.manifest.node import relative
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 100
 MAX_VALUES = 20_000
-# Shorter than the 1024 characters YAML grants a key even when every character is escaped.
+# YAML allows 1024 characters for a key. This limit holds even if every character is escaped.
 MAX_KEY = 100
 
-# The characters YAML forbids, without the surrogates, which UTF-8 cannot hold. Said the other way
-# round, as all characters it allows, the pattern takes longer to compile than the file to read.
+# The characters that YAML forbids, without surrogates, which UTF-8 cannot hold. A pattern of all
+# allowed characters would take longer to compile than the file takes to read.
 _UNPRINTABLE = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 
 
 def refusal(file: str, line: int, column: int, problem: str, hint: str = "") -> ManifestError:
-    """The error for one place of a file, which is shown relative to the working directory."""
+    """The error for one place of a file. The path is relative to the working directory."""
     return ManifestError(f"{shown(file)}:{line}:{column}: {problem}", hint=hint)
 
 
 def shown(file: str) -> str:
-    """A path the way the user can click or type it from where they stand."""
+    """The path to print, so that the user can click or type it from the working directory."""
     return relative(file, ".")
 
 
@@ -36,8 +36,8 @@ def read_text(file: str) -> str:
     """The characters of a manifest, without a byte order mark.
 
     Raises:
-        ManifestError: The file is missing, unreadable, no regular file, too long, not UTF-8, or
-            holds control characters.
+        ManifestError: The file is missing, unreadable, not a regular file, too long, not UTF-8,
+            or holds control characters.
     """
     data = _read_bytes(file).removeprefix(b"\xef\xbb\xbf")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -63,7 +63,7 @@ def position(text: str, offset: int) -> tuple[int, int]:
 
 
 def key_problem(key: str) -> str | None:
-    """Why a key cannot name anything, or None."""
+    """Why a key cannot be a name, or None."""
     if not key:
         return "an empty key names nothing"
     if "\0" in key:
@@ -83,7 +83,7 @@ def _read_bytes(file: str) -> bytes:
             )
             raise ManifestError(f"{name}: is a directory, not a file", hint=hint)
         if not stat.S_ISREG(mode):
-            # Opening a pipe would wait for a writer that may never come.
+            # Opening a pipe would wait for a writer, maybe forever.
             raise ManifestError(f"{name}: is not a regular file", hint="put a plain file there")
         with open(file, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
