@@ -1,1 +1,1 @@
-"""From a command line to what it means: a Plan to run, or a page to show."""
+"""From a command line to its meaning: a Plan to run, or a help page to show."""

@@ -1,6 +1,6 @@
-"""What kind of command an entry of ``commands:`` is.
+"""The kind of command that an entry of ``commands:`` is.
 
-Asked only for the command being resolved, so that a bad sibling never stands in the way.
+Only the requested command is classified, so a broken command beside it does no harm.
 Imported on the warm path.
 """
 
@@ -27,7 +27,7 @@ def classify(command: str, spec: Node, root: str) -> str:
     Args:
         command: The command as typed, for messages: ``fdl sub t``.
         spec: The entry under ``commands:``; a null entry is an empty one.
-        root: Directory of the project, to which the places in messages are relative.
+        root: Directory of the project. Places in messages are relative to it.
 
     Raises:
         ManifestError: The entry's keys contradict each other.

@@ -1,6 +1,6 @@
 """The shell text of a ``run:`` command.
 
-Imported on the warm path: ``shlex`` would drag ``re`` in, so quoting is done here.
+Imported on the warm path. ``shlex`` would also load ``re``, so quoting is done here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def quote(token: str) -> str:
 
 
 def quote_cmd(token: str) -> str:
-    """One word for ``cmd.exe``, quoted the way Microsoft's C runtime takes it apart again."""
+    """One word for ``cmd.exe``, quoted as Microsoft's C runtime parses it."""
     from subprocess import list2cmdline
 
     return list2cmdline([token])
 
 
 def join(tokens: Iterable[str]) -> str:
-    """A POSIX shell command line that means exactly ``tokens``."""
+    """A POSIX shell command line that gives exactly ``tokens``."""
     return " ".join(map(quote, tokens))
 
 
@@ -37,17 +37,17 @@ def compose(
     user: Sequence[str],
     quoted: Callable[[str], str] = quote,
 ) -> str:
-    """Put a script, its fixed arguments and the user's together.
+    """Combine a script, its fixed arguments and the user's arguments.
 
-    Both argument sources may hold a ``--`` of their own: the first part goes to the tool, the
-    second behind a ``--`` to what the tool runs. User arguments follow the fixed ones on each
-    side, so that in a parser where the last one wins they override.
+    Both argument sources may contain a ``--``. The part before it goes to the tool. The part
+    after it goes behind a ``--`` to the program that the tool runs. On each side, user arguments
+    follow the fixed ones. So they override in a parser where the last one wins.
 
     Args:
         run: The script, verbatim.
         append: Fixed arguments in shell syntax, inserted verbatim; None or blank for none.
-        user: What the user typed behind fdl's own ``--``, one token each.
-        quoted: Turns a user token into one word of the shell at hand.
+        user: The user's arguments after fdl's own ``--``, one token each.
+        quoted: Turns a user token into one word of the target shell.
     """
     before, separator, after = _split(append or "")
     cut = user.index("--") if "--" in user else len(user)
@@ -57,12 +57,12 @@ def compose(
     if separator or inner:
         words += ["--", after, *inner]
     arguments = " ".join(word for word in words if word)
-    # A block scalar ends in a newline, which would make the arguments a command of their own.
+    # A block scalar ends in a newline, which would make the arguments a separate command.
     return f"{run.rstrip()} {arguments}" if arguments else run
 
 
 def _split(append: str) -> tuple[str, bool, str]:
-    """``append`` before its first ``--`` between blanks, whether there is one, and what follows."""
+    """Split ``append`` at its first ``--`` between blanks: before, whether there is one, after."""
     start = append.find("--")
     while start >= 0:
         end = start + 2

@@ -14,33 +14,33 @@ from fdl.libtorch.active import compose_variables
 from fdl.plan import PLAN_VARIABLE, Plan, Variable
 
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
-"""Names of the compose file, in Docker's own order of preference."""
+"""Names of the compose file, in Docker's order of preference."""
 
 DEFAULT_ROOT = "/workspace"
-"""Where the project is taken to be mounted when the compose file does not say."""
+"""The assumed mount point of the project if the compose file does not say."""
 
-# Whatever set them for fdl, they also speak to what runs inside.
+# These settings of fdl also apply to programs inside the container.
 _HANDED_THROUGH = ("FLODL_VERBOSITY", "FLODL_COLOR")
 
 
 def wrap(plan: Plan, inner: str, shell: Mapping[str, str], *, terminal: bool) -> Plan:
     """Complete a plan that runs in a compose service.
 
-    Variables go inside by name alone (``-e NAME``): Docker takes their values from its own
-    environment, so that no value stands in the list of processes.
+    Variables go into the container by name only (``-e NAME``). Docker takes their values from its
+    own environment, so no value appears in the list of processes.
 
     Args:
         plan: A plan with its ``service``, the variables for inside, and, as ``cwd``, the folder
-            the command belongs to.
+            of the command.
         inner: The shell text to run inside.
         shell: fdl's own environment.
-        terminal: Whether a pseudo-terminal makes sense.
+        terminal: Whether to allocate a pseudo-terminal.
 
     Returns:
         The same plan, with ``launch`` set and ``cwd`` moved to the project's root.
 
     Raises:
-        ManifestError: The command's folder is not mounted, being outside the project.
+        ManifestError: The command's folder is outside the project, so it is not mounted.
     """
     relative = _inside_project(plan)
     names = sorted((one.name for one in plan.variables), key=lambda name: name != PLAN_VARIABLE)
@@ -80,14 +80,14 @@ def _give_compose_its_inputs(plan: Plan, shell: Mapping[str, str]) -> None:
 
 
 def compose_inputs(project: str, taken: Collection[str]) -> dict[str, tuple[str, str]]:
-    """What compose files refer to as ``${NAME}`` and nobody has set: name -> value and origin.
+    """Values for the unset variables ``${NAME}`` of compose files: name -> value and origin.
 
     Args:
         project: Folder of the project.
-        taken: Names that have a value already; those of the project's ``.env`` are added.
+        taken: Names that already have a value; those in the project's ``.env`` are added.
     """
     inputs = compose_variables(project)
-    # Shells know the user's id, but do not export it; files in the mount shall belong to the user.
+    # Shells do not export the user's id. Files in the mount must belong to the user.
     if os.name != "nt":
         inputs["UID"] = str(os.getuid()), "fdl"
         inputs["GID"] = str(os.getgid()), "fdl"
@@ -119,14 +119,14 @@ def container_root(project: str, service: str) -> str:
 
 
 def services(project: str) -> list[str]:
-    """The services that the compose file names; empty when it is missing or broken."""
+    """The services in the compose file; empty if the file is missing or broken."""
     document: Any = _compose_document(project)
     listed = document.get("services") if isinstance(document, dict) else None
     return [str(name) for name in listed] if isinstance(listed, dict) else []
 
 
 def _volumes(project: str, service: str) -> list[Any]:
-    """The service's ``volumes:``; empty when the compose file is missing, broken or silent."""
+    """The service's ``volumes:``; empty if the compose file is missing or broken or has none."""
     document: Any = _compose_document(project)
     for key in ("services", service, "volumes"):
         if not isinstance(document, dict):
@@ -139,7 +139,7 @@ def _compose_document(project: str) -> object:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Takes Compose's own tags (``!reset``, ``!override``) for plain values."""
+        """Reads Compose's own tags (``!reset``, ``!override``) as plain values."""
 
     def untagged(loader: Loader, node: yaml.Node) -> object:
         if isinstance(node, yaml.MappingNode):
@@ -151,13 +151,13 @@ def _compose_document(project: str) -> object:
     Loader.add_constructor(None, untagged)
     try:
         return yaml.load(compose_text(project), Loader)  # noqa: S506 -- a SafeLoader
-    # Docker itself reports a broken file a moment later, and better than fdl could.
+    # Docker itself reports a broken file a moment later, with a better message.
     except (ValueError, yaml.YAMLError):
         return None
 
 
 def compose_text(project: str) -> str:
-    """What the compose file says; empty when it is missing or unreadable."""
+    """The text of the compose file; empty if it is missing or unreadable."""
     for name in COMPOSE_FILES:
         try:
             with open(os.path.join(project, name), encoding="utf-8") as file:
@@ -170,7 +170,7 @@ def compose_text(project: str) -> str:
 
 
 def _source_and_target(mount: object) -> tuple[object, str]:
-    """Of a bind mount in short (``.:/app:ro``) or long syntax; of anything else, nothing."""
+    """Source and target of a bind mount in short (``.:/app:ro``) or long syntax; else empty."""
     if isinstance(mount, str):
         source, _, rest = mount.partition(":")
         return source, rest.partition(":")[0]

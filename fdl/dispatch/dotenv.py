@@ -1,4 +1,4 @@
-"""The text of an env file -> its variables; nothing in it is ever executed."""
+"""The text of an env file -> its variables. Nothing in the text is executed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def parse(
 
     Args:
         text: The file's text, in the syntax of python-dotenv.
-        file: How messages name the file.
-        weaker: What ``${NAME}`` means where the file has said nothing yet.
-        stronger: What it means whatever the file says.
+        file: The name of the file in messages.
+        weaker: Values for ``${NAME}`` if the file has not set the name yet.
+        stronger: Values for ``${NAME}`` that win over the file.
 
-    Raises:
-        ManifestError: A line sets no variable. The message does not repeat it, for it may hold a
-            secret.
+        Raises:
+            ManifestError: A line does not set a variable. The message does not repeat the line,
+                because it may hold a secret.
     """
     own: dict[str, str] = {}
     for binding in parse_stream(io.StringIO(text)):
@@ -45,11 +45,11 @@ def parse(
 
 
 def _line(binding: Binding) -> int:
-    """Where the statement begins; the parser counts the blank lines above it in."""
+    """The first line of the statement. The parser's number includes the blank lines above it."""
     string = binding.original.string
     return binding.original.line + string[: len(string) - len(string.lstrip())].count("\n")
 
 
 def names(text: str) -> set[str]:
-    """The names an env file mentions, however broken its lines are."""
+    """The names in an env file, even if its lines are broken."""
     return {binding.key for binding in parse_stream(io.StringIO(text)) if binding.key}

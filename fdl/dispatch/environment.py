@@ -1,7 +1,7 @@
 """The variables that manifests give to a command: ``env:`` and ``env_file:``.
 
-The closer to the keyboard the stronger: ``env:`` of the project, of the folders on the way and of
-the command; then env files in the same order; then fdl's own environment; then global flags.
+Later wins: ``env:`` of the project, of the parent folders and of the command < env files in the
+same order < fdl's own environment < global flags.
 Loaded only for commands that have such keys.
 """
 
@@ -34,13 +34,13 @@ def variables(
 
     Args:
         scopes: Mappings that may hold ``env`` and ``env_file``, weakest first.
-        root: Directory of the project, to which origins are relative.
+        root: Directory of the project. Origins are relative to it.
         shell: fdl's own environment.
         typed: The variables that global flags set.
 
     Raises:
-        ManifestError: An env file is missing or broken, or a variable is not the manifest's to
-            set. The message never repeats a value.
+        ManifestError: An env file is missing or broken, or a manifest must not set the variable.
+            The message never repeats a value.
     """
     held = _written(scopes, root)
     known = {name: found[0].value for name, found in held.items()}
@@ -53,7 +53,7 @@ def variables(
 
 
 def _settled(found: list[Variable], shell: Mapping[str, str], typed: Mapping[str, str]) -> Variable:
-    """The strongest of several values for one name; the others are what it has replaced."""
+    """The strongest of several values for one name. The others become its losers."""
     name = found[0].name
     for origin_, source in (("shell", shell), ("command line", typed)):
         if name in source:
@@ -62,14 +62,14 @@ def _settled(found: list[Variable], shell: Mapping[str, str], typed: Mapping[str
         name,
         found[0].value,
         found[0].origin,
-        # What replaces a secret is a secret as well.
+        # A value that replaces a secret is also a secret.
         secret=any(one.secret for one in found) or is_secret(name, found[0].value),
         losers=[(one.value, one.origin) for one in found[1:]],
     )
 
 
 def _written(scopes: Sequence[Node], root: str) -> dict[str, list[Variable]]:
-    """Name -> the values under ``env:``, strongest first; a null forgets the weaker ones."""
+    """Name -> the values under ``env:``, strongest first. A null drops the weaker ones."""
     held: dict[str, list[Variable]] = {}
     for scope in scopes:
         env = scope.get("env")

@@ -50,18 +50,18 @@ FIELDS = (
     ("output", "monitor", "--monitor"),
     ("output", "timeline", "--timeline"),
 )
-"""Section, field, flag; the order is the order of the generated arguments."""
+"""Section, field, flag. Generated arguments come in this order."""
 
 _SWITCHES = ("timeline", "no_divergence_guard")
-"""Fields that are bare flags, which are there or not."""
+"""Fields that become bare flags without a value."""
 
 
 def settings(manifest: Node, preset: Node | None) -> Settings:
-    """The sections of a manifest with a preset laid over them, field by field.
+    """The sections of a manifest merged with a preset, field by field.
 
-    A null inherits. ``mode`` says in one word what ``policy`` and ``backend`` say in two, so a
-    preset that sets one side drops the other side it would have inherited. ``options`` belong to
-    the preset alone.
+    A null inherits. ``mode`` sets ``policy`` and ``backend`` in one word. So a preset that sets
+    ``mode`` does not inherit the other two, and the other way round. ``options`` come from the
+    preset only.
     """
     merged: Settings = {}
     for section in ("ddp", "training", "output"):
@@ -78,7 +78,7 @@ def settings(manifest: Node, preset: Node | None) -> Settings:
 
 
 def _over(below: Node | None, above: Node) -> Node:
-    """A preset's value that remembers the manifest's own, which it replaces."""
+    """A value of a preset that remembers the manifest's value, which it replaces."""
     if below is None:
         return above
     made = above.at(above.value)
@@ -93,15 +93,15 @@ def _present(section: Node | None) -> Section:
 
 
 def generate(merged: Mapping[str, Section], start: int, root: str) -> tuple[list[str], list[Flag]]:
-    """The arguments that say what the settings say.
+    """The arguments that carry the settings.
 
     Args:
         merged: The result of :func:`settings`, or some of its sections.
-        start: Number of tokens that stand before the generated ones.
-        root: Directory of the project, to which origins are relative.
+        start: Number of tokens before the generated ones.
+        root: Directory of the project. Origins are relative to it.
 
     Returns:
-        The tokens, and for every flag its position, field and origin.
+        The tokens, and the position, field and origin of every flag.
     """
     argv: list[str] = []
     flags: list[Flag] = []
@@ -142,7 +142,7 @@ def _option_groups(name: str, node: Node, *, switch: bool = True) -> list[list[s
     Args:
         name: The flag.
         node: Its value.
-        switch: Whether a boolean is a bare flag; otherwise it is spelled out.
+        switch: Whether a boolean is a bare flag; if not, its value is written out.
     """
     value = node.value
     if isinstance(value, list):
@@ -161,8 +161,8 @@ def _is_marked(node: Node) -> bool:
 
 
 def _losers(node: Node, root: str) -> list[Loser]:
-    """The values a node has replaced, strongest first; a null has said nothing."""
-    # Layers of one manifest merge a mapping key by key: there each key has losers of its own.
+    """The values a node has replaced, strongest first, without nulls."""
+    # Layers of one manifest merge a mapping key by key, so each key there has its own losers.
     parts = [loser for part in node.mapping.values() for loser in part.losers]
     return [
         (_loser_text(loser), origin(loser, root))
@@ -181,12 +181,12 @@ def _loser_text(node: Node) -> str:
 
 
 def _valued(name: str, value: str) -> list[str]:
-    """Flag and value; one token when a parser would take the value for another flag."""
+    """Flag and value; one token if a parser would take the value for another flag."""
     if len(value) > 1 and value.startswith("-") and not is_number(value):
         return [f"{name}={value}"]
     return [name, value]
 
 
 def text(value: object) -> str:
-    """A scalar as a program's parser expects it: ``true`` rather than Python's ``True``."""
+    """A scalar as a program's parser expects it: ``true`` instead of Python's ``True``."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,10 +1,10 @@
-"""The heap of a training program: glibc is told to keep memory between the steps.
+"""The heap of a training program: tells glibc to keep memory between steps.
 
-A training step asks for the same large blocks again and again. By itself glibc takes every large
-block from the system and gives it back when it is freed, so each step pays for hundreds of
-thousands of page faults. The tunables are read before a program's first instruction
-(https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html), which is
-why the one who starts the program sets them. Imported on the warm path of entries.
+Each training step allocates the same large blocks again. By default glibc takes every large block
+from the system and returns it when it is freed, so each step pays for hundreds of thousands of page
+faults. glibc reads the tunables before a program's first instruction
+(https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html). So the
+process that starts the program must set them. Imported on the warm path of entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fdl.plan import Plan
 
 MEMORY_VARIABLE = "FDL_MEMORY"
-"""``default`` leaves the program's heap alone; stronger than ``memory:`` of a manifest."""
+"""``default`` does not change the program's heap; wins over ``memory:`` of a manifest."""
 
 TUNABLES_VARIABLE = "GLIBC_TUNABLES"
 
@@ -32,21 +32,21 @@ AUTO, DEFAULT = MODES = ("auto", "default")
 KEPT_HEAP = {
     # Back large parts of the heap with huge pages: one fault for 2 MiB instead of 512.
     "glibc.malloc.hugetlb": "1",
-    # Below 1 GiB a block comes from the heap, which stays; a larger one is no tensor of a step.
+    # Blocks below 1 GiB come from the heap, which is kept. Tensors of a step are not larger.
     "glibc.malloc.mmap_threshold": str(1 << 30),
-    # What is free at the heap's end goes back only when it is more than 16 GiB.
+    # Free memory at the end of the heap is returned only above 16 GiB.
     "glibc.malloc.trim_threshold": str(16 << 30),
-    # The heap grows by 64 MiB at least, not page by page.
+    # The heap grows by at least 64 MiB, not page by page.
     "glibc.malloc.top_pad": str(64 << 20),
 }
-"""Tunable -> value in bytes, or a switch. The number of arenas stays what glibc makes it."""
+"""Tunable -> value in bytes, or a switch. The number of arenas is left to glibc."""
 
-# Older ones keep a threshold of 128 KiB when they are told one above 32 MiB.
+# Older versions keep a threshold of 128 KiB if the given one is above 32 MiB.
 _FIRST_VERSION = (2, 35)
 
 
 def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> None:
-    """Give an entry's program the tunables, where they count and nobody declined.
+    """Set the tunables for an entry's program, if glibc supports them and the user did not decline.
 
     Args:
         plan: The plan of an entry, with the variables that manifests give it.
@@ -54,7 +54,7 @@ def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> N
         shell: fdl's own environment.
 
     Raises:
-        UsageError: ``FDL_MEMORY`` is no known word.
+        UsageError: ``FDL_MEMORY`` is not a known word.
     """
     if _declined(plan, scopes, shell) or not (plan.service or _glibc_can()):
         return
@@ -67,7 +67,7 @@ def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> N
 
 
 def _declined(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> bool:
-    """Whether the heap stays as it is; a manifest's word for it is told to the program."""
+    """Whether the user declined. The program also gets the choice of a manifest as a variable."""
     asked = shell.get(MEMORY_VARIABLE) or plan.env.get(MEMORY_VARIABLE)
     if asked:
         if asked not in MODES:
@@ -77,7 +77,7 @@ def _declined(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> b
                 hint=f"unset it, or set {MEMORY_VARIABLE}={DEFAULT} to leave the heap alone",
             )
         if asked == DEFAULT and MEMORY_VARIABLE not in plan.env:
-            # A container is told as well; on the host it is inherited.
+            # A container needs the variable too; on the host the program inherits it.
             plan.variables.append(Variable(MEMORY_VARIABLE, asked, "shell"))
         return asked == DEFAULT
     stated = [node for scope in scopes if (node := scope.get("memory"))]
@@ -92,9 +92,9 @@ def _origin(plan: Plan, name: str) -> str:
 
 
 def _glibc_can() -> bool:
-    """Whether this machine's C library is a glibc that takes the tunables as they are meant."""
+    """Whether this machine's C library is a glibc that handles the tunables as intended."""
     try:
-        # Not on Windows; ValueError where the library is another one: musl, macOS.
+        # Windows has no such function. ValueError: the library is another one (musl, macOS).
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
         return name == "glibc" and _numbers(version.split(".")) >= _FIRST_VERSION
     except (AttributeError, ValueError, OSError):
@@ -106,10 +106,10 @@ def _numbers(parts: Iterable[str]) -> tuple[int, ...]:
 
 
 def _merged(given: str) -> str:
-    """The tunables of the user, and those of ours that the user says nothing about."""
+    """The user's tunables, plus those of `KEPT_HEAP` that the user does not set."""
     settings = given.split(":") if given else []
     if not all("=" in setting for setting in settings):
-        # glibc ignores a text it cannot read; it is not ours to repair.
+        # glibc ignores a text that it cannot parse. fdl does not repair it.
         return given
     named = {setting.partition("=")[0] for setting in settings}
     ours = [f"{name}={value}" for name, value in KEPT_HEAP.items() if name not in named]

@@ -1,4 +1,4 @@
-"""Whether this process is one of several that a launcher has started already."""
+"""Whether a launcher has already started this process as one of several."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _NO_STEPS = range(0xFFFFFFF0, 0xFFFFFFFF)
 
 
 def launcher(environ: Mapping[str, str]) -> str:
-    """What shows that somebody else starts the ranks, as a subject and a verb; empty for nothing.
+    """Which fact shows that another launcher starts the ranks, as subject and verb; else empty.
 
-    ``RANK`` comes from torchrun or from a PyTorchJob on Kubernetes; the pods of an indexed Job are
-    numbered as well, and so are the tasks of ``srun``. A batch script or a shell that SLURM has
-    opened, or a job of one task, is no launch. The framework reads the same variables the same
-    way.
+    torchrun or a PyTorchJob on Kubernetes sets ``RANK``. Pods of an indexed Job have numbers as
+    well, and so have the tasks of ``srun``. A batch script, a shell opened by SLURM, or a job of
+    one task is not a launch. The framework reads the same variables in the same way.
 
+    Args:
+        environ: The environment variables.
     Args:
         environ: The environment variables.
     """
@@ -33,7 +34,7 @@ def launcher(environ: Mapping[str, str]) -> str:
 
 
 def _is_alone(environ: Mapping[str, str]) -> bool:
-    """Whether a task of SLURM is a shell, a batch script, or the only one."""
+    """Whether a task of SLURM is a shell, a batch script, or the only task."""
     step = environ.get("SLURM_STEP_ID", "")
     tasks = environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS")
     return (

@@ -1,6 +1,6 @@
 """A resolved command -> a complete Plan: tokens, folder, variables, container.
 
-Imported on the warm path; what only entries or containers need is imported where it is used.
+Imported on the warm path. Imports that only entries or containers need are inside functions.
 """
 
 # pathlib would double the start-up time of a warm command.
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from fdl.plan import Flag
     from fdl.schema.contract import Schema
 
-# Linux refuses a single variable of 128 KiB; a plan that large is not handed down.
+# Linux refuses a variable of 128 KiB or more. A plan that large is not passed on.
 _PLAN_LIMIT_BYTES = 96 * 1024
 
 _RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
 
 
 class Surroundings:
-    """What a plan depends on besides the manifest.
+    """The inputs of a plan besides the manifest.
 
     Attributes:
         variables: The environment variables.
-        in_container: Whether fdl itself runs inside a container, where nothing is wrapped.
+        in_container: Whether fdl itself runs inside a container; then no plan is wrapped.
         terminal: Whether both stdin and stdout are a terminal.
     """
 
@@ -48,7 +48,7 @@ class Surroundings:
 
 
 def here() -> Surroundings:
-    """The surroundings of this process; Docker marks its containers with one file."""
+    """The surroundings of this process. A file that Docker makes marks its containers."""
     return Surroundings(os.environ, os.path.exists("/.dockerenv"), os.isatty(0) and os.isatty(1))
 
 
@@ -58,10 +58,10 @@ class Planner:
     Args:
         root: Directory of the project.
         surroundings: Where the plan will be executed.
-        exported: Variables that hand global flags to children.
-        append: Whether ``append:`` counts.
-        distributes: Whether fdl starts the ranks that ``ddp`` asks for; otherwise the program gets
-            every setting as a flag and does what it likes.
+        exported: Variables that pass global flags to child processes.
+        append: Whether to use ``append:``.
+        distributes: Whether fdl starts the ranks that ``ddp`` asks for. If not, the program gets
+            every setting as a flag and decides itself.
     """
 
     __slots__ = ("append", "distributes", "exported", "root", "surroundings")
@@ -85,7 +85,7 @@ class Planner:
         """The plan of a ``run:`` command.
 
         Raises:
-            ManifestError: Its variables, or its container, cannot be had.
+            ManifestError: Its variables cannot be settled, or its container is not available.
         """
         spec = level.commands[name]
         service = self._service(spec)
@@ -124,8 +124,9 @@ class Planner:
             schema: What is known about the program's arguments.
 
         Raises:
-            ManifestError: The entry, its variables, or its container cannot be had.
-            UsageError: ``FDL_MEMORY`` is no known word, or the ranks asked for make no sense.
+            ManifestError: The entry is unusable, its variables cannot be settled, or its container
+                is not available.
+            UsageError: ``FDL_MEMORY`` is not a known word, or the requested ranks are impossible.
         """
         from fdl.dispatch.heap import keep_heap
 
@@ -162,7 +163,7 @@ class Planner:
         return None if self.surroundings.in_container else node.text("docker")
 
     def _give_variables(self, plan: Plan, scopes: Sequence[Node]) -> None:
-        """Add what the manifests say under ``env`` and ``env_file``, and what flags stand for."""
+        """Add the variables from ``env`` and ``env_file``, and those that global flags set."""
         shell, mine = self.surroundings.variables, self.exported
         settled: list[Variable] = []
         if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
@@ -179,7 +180,7 @@ class Planner:
                 plan.set(Variable(name, value, "command line"))
 
     def _on_host(self, plan: Plan) -> Plan:
-        """Add what children on this machine get: the project's root, its programs and libtorch."""
+        """Add the variables for children on this machine: project root, programs and libtorch."""
         plan.set(Variable("FDL_PROJECT_ROOT", self.root, "fdl"))
         shell = self.surroundings.variables
         path = shell.get("PATH", os.defpath)
@@ -208,17 +209,17 @@ class Planner:
 
 
 def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:
-    """Whether anything is said about ranks; most commands are spared the import."""
+    """Whether any setting concerns ranks. Most commands do not, and skip the import."""
     nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
     typed = (token.partition("=")[0] for token in tail)
     return any(node.get("ddp") for node in nodes) or any(flag in _RANK_FLAGS for flag in typed)
 
 
 def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) -> None:
-    """Take out generated flags whose options the program reads from variables that are set.
+    """Remove generated flags whose options the program reads from variables that are set.
 
-    A variable is stronger than the manifest, but most parsers know only "argv beats environment":
-    they never get to see the variable unless fdl leaves its own flag out.
+    A variable wins over the manifest. But in most parsers argv wins over the environment, so the
+    variable would have no effect unless fdl leaves its own flag out.
     """
     there = {**outside, **plan.env}
     options = {one.display: one.env for one in schema.parameters if one.env and there.get(one.env)}
@@ -232,7 +233,7 @@ def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) 
 
 
 def _marked(*nodes: Node | None) -> list[str]:
-    """The texts among some values that carry ``!secret``."""
+    """The texts of the values that are marked ``!secret``."""
     return [str(node.value) for node in nodes if node and node.secret]
 
 
@@ -251,7 +252,7 @@ def entry_argv(level: Level, preset: str | None) -> tuple[list[str], list[Flag]]
 
 
 def _entry_tokens(entry: Node | None, root: str) -> list[str]:
-    """The words of ``entry``, split like a shell would but expanded by nothing."""
+    """The words of ``entry``, split as a shell would, without expansion."""
     import shlex
 
     if entry is None:
@@ -271,7 +272,7 @@ def _entry_tokens(entry: Node | None, root: str) -> list[str]:
 
 
 def hand_down(plan: Plan) -> None:
-    """Set ``FDL_PLAN``: the program can record which manifest line each argument came from."""
+    """Set ``FDL_PLAN``, so that the program can record the manifest line of each argument."""
     import json
 
     text = json.dumps(plan.inner(), separators=(",", ":"))

@@ -1,7 +1,7 @@
-"""How often an entry starts: its ``ddp`` settings become a launch through torchrun.
+"""Starting an entry in several ranks: ``ddp`` settings become a launch through torchrun.
 
-What the settings say reaches the program in two ways: as flags, and as one JSON object in
-``FLODL_DDP`` for a program that declares no such flags.
+The settings reach the program in two ways: as flags, and as one JSON object in ``FLODL_DDP`` for a
+program that declares no such flags.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from fdl.schema.contract import Schema
 
 SETTINGS_VARIABLE = "FLODL_DDP"
-"""Carries every ``ddp`` setting to the program, as JSON."""
+"""Passes every ``ddp`` setting to the program, as JSON."""
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""Lets ranks of several machines meet anew after each restart.
+"""Lets ranks of several machines connect again after each restart.
 
-Otherwise a launcher of torch 2.13 that has once had rank 0 sends its ranks to itself for ever.
+Without it, a launcher of torch 2.13 that once had rank 0 always sends its ranks to itself.
 """
 
 LAUNCH = ("ranks", "nodes", "rdzv", "max_restarts")
 """Fields of ``ddp`` that tell fdl itself how to start the entry."""
 
 _OF_SEVERAL = ("speed_hint", "partition_ratios", "simulate_ms")
-"""Fields that say something about each of several ranks, or about one among others."""
+"""Fields that describe each of several ranks, or one rank among others."""
 
 _MAX_RESTARTS = 3
 _RIVALS = {"mode": ("policy", "backend"), "policy": ("mode",), "backend": ("mode",)}
@@ -55,25 +55,25 @@ def distribute(
     schema: Schema | None,
     shell: Mapping[str, str],
 ) -> None:
-    """Let a plan start its entry as often as the settings say.
+    """Change a plan so that it starts its entry in as many ranks as the settings say.
 
     Args:
-        plan: The plan of the entry, started once so far.
-        level: Where the entry is.
+        plan: The plan of the entry, so far for one process.
+        level: The level of the entry.
         preset: Name of the preset, or None.
         schema: What is known about the program's arguments.
         shell: fdl's own environment.
 
     Raises:
         ManifestError: The manifest's settings contradict each other, or ask for ranks of an entry
-            that cannot be started as such; the message has the place.
-        UsageError: What was typed makes no sense.
+            that cannot be started in ranks. The message has the place.
+        UsageError: The typed arguments are wrong.
     """
     _Distribution(plan, level, preset, schema, shell).settle()
 
 
 class _Distribution:
-    """One plan on its way to several ranks."""
+    """Turns the plan of one process into a plan of several ranks."""
 
     def __init__(
         self,
@@ -118,14 +118,14 @@ class _Distribution:
             )
 
     def _settle_mode(self) -> None:
-        """Let a typed ``--mode`` replace ``policy`` and ``backend`` of the manifest, or they it."""
+        """Let a typed mode replace ``policy`` and ``backend`` of the manifest, or the reverse."""
         for name in self._typed.modes:
             for rival in _RIVALS[name]:
                 if rival not in self._typed.modes:
                     self._forget((rival,))
 
     def _forget(self, names: Sequence[str]) -> None:
-        """Leave out settings of the manifest that do not hold here."""
+        """Remove settings of the manifest that do not apply here."""
         fields = {f"ddp.{name}" for name in names if self._ddp.pop(name, None) is not None}
         self._plan.drop([one for one in self._plan.flags if one.field in fields])
 
@@ -146,7 +146,7 @@ class _Distribution:
         return device
 
     def _ranks(self) -> Ranks | None:
-        """What to start, or None for one process."""
+        """The ranks to start, or None for one process."""
         nodes = self._nodes()
         asked = self._asked.get("ranks")
         number = None if asked is None or asked.value == "auto" else int(asked.value)
@@ -178,7 +178,7 @@ class _Distribution:
         )
 
     def _nodes(self) -> tuple[int, int]:
-        """The fewest and the most machines; several need a place to meet."""
+        """The minimum and maximum of machines. Several need ``rdzv``."""
         nodes, rdzv = self._asked.get("nodes"), self._asked.get("rdzv")
         if nodes is None:
             if rdzv is not None:
@@ -220,7 +220,7 @@ class _Distribution:
         if solo:
             said = {name: value for name, value in said.items() if name not in LAUNCH}
             said["ranks"] = 1
-        # The number is fdl's to find out, or the program's own default.
+        # fdl or the program's own default sets the number.
         if said.get("ranks") == "auto":
             del said["ranks"]
         if not said:
@@ -232,7 +232,7 @@ class _Distribution:
         self._plan.set(Variable(SETTINGS_VARIABLE, text, "fdl", secret=secret))
 
     def _leave_out(self) -> None:
-        """Take out what is fdl's own, and what the program would refuse and has in a variable."""
+        """Remove fdl's own flags, and those that the program refuses but gets in a variable."""
         declared = set() if self._schema is None else set(self._schema.options)
         strict = self._schema is not None and self._schema.strict
         ours = {f"ddp.{name}" for name in LAUNCH}
@@ -251,7 +251,7 @@ class _Distribution:
         self._typed.keep(declared)
 
     def _show_one_device(self, device: int) -> None:
-        """Leave one GPU visible; a machine without any trains on its processor as ever."""
+        """Make only one GPU visible. On a machine without a GPU, change nothing."""
         count = len(self._gpus())
         if not count:
             self._plan.notes.append(f"solo-{device}: there is no GPU here, so nothing is hidden")
@@ -278,7 +278,7 @@ class _Distribution:
         if program is None:
             raise self._not_launchable()
         said = torchrun.options(ranks, "-".join(plan.command) or "entry")
-        # The interpreter may have been replaced by one that exists.
+        # The plan may have replaced the interpreter by one that exists.
         program.python = plan.argv[0]
         started = program.started([token for token, _ in said])
         shift = len(started) - self._words
@@ -297,7 +297,7 @@ class _Distribution:
         self._share_processors(ranks)
 
     def _share_processors(self, ranks: Ranks) -> None:
-        """Settle the threads of each rank: torchrun gives one and warns when nobody has."""
+        """Set the threads of each rank. Otherwise torchrun sets one thread and warns."""
         if ranks.here == 1 or self._environ.get(THREADS_VARIABLE):
             return
         if "simulate_ms" in self._ddp:

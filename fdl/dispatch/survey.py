@@ -1,4 +1,4 @@
-"""Every command of a project, walked depth first; what is broken is reported, never raised."""
+"""Every command of a project, depth first. Broken commands are reported, not raised."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BROKEN = "broken"
 
 
 class Entry:
-    """One command as it stands in a manifest.
+    """One command of a manifest.
 
     Attributes:
-        names: The words to type behind ``fdl``.
+        names: The words to type after ``fdl``.
         kind: ``run``, ``path``, ``preset`` or ``broken``.
-        description: Its own, or of a path command that of the manifest it leads to.
+        description: Its own; for a path command, that of the manifest behind it.
         spec: Its entry under ``commands:``.
         reason: Why a broken command cannot run, in the words of the error; else empty.
     """
@@ -48,16 +48,16 @@ class Entry:
 def survey(
     project: Level, load: Callable[[str], Manifest | None], built_in: Collection[str] = ()
 ) -> Iterator[Entry]:
-    """All commands in file order, each followed by those below it.
+    """All commands in file order, each followed by its subcommands.
 
-    A folder that leads back to itself is entered once on every way down.
+    A folder that leads back to itself is entered once on each path.
 
     Args:
         project: The root manifest.
-        load: Reads the manifest of a directory; None when the directory has none.
-        built_in: Names that the project cannot use, because fdl itself answers to them.
+        load: Reads the manifest of a directory; None if the directory has none.
+        built_in: Names of fdl's own commands, which the project cannot use.
     """
-    # A stack of our own: a chain of folders may be longer than Python recurses.
+    # An explicit stack: a chain of folders may be longer than Python's recursion limit.
     way = [(project, iter(project.commands), _identity(project.manifest.directory))]
     while way:
         level, names, _ = way[-1]
@@ -80,7 +80,7 @@ def survey(
 def _look_at(
     level: Level, name: str, load: Callable[[str], Manifest | None]
 ) -> tuple[Entry, Level | None]:
-    """One command, and the level it opens when it is the path to one."""
+    """One command, and the level that it opens if it is a path command."""
     spec, names = level.commands[name], (*level.names, name)
     try:
         kind = level.kind(name)

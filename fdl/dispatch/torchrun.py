@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 MODULE = "torch.distributed.run"
 
 _VALUED = ("-W", "-X", "--check-hash-based-pycs")
-# torchrun starts every rank with it.
+# torchrun itself starts every rank with this flag.
 _IMPLIED = "-u"
 
 
 class Program:
-    """A Python program as an entry names it: ``python -O main.py --fast``.
+    """A Python program as an entry writes it: ``python -O main.py --fast``.
 
     Attributes:
         python: The interpreter.
-        flags: Its own options.
-        module: Whether ``target`` is the name of a module and not a file.
+        flags: The interpreter's own options.
+        module: Whether ``target`` is the name of a module, not a file.
         target: The script or module.
-        arguments: What stands behind it.
+        arguments: The arguments after it.
     """
 
     __slots__ = ("arguments", "flags", "module", "python", "target")
@@ -50,7 +50,7 @@ class Program:
         start = [self.python, "-m", MODULE, *options]
         flags = [flag for flag in self.flags if flag != _IMPLIED]
         if flags:
-            # torchrun would start the ranks without them: it is told the whole command instead.
+            # torchrun would start the ranks without these flags. So it gets the whole command.
             named = ["-m", self.target] if self.module else [self.target]
             return [*start, "--no-python", self.python, *flags, *named, *self.arguments]
         named = ["--module", self.target] if self.module else [self.target]
@@ -61,7 +61,7 @@ def read(words: Sequence[str]) -> Program | None:
     """The program of ``python [flags] script.py …`` or ``python [flags] -m module …``.
 
     Returns:
-        None for everything else: another program, ``python -c``, several flags in one word.
+        None for all other forms: another program, ``python -c``, several flags in one word.
     """
     if not words or not os.path.basename(words[0]).startswith("python"):
         return None
@@ -82,17 +82,17 @@ def read(words: Sequence[str]) -> Program | None:
 
 
 def _holds_target(word: str) -> bool:
-    """Whether a word of several short flags has ``-c`` or ``-m`` among them: ``-um``."""
+    """Whether a word of several short flags contains ``-c`` or ``-m``: ``-um``."""
     letters = word[1:].partition("W")[0].partition("X")[0]
     return not word.startswith("--") and len(word) > 2 and any(one in letters for one in "cm")
 
 
 def options(ranks: Ranks, name: str) -> list[tuple[str, str]]:
-    """The options of torchrun, each with the ``ddp`` setting that it says; empty for none.
+    """The options of torchrun, each with the ``ddp`` setting it carries; empty for none.
 
     Args:
-        ranks: What to start.
-        name: How several machines name the run they belong to; the same on all of them.
+        ranks: The ranks to start.
+        name: The name of the run, the same on all of its machines.
     """
     said = [(f"--nproc-per-node={ranks.here}", "ranks")]
     if ranks.rdzv:
@@ -104,6 +104,6 @@ def options(ranks: Ranks, name: str) -> list[tuple[str, str]]:
             (f"--rdzv-id={name}", ""),
         ]
     else:
-        # The name of this machine need not lead to it: ranks beside each other meet locally.
+        # The name of this machine may not resolve to it, so ranks of one machine connect locally.
         said += [("--standalone", ""), ("--local-addr=127.0.0.1", "")]
     return [*said, (f"--max-restarts={ranks.max_restarts}", "max_restarts")]

@@ -1,4 +1,4 @@
-"""What the command line of an entry says about ranks, and which of it is meant for fdl."""
+"""The settings about ranks on the command line of an entry, and which of them are for fdl."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fdl.schema.contract import Schema
 
 TYPED = "command line"
-"""Origin of what was typed."""
+"""Origin of typed settings."""
 
 OPTIONS = {
     one.name: one
@@ -34,20 +34,20 @@ OPTIONS = {
         Parameter("max-restarts", type="int", help="Restarts of all ranks when one is lost"),
     )
 }
-"""Long name -> a flag that fdl itself understands, whatever the program declares."""
+"""Long name -> a flag that fdl itself understands, whether or not the program declares it."""
 
 _MODES = {"mode": NAMED_MODES, "policy": POLICIES, "backend": BACKENDS}
 _EXAMPLES = {"ranks": "2", "nodes": "1:2", "rdzv": "gpu1:29400", "max-restarts": "3"}
 
 
 class Setting:
-    """One setting as somebody has written it.
+    """One setting as the user wrote it.
 
     Attributes:
         value: Its value.
         origin: ``file:line:column``, or ``command line``.
         name: The key in ``ddp``.
-        secret: Whether the value is kept from print.
+        secret: Whether the value must not be printed.
     """
 
     __slots__ = ("name", "origin", "secret", "value")
@@ -60,27 +60,27 @@ class Setting:
 
     @property
     def shown(self) -> str:
-        """How a message names it: ``--ranks 2``, or ```ddp.ranks: 2```."""
+        """The setting as messages show it: ``--ranks 2``, or ```ddp.ranks: 2```."""
         if self.origin == TYPED:
             return f"--{self.name.replace('_', '-')} {self.value}"
         return f"`ddp.{self.name}: {REDACTED if self.secret else self.value}`"
 
 
 def refused(setting: Setting, problem: str, hint: str) -> FdlError:
-    """The error for a setting, with its place where it stands in a manifest."""
+    """The error for a setting, with its place if it is from a manifest."""
     if setting.origin == TYPED:
         return UsageError(problem, hint=hint)
     return ManifestError(f"{setting.origin}: {problem}", hint=hint)
 
 
 class Typed:
-    """The flags of fdl's own among an entry's arguments, and those that name a mode.
+    """fdl's own flags among an entry's arguments, and those that name a mode.
 
-    A program may have flags of these names that mean something else. They are fdl's when the
-    program is known to have none, or when ranks are asked for.
+    A program may use flags of these names for something else. They are fdl's if the program is
+    known to declare none of them, or if ranks are asked for.
 
     Attributes:
-        launch: Field -> its last value, for what is fdl's.
+        launch: Field -> its last value, for fdl's own flags.
         modes: ``mode``, ``policy`` and ``backend`` as typed; the program gets these as well.
 
     Args:
@@ -89,7 +89,7 @@ class Typed:
         launchable: Whether fdl can start the entry as several ranks.
 
     Raises:
-        UsageError: A value is none of its kind.
+        UsageError: A value is not of the flag's type.
     """
 
     def __init__(self, plan: Plan, schema: Schema | None, *, launchable: bool) -> None:
@@ -99,7 +99,7 @@ class Typed:
         self.modes = {
             name: Setting(text, TYPED, name)
             for name, known in _MODES.items()
-            # A program's own `--mode fast` is none of fdl's business.
+            # fdl ignores a program's own `--mode fast`.
             if (text := texts.get(name))
             and (text in known or (name == "mode" and solo_device(text) is not None))
         }
@@ -116,7 +116,7 @@ class Typed:
                 self.launch[field] = Setting(value, TYPED, field)
 
     def keep(self, declared: Collection[str]) -> None:
-        """Take fdl's flags out of the plan's arguments, but for those the program declares."""
+        """Remove fdl's flags from the plan's arguments, except those that the program declares."""
         if not self.launch:
             return
         plan = self._plan
@@ -129,7 +129,7 @@ class Typed:
 
 
 def _groups(tokens: list[str]) -> list[tuple[str, str | None, int, int]]:
-    """Name, text, place and length of each flag that is looked for; the text may be missing."""
+    """Name, text, place and length of each known flag; the text may be missing."""
     found: list[tuple[str, str | None, int, int]] = []
     place = 0
     end = tokens.index("--") if "--" in tokens else len(tokens)
@@ -150,7 +150,7 @@ def _value(name: str, text: str | None) -> int | str:
     """The value of one of fdl's flags.
 
     Raises:
-        UsageError: It is none; says what would be.
+        UsageError: The text is not a value of the flag. The message says which values are.
     """
     whole = int(text) if _is_whole(text) else None
     if name == "ranks":

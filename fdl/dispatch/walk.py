@@ -1,7 +1,7 @@
-"""The way from the first token to what it names, one manifest at a time.
+"""The path from the first token to the command it names, one manifest at a time.
 
-It starts nothing, prints nothing and writes nothing. Reading a child manifest is a function the
-caller hands in; what is known about a program's arguments is read from its cache.
+Nothing here starts, prints or writes anything. The caller passes the function that reads a child
+manifest. What is known about a program's arguments comes from its cache.
 Imported on the warm path.
 """
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class Level:
-    """One manifest on the way to a command.
+    """One manifest on the path to a command.
 
     Attributes:
         manifest: The manifest.
-        names: The command names that led here; empty for the project.
+        names: The command names that lead to it; empty for the project.
         root: Directory of the project.
-        entry: The program of this level: the manifest's own, or the one a parent put in its place.
-        description: The manifest's description, or what the parent says about this command.
-        scopes: Mappings whose ``env`` and ``env_file`` hold here, weakest first: those of the
-            levels above, the manifest, and what the parent says about this command.
+        entry: The program of this level: the manifest's own, or the one that a parent sets.
+        description: The manifest's description, or the parent's description of this command.
+        scopes: Mappings whose ``env`` and ``env_file`` apply here, weakest first: those of the
+            levels above, the manifest, and the parent's entry for this command.
     """
 
     __slots__ = ("description", "entry", "manifest", "names", "root", "scopes")
@@ -62,7 +62,7 @@ class Level:
         return commands.mapping if commands else {}
 
     def typed(self, *more: str) -> str:
-        """The command line that leads here, and further: ``fdl sub t``."""
+        """The command line that leads here, plus more words: ``fdl sub t``."""
         return " ".join(("fdl", *self.names, *more))
 
     def kind(self, name: str) -> str:
@@ -74,16 +74,16 @@ class Level:
         return classify(self.typed(name), self.commands[name], self.root)
 
     def child_directory(self, name: str) -> str:
-        """Where the manifest of a path command lives: its ``path``, or a folder of its name."""
+        """The directory of a path command's manifest: its ``path``, or a folder of its name."""
         path = self.commands[name].text("path") or name
         return os.path.normpath(os.path.join(self.manifest.directory, path))
 
 
 class Help:
-    """A page to show instead of running something.
+    """A page to show instead of running a command.
 
     Attributes:
-        level: The level the page is about, or that declares the command it is about.
+        level: The level of the page, or the level that declares the page's command.
         kind: ``"level"`` for the project or a path command, ``"run"`` or ``"preset"``.
         name: The command of ``level`` for the last two kinds.
     """
@@ -106,7 +106,7 @@ class Refresh:
 
 
 class Unknown:
-    """A word that names no command, and the level where it was looked for."""
+    """A word that does not name a command, and the level of the search."""
 
     __slots__ = ("level", "token")
 
@@ -123,17 +123,17 @@ def resolve(
     load: Callable[[str], Manifest | None],
     planner: Planner,
 ) -> Plan | Help | Refresh | Unknown:
-    """Find out what a command line means.
+    """Resolve a command line.
 
     Args:
         project: The root manifest.
         tokens: The command line without global flags.
-        help_wanted: Whether a help flag was among them: the deepest level reached is explained.
-        load: Reads the manifest of a directory; None when the directory has none.
-        planner: Turns the command found into a Plan.
+        help_wanted: Whether a help flag was given; then the page of the deepest level is shown.
+        load: Reads the manifest of a directory; None if the directory has none.
+        planner: Turns the command into a Plan.
 
     Raises:
-        ManifestError: A manifest on the way is broken, missing or contradicts itself.
+        ManifestError: A manifest on the path is broken, missing or contradicts itself.
         UsageError: The arguments do not fit the command.
     """
     level, rest = project, list(tokens)
@@ -160,7 +160,7 @@ def enter(level: Level, name: str, load: Callable[[str], Manifest | None]) -> Le
     """The level that a path command opens.
 
     Raises:
-        ManifestError: There is no manifest, or it is broken.
+        ManifestError: The manifest is missing or broken.
     """
     directory = level.child_directory(name)
     manifest = load(directory)
@@ -176,7 +176,7 @@ def enter(level: Level, name: str, load: Callable[[str], Manifest | None]) -> Le
 
 
 def _end(level: Level, tail: list[str], planner: Planner) -> Plan | Help | Refresh | Unknown:
-    """A path command whose next token names none of its commands."""
+    """Resolve a path command whose next token is not one of its commands."""
     if level.entry:
         return _run_entry(level, None, tail, planner)
     if tail and not tail[0].startswith("-"):
@@ -195,7 +195,7 @@ def _end(level: Level, tail: list[str], planner: Planner) -> Plan | Help | Refre
 def _run_entry(
     level: Level, preset: str | None, tail: list[str], planner: Planner
 ) -> Plan | Refresh:
-    """The entry with a preset or without, checked as far as the program's schema is known."""
+    """The entry, with or without a preset, checked against the known schema of the program."""
     if "--refresh-schema" in (tail[: tail.index("--")] if "--" in tail else tail):
         return Refresh(level)
     from fdl.schema import known
@@ -224,10 +224,10 @@ def _run(level: Level, name: str, tail: list[str], planner: Planner) -> Plan:
 
 
 def require_entry(level: Level, name: str) -> None:
-    """Refuse a preset of a manifest that has nothing to run.
+    """Refuse a preset of a manifest without an entry.
 
     Raises:
-        ManifestError: Says what the command needs instead.
+        ManifestError: The message says what the command needs instead.
     """
     if level.entry:
         return

@@ -36,7 +36,7 @@ def show(root: Node, comment: Callable[[tuple[str, ...], Node], str]) -> str:
     Args:
         root: A mapping.
         comment: Makes the comment of a leaf from its path and node. A list, or an empty mapping,
-            leaf.
+            is one leaf.
 
     Returns:
         The lines. Each line with a leaf ends in its comment; all comments start in one column.
