@@ -1,4 +1,4 @@
-"""Executing a Plan: the only place of fdl that starts the user's programs."""
+"""Executing a Plan: only this package of fdl starts the user's programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def execute(plan: Plan) -> int:
     """Run a plan in the foreground and wait for it.
 
     Returns:
-        The program's exit code; 128 + n when signal n ended it; 130 when Ctrl-C was pressed twice.
+        The program's exit code; 128 + n if signal n ended it; 130 after a second Ctrl-C.
 
     Raises:
         FdlError: The program cannot be started.
@@ -42,13 +42,13 @@ def execute(plan: Plan) -> int:
 
 
 def _say_first(plan: Plan) -> None:
-    """Announce a preset, and write out what fdl has said: it must stand before the child's."""
+    """Announce a preset and flush fdl's output, so that it comes before the child's."""
     try:
         if plan.preset:
             _announce(plan)
         sys.stdout.flush()
         sys.stderr.flush()
-    # Nobody reads: no reason not to run. The child meets the same pipe and decides for itself.
+    # The output pipe is closed. Run anyway: the child gets the same pipe and decides itself.
     except BrokenPipeError:
         return
 

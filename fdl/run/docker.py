@@ -1,9 +1,10 @@
-"""What ``docker compose run`` leaves to others: folders to mount, and the causes of its failures.
+"""What ``docker compose run`` does not do: make mounted folders and explain failures.
 
-The child's stderr belongs to the child: a pipe in between would take its terminal and its order
-away. So Docker's message goes to the user untouched, and afterwards Docker is asked, read-only,
-what is wrong. A hint is given only when the container never started: then the exit code cannot be
-the command's. Nothing is asked after a success or a code that Docker does not use.
+The child's stderr goes to the terminal directly, because a pipe would take away its terminal and
+mix up the order of its output. So the user sees Docker's own message first. Then fdl asks Docker,
+read-only, what is wrong. It prints a hint only if the container never started, because then the
+exit code is not the command's. After a success, or a code that Docker does not use, it asks
+nothing.
 """
 
 # The paths of a Plan are strings.
@@ -20,7 +21,7 @@ from fdl.dispatch.container import compose_text, services
 from fdl.plan import Plan
 from fdl.suggest import nearest
 
-# 125-128: the docker command itself and the daemon; 1 and 14-18: compose.
+# 125-128: from the docker command itself and the daemon; 1 and 14-18: from compose.
 _OF_DOCKER = frozenset((1, 14, 15, 16, 17, 18, 125, 126, 127, 128))
 _PATIENCE_S = 10
 
@@ -40,31 +41,31 @@ _Answer = subprocess.CompletedProcess[str]
 
 
 def make_mounted_folders(plan: Plan) -> None:
-    """Make the folders of libtorch that the compose file mounts, where they are not there yet.
+    """Make the missing folders of libtorch that the compose file mounts.
 
-    Docker would make them as well, and they would belong to root.
+    Docker would make them too, but they would belong to root.
     """
     settings = compose_text(plan.root)
     for one in plan.variables:
         if one.name in ("LIBTORCH_CPU_PATH", "LIBTORCH_HOST_PATH") and one.name in settings:
-            # Where it cannot be made, Docker has the better message.
+            # If this fails, Docker prints the better message.
             with suppress(OSError):
                 os.makedirs(os.path.join(plan.root, one.value), exist_ok=True)
 
 
 def advice(plan: Plan, code: int, began: float) -> str:
-    """The remedy for a container that did not come up; empty when it did, or for unknown causes.
+    """The remedy for a container that did not start; empty if it did, or for unknown causes.
 
     Args:
-        plan: The plan that was executed; it has a service.
+        plan: The executed plan; it has a service.
         code: The exit code.
-        began: When it was started, in seconds since the epoch.
+        began: Time of the start, in seconds since the epoch.
     """
     if code not in _OF_DOCKER:
         return ""
     try:
         return _advice(plan, began)
-    # A hint is a courtesy: its failure must not stand in the way of the exit code.
+    # A failed hint must not hide the exit code.
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return ""
 

@@ -1,4 +1,4 @@
-"""The processes that share the terminal's foreground with fdl; asked after a second Ctrl-C."""
+"""The processes that share the terminal's foreground with fdl; used after a second Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Process(NamedTuple):
 
 
 def kill_foreground(child: int) -> None:
-    """Kill our process group: the child, its children, and what shares a pipe with them.
+    """Kill fdl's process group: the child, its children, and programs in one pipe with them.
 
-    Spared are fdl itself, which still has an exit code to return, and the programs it was started
-    by (``make``, a script), which have received the same keys and decide for themselves.
+    Not killed: fdl itself, which still has to return an exit code, and the programs that started it
+    (``make``, a script). Those got the same Ctrl-C and decide themselves.
     """
-    # A process may multiply while the list is being read, hence more than one round.
+    # A process may fork while the list is being read, so there is more than one round.
     for _ in range(_ROUNDS):
         doomed = _doomed(child)
         if not doomed:
@@ -44,7 +44,7 @@ def kill_foreground(child: int) -> None:
 
 
 def reads_keys() -> bool:
-    """Whether a program reads the terminal key by key, as prompts with a history do."""
+    """Whether a program reads single keys from the terminal, as prompts with a history do."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
@@ -84,7 +84,7 @@ def _processes() -> Iterator[Process]:
             text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        # The program's name stands in parentheses and may hold anything, parentheses included.
+        # The program's name is in parentheses and may contain any character, also parentheses.
         state, parent, group = text.rpartition(")")[2].split()[:3]
         yield Process(int(folder.name), int(parent), int(group), state)
 

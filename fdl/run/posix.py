@@ -1,7 +1,7 @@
 """Running a child in the foreground on Linux and macOS.
 
-Imported on the warm path. ``subprocess`` and ``signal`` cost more to import than all of fdl, so
-the child is spawned and awaited with the system's own calls.
+Imported on the warm path. ``subprocess`` and ``signal`` take longer to import than all of fdl, so
+this module starts the child and waits for it with system calls.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from fdl.plan import Plan
 else:
-    # The compiled half of `signal`, which every interpreter has loaded at its start.
+    # The compiled part of `signal`, which every interpreter loads at its start.
     import _signal
 
-# What ends or steers a program. Left out: what only makes sense to one process, and the stop
-# signals, which the terminal sends to the child as well and which shall stop fdl as they stop it.
+# Signals that end or control a program. Signals that concern one process only are left out. So are
+# stop signals: the terminal also sends them to the child, and they must stop fdl as well.
 _RELAYED = (
     _signal.SIGINT,
     _signal.SIGQUIT,
@@ -33,28 +33,28 @@ _RELAYED = (
     _signal.SIGUSR2,
 )
 _FROM_TERMINAL = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP)
-# Python ignores these two for itself, and an ignored signal stays ignored in a child.
+# Python ignores these two, and a child would inherit that.
 _RESTORED = (_signal.SIGPIPE, _signal.SIGXFSZ)
-# Linux: sent by the kernel, as for a key, and not by another process.
+# Linux: sent by the kernel, as for a key press, not by another process.
 _SI_KERNEL = 0x80
 
 _TWICE_WITHIN_S = 10.0
-"""Presses of Ctrl-C further apart are first presses each: an interactive program lives through
-many of them."""
+"""Presses of Ctrl-C further apart than this count as first presses, because an interactive program
+may get many of them."""
 
 
 def run(plan: Plan) -> int:
     """Start ``plan.launch`` and wait for its end.
 
     Returns:
-        The exit code; 128 + n when signal n ended the child; 130 after a second Ctrl-C.
+        The exit code; 128 + n if signal n ended the child; 130 after a second Ctrl-C.
 
     Raises:
         FdlError: The program cannot be started.
     """
     variables = {**os.environ, **plan.env}
     if plan.ranks is not None:
-        # Ranks end when this process is gone: flodl.distributed.launching.lifeline reads it.
+        # Ranks end when this process ends: flodl.distributed.launching.lifeline reads it.
         variables["FDL_PID"] = str(os.getpid())
     try:
         os.chdir(plan.cwd)
@@ -83,21 +83,21 @@ def run(plan: Plan) -> int:
 
 
 class _Attendant:
-    """Outlives the child and lets it have every signal once.
+    """Waits until the child ends, and passes every signal to it exactly once.
 
-    A key pressed on the terminal reaches the child by itself, because it shares our process
-    group; a signal somebody sends to fdl alone has to be handed on. To tell them apart, signals
-    are blocked and taken one by one instead of handled.
+    Keys pressed on the terminal reach the child directly, because it is in fdl's process group. A
+    signal that is sent to fdl alone must be forwarded. To tell the two apart, signals are blocked
+    and fetched one by one; there are no handlers.
 
     Attributes:
-        blocked_before: The signals that were blocked before, as they shall be for the child.
+        blocked_before: The signals that were blocked before; they are also blocked in the child.
         killed: Whether the child was killed because of a second Ctrl-C.
     """
 
     __slots__ = ("_awaited", "_child_handler", "_pressed_at", "blocked_before", "killed")
 
     def __init__(self) -> None:
-        # An ignored signal (nohup, a background job) stays ignored for us and for the child.
+        # An ignored signal (nohup, a background job) stays ignored in fdl and in the child.
         heeded = [one for one in _RELAYED if _signal.getsignal(one) != _signal.SIG_IGN]
         self._awaited = {*heeded, _signal.SIGCHLD}
         self._child_handler: object = _signal.SIG_DFL
@@ -106,7 +106,7 @@ class _Attendant:
         self.killed = False
 
     def __enter__(self) -> _Attendant:
-        # Some systems drop a SIGCHLD that nobody handles, even a blocked one.
+        # Some systems drop a SIGCHLD without a handler, even a blocked one.
         self._child_handler = _signal.signal(_signal.SIGCHLD, lambda *_: None)
         self.blocked_before = set(_signal.pthread_sigmask(_signal.SIG_BLOCK, self._awaited))
         return self
@@ -114,18 +114,18 @@ class _Attendant:
     def __exit__(self, *_: object) -> None:
         handlers = {number: _signal.getsignal(number) for number in self._awaited}
         handlers[_signal.SIGCHLD] = self._child_handler  # type: ignore[assignment]
-        # The press that ended the child may still be waiting for us; ignoring drops it.
+        # The Ctrl-C that ended the child may still be pending for fdl; ignoring it drops it.
         for number in handlers:
             _signal.signal(number, _signal.SIG_IGN)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, self.blocked_before)
         if self.killed:
-            # Who presses on has been answered: the exit code says so, and no signal changes it.
+            # fdl already returns 130 for this Ctrl-C, so further presses must not change it.
             del handlers[_signal.SIGINT]
         for number, handler in handlers.items():
             _signal.signal(number, handler)
 
     def wait(self, child: int) -> int:
-        """Hand signals on until the child has ended; returns its exit code."""
+        """Forward signals until the child has ended; return its exit code."""
         while True:
             number, known = self._next()
             if number == _signal.SIGCHLD:
@@ -144,24 +144,24 @@ class _Attendant:
                 return 130
 
     def _next(self) -> tuple[int, bool]:
-        """The next signal, and whether the child has received it as well."""
+        """The next signal, and whether the child has received it too."""
         if not hasattr(_signal, "sigwaitinfo"):
             number = int(_signal.sigwait(self._awaited))
             return number, number in _FROM_TERMINAL and _in_terminal_foreground()
         taken = _signal.sigwaitinfo(self._awaited)
-        # A terminal that closes tells only the leader of its session, and we may be that.
+        # A closing terminal sends SIGHUP only to the leader of its session, which may be fdl.
         alone = taken.si_signo == _signal.SIGHUP and os.getsid(0) == os.getpid()
         return taken.si_signo, taken.si_code == _SI_KERNEL and not alone
 
     def _pressed_twice(self) -> bool:
-        """Take note of a Ctrl-C; whether it is the second one for a child that does not end."""
+        """Record a Ctrl-C; return whether it is the second one for a child that does not end."""
         now, before = time.monotonic(), self._pressed_at
         self._pressed_at = now
         if before is None or now - before > _TWICE_WITHIN_S:
             return False
         from fdl.run.group import reads_keys
 
-        # Prompts and full-screen programs take the key for their own purposes.
+        # Prompts and full-screen programs use the key themselves.
         return not reads_keys()
 
 
@@ -169,7 +169,7 @@ def _hand_on(number: int, child: int) -> None:
     try:
         os.kill(child, number)
     except OSError:
-        # It has ended, or has become another user: either way it is out of our hands.
+        # The child has ended or runs as another user now. Either way, no signal can reach it.
         return
 
 

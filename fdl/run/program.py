@@ -1,4 +1,4 @@
-"""Finding a program the way its child process would."""
+"""Finding a program in the way its child process would."""
 
 # pathlib would double the start-up time of a warm command.
 # ruff: noqa: PTH113, PTH118, PTH120
@@ -17,9 +17,9 @@ def locate(name: str, path: str, cwd: str) -> str | None:
     """The file behind a program name, or None.
 
     Args:
-        name: What was written: a bare name is looked up, a path is taken relative to ``cwd``.
-        path: The child's ``PATH``, which may differ from our own.
-        cwd: The child's working directory; relative and empty ``PATH`` entries start there.
+        name: The name as written. A bare name is looked up; a path is relative to ``cwd``.
+        path: The child's ``PATH``, which may differ from fdl's own.
+        cwd: The child's working directory. Relative and empty ``PATH`` entries start there.
     """
     if os.path.dirname(name):
         candidates = [os.path.join(cwd, name)]
@@ -32,7 +32,7 @@ def locate(name: str, path: str, cwd: str) -> str | None:
 
 
 def cannot_start(plan: Plan, reason: str) -> FdlError:
-    """The error for a program that does not come up, with the remedy for the usual causes."""
+    """The error for a program that does not start, with the remedy for the usual causes."""
     from fdl.redaction import redacted
 
     name = redacted(plan).launch[0]

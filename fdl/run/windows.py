@@ -23,7 +23,7 @@ def run(plan: Plan) -> int:
     """
     command: list[str] | str = plan.launch
     if plan.launch is plan.argv and plan.kind == "run":
-        # cmd.exe does not take its script apart like a C program: it wants it as it stands.
+        # cmd.exe does not parse its script as a C program would, so it gets the text unchanged.
         command = f'cmd /S /C "{plan.argv[-1]}"'
     if not os.path.isdir(plan.cwd):
         raise FdlError(f"{plan.origin}: {plan.cwd}: no such folder")
@@ -33,7 +33,7 @@ def run(plan: Plan) -> int:
         raise cannot_start(plan, problem.strerror or str(problem)) from None
     try:
         return child.wait()
-    # The console sends Ctrl-C to the child as well; how it ends is the child's decision.
+    # The console sends Ctrl-C to the child too, and the child decides how it ends.
     except KeyboardInterrupt:
         return _wait_again(child)
 
@@ -42,7 +42,7 @@ def _wait_again(child: subprocess.Popen[bytes]) -> int:
     try:
         return child.wait()
     except KeyboardInterrupt:
-        # Its children too: `cmd` in between would leave them behind.
+        # Kill its children too: killing only `cmd` would leave them running.
         kill = ["taskkill", "/T", "/F", "/PID", str(child.pid)]
         subprocess.run(kill, capture_output=True, check=False)
         child.wait()

@@ -1,7 +1,7 @@
-"""What a program says about its own arguments, as fdl knows it.
+"""What fdl knows about the arguments of a program.
 
-A schema comes from the program itself (``--fdl-schema``, remembered in a cache beside the
-manifest) or from the manifest's ``schema:``. Imported on the warm path.
+A schema comes from the program itself (``--fdl-schema``, kept in a cache beside the manifest) or
+from the manifest's ``schema:``. Imported on the warm path.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["failure", "known", "learn"]
 
 
 def known(level: Level) -> Schema | None:
-    """The schema of a level's entry as far as it is known already; starts nothing.
+    """The schema of a level's entry, if it is already known. Starts nothing.
 
     Raises:
-        ManifestError: The manifest's own ``schema:`` makes no sense.
+        ManifestError: The manifest's own ``schema:`` is invalid.
     """
     if level.entry is None:
         return None
@@ -30,16 +30,16 @@ def known(level: Level) -> Schema | None:
 
 
 def learn(level: Level, surroundings: Surroundings | None = None) -> Schema | None:
-    """The schema of a level's entry, asking the program when that is allowed.
+    """The schema of a level's entry. Asks the program if that is allowed.
 
-    A program that cannot answer is no error: the manifest's own ``schema:`` stands in.
+    A program that cannot answer is not an error: the manifest's own ``schema:`` is used instead.
 
     Args:
         level: The command.
-        surroundings: Where the program is taken to run; looked up when omitted.
+        surroundings: Where the program would run; those of this process when omitted.
 
     Raises:
-        ManifestError: The manifest's own ``schema:`` makes no sense.
+        ManifestError: The manifest's own ``schema:`` is invalid.
     """
     if level.entry is None:
         return None
@@ -59,7 +59,7 @@ def learn(level: Level, surroundings: Surroundings | None = None) -> Schema | No
 
 
 def failure(level: Level) -> str:
-    """Why the program of a level could not be asked last time; empty when nothing went wrong."""
+    """Why the last request to the program of a level failed; empty if it did not fail."""
     record = fetch(level) if level.entry else None
     return record.problem if record else ""
 

@@ -1,7 +1,7 @@
-"""What a program answered last time, beside the manifest that names the program.
+"""The last answer of a program, stored beside the manifest that names the program.
 
-Imported on the warm path: only ``os`` at module top. Whatever is wrong with a record (stale,
-truncated, foreign) makes it absent, never an error.
+Imported on the warm path: only ``os`` at module top. A bad record (stale, truncated, foreign)
+counts as absent and is never an error.
 """
 
 # pathlib would double the start-up time of a warm command.
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from fdl.dispatch.walk import Level
     from fdl.schema.contract import Schema
 
-# Counts up when the shape of a record changes within one version.
+# Increase it when the format of a record changes within one version.
 FORMAT = 1
 
 FOLDER = os.path.join(".fdl", "schema-cache")
-"""Where the records of a directory's entries are, below the directory."""
+"""The folder of a directory's records, relative to the directory."""
 
 _SUFFIXES = tuple(
     f"{kind}{example}"
@@ -37,8 +37,8 @@ class Record:
     """One answer: a schema, or the reason why there is none.
 
     Attributes:
-        schema: What the program said, or None after a failure.
-        problem: Why it could not be asked or understood; empty for a schema.
+        schema: The program's schema, or None after a failure.
+        problem: Why the request failed or the answer was not understood; empty for a schema.
     """
 
     __slots__ = ("problem", "schema")
@@ -51,9 +51,8 @@ class Record:
 def location(level: Level) -> str:
     """Path of the record of a level's entry.
 
-    The entry that the directory's own manifest names has the directory's name. One that a parent
-    or an overlay puts in its place gets a record of its own, so that the two do not drive each
-    other out.
+    The record of the entry in the directory's own manifest has the directory's name. An entry that
+    a parent or an overlay sets has a separate record, so that neither replaces the other.
     """
     directory = level.manifest.directory
     name = os.path.basename(directory) or "root"
@@ -64,7 +63,7 @@ def location(level: Level) -> str:
 
 
 def fetch(level: Level) -> Record | None:
-    """The record of a level's entry when nothing it depends on has changed since."""
+    """The record of a level's entry, if nothing it depends on has changed since."""
     try:
         with open(location(level), encoding="utf-8") as stream:
             text = stream.read()
@@ -81,12 +80,12 @@ def fetch(level: Level) -> Record | None:
             return Record(None, str(document["problem"]))
         return Record(parse(document["schema"]), "")
     except Exception:
-        # Anything may stand in a foreign file, and some of it makes the C scanner misbehave.
+        # A foreign file may hold anything, and some content makes the C scanner misbehave.
         return None
 
 
 def stamp(directory: str, name: str) -> list[str | int] | None:
-    """What identifies the present content of a file named relative to ``directory``."""
+    """The name and the state (times, size) of a file, relative to ``directory``."""
     try:
         status = os.stat(os.path.join(directory, name))
     except OSError:
@@ -95,19 +94,19 @@ def stamp(directory: str, name: str) -> list[str | int] | None:
 
 
 def stamps(level: Level, files: Sequence[str]) -> list[list[str | int]]:
-    """The stamps of all files that exist; taken before the program is asked."""
+    """The stamps of all existing files. Take them before you ask the program."""
     directory = level.manifest.directory
     found = (stamp(directory, os.path.relpath(file, directory)) for file in files)
     return [known for known in found if known]
 
 
 def store(level: Level, answer: object, problem: str, files: list[list[str | int]]) -> None:
-    """Write a record; silently not where that is impossible.
+    """Write a record. If that is impossible, do nothing and print nothing.
 
     Args:
         level: The command.
-        answer: The program's document, which must have been checked; None after a failure.
-        problem: Why there is none.
+        answer: The program's document, already checked; None after a failure.
+        problem: Why there is no answer.
         files: The result of :func:`stamps`.
     """
     import json
@@ -120,7 +119,7 @@ def store(level: Level, answer: object, problem: str, files: list[list[str | int
     try:
         make_folder(os.path.join(level.manifest.directory, ".fdl"))
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        # Defaults of the program may be nobody's business but the manifest's readers'.
+        # Defaults may be private: only users who can read the manifest may read the record.
         mode = os.stat(level.manifest.found.path).st_mode & 0o666
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with open(handle, "w", encoding="utf-8") as stream:
@@ -134,7 +133,7 @@ def store(level: Level, answer: object, problem: str, files: list[list[str | int
 
 
 def _key(level: Level) -> list[object]:
-    """All that a record depends on besides the program's own files."""
+    """Everything that a record depends on besides the program's own files."""
     entry, directory = level.entry, level.manifest.directory
     manifests = [
         stamp(directory, name)
@@ -146,7 +145,7 @@ def _key(level: Level) -> list[object]:
 
 
 def _digest(text: str) -> str:
-    """Tells two entries apart without repeating them: they may hold what is secret."""
+    """A digest that identifies an entry without showing its text, which may hold a secret."""
     from binascii import crc32
 
     return f"{crc32(text.encode()):08x}"

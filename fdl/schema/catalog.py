@@ -1,4 +1,4 @@
-"""All cached schemas of a project, and all its programs that could have one."""
+"""All cached schemas of a project, and all its programs that can have one."""
 
 # The paths of a Level are strings.
 # ruff: noqa: PTH106, PTH107, PTH112, PTH113, PTH118, PTH119, PTH120, PTH208
@@ -15,7 +15,7 @@ from fdl.schema.cache import FOLDER, fetch, location
 
 Load = Callable[[str], Manifest | None]
 
-# Folders of tools and data, where no command of the project lives.
+# Folders of tools and data. They hold no command of the project.
 _SKIPPED = frozenset(
     (".git", "target", "node_modules", "libtorch", "runs", ".cargo", "site", "docs", ".claude",
      ".venv", "venv", "__pycache__", "build", "dist")
@@ -23,7 +23,7 @@ _SKIPPED = frozenset(
 
 
 class Program:
-    """The entry of one level, by the name under which it is asked for.
+    """The entry of one level, with the name under which the user finds it.
 
     Attributes:
         name: The command as typed, without ``fdl``; the folder's name for the project itself.
@@ -43,10 +43,10 @@ class Cached:
     """One file of the cache.
 
     Attributes:
-        name: The command as typed, or the file's name when no command leads there.
+        name: The command as typed, or the file's name if no command leads to it.
         path: Absolute path.
         status: ``fresh``, ``stale``, ``failed`` (fresh, but the program could not answer) or
-            ``orphan`` (there is no manifest beside it).
+            ``orphan`` (no manifest beside it).
     """
 
     __slots__ = ("name", "path", "status")
@@ -58,7 +58,7 @@ class Cached:
 
 
 def programs(project: Level, load: Load) -> Iterator[Program]:
-    """Every entry of the project, each once, parents before children."""
+    """Every entry of the project, each one once, parents before children."""
     seen: set[tuple[str, str]] = set()
     waiting: list[Level] = [project]
     while waiting:
@@ -80,7 +80,7 @@ def programs(project: Level, load: Load) -> Iterator[Program]:
 
 
 def cached(project: Level, load: Load) -> list[Cached]:
-    """Every cached schema below the project, and of its commands elsewhere; sorted by path."""
+    """Every cached schema below the project, and those of its other commands, sorted by path."""
     levels = {
         location(program.level): program for program in programs(project, load) if program.level
     }
@@ -96,14 +96,14 @@ def cached(project: Level, load: Load) -> list[Cached]:
 
 
 def matches(name: str, path: str, wanted: str) -> bool:
-    """Whether a program or cache file is the one meant by a word: a command or a folder's name."""
+    """Whether ``wanted``, a command or the name of a folder, means this program or cache file."""
     words = wanted.replace("/", " ").split()
     folder = _basename(_command_folder(path))
     return words in (name.split(), [folder]) or wanted == _basename(path).removesuffix(".json")
 
 
 def delete(file: str) -> None:
-    """Delete one cached schema, and the folders that only existed for it.
+    """Delete one cached schema, and the folders that existed only for it.
 
     Raises:
         OSError: It cannot be deleted.
@@ -131,7 +131,7 @@ def _files(root: str) -> Iterator[str]:
 
 
 def _lone_level(file: str, load: Load) -> Level | None:
-    """The level of a folder that no command leads to, as if it were a project."""
+    """The level of a folder without a command in the project, loaded like a project."""
     directory = _command_folder(file)
     try:
         manifest = load(directory)

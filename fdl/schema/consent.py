@@ -1,7 +1,7 @@
-"""Whether a program may be started just to learn about its arguments.
+"""Whether fdl may start a program only to learn its arguments.
 
-A program that has never heard of ``--fdl-schema`` might begin a training instead of answering, so
-it is asked only when its own text or its manifest says that it knows the flag.
+A program that does not know ``--fdl-schema`` might start a training instead of answering. So fdl
+asks only if the program's own text or its manifest shows that it knows the flag.
 """
 
 # The paths of a Level are strings.
@@ -15,15 +15,15 @@ from fdl.schema.contract import PROBE_VARIABLE
 from fdl.schema.program import content, named_files, script, words
 
 MARKS = (b"FdlArgs", b"DdpArgs", b"--fdl-schema", b"fdl.args")
-"""What a program's text says when it can describe itself."""
+"""Texts in a program's source that show that it can describe itself."""
 
 SLOW = frozenset(("cargo", "uv", "poetry", "pdm", "hatch", "torchrun", "accelerate"))
-"""First words of entries that may build, resolve or spawn before they answer."""
+"""First words of entries that may build, resolve or start something before they answer."""
 
 
 def may_ask(level: Level) -> bool:
-    """Whether a page that merely wants to show the options may start the program."""
-    # A program that is being asked itself must not set off further questions.
+    """Whether a page that only shows the options may start the program."""
+    # A program that is being asked must not start further requests.
     if os.environ.get(PROBE_VARIABLE):
         return False
     if _declared(level):
@@ -33,12 +33,12 @@ def may_ask(level: Level) -> bool:
 
 
 def invites(level: Level) -> bool:
-    """Whether the program can be expected to answer, however long it may take."""
+    """Whether the program is expected to answer, at any speed."""
     return _declared(level) or any(_mentions(file) for file in named_files(level))
 
 
 def is_slow(level: Level) -> bool:
-    """Whether the entry starts a tool that may take its time."""
+    """Whether the entry starts a tool that may be slow."""
     return os.path.basename(next(iter(words(level)), "")) in SLOW
 
 

@@ -4,7 +4,7 @@
      "args": [{"name": "data", "type": "path", "required": true}],
      "options": {"epochs": {"type": "int", "default": 10, "short": "n"}}}
 
-Imported on the warm path: nothing beyond our own light modules.
+Imported on the warm path: loads only fdl's own light modules.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 FLAG = "--fdl-schema"
-"""Asks a program for its document."""
+"""The flag that asks a program for its document."""
 
 PROBE_VARIABLE = "FDL_SCHEMA_PROBE"
-"""Tells the program, and every fdl it may start, that it is only asked."""
+"""Tells the program, and every fdl that it starts, that this call only asks for the schema."""
 
 LIST_TYPES = tuple(f"list[{one}]" for one in TYPES if one != "bool")
 _DOCUMENT_KEYS = ("description", "args", "options", "strict", "origins")
@@ -37,7 +37,7 @@ _ARGUMENT_KEYS = ("name", *_SHARED_KEYS, "required", "variadic")
 
 
 class ContractError(ValueError):
-    """A document that describes no arguments.
+    """A document that is not a description of arguments.
 
     Attributes:
         path: The keys and indices that lead to the mistake.
@@ -51,7 +51,7 @@ class ContractError(ValueError):
         self.problem = problem
 
     def find(self, node: Node) -> Node:
-        """The node of the mistake, when the document stands in a manifest under ``node``."""
+        """The node of the mistake, if the document is in a manifest under ``node``."""
         for step in self.path:
             children = node.value
             if isinstance(children, dict) and step in children:
@@ -69,9 +69,9 @@ class Schema:
     Attributes:
         description: What the program is for; may be empty.
         parameters: Positional arguments in order, then options.
-        strict: Whether a flag that is not declared is a mistake.
-        origins: Whether the program can tell typed arguments from generated ones by itself, and so
-            lets its variables win over the latter.
+        strict: Whether an undeclared flag is a mistake.
+        origins: Whether the program itself can tell typed arguments from generated ones. Its
+            variables then win over generated arguments.
     """
 
     __slots__ = ("description", "origins", "parameters", "strict")
@@ -104,12 +104,12 @@ def parse(document: object, *, closed: bool = False) -> Schema:
     """Check a document and turn it into parameters.
 
     Args:
-        document: JSON data; a null counts as absent, a default or choice may be its own text.
-        closed: Whether a key that means nothing is a mistake. Of a program's own document it is
-            not: the program may be newer than this fdl.
+        document: JSON data. A null counts as absent. A default or choice may be given as text.
+        closed: Whether an unknown key is a mistake. It is not in a program's own document: the
+            program may be newer than this fdl.
 
     Raises:
-        ContractError: The document, with the place and the remedy.
+        ContractError: The document is wrong. The message has the place and the remedy.
     """
     row = _row(document, (), _DOCUMENT_KEYS if closed else ())
     rows = row.get("args", [])
@@ -166,7 +166,7 @@ def _option(name: object, document: object, path: Path, closed: bool) -> Paramet
     row = _row(document, path, _OPTION_KEYS if closed else ())
     type_, many = _type(row, path)
     default = _default(row, path, type_, many)
-    # The default of such an option is its value without one, as in a bare `--report`.
+    # The default of such an option is the value of the bare option, as in `--report`.
     bare = _switch(row, "bare", path, False)
     shape: Shape = "optional" if default is UNSET or bare else "value"
     if type_ == "bool":
@@ -186,7 +186,7 @@ def _option(name: object, document: object, path: Path, closed: bool) -> Paramet
 
 
 def _row(document: object, path: Path, known: Iterable[str]) -> Row:
-    """A mapping without its nulls; only of ``known`` keys when there are any."""
+    """A mapping without its nulls. If ``known`` is not empty, other keys are refused."""
     if not isinstance(document, dict):
         raise ContractError(path, "must be a mapping")
     for key in document:
@@ -200,7 +200,7 @@ def _row(document: object, path: Path, known: Iterable[str]) -> Row:
 
 
 def _type(row: Row, path: Path) -> tuple[str, bool]:
-    """The type of one value, and whether there may be many."""
+    """The type of one value, and whether the argument takes several."""
     written = row.get("type")
     if written in TYPES:
         return written, False
@@ -258,7 +258,7 @@ def _choices(row: Row, path: Path, type_: str) -> list[Any]:
 
 
 def _typed(value: object, type_: str, path: Path) -> Any:
-    """A value of its declared type; the text of one is accepted as well."""
+    """A value of its declared type, converted from text if it is text."""
     if isinstance(value, str):
         try:
             return _from_text(value, type_)
@@ -271,7 +271,7 @@ def _typed(value: object, type_: str, path: Path) -> Any:
     }
     if not fits.get(type_, isinstance(value, int | float | bool)):
         raise ContractError(path, f"must be of type {type_}")
-    # What declares text may be written as a number: `choices: [1, 2]`.
+    # A value declared as text may be written as a number: `choices: [1, 2]`.
     return _spelled(value) if type_ in ("string", "path") else value
 
 
@@ -298,7 +298,7 @@ def _is_flag_name(name: str) -> bool:
 
 
 def _check_order(arguments: list[Parameter]) -> None:
-    """Check what only holds for all positional arguments together."""
+    """Check the rules that concern all positional arguments together."""
     seen: set[str] = set()
     optional = variadic = ""
     for place, one in enumerate(arguments):

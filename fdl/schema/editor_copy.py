@@ -1,24 +1,24 @@
-"""The JSON Schema of ``fdl.yml`` beside a manifest that wants it, for editors without a network.
+"""The JSON Schema of ``fdl.yml`` beside a manifest that names it, for editors without a network.
 
-Every cold start asks for it: only ``os`` at module top, the schema itself where it is written.
+Every cold start calls it: only ``os`` at module top; the schema is imported when it is written.
 """
 
-# pathlib would cost every first command a tenth of its start.
+# pathlib would add a tenth to the start of every first command.
 # ruff: noqa: PTH105, PTH107, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import os
 
 PLACE = ".fdl/manifest.schema.json"
-"""Where a manifest's first lines can send the editor: fdl keeps it up to date."""
+"""The path that a manifest's first lines can give to the editor. fdl keeps the file up to date."""
 
 _HEADER = f"# yaml-language-server: $schema={PLACE}"
 
 
 def keep(manifest: str) -> None:
-    """Write the copy beside a manifest whose first lines name it, unless it is there.
+    """Write or update the copy beside a manifest, if the manifest's first lines name it.
 
-    What cannot be written is left: the manifest works without it.
+    A failure is ignored: the manifest works without the copy.
 
     Args:
         manifest: Absolute path of the manifest.

@@ -1,4 +1,4 @@
-"""The JSON Schema of ``fdl.yml``, by which editors complete, explain and check a manifest."""
+"""The JSON Schema of ``fdl.yml``. Editors use it to complete, explain and check a manifest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def as_json() -> str:
 def document() -> dict[str, Any]:
     """The document: what one manifest file may hold, overlays included.
 
-    It refuses nothing that fdl accepts; rules over several keys or files are left to fdl.
+    It refuses nothing that fdl accepts. Rules over several keys or files are checked only by fdl.
     """
     made = json_schema()
     made["properties"]["schema"]["anyOf"] = [_contract(), {"type": "null"}]
@@ -34,7 +34,7 @@ def document() -> dict[str, Any]:
 
 
 def _contract() -> dict[str, Any]:
-    """What ``schema:`` may hold: the document that ``--fdl-schema`` prints."""
+    """The allowed content of ``schema:``: the document that ``--fdl-schema`` prints."""
     shared = {
         "type": {
             "description": "Type of one value, or of each value of a list",

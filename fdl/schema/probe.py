@@ -1,7 +1,7 @@
 """Asking a program for its schema: ``<entry> --fdl-schema``, within limits.
 
-The program gets no input, a few seconds and a bounded amount of output; at the end its whole
-process group is gone, whatever it has started.
+The program gets no input, a few seconds of time and a limit on its output. At the end its whole
+process group is ended, with everything that it has started.
 """
 
 # The paths of a Plan are strings.
@@ -33,10 +33,10 @@ from fdl.secrets import is_secret, redact_text, redact_tokens
 
 LIMIT_SECONDS = 5.0
 LIMIT_VARIABLE = "FDL_SCHEMA_SECONDS"
-# For somebody who asked for just this: a first import of torch may take longer than five seconds.
+# For users who asked only for the schema: a first import of torch may take more than five seconds.
 PATIENT_LIMIT_SECONDS = 60.0
 CONTAINER_LIMIT_SECONDS = 60.0
-# Between the request to end and the end by force; a container is stopped on the request.
+# Between the request to end and the kill. The request also stops a container.
 GRACE_SECONDS = 1.0
 CONTAINER_GRACE_SECONDS = 10.0
 
@@ -47,26 +47,26 @@ _LAST_LINES = 5
 def refresh(
     level: Level, surroundings: Surroundings | None = None, *, patient: bool = False
 ) -> Schema:
-    """Ask the program of a level and remember the answer, or that there was none.
+    """Ask the program of a level, and store the answer or the failure.
 
     Args:
         level: The command.
-        surroundings: Where the program is taken to run; looked up when omitted.
-        patient: Whether somebody waits for this answer, and not for a help page.
+        surroundings: Where the program would run; those of this process when omitted.
+        patient: Whether the user waits for this answer itself, not for a help page.
 
     Raises:
-        SchemaError: The program cannot be started, fails, takes too long, or answers nonsense; or
-            the limit in the environment is none.
+        SchemaError: The program cannot be started, fails, takes too long, or gives an invalid
+            answer. Or the limit in the environment is not a valid number.
         ManifestError: The entry cannot be turned into a plan.
     """
     around = surroundings or here()
     limit = _limit(around.variables, patient=patient)
-    # Stamped before the program is asked: an edit in between leaves a stale record.
+    # Stamp before asking the program: an edit in between leaves a stale record.
     files = cache.stamps(level, sources(level))
     try:
         document, schema = _answer(question(level, around), limit)
     except SchemaError as problem:
-        # A passing failure must not cost what is known and has not changed since.
+        # A temporary failure must not replace a known schema that has not changed since.
         if not _is_known(level):
             _remember(level, None, problem.message, files)
         raise
@@ -75,11 +75,11 @@ def refresh(
 
 
 def question(level: Level, surroundings: Surroundings | None = None) -> Plan:
-    """The plan of asking: the entry without generated arguments, as a real run would start it.
+    """The plan that asks the program: the entry without generated arguments, started as in a run.
 
     Raises:
-        SchemaError: The entry runs in a container, and no compose file says which.
-        ManifestError: The entry is empty, does not split into words, or lies outside the project.
+        SchemaError: The entry runs in a container, but there is no compose file.
+        ManifestError: The entry is empty, does not split into words, or is outside the project.
     """
     around = surroundings or here()
     service = level.manifest.node.text("docker")
@@ -91,7 +91,7 @@ def question(level: Level, surroundings: Surroundings | None = None) -> Plan:
 
 
 def _bare(level: Level) -> Level:
-    """The level without what becomes generated arguments."""
+    """The level without the sections that become generated arguments."""
     bare = copy.copy(level)
     bare.manifest = copy.copy(level.manifest)
     node = level.manifest.node
@@ -101,7 +101,7 @@ def _bare(level: Level) -> Level:
 
 
 def _compose_folder(level: Level) -> str:
-    """The nearest folder at or above the command's that holds a compose file."""
+    """The nearest folder with a compose file: the command's folder or one above it."""
     folder = level.manifest.directory
     while True:
         if any(os.path.isfile(os.path.join(folder, name)) for name in COMPOSE_FILES):
@@ -123,13 +123,13 @@ def _is_known(level: Level) -> bool:
 
 
 def _remember(level: Level, document: object, problem: str, files: list[list[str | int]]) -> None:
-    # An example stands in for a manifest as long as nothing is written beside it.
+    # While an example is used in place of the manifest, nothing is written beside it.
     if not level.manifest.found.is_example:
         cache.store(level, document, problem, files)
 
 
 def _limit(variables: Mapping[str, str], *, patient: bool) -> float:
-    """How many seconds a program has outside of containers: some import torch from a cold disk."""
+    """The time limit in seconds outside of containers; a first import of torch can be slow."""
     least = PATIENT_LIMIT_SECONDS if patient else 0.0
     text = variables.get(LIMIT_VARIABLE, "")
     if not text:
@@ -172,7 +172,7 @@ def _answer(plan: Plan, limit: float) -> tuple[object, Schema]:
 
 
 def _failure(plan: Plan, problem: str) -> SchemaError:
-    """The error for a program that does not answer, without any secret it may have printed."""
+    """The error for a program that does not answer, without secrets that it may have printed."""
     variables = {**os.environ, **plan.env}.items()
     secrets = [value for name, value in variables if is_secret(name, value)]
     secrets += [*plan.secrets, *(one.value for one in plan.variables if one.secret)]
@@ -184,7 +184,7 @@ def _failure(plan: Plan, problem: str) -> SchemaError:
 
 
 def _run(plan: Plan, limit: float) -> tuple[bytes, bytes, int | None]:
-    """Output, the end of stderr, and the exit code; None for a program out of time."""
+    """Output, the end of stderr, and the exit code; None if the time ran out."""
     windows = os.name == "nt"
     try:
         child = subprocess.Popen(
@@ -194,7 +194,7 @@ def _run(plan: Plan, limit: float) -> tuple[bytes, bytes, int | None]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # A group of its own, so that it can be ended with all it has started.
+            # A separate group, so that the program and everything it has started can be ended together.
             start_new_session=not windows,
         )
     except (OSError, ValueError) as problem:
@@ -214,7 +214,7 @@ def _run(plan: Plan, limit: float) -> tuple[bytes, bytes, int | None]:
 
 
 def _wait(child: subprocess.Popen[bytes], enough: threading.Event, limit: float) -> int | None:
-    """The exit code; None when time ran out; 0 when it was stopped for printing too much."""
+    """The exit code; None if the time ran out; 0 if it was stopped for printing too much."""
 
     def announce() -> None:
         child.wait()
@@ -227,13 +227,13 @@ def _wait(child: subprocess.Popen[bytes], enough: threading.Event, limit: float)
 
 
 class _Listener(threading.Thread):
-    """Reads a pipe to its end and keeps a bounded part of it.
+    """Reads a pipe to its end and keeps a limited part of the text.
 
     Args:
-        pipe: What to read.
-        enough: Set when more came than is wanted.
-        first: Keep this much from the beginning; more of it is too much.
-        last: Keep this much of the end.
+        pipe: The pipe to read.
+        enough: Set if more than the limit arrives.
+        first: Keep this much from the beginning; more is too much.
+        last: Keep this much from the end.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class _Listener(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Read until the other side is closed."""
+        """Read until the other end is closed."""
         with self._pipe as pipe:
             while chunk := os.read(pipe.fileno(), 1 << 16):
                 if self._last or len(self.data) <= self._first:
@@ -260,7 +260,7 @@ class _Listener(threading.Thread):
 
 
 def _end(child: subprocess.Popen[bytes], grace: float) -> None:
-    """End the whole group, with force if need be; what is gone already is fine."""
+    """End the whole group, by force if needed. A group that has already ended is fine."""
     if os.name == "nt":
         subprocess.run(["taskkill", "/F", "/T", "/PID", str(child.pid)], check=False)
     else:
@@ -272,7 +272,7 @@ def _end(child: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
-    # macOS answers with a missing permission when the group holds only ended processes.
+    # On macOS this is a permission error if the group holds only ended processes.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
 

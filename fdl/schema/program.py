@@ -1,4 +1,4 @@
-"""The files behind an ``entry``: the script or module it names, and what that imports.
+"""The files behind an ``entry``: the script or module that it names, and their imports.
 
 Everything here reads text; nothing is imported or executed.
 """
@@ -18,13 +18,13 @@ _PYTHONS = ("python", "pypy")
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _OTHERS = frozenset(("node", "ruby", "perl", "julia", "Rscript", "deno", "bun"))
 
-# Enough for a project's own modules; a schema that depends on more is asked for once too often.
+# Enough for a project's own modules. Edits in further files are not noticed.
 _MOST_FILES = 100
 _MOST_BYTES = 16 << 20
 
 
 def words(level: Level) -> list[str]:
-    """The words of the entry; none when it does not split into words."""
+    """The words of the entry; empty if it does not split into words."""
     if level.entry is None:
         return []
     try:
@@ -34,16 +34,17 @@ def words(level: Level) -> list[str]:
 
 
 def script(level: Level) -> str | None:
-    """The file that the entry runs, when it can be told without running anything.
+    """The file that the entry runs, if it can be found without running anything.
 
-    ``python main.py``, ``python -m package.module``, ``bash run.sh`` and ``./program``; a module
-    is looked for below the command's folder and the project, there and in ``src/``.
+    Known forms: ``python main.py``, ``python -m package.module``, ``bash run.sh`` and
+    ``./program``. A module is searched in the command's folder and the project, each also in
+    ``src/``.
     """
     tokens = words(level)
     if not tokens:
         return None
     if not _is_interpreter(tokens[0]):
-        # A bare word is looked up on the PATH, where no program of the project's is.
+        # A bare word is found on the PATH, which holds no program of the project.
         return _file(level, tokens[0]) if os.path.dirname(tokens[0]) else None
     for place, token in enumerate(tokens[1:], 1):
         if token == "-m" and _is_python(tokens[0]):
@@ -56,7 +57,7 @@ def script(level: Level) -> str | None:
 
 
 def named_files(level: Level) -> list[str]:
-    """Every file the entry's words name, launchers in front or not: ``uv run main.py``."""
+    """Every file among the entry's words, also behind a launcher: ``uv run main.py``."""
     tokens = words(level)
     files = [_file(level, token) for token in tokens]
     modules = [_module(level, name) for flag, name in pairwise(tokens) if flag == "-m"]
@@ -64,9 +65,10 @@ def named_files(level: Level) -> list[str]:
 
 
 def sources(level: Level) -> list[str]:
-    """The files that decide what the program answers: those named, and project modules of theirs.
+    """The files that decide the program's answer: the named files and the modules they import.
 
-    Arguments are often declared in a module beside the script, so an edit there counts.
+    Only modules of the project count. Arguments are often declared in a module beside the
+    script, so an edit there must count.
     """
     found = named_files(level)
     for file in found:
@@ -82,7 +84,7 @@ def sources(level: Level) -> list[str]:
 
 
 def content(file: str) -> bytes:
-    """The beginning of a file, empty where it cannot be read."""
+    """The beginning of a file; empty if it cannot be read."""
     try:
         with open(file, "rb") as stream:
             return stream.read(_MOST_BYTES)
@@ -104,7 +106,7 @@ def _file(level: Level, token: str) -> str | None:
 
 
 def _module(level: Level, name: str, beside: str = "") -> str | None:
-    """The file of a module, or of what runs when its package is started."""
+    """The file of a module, or the file that runs when its package is started."""
     parts = name.split(".")
     roots = [level.manifest.directory, level.root]
     folders = [beside] if beside else []
@@ -119,10 +121,10 @@ def _module(level: Level, name: str, beside: str = "") -> str | None:
 
 
 def _imports(file: str) -> list[str]:
-    """The modules a Python file imports, relative ones by their bare names."""
+    """The modules that a Python file imports, relative ones by their bare names."""
     try:
         tree = ast.parse(content(file))
-    # The parser's own limits count as well: such a file has no imports that matter here.
+    # The limits of the parser count too: the imports of such a file are ignored.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     names: list[str] = []

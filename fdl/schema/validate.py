@@ -1,8 +1,8 @@
 """Checking arguments against a schema before the program is started.
 
-Only what was typed and the preset that was named are checked, and only what the program itself
-would refuse: allowed values always, undeclared flags when the schema is strict.
-Imported on the warm path, when there is a schema.
+Only typed arguments and the named preset are checked. Only what the program itself would refuse is
+refused: values that are not allowed and, if the schema is strict, undeclared flags.
+Imported on the warm path, if there is a schema.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ALWAYS_KNOWN_SHORT = "hV"
 
 
 def check_tail(schema: Schema, tail: Sequence[str], command: str) -> None:
-    """Check what the user typed behind a command, up to the first ``--``.
+    """Check the arguments after a command, up to the first ``--``.
 
     Args:
         schema: What the program declares.
@@ -42,12 +42,12 @@ def check_tail(schema: Schema, tail: Sequence[str], command: str) -> None:
 
 
 class _Tail:
-    """One reading of a tail, token by token."""
+    """Checks the arguments token by token."""
 
     def __init__(self, schema: Schema, command: str) -> None:
         self._schema = schema
         self._command = command
-        # Those of fdl itself are no mistake where the program declares none of the name.
+        # fdl's own options are allowed too, even if the program does not declare them.
         self._options = {**OPTIONS, **schema.options}
         self._shorts = {one.short: one for one in self._options.values() if one.short}
         self._arguments = schema.arguments
@@ -86,15 +86,15 @@ class _Tail:
             if one and place == len(letters):
                 self._value(one, value if equals else None, rest)
             elif one and one.shape != "flag":
-                # The rest of the token is its value for some parsers, and a mistake for others.
+                # Some parsers read the rest of the token as its value, others refuse it.
                 return
             elif one is None and letter not in _ALWAYS_KNOWN_SHORT:
-                # Of `-O3`, nobody but the program knows whether `3` is a flag or a value.
+                # In `-O3`, only the program knows whether `3` is a flag or a value.
                 self._unknown(f"-{letter}" if place == 1 else f"-{letters}", equals=bool(equals))
                 return
 
     def _value(self, one: Parameter, attached: str | None, rest: list[str]) -> None:
-        """Check the value of an option; a missing one is the program's to complain about."""
+        """Check the value of an option. The program itself reports a missing value."""
         if one.shape == "flag":
             return
         if attached is None:
@@ -112,7 +112,7 @@ class _Tail:
     def _unknown(self, flag: str, *, equals: bool) -> None:
         if not self._schema.strict:
             if not equals:
-                # The next word may be this flag's value: which argument it fills is open.
+                # The next word may be this flag's value, so the positional arguments are unknown.
                 self._arguments = []
             return
         close = nearest(flag, [one.display for one in self._options.values()])
@@ -125,7 +125,7 @@ class _Tail:
 
 
 def check_preset(schema: Schema, level: Level, name: str) -> None:
-    """Check the options of the preset that is about to run; its siblings do not matter.
+    """Check the options of the preset that is about to run, and of no other preset.
 
     Raises:
         ManifestError: A value that is not allowed, or an option that does not exist.
@@ -154,7 +154,7 @@ def check_preset(schema: Schema, level: Level, name: str) -> None:
 
 
 def _items(node: Node) -> list[Node]:
-    """The values an option gets; a bare flag (true) or none at all (false) has none to check."""
+    """The values of an option. A bare flag (true) or an absent one (false) has none to check."""
     if isinstance(node.value, list):
         return node.value
     return [] if isinstance(node.value, bool) else [node]
@@ -165,7 +165,7 @@ def _spelled(value: object) -> str:
 
 
 def _refusal(one: Parameter, text: str) -> str:
-    """Why a value is not allowed; empty when it is."""
+    """Why a value is not allowed; empty if it is allowed."""
     if not one.choices:
         return ""
     parts = [part.strip() for part in text.split(",")] if one.commas else [text]
@@ -183,7 +183,7 @@ def _guess(one: Parameter, text: str) -> str:
 
 
 def _same(choice: str, text: str) -> bool:
-    """Whether two spellings mean one value: ``8`` and ``8.0`` do."""
+    """Whether two spellings mean the same value, such as ``8`` and ``8.0``."""
     if choice == text:
         return True
     return is_number(choice) and is_number(text) and float(choice) == float(text)
