@@ -22,9 +22,9 @@ def parse(
         weaker: Values for ``${NAME}`` if the file has not set the name yet.
         stronger: Values for ``${NAME}`` that win over the file.
 
-        Raises:
-            ManifestError: A line does not set a variable. The message does not repeat the line,
-                because it may hold a secret.
+    Raises:
+        ManifestError: A line does not set a variable. The message does not repeat the line,
+            because it may hold a secret.
     """
     own: dict[str, str] = {}
     for binding in parse_stream(io.StringIO(text)):

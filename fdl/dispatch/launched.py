@@ -21,8 +21,6 @@ def launcher(environ: Mapping[str, str]) -> str:
 
     Args:
         environ: The environment variables.
-    Args:
-        environ: The environment variables.
     """
     if "RANK" in environ:
         return f"RANK={environ['RANK']} is set"

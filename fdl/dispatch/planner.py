@@ -209,7 +209,7 @@ class Planner:
 
 
 def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:
-    """Whether any setting concerns ranks. Most commands do not, and skip the import."""
+    """Whether any setting concerns ranks. If not, as in most commands, an import is saved."""
     nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
     typed = (token.partition("=")[0] for token in tail)
     return any(node.get("ddp") for node in nodes) or any(flag in _RANK_FLAGS for flag in typed)

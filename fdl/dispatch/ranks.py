@@ -118,7 +118,7 @@ class _Distribution:
             )
 
     def _settle_mode(self) -> None:
-        """Let a typed mode replace ``policy`` and ``backend`` of the manifest, or the reverse."""
+        """Let a typed ``--mode`` replace ``policy`` and ``backend`` of the manifest, or reverse."""
         for name in self._typed.modes:
             for rival in _RIVALS[name]:
                 if rival not in self._typed.modes:

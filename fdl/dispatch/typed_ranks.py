@@ -77,7 +77,7 @@ class Typed:
     """fdl's own flags among an entry's arguments, and those that name a mode.
 
     A program may use flags of these names for something else. They are fdl's if the program is
-    known to declare none of them, or if ranks are asked for.
+    known not to declare them, or if ranks are asked for.
 
     Attributes:
         launch: Field -> its last value, for fdl's own flags.

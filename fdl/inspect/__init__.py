@@ -1,4 +1,4 @@
-"""Where a value comes from, and changing it there: ``fdl config``, ``fdl why``.
+"""Showing where a value comes from, and changing it there: ``fdl config``, ``fdl why``.
 
-``config show`` and ``why`` of the manifest import nothing beyond our own light modules.
+For a manifest, ``config show`` and ``why`` load only fdl's own light modules.
 """

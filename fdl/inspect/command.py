@@ -1,4 +1,4 @@
-"""The fields of one command line: what its program is started with, and why."""
+"""The values that the program of one command line gets, and why."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Target:
         level: The level that holds the command.
         kind: ``run``, ``preset``, or ``level`` for the entry of the level itself.
         name: The command of ``level`` for the first two kinds.
-        plan: What would run.
+        plan: The plan that would run.
         schema: What is known about the program's arguments, or None.
         surroundings: Where it would run.
-        shown: Blanks out the secrets of the manifests involved.
+        shown: Blanks out the secrets of the manifests.
     """
 
     __slots__ = ("kind", "level", "name", "plan", "schema", "shown", "surroundings")
@@ -54,18 +54,18 @@ class Target:
 
     @property
     def preset(self) -> str | None:
-        """The name of the preset that was named."""
+        """The name of the preset, if the command line names one."""
         return self.name if self.kind == PRESET else None
 
 
 class Command:
-    """What can be said about one command line.
+    """The fields, arguments and warnings of one command line.
 
     Attributes:
         target: The command line, resolved.
         fields: Its fields, in the order of a manifest.
-        argv: The tokens that are started, fit for print.
-        warnings: What the manifests give reason to warn about.
+        argv: The tokens that are started, without secrets.
+        warnings: Warnings about the manifests.
     """
 
     __slots__ = ("argv", "fields", "target", "warnings")
@@ -90,7 +90,7 @@ class Command:
         }
 
     def removed(self, asked: str) -> list[Field]:
-        """What was said about a field that a layer has removed for this command."""
+        """The field at a path that a layer has removed for this command; else empty."""
         try:
             path = parse(asked)
         except UsageError:
@@ -106,7 +106,7 @@ class Command:
         ][:1]
 
     def listing(self) -> str:
-        """YAML: every field with its place, then the argument vector."""
+        """YAML: every field with its origin, then the argument vector."""
         argv = Field(("argv",), self.argv, [Statement(WINS, "what is started", self.argv)])
         fields = [*self.fields, argv]
         tree: dict[str, object] = {}
@@ -121,17 +121,17 @@ class Command:
 
 
 def look_at(call: Call, line: str, env: str | None = None) -> Command:
-    """Resolve a command line and explain every value its program gets; nothing is started.
+    """Resolve a command line and explain every value that its program gets. Starts no command.
 
     A program may be asked for its arguments, as for its help page.
 
     Args:
         call: The built-in that asks.
         line: A command line without ``fdl``, split as a shell would.
-        env: An environment that counts instead of the active one.
+        env: An environment to use instead of the active one.
 
     Raises:
-        FdlError: The line names nothing that runs, or a manifest on the way is broken.
+        FdlError: The line names nothing that can run, or a manifest on the path is broken.
     """
     from fdl.inspect.program import fields
     from fdl.prepass import scan

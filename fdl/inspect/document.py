@@ -21,11 +21,11 @@ _INFINITY = float("inf")
 
 
 def listing(tree: Node, fields: Sequence[Field], directory: str) -> str:
-    """YAML that reads back to the tree, each leaf with its place and what it overrides.
+    """YAML that reads back to the tree. Each leaf has its origin and what it overrides.
 
     Args:
         tree: The leaves to show.
-        fields: What is known about each of them, and the keys that were removed.
+        fields: The field of each leaf, and the fields of removed keys.
         directory: The project root.
     """
     known = {one.path: one for one in fields if not one.removed}
@@ -46,10 +46,11 @@ def listing(tree: Node, fields: Sequence[Field], directory: str) -> str:
 
 
 def records(fields: Sequence[Field]) -> list[dict[str, object]]:
-    """Fields as JSON data: value, place, and what each overrides.
+    """Fields as JSON data: value, origin, and what each overrides.
 
-    What is not plain from the file has a ``source``: ``preset quick``, ``command line``, …
-    A removed key has a null value, the place of what removed it, and ``"removed": true``.
+    A value that is not from the manifest itself has a ``source``: ``preset quick``,
+    ``command line``, … A removed key has a null value, the place that removed it, and
+    ``"removed": true``.
     """
     return [
         {
@@ -67,7 +68,7 @@ def records(fields: Sequence[Field]) -> list[dict[str, object]]:
 
 
 def explanation(fields: Sequence[Field], palette: Palette) -> str:
-    """The stacks of some values: one line per statement, strongest first."""
+    """The statements about some values: one line each, strongest first."""
     blocks = []
     for field in fields:
         ending = "is removed" if field.removed else f"= {_inline(field.value)}"
@@ -86,7 +87,7 @@ def explanation(fields: Sequence[Field], palette: Palette) -> str:
 
 
 def explanation_json(fields: Sequence[Field]) -> dict[str, object]:
-    """The stacks of some values as JSON data."""
+    """The statements about some values as JSON data."""
     return {
         "schema_version": SCHEMA_VERSION,
         "fields": [
@@ -110,7 +111,7 @@ def explanation_json(fields: Sequence[Field]) -> dict[str, object]:
 
 
 def node_of(value: Any) -> Node:
-    """JSON data as nodes without a place, to be shown as YAML."""
+    """JSON data as nodes without an origin, to print as YAML."""
     if isinstance(value, dict):
         value = {str(key): node_of(item) for key, item in value.items()}
     elif isinstance(value, list | tuple):
@@ -119,7 +120,7 @@ def node_of(value: Any) -> Node:
 
 
 def json_value(value: Any) -> Any:
-    """JSON has no infinities: they appear as the text YAML writes for them."""
+    """A value for JSON, which has no infinities: they become the text that YAML writes for them."""
     if isinstance(value, float) and not -_INFINITY < value < _INFINITY:
         return _inline(value)
     if isinstance(value, list):
@@ -157,7 +158,7 @@ def _origin(field: Field) -> str:
 
 
 def _place(statement: Statement) -> str:
-    """``fdl.yml:4``; with what kind of place it is where that is not plain from the file."""
+    """``fdl.yml:4``, with its source if that is not the manifest itself."""
     if not statement.file:
         return statement.source
     where = statement.line_place
@@ -165,7 +166,7 @@ def _place(statement: Statement) -> str:
 
 
 def _printable(text: str) -> str:
-    """A comment stays on its line, whatever a key or a file is called."""
+    """Text for a comment, kept on one line also if a key or a file name has line breaks."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )

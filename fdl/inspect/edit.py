@@ -1,7 +1,7 @@
-"""``fdl config set``: one value changed in the layer where it takes effect, and nothing else.
+"""``fdl config set``: changes one value in the layer where it takes effect, and nothing else.
 
-Which layer: the one whose value wins now; for a new key, the strongest active layer that has the
-mapping it belongs to. The new text is read back, merged and checked before it is written.
+The layer is the one whose value wins now. For a new key it is the strongest active layer that holds
+the mapping around it. The new text is read back, merged and checked before it is written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MARK = b"\xef\xbb\xbf"
 
 
 class Change:
-    """One new text for one file, proven to change one value.
+    """One new text for one file that changes exactly one value.
 
     Attributes:
         file: The file.
@@ -57,7 +57,7 @@ class Change:
         self.after = before.replaced(file, text)
 
     def diff(self) -> str:
-        """A unified diff without secrets; empty when the value stands there already."""
+        """A unified diff without secrets; empty if the value is already there."""
         import difflib
 
         name = shown(self.file)
@@ -71,19 +71,19 @@ class Change:
         return "".join(ended)
 
     def report(self) -> str:
-        """What holds now, as ``fdl why`` tells it."""
+        """The values that apply now, as ``fdl why`` prints them."""
         fields = Report(self.after.manifest).explain(self.path)
         if not fields:
             return f"{dotted(self.path)} is not set any more ({shown(self.file)})\n"
         return explanation(fields, Palette(on=False))
 
     def write(self) -> None:
-        """Replace the file; links stay links, permissions stay as they are.
+        """Replace the file. Links stay links, permissions stay as they are.
 
-        An example that stands in for the manifest is copied first, as for a command that runs.
+        An example is first copied to the real manifest, as for a command that runs.
 
         Raises:
-            FdlError: It cannot be written, or has changed meanwhile.
+            FdlError: The file cannot be written, or has changed since it was read.
         """
         found = self.before.manifest.found
         file = settle(found, executes=True).path if self.file == found.path else self.file
@@ -106,8 +106,8 @@ def prepare(call: Call, path: str, value: str, where: str | None) -> Change:
     Args:
         call: The built-in that asks.
         path: A dotted path of the project's manifest.
-        value: The new value as YAML; ``null`` deletes what weaker layers say.
-        where: ``base``, an environment, or a file; None lets the present winner decide.
+        value: The new value as YAML; ``null`` deletes the value of weaker layers.
+        where: ``base``, an environment, or a file; None for the layer whose value wins now.
 
     Raises:
         FdlError: The change is impossible, would have no effect, or would break the manifest.
@@ -156,7 +156,7 @@ def _new_value(text: str, path: tuple[str, ...]) -> NewValue:
 
 
 def _home(layers: Layers, path: tuple[str, ...]) -> str:
-    """The file that holds the present winner, or that a new key belongs in."""
+    """The file with the value that wins now, or the file for a new key."""
     merged = lookup(layers.manifest.node, path)
     if merged is not None and not (isinstance(merged.value, dict) and merged.value):
         if merged.merge and merged.losers:
@@ -180,7 +180,7 @@ def _home(layers: Layers, path: tuple[str, ...]) -> str:
 
 
 def _spliced(layers: Layers, file: str, path: tuple[str, ...], new: NewValue) -> str:
-    """The best text that differs in this value alone."""
+    """The best text that differs in this value alone, or an error."""
     from fdl.inspect.layer import is_only_change
 
     text, node = layers.texts[file], layers.nodes[file]
@@ -203,7 +203,7 @@ def _spliced(layers: Layers, file: str, path: tuple[str, ...], new: NewValue) ->
 
 
 def _require_effect(change: Change, value: Node) -> None:
-    """Refuse what a stronger layer would hide."""
+    """Refuse a change that a stronger layer would hide."""
     fields = Report(change.after.manifest).explain(change.path)
     wanted = os.path.realpath(change.file)
     if value.value is None and not any(one.value is not None for one in fields):
@@ -230,11 +230,11 @@ def _require_effect(change: Change, value: Node) -> None:
 
 
 def _require_no_other_effect(change: Change) -> None:
-    """Refuse what would bring back values that a null on the way has removed."""
+    """Refuse a change that would bring back values which a null in this file has removed."""
     path = change.path
     before = {at: repr(leaf.plain()) for at, leaf in change.before.manifest.node.leaves()}
     for at, leaf in change.after.manifest.node.leaves():
-        # `ddp.mode` makes room for `ddp.policy`, and the other way round.
+        # Setting `ddp.mode` removes `ddp.policy`, and the other way round.
         is_rival = len(at) > 1 and at[-2] == "ddp" and at[:-1] == path[:-1]
         is_own = at[: len(path)] == path or path[: len(at)] == at
         if not is_own and not is_rival and before.get(at) != repr(leaf.plain()):

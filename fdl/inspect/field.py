@@ -1,4 +1,4 @@
-"""One final value with everything that has a say in it."""
+"""One final value with every place that sets it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ REMOVED = "removed"
 
 
 class Statement:
-    """What one place says about a value.
+    """What one place sets a value to.
 
     Attributes:
         role: ``wins``, ``overridden``, ``part of it`` (its items are among those of the value) or
             ``removed`` (it deletes the value).
-        source: What kind of place it is: ``manifest``, ``overlay``, ``preset quick``, …
-        value: What it says, as JSON data, fit for print; of a list that joins another one, the
-            items it brings itself.
-        file: The file, relative to the project; None for what stands in none.
+        source: The kind of place: ``manifest``, ``overlay``, ``preset quick``, …
+        value: The value there, as JSON data without secrets. Of a list that joins another one, only
+            its own items.
+        file: The file, relative to the project; None if the place is not in a file.
         line: Line from 1, or None.
         column: Column from 1, or None.
-        merge: How a list joins the next weaker one: ``append``, …; None for replacing it.
+        merge: How a list joins the next weaker one: ``append``, …; None to replace it.
     """
 
     __slots__ = ("column", "file", "line", "merge", "role", "source", "value")
@@ -55,12 +55,12 @@ class Statement:
 
     @property
     def place(self) -> str:
-        """``train/fdl.yml:4:7``; empty for what stands in no file."""
+        """``train/fdl.yml:4:7``; empty if the place is not in a file."""
         return ":".join(str(part) for part in (self.file, self.line, self.column) if part)
 
     @property
     def line_place(self) -> str:
-        """``train/fdl.yml:4``, or the source of what stands in no file."""
+        """``train/fdl.yml:4``, or the source if the place is not in a file."""
         return f"{self.file}:{self.line}" if self.file else self.source
 
 
@@ -69,9 +69,9 @@ class Field:
 
     Attributes:
         path: The keys that lead to it.
-        value: The final value, as JSON data, fit for print; None for one that was removed.
+        value: The final value, as JSON data without secrets; None for a removed one.
         stack: Its statements, strongest first; never empty.
-        flag: The flag that hands it to a program, or None.
+        flag: The flag that passes it to a program, or None.
     """
 
     __slots__ = ("flag", "path", "stack", "value")
@@ -86,7 +86,7 @@ class Field:
 
     @property
     def name(self) -> str:
-        """The path as people write it."""
+        """The path as text, as users write it."""
         return dotted(self.path)
 
     @property
@@ -96,7 +96,7 @@ class Field:
 
     @property
     def removed(self) -> bool:
-        """Whether a layer has deleted it."""
+        """Whether a layer has deleted the value."""
         return self.top.role == REMOVED
 
 
@@ -104,9 +104,9 @@ class Origins:
     """Turns nodes into statements about one manifest.
 
     Args:
-        root: Directory of the project, to which files are relative.
-        manifest: The manifest whose nodes these are.
-        source: What to call places that are the manifest's own.
+        root: Directory of the project. Files are relative to it.
+        manifest: The manifest of the nodes.
+        source: The name for places in the manifest itself.
     """
 
     __slots__ = ("_cut", "_layers", "_root", "_source")
@@ -124,10 +124,10 @@ class Origins:
         return Field(path, value, self.statements(nodes, removed=removed))
 
     def statements(self, nodes: Sequence[Node], *, removed: bool = False) -> list[Statement]:
-        """What several nodes say about one value, strongest first.
+        """The statements of several nodes about one value, strongest first.
 
         Args:
-            nodes: The winner and what it has replaced.
+            nodes: The winner and the nodes that it has replaced.
             removed: Whether the first one deletes the others.
         """
         made: list[Statement] = []
@@ -139,13 +139,13 @@ class Origins:
             made.append(self.statement(role, node))
             if node.merge and node.losers:
                 made[-1].value = _own_items(node, node.losers[0])
-            # A list that found nothing below it to join has replaced what is further down.
+            # A list with no weaker list to join has replaced everything weaker.
             joined = node.merge is not None and bool(node.losers) and (place == 0 or joined)
         return made
 
     def statement(self, role: str, node: Node, source: str = "") -> Statement:
-        """What one node says."""
-        # The place of a mapping in blocks is its first key's; the name above it says more.
+        """The statement of one node."""
+        # A block mapping begins at its first key. The name of the mapping is the better place.
         at_key = isinstance(node.value, dict) and bool(node.value)
         return Statement(
             role,
@@ -167,7 +167,7 @@ class Origins:
 
 
 def _own_items(node: Node, below: Node) -> object:
-    """What a joined list brings itself; one joined by a key has changed items of the other."""
+    """The items that a joined list adds itself. ``merge-by`` changes items, so all are given."""
     items = node.value if isinstance(node.value, list) else []
     others = len(below.value) if isinstance(below.value, list) else 0
     if node.merge == "append":

@@ -1,4 +1,4 @@
-"""The layers of a manifest with their texts, and what they would be with another text."""
+"""The layers of a manifest with their texts, and the layers after a change of one text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Layers:
     Args:
         found: The base file.
         env: The environment, or None.
-        instead: Texts that stand for those of files.
+        instead: Texts to use instead of those of files.
 
     Attributes:
         manifest: The merge.
@@ -56,19 +56,19 @@ class Layers:
         """The layers with another text for one file.
 
         Raises:
-            ManifestError: They cannot be merged any more.
+            ManifestError: The layers cannot be merged with it.
         """
         return Layers(self._found, self._env, {file: text})
 
     def raw(self, file: str) -> bytes:
-        """The bytes of a file, for finding out whether it has changed since."""
+        """The bytes of a file, to detect later whether it has changed."""
         data = Path(file).read_bytes()
         if data.removeprefix(b"\xef\xbb\xbf").decode() == self.texts[file]:
             return data
         return self.texts[file].encode()
 
     def check(self, file: str) -> None:
-        """Refuse what no manifest may hold.
+        """Refuse content that a manifest must not hold.
 
         Raises:
             ManifestError: Every mistake with its place.
@@ -84,12 +84,12 @@ class Layers:
 
 
 def settled(call: Call, where: str | None) -> tuple[Layers, str | None]:
-    """The layers that are active, and the file that ``where`` names among them.
+    """The active layers, and the file among them that ``where`` names.
 
-    An environment that is not active is judged as if it were.
+    An inactive environment is treated as if it were active.
 
     Raises:
-        FdlError: The manifest is broken, or ``where`` names none of its layers.
+        FdlError: The manifest is broken, or ``where`` does not name one of its layers.
     """
     project = call.project()
     found, env = project.found, project.env
@@ -114,7 +114,7 @@ def settled(call: Call, where: str | None) -> tuple[Layers, str | None]:
 
 
 def lookup(root: Node, path: tuple[str, ...]) -> Node | None:
-    """The node at a path, a null included; None where the path leads nowhere."""
+    """The node at a path, also a null; None if the path leads to nothing."""
     node = root
     for key in path:
         if not isinstance(node.value, dict) or key not in node.value:
@@ -124,7 +124,7 @@ def lookup(root: Node, path: tuple[str, ...]) -> Node | None:
 
 
 def is_only_change(old: Node, new: Node, path: tuple[str, ...], value: NewValue) -> bool:
-    """Whether one tree is the other with one value replaced, types and tags included."""
+    """Whether the two trees differ only in one value, types and tags included."""
     known, made = dict(_flat(old, ())), dict(_flat(new, ()))
     there = lookup(new, path)
     if there is None or repr(there.plain()) != repr(value.node.plain()):
@@ -139,7 +139,7 @@ def is_only_change(old: Node, new: Node, path: tuple[str, ...], value: NewValue)
     if (there.merge, there.secret) != marks:
         return False
     for step in range(len(path) + 1):
-        # A mapping on the way may be new; what it held before is compared leaf by leaf.
+        # A mapping on the path may be new. Its former content is compared leaf by leaf.
         known.pop(path[:step], None)
         made.pop(path[:step], None)
     return _without(known, path) == _without(made, path)
@@ -150,7 +150,7 @@ def _without(flat: dict[tuple[str, ...], str], path: tuple[str, ...]) -> list[ob
 
 
 def _flat(node: Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every node with its path and what it says, in file order."""
+    """Every node with its path and content, in file order."""
     if isinstance(node.value, dict):
         yield path, f"mapping {node.secret}"
         for key, child in node.value.items():

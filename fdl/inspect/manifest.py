@@ -1,4 +1,4 @@
-"""The fields of a manifest: every leaf of the merged tree, and every key that is gone from it."""
+"""The fields of a manifest: every leaf of the merged tree, and every removed key."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """What can be said about one manifest, its secrets blanked out.
+    """The tree and the fields of one manifest, without secrets.
 
     Args:
         manifest: The manifest.
-        root: Directory to which places are relative; the manifest's own when omitted.
+        root: Directory that places are relative to; the manifest's own when omitted.
 
     Attributes:
         tree: The merged tree, to print.
-        fields: One per leaf in the tree's order, then one per key that was removed.
+        fields: One per leaf in the tree's order, then one per removed key.
         hidden: The secret texts of the manifest, longest first.
     """
 
@@ -42,7 +42,7 @@ class Report:
         self.fields += [self._gone(one.path, one, said(one.by.losers)) for one in self._removed]
 
     def explain(self, path: Path) -> list[Field]:
-        """The fields at a path and below it; empty when nothing was ever said about it."""
+        """The fields at a path and below it; empty if no layer ever set one."""
         found = [one for one in self.fields if one.path[: len(path)] == path]
         return found or self._removed_with_its_mapping(path) or self._item(path)
 
@@ -79,12 +79,12 @@ class Report:
 def stacks(
     node: Node, path: tuple[str, ...] = (), above: Sequence[Node] = ()
 ) -> Iterator[tuple[tuple[str, ...], list[Node]]]:
-    """Every leaf with its path, followed by what it has replaced, strongest first.
+    """Every leaf with its path, followed by the values it has replaced, strongest first.
 
     Args:
         node: A tree.
-        path: Where it stands.
-        above: What stood in its place where a mapping around it was replaced as a whole.
+        path: The path of the tree.
+        above: What it replaced when a mapping around it was replaced as a whole.
     """
     if not isinstance(node.value, dict) or not node.value:
         yield path, [node, *node.losers, *above]
@@ -98,7 +98,7 @@ def stacks(
 
 
 def descended(node: Node, key: str) -> list[Node]:
-    """What a mapping says about one key, strongest first; anything else speaks for itself."""
+    """The values of a mapping's key, strongest first. A node that is not a mapping gives itself."""
     if not isinstance(node.value, dict):
         return [node]
     child = node.value.get(key)
@@ -106,5 +106,5 @@ def descended(node: Node, key: str) -> list[Node]:
 
 
 def said(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes without the nulls: a null under no value has replaced nothing."""
+    """The nodes without the nulls. A null that was overridden set nothing."""
     return [node for node in nodes if node.value is not None]

@@ -1,4 +1,4 @@
-"""Dotted paths as people type them: ``training.lr``, ``commands."a.b".run``, ``args[0]``."""
+"""Dotted paths as users type them: ``training.lr``, ``commands."a.b".run``, ``args[0]``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def parse(text: str) -> Path:
-    """The keys and indices of a path; what :func:`fdl.manifest.node.dotted` writes reads back.
+    """The keys and indices of a path. Reverses :func:`fdl.manifest.node.dotted`.
 
     Raises:
-        UsageError: The text is no path.
+        UsageError: The text is not a path.
     """
     steps: list[str | int] = []
     rest = text
@@ -40,7 +40,7 @@ def _plain(text: str) -> tuple[str, str]:
 
 
 def _quoted(text: str, whole: str) -> tuple[str, str]:
-    """The key between double quotes, in which a backslash keeps the next character."""
+    """The key between double quotes, where a backslash keeps the next character."""
     key, place = "", 1
     while place < len(text):
         if text[place] == '"':

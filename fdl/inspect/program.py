@@ -1,7 +1,7 @@
-"""Every value a command's program gets, strongest statement first.
+"""Every value that a command's program gets, strongest statement first.
 
-Typed flags beat the program's own variables, those beat a preset, that beats the manifest, and
-that beats what the program declares. Variables: ``env:`` < ``env_file`` < shell < typed.
+Later wins: declared defaults < manifest < preset < the program's own variables < typed flags.
+Variables: ``env:`` < ``env_file`` < shell < typed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _entry(target: Target) -> Iterator[Field]:
 
 
 def _scopes(target: Target) -> list[Node]:
-    """The mappings whose ``env_file`` holds, strongest first."""
+    """The mappings whose ``env_file`` applies, strongest first."""
     named = target.level.commands.get(target.name)
     return [*([named] if named else []), *reversed(target.level.scopes)]
 
@@ -73,7 +73,7 @@ def _env_files(target: Target) -> Iterator[Field]:
     for stack in stacks:
         stack[0].role, stack[0].merge = PART, "append"
     stacks[0][0].role = WINS
-    # Every scope adds its files; what layers of one scope have replaced comes last.
+    # Every scope adds its files. Files that layers of one scope have replaced come last.
     own, replaced = [stack[0] for stack in stacks], [one for stack in stacks for one in stack[1:]]
     yield Field(("env_file",), value, [*own, *replaced])
 
@@ -91,7 +91,7 @@ def _variables(target: Target) -> Iterator[Field]:
 
 
 def _unset_variables(target: Target) -> Iterator[Field]:
-    """Variables that a null keeps from the program."""
+    """Variables that a null removes from the program."""
     origins = Origins(target.plan.root, target.level.manifest)
     known = {one.name for one in target.plan.variables}
     scopes = [env for scope in _scopes(target) if (env := target.shown.tree(scope).get("env"))]
@@ -112,7 +112,7 @@ def _variable(target: Target, one: Variable, value: str, origin: str, role: str)
 
 
 def _split(origin: str) -> list[str]:
-    """File, line and perhaps column of a place; just itself for another origin."""
+    """File, line and perhaps column of a place. Any other origin stays one text."""
     parts = origin.rsplit(":", 2)
     if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
         return parts
@@ -121,7 +121,7 @@ def _split(origin: str) -> list[str]:
 
 
 class _Settings:
-    """The settings of a program that become flags, and those it declares itself."""
+    """The settings that become flags of a program, and the flags it declares itself."""
 
     def __init__(self, target: Target) -> None:
         node = target.shown.tree(target.level.manifest.node)
@@ -138,7 +138,7 @@ class _Settings:
         self._leave_to_typed()
 
     def _leave_to_typed(self) -> None:
-        """Drop the side of ``mode`` that a typed flag says in the other way."""
+        """Drop ``mode``, or ``policy`` and ``backend``, if typed flags set the other of the two."""
         for name, rivals in _EXCLUSIVE.items():
             for rival in rivals if f"--{name}" in self.typed else ():
                 if f"--{rival}" not in self.typed:
@@ -146,7 +146,7 @@ class _Settings:
         self.paths = self._paths()
 
     def fields(self) -> Iterator[Field]:
-        """One per flag that anybody says something about, in the order they are generated."""
+        """One field per flag that any place sets, in the order in which flags are generated."""
         done: set[str] = set()
         for flag, path in self.paths.items():
             done.add(flag)
@@ -161,11 +161,11 @@ class _Settings:
                     yield field
 
     def _paths(self) -> dict[str, tuple[str, str]]:
-        """Flag -> the field it is generated from; of several the last, which the program obeys."""
+        """Flag -> the field that generates it; of several the last, which the program uses."""
         found: dict[str, tuple[str, str]] = {}
         for path, flag in _FLAGS.items():
             if path[1] in self.merged[path[0]]:
-                # The exception is `timeline`: generated once, from whatever says true.
+                # The exception is `timeline`: generated once, from the first field that is true.
                 if flag in found and self._value(found[flag]) is True:
                     continue
                 found[flag] = path
@@ -204,7 +204,7 @@ class _Settings:
         ]
 
     def _program_variable(self, one: Parameter | None) -> list[Statement]:
-        """The variable that the program itself reads the option from."""
+        """The environment variable that the program itself reads for the option."""
         if one is None or not one.env:
             return []
         plan = self.target.plan
@@ -219,7 +219,7 @@ class _Settings:
         return [Statement(OVERRIDDEN, source, self._shown(one.display, value))]
 
     def _generated(self, path: tuple[str, str], flag: str) -> list[Statement]:
-        """What the manifest and the preset say, of every field that becomes this flag."""
+        """The statements of manifest and preset, for every field that becomes this flag."""
         paths = [path, *(one for one, name in _FLAGS.items() if name == flag and one != path)]
         made: list[Statement] = []
         for section, field in paths:
@@ -238,7 +238,7 @@ class _Settings:
         return made
 
     def _own(self, section: str, field: str) -> int:
-        """How many of a field's statements are the preset's."""
+        """How many of a field's statements are from the preset."""
         mapping = self.preset.get(section) if self.preset else None
         node = mapping.get(field) if mapping else None
         return 1 + len(node.losers) if node else 0
@@ -254,7 +254,7 @@ class _Settings:
         return [Statement(OVERRIDDEN, "schema default", self._shown(one.display, value))]
 
     def _dropped(self) -> Iterator[Field]:
-        """Fields of the manifest that the preset says in the other of two ways."""
+        """Fields of the manifest that the preset drops by setting the same in another way."""
         base = self.base.get("ddp")
         for name, node in (base.mapping if base else {}).items():
             merged = self.merged["ddp"]

@@ -1,10 +1,10 @@
-"""What a run was configured with: ``config.json`` of a run directory, or a checkpoint's header.
+"""The configuration of a run: ``config.json`` of a run directory, or a checkpoint's header.
 
-Checkpoints are safetensors files (https://github.com/huggingface/safetensors#format); the header
-is read as the JSON it is, without torch.
+Checkpoints are safetensors files (https://github.com/huggingface/safetensors#format). Their header
+is JSON and is read without torch.
 """
 
-# Paths here are text: what was typed in front of a colon.
+# Paths here are text: the user types them before a colon.
 # ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH120, PTH123, PTH208
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LENGTH_BYTES = 8
 
 
 def split(asked: str) -> tuple[str, str] | None:
-    """``runs/a/2026-01-31T10-00-00:training.lr`` as path and field; None for a plain field."""
+    """``runs/a/2026-01-31T10-00-00:training.lr`` as path and field; None for a field alone."""
     end = len(asked)
     while (end := asked.rfind(":", 0, end)) > 0:
         path, field = asked[:end], asked[end + 1 :]
@@ -48,14 +48,14 @@ def split(asked: str) -> tuple[str, str] | None:
 
 
 def explain(path: str, asked: str) -> list[Field]:
-    """The recorded fields of one name; all of them where no name is asked for.
+    """The recorded fields of one name, or all fields if no name is given.
 
     Args:
         path: A run directory, a folder of runs (the newest counts), or a checkpoint.
         asked: A manifest path, an argument or a flag: ``training.lr``, ``lr``, ``--lr``.
 
     Raises:
-        FdlError: Nothing is recorded there, or not this field.
+        FdlError: There is no record, or the record does not have this field.
     """
     known, where = _fields(path)
     if not asked:
@@ -80,13 +80,13 @@ def explain(path: str, asked: str) -> list[Field]:
 
 
 def recorded(path: str) -> dict[str, Field]:
-    """What a run was configured with, by the names of the program's own arguments.
+    """The configuration of a run, by the names of the program's own arguments.
 
     Args:
         path: As for :func:`explain`.
 
     Raises:
-        FdlError: Nothing is recorded there.
+        FdlError: There is no record.
     """
     known, _ = _fields(path)
     return dict(known)
@@ -124,7 +124,7 @@ def _read(path: str) -> tuple[dict[str, Any], str]:
 
 
 def _run_directory(path: str) -> str:
-    """The directory itself where it is a run's, else the newest run in it."""
+    """The directory itself if it is a run directory, else the newest run in it."""
     if os.path.isfile(os.path.join(path, CONFIG)):
         return path
     try:
@@ -141,7 +141,7 @@ def _run_directory(path: str) -> str:
 
 
 def _age(name: str) -> tuple[str, int]:
-    """Runs bear the time of their start; a second one of the same second ends in ``-2``."""
+    """Sort key of a run: its name is its start time; a second run in one second ends in ``-2``."""
     start, attempt = name[: len("2026-01-31T10-00-00")], name[len("2026-01-31T10-00-00-") :]
     return start, int(attempt) if attempt.isdecimal() else 1
 
@@ -158,7 +158,7 @@ def _config_file(file: str) -> dict[str, Any]:
 
 
 def _checkpoint(file: str) -> dict[str, Any] | None:
-    """The configuration in a checkpoint's header, or None when it holds none."""
+    """The configuration in a checkpoint's header, or None if it has none."""
     import gzip
     import zlib
 
@@ -179,7 +179,7 @@ def _header(stream: GzipFile | BufferedReader, file: str) -> dict[str, Any]:
     length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
     if not 2 <= length <= _MAX_HEADER_BYTES:
         raise FdlError(f"{file} is no checkpoint: it has no safetensors header")
-    # Read in pieces: a length that lies reserves no memory.
+    # Read in pieces, so that a wrong length does not reserve memory.
     data = bytearray()
     while len(data) < length and (piece := stream.read(min(1 << 20, length - len(data)))):
         data += piece
@@ -201,7 +201,7 @@ def _mapping(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _entries(record: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """Name and content of every recorded value; plain mappings only group them."""
+    """Name and content of every recorded value. Mappings without a value only group them."""
     for key, content in record.items():
         is_group = isinstance(content, dict) and content and "value" not in content
         if is_group:
@@ -221,9 +221,9 @@ def _field(name: str, entry: object) -> tuple[str, Field]:
 
 
 def _path(fields: list[object], name: str) -> Path:
-    """The manifest's name for an argument, whoever has won; else the argument's own."""
+    """The manifest's name for an argument, from any statement; else the argument's own name."""
     for field in fields:
-        # What came through a variable or inside of `entry` has no field of its own.
+        # A value from a variable or from `entry` has no field of its own.
         if isinstance(field, str) and not field.startswith("env.") and field != "entry":
             try:
                 return parse(field)

@@ -1,7 +1,7 @@
-"""A manifest fit for print: the same tree with its secrets blanked out.
+"""A manifest to print: the same tree with its secrets blanked out.
 
-What is secret: what carries ``!secret`` (a mapping's mark holds for all below it), what bears a
-secret-looking name, and whatever a secret has replaced. The text of a secret is blanked out
+A value is secret if it is marked ``!secret`` (the mark of a mapping holds for everything below), if
+it has a secret-looking name, or if a secret has replaced it. The text of a secret is blanked out
 wherever else it appears.
 """
 
@@ -23,12 +23,12 @@ _SCRIPTS = ("run", "append", "entry")
 
 _NEW = "<new secret>"
 
-# A name alone makes `sort_key: name` secret, but not every other text that says `name`.
+# `sort_key: name` is secret by its name. Short texts like `name` elsewhere must stay readable.
 _SHORTEST_BY_NAME = 8
 
 
 class Manifests:
-    """Blanks out the secrets of some manifests that belong together.
+    """Blanks out the secrets of several manifests that belong together.
 
     Args:
         manifests: The manifests.
@@ -50,20 +50,20 @@ class Manifests:
         return sorted(self._hidden, key=len, reverse=True)
 
     def tree(self, node: Node, path: Path = ()) -> Node:
-        """A copy of a tree to print; ``path`` is where it stands in its manifest."""
+        """A copy of a tree to print; ``path`` is its path in the manifest."""
         return _blanked(node, path, self.hidden)
 
     def removed(self, manifest: Manifest) -> list[Removed]:
-        """What layers have deleted, to print."""
+        """The keys that layers have deleted, to print."""
         return [Removed(one.path, self.tree(one.by, one.path)) for one in manifest.removed]
 
 
 def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
-    """Whether a value is kept from print, by its marks or by its name.
+    """Whether a value must not be printed, because of its marks or its name.
 
     Args:
         node: The value.
-        path: Where it stands.
+        path: Its path.
         owner: The mapping that holds it.
     """
     nodes = (node, *node.losers)
@@ -73,7 +73,7 @@ def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
     if not isinstance(name, str):
         return False
     if name in ("default", "choices") and len(path) > 1:
-        # Of a declared argument, `api_key: {default: x}` or `{name: api_key, default: x}`.
+        # Part of a declared argument: `api_key: {default: x}` or `{name: api_key, default: x}`.
         named = owner.text("name") if owner else None
         return is_secret_name(named or str(path[-2]))
     as_text = len(path) > 1 and path[-2] == "env"
@@ -85,7 +85,7 @@ def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
 
 
 def script(text: str, hidden: Iterable[str]) -> str:
-    """A command line to print: without secret texts, and without values behind secret flags."""
+    """A command line to print: without secret texts and without the values of secret flags."""
     words = text.split()
     if redact_tokens(words) == words:
         return redact_text(text, hidden)
@@ -129,7 +129,7 @@ def _marked(node: Node, *, secret: bool) -> Node:
 
 
 def _texts(node: Node, path: Path, owner: Node | None = None) -> Iterator[str]:
-    """The secret texts below a node, and those it has replaced."""
+    """The secret texts below a node, and those that they have replaced."""
     if is_hidden(node, path, owner):
         marked = any(one.secret for one in (node, *node.losers))
         for one in (node, *node.losers):
@@ -161,14 +161,14 @@ def _strings(node: Node) -> Iterator[str]:
 def printable(
     text: str, node: Node, layout: Layout, hidden: Sequence[str], changed: Path = ()
 ) -> str:
-    """The text of a manifest to print: its secrets blanked out in their places.
+    """The text of a manifest to print, with its secrets blanked out in place.
 
     Args:
         text: The text.
-        node: What it reads as.
-        layout: Where its values stand.
-        hidden: Secret texts that may stand anywhere.
-        changed: A value whose secret is another one than before; it shows as a new one.
+        node: The tree of the text.
+        layout: The positions of its values.
+        hidden: Secret texts, which may appear anywhere.
+        changed: The path of a value that has changed; a secret there is shown as a new one.
     """
     places = _secret_places(node, layout.root, (), None) if layout.root else iter(())
     for start, end, path in sorted(places, reverse=True):

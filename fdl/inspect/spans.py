@@ -1,4 +1,4 @@
-"""Where every value of a manifest's text begins and ends, so that one can be replaced."""
+"""The position of every value in a manifest's text, so that one can be replaced."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Span:
     Attributes:
         kind: ``scalar``, ``mapping``, ``list`` or ``alias``.
         start: Offset of its first character, tag and anchor included.
-        body: Offset of its first character behind tag and anchor.
-        end: Offset behind its last character.
-        key_start: Offset of the key that names it; equal to ``start`` where none does.
-        key_end: Offset behind that key.
-        in_blocks: Whether a mapping or list is laid out by indentation rather than brackets.
+        body: Offset of its first character after tag and anchor.
+        end: Offset after its last character.
+        key_start: Offset of the key that names it; equal to ``start`` if it has no key.
+        key_end: Offset after that key.
+        in_blocks: Whether a mapping or list is written with indentation, not with brackets.
         style: How a scalar is quoted: ``'``, ``"``, ``|``, ``>``, or None.
-        anchor: The name an alias may refer to it by.
-        entries: The children of a mapping, in file order; ``<<`` is none of them.
+        anchor: The name by which an alias may refer to it.
+        entries: The children of a mapping, in file order, without ``<<``.
         items: The items of a list.
     """
 
@@ -58,7 +58,7 @@ class Layout:
 
     Attributes:
         root: The document; None for an empty one.
-        aliases: The anchors that some alias refers to.
+        aliases: The anchors that aliases refer to.
         comments: The comments, in file order.
     """
 
@@ -71,15 +71,15 @@ class Layout:
 
 
 def yaml_layout(text: str) -> Layout:
-    """The layout of a text that is known to be a manifest in YAML."""
-    # The parser in Python: its marks count characters, which slices need.
+    """The layout of a text that is known to be a YAML manifest."""
+    # The pure Python parser: its marks count characters, as slices do.
     walk = _YamlWalk(text, yaml.parse(text, Loader=yaml.SafeLoader))
     root = walk.document()
     return Layout(root, walk.aliases, _comments(text))
 
 
 def json_layout(text: str) -> Layout:
-    """The layout of a text that is known to be a manifest in JSON."""
+    """The layout of a text that is known to be a JSON manifest."""
     tokens = _JSON_TOKEN.finditer(text)
     first = next(tokens, None)
     return Layout(_json_span(first, tokens) if first else None, set(), [])
@@ -118,7 +118,7 @@ class _YamlWalk:
         made = Span("scalar", start, body)
         made.style = event.style
         end = event.end_mark.index
-        # The blank lines below a block scalar belong to the layout of the file.
+        # The blank lines after a block scalar do not belong to its value.
         made.end = len(self.text[:end].rstrip()) if event.style in ("|", ">") else end
         made.body = min(body, made.end)
         return made
@@ -155,7 +155,7 @@ _CONTENT = (
 
 
 def _comments(text: str) -> list[str]:
-    """The comments: what stands behind a ``#`` in the gaps between tokens."""
+    """The comments: every text after a ``#`` between tokens."""
     found, end = [], 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         start = token.start_mark.index

@@ -1,7 +1,7 @@
-"""New texts for a manifest in which one value is another; the caller keeps the one that reads so.
+"""Candidate texts for a manifest with one value changed; the caller keeps the first correct one.
 
-Whether a text can stand in a place depends on what surrounds it (brackets, tags, quotes). Instead
-of deciding that twice, the candidates are written best first and read back.
+Whether a text is allowed in a place depends on its surroundings (brackets, tags, quotes). Instead
+of checking that beforehand, this module writes candidates, best first, and the caller reads them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _STEP = 2
 
 
 class NewValue:
-    """What to write.
+    """The value to write.
 
     Attributes:
         node: The value.
-        typed: The text it was given as.
-        tagged: Whether that text brings a tag of its own.
+        typed: The text as it was given.
+        tagged: Whether that text has a tag of its own.
     """
 
     __slots__ = ("node", "tagged", "typed")
@@ -35,7 +35,7 @@ class NewValue:
         self.tagged = bool(node.merge or node.secret)
 
     def under(self, keys: Sequence[str]) -> NewValue:
-        """The value inside of new mappings, for places that hold nothing yet."""
+        """The value inside of new mappings, for a path that does not exist yet."""
         if not keys:
             return self
         node = self.node
@@ -48,10 +48,10 @@ class NewValue:
 def candidates(
     text: str, layout: Layout, path: Sequence[str], new: NewValue, *, is_json: bool
 ) -> Iterator[str]:
-    """Texts in which the value at ``path`` is replaced, or added, best layout first.
+    """Texts in which the value at ``path`` is replaced or added, best layout first.
 
     Raises:
-        FdlError: What stands on the way holds no keys, or an anchor makes it part of several
+        FdlError: A value on the path cannot hold keys, or an anchor makes it part of several
             places.
     """
     write = _Json(text) if is_json else _Yaml(text)
@@ -136,7 +136,7 @@ class _Yaml:
             yield f"{self.text[:end]}{self.newline}{line}{self.text[end:]}"
 
     def _items(self, span: Span, new: NewValue, tags: str) -> Iterator[str]:
-        """A list item by item, as the old one was."""
+        """A list with one item per line, like the old one."""
         items = new.node.value if isinstance(new.node.value, list) else []
         if not items:
             return
@@ -145,11 +145,11 @@ class _Yaml:
         yield f"{self.text[: span.start]}{tags}{lines}{self.text[span.end :]}"
 
     def _beginning(self, span: Span) -> tuple[int, str]:
-        """Where the new value starts, and what separates it from the colon before it."""
+        """Where the new value starts, and the blanks between the colon and the value."""
         colon = self.text.find(":", span.key_end) + 1
         between = self.text[colon : span.start]
         if span.key_end > span.key_start and not between.strip(" \r\n"):
-            # Behind the colon, also where the old value began on a line of its own.
+            # After the colon, even if the old value began on a line of its own.
             return colon, " " if "\n" in between or not between else between
         return span.start, ""
 
@@ -163,7 +163,7 @@ class _Yaml:
         return offset - (self.text.rfind("\n", 0, offset) + 1)
 
     def _step(self) -> int:
-        """How far the file indents: by the first line that is indented at all."""
+        """The indentation step of the file: that of its first indented line."""
         for line in self.text.splitlines():
             indent = len(line) - len(line.lstrip(" "))
             if indent and line.strip() and line.strip()[0] not in "#-":
@@ -172,7 +172,7 @@ class _Yaml:
 
 
 def _into_brackets(text: str, span: Span, name: str, value: str, quote: str) -> str:
-    """A mapping in braces with one more entry, spaced as the last one."""
+    """A mapping in braces with one more entry, spaced like the last one."""
     if not span.entries:
         return f"{text[: span.body]}{{{name}: {value}}}{text[span.end :]}"
     last = max(span.entries.values(), key=lambda one: one.key_start)
@@ -184,7 +184,7 @@ def _into_brackets(text: str, span: Span, name: str, value: str, quote: str) -> 
 
 
 def _spellings(new: NewValue, style: str | None = None) -> Iterator[str]:
-    """The value as YAML on one line, as it was typed where that will do."""
+    """The value as YAML on one line, as it was typed if possible."""
     value = new.node.value
     if isinstance(value, str) and style == "'" and value.isprintable():
         doubled = value.replace("'", "''")

@@ -1,4 +1,4 @@
-"""What the words behind a command say about a program's options."""
+"""Reading the options of a program from the words after a command."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def typed_values(
 ) -> dict[str, list[object]]:
     """Flag -> the values given to it, in order; a bare flag counts as true.
 
-    A flag that nobody has declared takes the next word for its value, as most flags do.
+    An undeclared flag takes the next word as its value, as most flags do.
 
     Args:
-        tokens: What was typed; nothing behind ``--`` is looked at.
+        tokens: The typed words; those after ``--`` are ignored.
         options: Long name -> declared option.
-        switches: Further flags that take no value.
+        switches: More flags that take no value.
     """
     found: dict[str, list[object]] = {}
     shorts = {one.short: one for one in options.values() if one.short}
@@ -44,7 +44,7 @@ def typed_values(
 
 
 def typed(text: str, option: Parameter | None) -> object:
-    """A word as the value it means: of the declared type, else a number where it is one."""
+    """Convert a word to its value: of the declared type, else a number if it is one."""
     if option is None:
         return _number(text)
     parts = text.split(",") if option.shape == "list" else [text]

@@ -1,4 +1,4 @@
-"""The trails that runs leave: found, listed, compared, followed and cleared away.
+"""The run directories of a project: find, list, compare, follow and delete them.
 
-A run directory is plain files (JSON, CSV, text), so nothing here needs torch or flodl.
+A run directory holds plain files (JSON, CSV, text), so nothing here needs torch or flodl.
 """

@@ -1,4 +1,4 @@
-"""Showing a file in the browser of whoever sits here."""
+"""Showing a file in the user's browser."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 def show(file: Path, environ: Mapping[str, str]) -> bool:
-    """Open a file with the program this desktop has for it.
+    """Open a file with the desktop's program for it.
 
     Returns:
-        Whether one was started; without a display, or without such a program, nothing is.
+        Whether a program was started. Without a display or such a program, none is.
     """
     if sys.platform == "win32":
         os.startfile(file)  # noqa: S606 - the user's own report

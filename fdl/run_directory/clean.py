@@ -1,4 +1,4 @@
-"""Which runs may go, and removing them."""
+"""Choosing the runs to delete, and deleting them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 class Rule:
-    """What decides that a run goes; all that is given has to apply.
+    """Chooses the runs to delete. A run must match all given conditions.
 
     Args:
-        keep: How many of the newest stay, whatever else applies, in each folder of runs.
-        older_than: An age such as ``30d``: only runs that began earlier go.
-        state: Only runs in this state go.
+        keep: How many of the newest runs to keep in each folder of runs, always.
+        older_than: An age such as ``30d``: deletes only runs that began earlier.
+        state: Deletes only runs in this state.
 
     Raises:
-        UsageError: Nothing is given, or something is no age, number or state.
+        UsageError: No condition is given, or a value is not an age, number or state.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Rule:
         self._state = require_state(state) if state is not None else None
 
     def choose(self, runs: Sequence[Run], now: datetime) -> list[Run]:
-        """The runs that go, of runs listed newest first."""
+        """The runs to delete, from runs listed newest first."""
         chosen = []
         seen: dict[Path, int] = {}
         for run in runs:
@@ -70,7 +70,7 @@ def age(text: str) -> timedelta:
     """``30d``, ``12h``, ``2w`` as a span of time.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is not an age.
     """
     found = _AGE.fullmatch(text)
     if found is None:
@@ -84,10 +84,10 @@ def age(text: str) -> timedelta:
 
 
 def require_state(word: str) -> str:
-    """``word``, where it is a state of a run.
+    """Return ``word`` if it is a state of a run.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not a state.
     """
     if word in STATES:
         return word
@@ -99,21 +99,21 @@ def require_state(word: str) -> str:
 
 
 def _is_removable(path: Path) -> bool:
-    """Whether a path is a folder of its own: what a link leads to belongs to somebody else."""
+    """Whether a path is a real folder. The target of a link may belong to another program."""
     return path.is_dir() and not path.is_symlink()
 
 
 def remove(run: Run) -> bool:
-    """Delete a run's folder; links in it go, what they lead to stays.
+    """Delete a run's folder. Links in it are deleted, their targets stay.
 
-    What makes it a run directory goes last, so that one whose removal was interrupted is still
-    found and can be removed again.
+    The files that make it a run directory are deleted last. So fdl finds a half-deleted run again
+    and can delete the rest.
 
     Returns:
-        False where it is a run no longer, or one that runs: nothing was removed.
+        False if it is no longer a run, or is running; then nothing was deleted.
 
     Raises:
-        FdlError: Something in it cannot be deleted.
+        FdlError: A file in it cannot be deleted.
     """
     current = read(run.path)
     if current is None or current.state == RUNNING or not _is_removable(run.path):
@@ -126,7 +126,7 @@ def remove(run: Run) -> bool:
                 shutil.rmtree(entry.path)
             else:
                 Path(entry.path).unlink()
-        # Without its record it is no run any more; whatever else remains is an empty shell.
+        # Without its record it is not a run. Any other files that remain do no harm.
         (run.path / CONFIG).unlink()
         (run.path / RECORD).unlink()
         run.path.rmdir()

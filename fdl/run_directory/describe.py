@@ -1,4 +1,4 @@
-"""Everything about one run, and what tells several runs apart."""
+"""All facts about one run, and the differences between several runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST = 60
 
 
 class Setting(NamedTuple):
-    """One recorded value of a run, fit for print, and where it came from."""
+    """One recorded value of a run, without secrets, and its origin."""
 
     value: object
     origin: str
@@ -43,9 +43,9 @@ def settings(run: Run) -> dict[str, Setting]:
 
 
 def environment(run: Run) -> dict[str, object]:
-    """What the run depended on beside its configuration: dotted name -> value.
+    """The environment that the run depended on: dotted name -> value.
 
-    An empty mapping says nothing.
+    An empty mapping adds nothing.
     """
     return dict(_flat(run.environment(), ""))
 
@@ -91,12 +91,12 @@ def _best_json(best: Best) -> dict[str, object]:
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no word for nan and infinity."""
+    """Metrics for JSON, which has no nan and no infinity: they become null."""
     return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
 
 
 def page(run: Run, palette: Palette) -> str:
-    """Everything about a run, in sections."""
+    """All facts about a run, in sections."""
     facts = [
         ("path", str(shortened(run.path))),
         ("state", run.state + (f" (process {run.record.get('pid')})" if _names(run) else "")),
@@ -142,19 +142,19 @@ def _metric_rows(run: Run) -> list[tuple[str, ...]]:
 
 
 def shown(value: object) -> str:
-    """A recorded value in one short piece of text."""
+    """A recorded value as one short text."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 class Comparison:
-    """What tells several runs apart.
+    """The differences between several runs.
 
     Attributes:
         runs: The runs, in the order of the columns.
-        config: Configuration that differs: name -> one setting per run, None where it has none.
-        environment: The same of the environment, with plain values.
-        metrics: Metric -> one best value per run, None where it has none.
+        config: Configuration that differs: name -> one setting per run, None if a run has none.
+        environment: The same for the environment, with plain values.
+        metrics: Metric -> one best value per run, None if a run has none.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -168,11 +168,11 @@ class Comparison:
         }
 
     def winners(self, name: str) -> list[int]:
-        """The runs, by their place, that have the best value of a metric."""
+        """The positions of the runs that have the best value of a metric."""
         metric = Metric.parse(name)
         ranks = [metric.rank(best.value) if best else None for best in self.metrics[name]]
         known = [rank for rank in ranks if rank is not None]
-        # One value alone has won nothing.
+        # A single value has nothing to win against.
         return (
             [place for place, rank in enumerate(ranks) if rank == min(known)] if known[1:] else []
         )
@@ -208,7 +208,7 @@ class Comparison:
             ("Configuration that differs", [_config_row(*item) for item in self.config.items()]),
             ("Environment that differs", [_plain_row(*item) for item in self.environment.items()]),
         ]
-        # One table, so that the columns of all sections line up.
+        # One table, so that the columns of all sections are aligned.
         body = [*facts, *(row for _, rows in sections for row in rows)]
         first, *lines = table([heads, *body])
         blocks = ["\n".join([palette.bold(first), *lines[: len(facts)]])]
@@ -232,7 +232,7 @@ class Comparison:
 
 
 def _told_apart(runs: Sequence[Run]) -> list[str]:
-    """The runs' names, which are short; their paths where two have the same name."""
+    """The names of the runs; their paths if two have the same name."""
     names = [run.name for run in runs]
     return names if len(set(names)) == len(names) else [str(shortened(run.path)) for run in runs]
 
@@ -248,7 +248,7 @@ def _plain_row(name: str, row: Sequence[object]) -> tuple[str, ...]:
 
 
 def _differing(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The names whose values are not the same everywhere; another origin alone is no difference."""
+    """The names whose values differ between runs. A different origin alone does not count."""
     names = dict.fromkeys(name for record in records for name in record)
     found = {}
     for name in names:
@@ -261,7 +261,7 @@ def _differing(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def require_several(runs: Sequence[Run]) -> None:
-    """Refuse to compare a run with itself.
+    """Refuse a comparison of a run with itself.
 
     Raises:
         FdlError: There are fewer than two different runs.

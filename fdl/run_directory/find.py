@@ -1,4 +1,4 @@
-"""Where runs lie, and which run a word means."""
+"""Finding runs, and the run that a word means."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fdl.project import Project
 
 USUAL_FOLDER = "runs"
-"""Where runs are looked for when no manifest says it."""
+"""Where runs are searched if no manifest names a folder."""
 
 _BEST = "best:"
 # `runs` holds `runs/train`, which holds the runs.
@@ -29,7 +29,7 @@ _TRAIN_OR_NAME = "train first, or look into another folder: fdl runs list FOLDER
 def folders(project: Project | None) -> list[Path]:
     """The folders of runs: every ``output.dir`` of the project, else ``runs``.
 
-    Of a program whose schema is known, the default of its ``--output`` counts as well.
+    If the schema of a program is known, the default of its ``--output`` counts as well.
 
     Raises:
         ManifestError: The project's own manifest is broken.
@@ -79,9 +79,9 @@ def _output_dir(node: object) -> Iterator[str]:
 
 
 def search(places: Iterable[Path]) -> list[Run]:
-    """The runs in some folders, newest first; a place may also be a run itself.
+    """The runs in several folders, newest first. A place may also be a run itself.
 
-    Names that begin with a dot are passed over: runs being made, and what is none of ours.
+    Names that begin with a dot are skipped: runs that are being made, and files of other programs.
     """
     found: dict[str, Run] = {}
     for place in places:
@@ -113,11 +113,11 @@ def choose(word: str, places: Sequence[Path]) -> Run:
 
     Args:
         word: ``last``, ``best:METRIC``, the path of a run or of a folder of runs (its newest), a
-            name, or the beginning of one.
-        places: Folders where names are looked for.
+            name, or the beginning of a name.
+        places: Folders in which names are searched.
 
     Raises:
-        FdlError: It means no run, or several.
+        FdlError: The word matches no run, or several.
     """
     if os.sep in word or "/" in word or word in (".", ".."):
         return _at(Path(word))
@@ -175,7 +175,7 @@ def _best(metric: Metric, runs: list[Run], places: Sequence[Path]) -> Run:
 
 
 def by_metric(metric: Metric, runs: Iterable[Run]) -> list[Run]:
-    """The runs that measured a metric, the best one first; of equals the newest."""
+    """The runs that measured a metric, the best one first; among equals the newest first."""
     values = [(run, best) for run in runs if (best := run.metrics.best(metric))]
     return [run for run, best in sorted(values, key=lambda pair: metric.rank(pair[1].value))]
 
@@ -198,7 +198,7 @@ def _none(places: Sequence[Path]) -> FdlError:
 
 
 def shortened(path: Path) -> Path:
-    """A path as seen from the working directory, where that is no detour."""
+    """A path relative to the working directory if it is below it; else unchanged."""
     try:
         relative = os.path.relpath(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The lines of a file that a run writes, as they come."""
+"""The lines of a file that a run writes, as they arrive."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from fdl.run_directory.run import Run
 
 _PAUSE_SECONDS = 0.2
-# Asking for a run's state reads files and asks the system; nobody sees half a second.
+# Reading a run's state opens files and asks the system. A delay of half a second is not noticed.
 _LOOKS_PER_STATE = 3
 
 
 def last_lines(file: Path, count: int) -> list[str]:
-    """The last lines of a run's file, without their ends; of a table also its heading.
+    """The last lines of a run's file, without line ends; of a table also its heading.
 
     Raises:
         FdlError: The file cannot be read.
@@ -46,15 +46,14 @@ def _end(lines: list[str], file: Path, count: int) -> list[str]:
 def follow(
     run: Run, file: Path, count: int, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """What :func:`last_lines` gives, then every new line, until the run has ended.
+    """Yield the lines of :func:`last_lines`, then every new line, until the run has ended.
 
-    A file that was written anew is told from its beginning. The generator's value is the run's
-    final state.
+    A rewritten file is read from its beginning. The generator's value is the run's final state.
 
     Args:
         run: The run.
-        file: One of its files; it may come into being later.
-        count: How many of the lines that are there already.
+        file: One of its files; it may not exist yet.
+        count: How many of the existing lines to yield.
         pause: Waits for seconds.
     """
     source = _Growing(file)
@@ -63,7 +62,7 @@ def follow(
     while True:
         looks += 1
         current = read(run.path) if looks % _LOOKS_PER_STATE == 1 else run
-        # Read after the state: what a run has written before its end is there by now.
+        # Read after the state, so that everything the run wrote before its end is there.
         yield from source.lines(rest=current is None or current.state != RUNNING)
         if current is None or current.state != RUNNING:
             return
@@ -80,7 +79,7 @@ class _Growing:
         self._partial = b""
 
     def lines(self, *, rest: bool = False) -> list[str]:
-        """The whole lines since the last call; with ``rest`` also one that is not ended."""
+        """The complete lines since the last call; with ``rest`` also an incomplete last one."""
         try:
             with self._path.open("rb") as stream:
                 status = os.fstat(stream.fileno())

@@ -1,4 +1,4 @@
-"""The table of a run's metrics, and which of two values is the better one."""
+"""The table of a run's metrics, and the better of two values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HIGHER_IS_BETTER = (
 
 
 class Best(NamedTuple):
-    """A metric's best value and the epoch, from 1, that reached it first."""
+    """A metric's best value, and the first epoch (from 1) with that value."""
 
     value: float
     epoch: int
@@ -42,14 +42,14 @@ class Metrics:
 
     @classmethod
     def read(cls, file: Path) -> Metrics:
-        """Read ``metrics.csv``; empty where there is none, and without lines cut off or broken."""
+        """Read ``metrics.csv``. Skip broken lines; without the file, return empty metrics."""
         try:
             with file.open(encoding="utf-8", errors="replace", newline="") as stream:
                 table = [row for row in csv.reader(stream) if row]
         except (OSError, csv.Error):
             table = []
         heading, *lines = table or [[]]
-        # Resource columns stand last: a metric may have the name of one.
+        # Resource columns are the last ones: a metric may have the same name as one of them.
         end = len(heading) - len(_RESOURCES)
         if tuple(heading[:2]) != _FIRST or tuple(heading[end:]) != _RESOURCES:
             return cls([], [])
@@ -72,7 +72,7 @@ class Metrics:
         return self._rows[-1][1] if self._rows else {}
 
     def best(self, metric: Metric) -> Best | None:
-        """The best value of a metric over all epochs; nan is none."""
+        """The best value of a metric over all epochs; nan is ignored."""
         found = [
             Best(row[metric.name], epoch)
             for epoch, row in self._rows
@@ -82,7 +82,7 @@ class Metrics:
 
 
 class Metric(NamedTuple):
-    """A metric and where its better values lie."""
+    """A metric, and whether higher or lower values are better."""
 
     name: str
     higher: bool
@@ -91,11 +91,11 @@ class Metric(NamedTuple):
     def parse(cls, text: str) -> Metric:
         """Read ``val_loss``, ``val_loss:min`` or ``margin:max``.
 
-        Without a direction the name decides: an accuracy, a score and their like are better when
-        they are higher, everything else when it is lower.
+        Without a direction the name decides. For an accuracy, a score or a similar name higher is
+        better; for all other names lower is better.
 
         Raises:
-            UsageError: The text names no metric.
+            UsageError: The text does not name a metric.
         """
         name, colon, direction = text.rpartition(":")
         if colon and direction in DIRECTIONS:
@@ -108,7 +108,7 @@ class Metric(NamedTuple):
         return cls(text, any(word in _HIGHER_IS_BETTER for word in words))
 
     def rank(self, value: float) -> float:
-        """What grows as the value gets worse."""
+        """A number that grows as the value gets worse."""
         return -value if self.higher else value
 
 

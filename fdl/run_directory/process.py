@@ -1,4 +1,4 @@
-"""Whether the process that a run belongs to is still there."""
+"""Whether the process of a run still exists."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def is_gone(record: dict[str, Any]) -> bool:
-    """Whether a run that calls itself running cannot be: its process has ended.
+    """Whether a run with the state ``running`` cannot be running: its process has ended.
 
-    Where that cannot be known (another machine, a container, an older record) the answer is no.
+    If this cannot be known (another machine, a container, an older record), the answer is no.
 
     Args:
-        record: A run's ``run.json``; it may name ``pid``, ``host``, ``boot_id`` and
-            ``process_started``, the process's start in clock ticks since the machine's.
+        record: A run's ``run.json``. It may hold ``pid``, ``host``, ``boot_id`` and
+            ``process_started``, the process's start in clock ticks since the machine's start.
     """
     pid, host = record.get("pid"), record.get("host")
     if not isinstance(pid, int) or pid <= 0 or host != socket.gethostname():
@@ -28,12 +28,12 @@ def is_gone(record: dict[str, Any]) -> bool:
     if not _exists(pid):
         return True
     began, now = record.get("process_started"), _start_ticks(pid)
-    # The number may have gone to another process since.
+    # Another process may have the same number by now.
     return isinstance(began, int) and now is not None and began != now
 
 
 def boot_id() -> str:
-    """What changes with every start of the machine; empty where the system does not tell."""
+    """An id that changes with every start of the machine; empty if the system has none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -42,7 +42,7 @@ def boot_id() -> str:
 
 def _exists(pid: int) -> bool:
     if os.name == "nt":
-        # Signal 0 would end the process there.
+        # On Windows, signal 0 would end the process.
         return True
     try:
         os.kill(pid, 0)
@@ -54,7 +54,7 @@ def _exists(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """The kernel's letter for what the process does; ``Z`` is one that ended unnoticed."""
+    """The kernel's letter for the state of a process; ``Z`` is an ended, not yet reaped one."""
     fields = _stat(pid)
     return fields[0] if fields else ""
 
@@ -66,7 +66,7 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields behind the program's name, which may hold blanks and parentheses itself."""
+    """The fields after the program's name, which may contain blanks and parentheses."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

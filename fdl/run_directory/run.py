@@ -23,7 +23,7 @@ CHECKPOINTS = (LATEST, "best.fdl", "model.fdl")
 
 RUNNING, DEAD = "running", "dead"
 STATES = (RUNNING, "complete", "interrupted", "diverged", "failed", DEAD)
-"""What a run can be; ``dead`` says that it calls itself running, and its process is gone."""
+"""All states of a run. ``dead``: its record says running, but its process has ended."""
 
 _MAX_BYTES = 16 << 20
 _NAME_LENGTH = len("2026-01-31T10-00-00")
@@ -34,7 +34,7 @@ class Run:
 
     Attributes:
         path: Its folder, as it was found.
-        record: What ``run.json`` says.
+        record: The content of ``run.json``.
         state: One of :data:`STATES`.
     """
 
@@ -47,29 +47,29 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder's name: when the run began."""
+        """The folder's name: the time at which the run began."""
         return self.path.name
 
     @property
     def age(self) -> tuple[float, int]:
-        """Orders runs by their beginning; a second one of the same second ends in ``-2``."""
+        """Sort key by start. A second run that began in the same second ends in ``-2``."""
         attempt = self.name[_NAME_LENGTH + 1 :]
         began = self.started.timestamp() if self.started else 0.0
         return began, int(attempt) if attempt.isdecimal() else 1
 
     @property
     def started(self) -> datetime | None:
-        """When it began."""
+        """When the run began."""
         return _moment(self.record.get("started"))
 
     @property
     def finished(self) -> datetime | None:
-        """When it ended; None while it runs, or when nobody recorded its end."""
+        """When the run ended; None while it runs, or if its end was not recorded."""
         return _moment(self.record.get("finished"))
 
     @property
     def seconds(self) -> float | None:
-        """From its beginning to its end; so far, for one that runs; None where nobody knows."""
+        """Seconds from start to end; until now for a running one; None if unknown."""
         if self.started is None:
             return None
         end = self.finished
@@ -81,14 +81,14 @@ class Run:
 
     @property
     def epochs(self) -> int:
-        """Epochs that it completed, as far as its files tell."""
+        """Completed epochs, according to its files."""
         recorded = self.record.get("epochs")
         counted = self.metrics.epochs
         return max(recorded if isinstance(recorded, int) else 0, counted)
 
     @property
     def resumed_from(self) -> str:
-        """What it continues, as recorded: a checkpoint or a run's folder; or empty."""
+        """The recorded checkpoint or run folder that it continues; or empty."""
         origin = self.record.get("resumed_from")
         return origin if isinstance(origin, str) else ""
 
@@ -100,13 +100,13 @@ class Run:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether it stopped on the way, and left a state to go on from."""
+        """Whether it stopped before its end and left a state to resume from."""
         stopped = self.state in ("interrupted", "failed", DEAD)
         return stopped and (self.path / LATEST).is_file()
 
     @property
     def error(self) -> str:
-        """What went wrong, or empty."""
+        """The error that ended it, or empty."""
         error = self.record.get("error")
         return error if isinstance(error, str) else ""
 
@@ -116,11 +116,11 @@ class Run:
         return Metrics.read(self.path / METRICS)
 
     def environment(self) -> dict[str, Any]:
-        """What ``environment.json`` says; empty where it is missing or broken."""
+        """The content of ``environment.json``; empty if it is missing or broken."""
         return read_json(self.path / ENVIRONMENT) or {}
 
     def files(self) -> list[tuple[str, int]]:
-        """Name and bytes of everything in the folder, sorted; links are not followed."""
+        """Name and size in bytes of every file in the folder, sorted; links are not followed."""
         found = []
         for folder, folders, names in os.walk(self.path):
             folders.sort()
@@ -129,13 +129,13 @@ class Run:
                 try:
                     size = file.lstat().st_size
                 except OSError:
-                    continue  # gone since
+                    continue  # deleted meanwhile
                 found.append((file.relative_to(self.path).as_posix(), size))
         return sorted(found)
 
     @property
     def bytes(self) -> int:
-        """What the folder's files hold together."""
+        """The total size of the folder's files in bytes."""
         return sum(size for _, size in self.files())
 
     @property
@@ -151,10 +151,10 @@ class Run:
 
 
 def read(path: Path) -> Run | None:
-    """The run of a folder; None where the folder is none.
+    """The run of a folder; None if the folder is not a run directory.
 
-    A run directory is one with a ``run.json`` that names a state and a beginning, beside a
-    ``config.json``; both are files of their own and no links.
+    A run directory has a ``run.json`` that names a state and a start, and a ``config.json``. Both
+    are regular files, not links.
     """
     if not all(_is_own_file(path / name) for name in (RECORD, CONFIG)):
         return None
@@ -169,7 +169,7 @@ def read(path: Path) -> Run | None:
 
 
 def flaw(path: Path) -> str:
-    """Why a folder that looks like a run is none; empty where it is one, or looks like none."""
+    """Why a folder with a run's record is not a run; else empty."""
     if not (path / RECORD).is_file() or read(path) is not None:
         return ""
     if not _is_own_file(path / CONFIG):
@@ -178,7 +178,7 @@ def flaw(path: Path) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None where there is none that can be read."""
+    """A JSON object from a file; None if no object can be read."""
     try:
         with file.open("rb") as stream:
             data = stream.read(_MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Runs as lines on a terminal."""
+"""Runs as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MINUTE, _HOUR = 60, 3600
 
 
 def listing(runs: Sequence[Run], palette: Palette, metric: Metric | None = None) -> str:
-    """One line per run: path, state, epochs, duration, last metrics, and what it continues.
+    """One line per run: path, state, epochs, duration, last metrics, and the run it continues.
 
-    On a terminal a line ends at its edge, in a pipe it is whole.
+    On a terminal a line is cut at the edge; in a pipe it is complete.
 
     Args:
-        runs: In the order of the lines.
+        runs: The runs, in the order of the lines.
         palette: Styles of the stream.
-        metric: Whose best value and epoch get a column, in place of the last metrics.
+        metric: Its best value and epoch get a column instead of the last metrics.
     """
     heading = ("RUN", "STATE", "EPOCHS", "TIME", f"BEST {metric.name}" if metric else "LAST")
     rows = [heading]
@@ -80,7 +80,7 @@ def _state(state: str, palette: Palette) -> str:
 
 
 def number(value: float) -> str:
-    """A metric as the program's own log has it: ``0``, ``2.50e-4``, ``0.1234``, ``12345.67``."""
+    """A metric as in the program's own log: ``0``, ``2.50e-4``, ``0.1234``, ``12345.67``."""
     if value == 0:
         return "0"
     size = abs(value)
@@ -103,7 +103,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the largest unit that leaves a number before the point."""
+    """Bytes in the largest unit that gives a number of at least 1."""
     value, units = float(count), ["B", "KB", "MB", "GB", "TB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024
@@ -112,7 +112,7 @@ def size(count: int) -> str:
 
 
 def printable(text: str) -> str:
-    """One line, in which nothing steers the terminal."""
+    """Text as one line, without characters that control the terminal."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )

@@ -194,7 +194,7 @@ def _run(plan: Plan, limit: float) -> tuple[bytes, bytes, int | None]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # A separate group, so that the program and everything it has started can be ended together.
+            # A separate group, so that everything the program starts can be ended with it.
             start_new_session=not windows,
         )
     except (OSError, ValueError) as problem:
