@@ -121,7 +121,7 @@ class Planner:
             level: Where the entry is.
             preset: Name of the preset, or None.
             tail: The arguments that were typed.
-            schema: What is known about the program's arguments.
+            schema: The known arguments of the program, or None.
 
         Raises:
             ManifestError: The entry is unusable, its variables cannot be settled, or its container

@@ -61,7 +61,7 @@ def distribute(
         plan: The plan of the entry, so far for one process.
         level: The level of the entry.
         preset: Name of the preset, or None.
-        schema: What is known about the program's arguments.
+        schema: The known arguments of the program, or None.
         shell: fdl's own environment.
 
     Raises:

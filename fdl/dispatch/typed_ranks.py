@@ -85,7 +85,7 @@ class Typed:
 
     Args:
         plan: The plan of the entry.
-        schema: What is known about the program's arguments.
+        schema: The known arguments of the program, or None.
         launchable: Whether fdl can start the entry as several ranks.
 
     Raises:

@@ -33,7 +33,7 @@ class Target:
         kind: ``run``, ``preset``, or ``level`` for the entry of the level itself.
         name: The command of ``level`` for the first two kinds.
         plan: The plan that would run.
-        schema: What is known about the program's arguments, or None.
+        schema: The known arguments of the program, or None.
         surroundings: Where it would run.
         shown: Blanks out the secrets of the manifests.
     """
@@ -90,7 +90,7 @@ class Command:
         }
 
     def removed(self, asked: str) -> list[Field]:
-        """The field at a path that a layer has removed for this command; else empty."""
+        """The field of this name, if a layer has removed it for this command; else empty."""
         try:
             path = parse(asked)
         except UsageError:

@@ -84,7 +84,7 @@ def stacks(
     Args:
         node: A tree.
         path: The path of the tree.
-        above: What it replaced when a mapping around it was replaced as a whole.
+        above: The values it replaced when a mapping around it was replaced as a whole.
     """
     if not isinstance(node.value, dict) or not node.value:
         yield path, [node, *node.losers, *above]

@@ -56,13 +56,13 @@ class Key:
         return os.path.join(self.directory, ".fdl", name)
 
     def as_list(self) -> list[object]:
-        """What must be equal for a cache to be valid, as JSON data."""
+        """The values that must be equal for a cache to be valid, as JSON data."""
         # Another interpreter may read YAML and numbers differently.
         return [FORMAT, __version__, sys.hexversion, self.base, self.overlay, self.env]
 
 
 class Content:
-    """What is cached: the merged tree, the files that made it, the keys that were deleted."""
+    """The cached data: the merged tree, the files that made it, the keys that were deleted."""
 
     __slots__ = ("layers", "node", "removed")
 
@@ -111,7 +111,7 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
 
     Args:
         key: The key to find it by.
-        content: What to keep.
+        content: The data to keep.
         stamps: One per source file, taken before the file was read.
     """
     newest = time.time_ns() - _TICK_NS

@@ -67,7 +67,7 @@ class Schema:
     """The arguments of one program.
 
     Attributes:
-        description: What the program is for; may be empty.
+        description: The purpose of the program; may be empty.
         parameters: Positional arguments in order, then options.
         strict: Whether an undeclared flag is a mistake.
         origins: Whether the program itself can tell typed arguments from generated ones. Its

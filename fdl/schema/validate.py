@@ -31,7 +31,7 @@ def check_tail(schema: Schema, tail: Sequence[str], command: str) -> None:
     """Check the arguments after a command, up to the first ``--``.
 
     Args:
-        schema: What the program declares.
+        schema: The arguments that the program declares.
         tail: The tokens.
         command: The command as typed, for messages.
 
