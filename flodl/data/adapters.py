@@ -1,4 +1,4 @@
-"""How anything that resembles a data set becomes a :class:`~flodl.data.dataset.BatchDataSet`."""
+"""Adapters from all kinds of data sets to :class:`~flodl.data.dataset.BatchDataSet`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBERS_TOLD = 8
 
 @runtime_checkable
 class _MapStyle(Protocol):
-    """What torch calls a map-style data set."""
+    """A map-style data set, as torch calls it."""
 
     def __len__(self) -> int: ...
 
@@ -29,20 +29,20 @@ class _MapStyle(Protocol):
 
 
 def as_batch_data_set(source: object, names: Sequence[str] | None = None) -> BatchDataSet:
-    """See any data set as a :class:`~flodl.data.dataset.BatchDataSet`; reads no sample.
+    """Wrap any data set as a :class:`~flodl.data.dataset.BatchDataSet`; reads no sample.
 
-    Where its samples or batches are mappings, every one is read in the order of the first.
+    If its samples or batches are mappings, all of them are read in the key order of the first one.
 
     Args:
-        source: A :class:`~flodl.data.dataset.BatchDataSet`, a
-            :class:`~flodl.data.dataset.DataSet`, a tuple or a dictionary of equally long tensors
-            or arrays, a map-style data set of torch (``__len__`` and ``__getitem__``), a
-            ``Dataset`` of the ``datasets`` library, or a NumPy array (a memory map for instance).
-        names: Where these are the keys of the mappings, they decide the order.
+        source: A :class:`~flodl.data.dataset.BatchDataSet`, a :class:`~flodl.data.dataset.DataSet`,
+            a tuple or a dictionary of equally long tensors or arrays, a map-style data set of torch
+            (``__len__`` and ``__getitem__``), a ``Dataset`` of the ``datasets`` library, or a NumPy
+            array (a memory map for instance).
+        names: Names of the fields. If they are the keys of the mappings, they decide the order.
 
     Raises:
-        TypeError: It is none of these; for data that can only be iterated and for a dictionary of
-            splits the message says what to do.
+        TypeError: It is none of these. For data that can only be iterated and for a dictionary of
+            splits, the message says what to do.
         DataError: Tensors or arrays of different lengths.
     """
     if isinstance(source, type):
@@ -86,9 +86,9 @@ def as_batch_data_set(source: object, names: Sequence[str] | None = None) -> Bat
 
 
 def is_iterable(source: object) -> bool:
-    """Whether data can only be gone through from front to back, by what the object can do.
+    """Whether data can only be iterated from front to back, judged by the methods of the object.
 
-    So it is with a ``DataLoader`` and an ``IterableDataset`` of torch, a function that makes an
+    This holds for a ``DataLoader`` and an ``IterableDataset`` of torch, a function that makes an
     iterator, and any other object with ``__iter__`` and without ``__len__``.
     """
     if isinstance(source, (torch.utils.data.DataLoader, torch.utils.data.IterableDataset)):
@@ -99,12 +99,12 @@ def is_iterable(source: object) -> bool:
 
 
 def stays_in_memory(source: BatchDataSet) -> bool:
-    """Whether an adapted data set is tensors, arrays or memory maps: no code of the user's."""
+    """Whether an adapted data set holds tensors, arrays or memory maps, and runs no user code."""
     return isinstance(source, (TensorDataSet, MemmapDataSet))
 
 
 def _is_plain(source: object, kind: type, *methods: str) -> bool:
-    """Whether an object reads as its class ``kind`` does: no derived class reads in its own way."""
+    """Whether an object reads as its class ``kind`` does: no subclass overrides these methods."""
     found = type(source)
     return isinstance(source, kind) and all(
         getattr(found, method, None) is getattr(kind, method, None)
@@ -113,7 +113,7 @@ def _is_plain(source: object, kind: type, *methods: str) -> bool:
 
 
 def declared_names(source: object) -> Sequence[str] | None:
-    """Names a data set gives its fields: its ``names``, else its columns (a table)."""
+    """Names that a data set gives its fields: its ``names``, else its columns (a table)."""
     names = getattr(source, "names", None)
     if isinstance(names, (tuple, list)) and all(isinstance(name, str) for name in names):
         return names
@@ -129,7 +129,7 @@ def members_of(source: BatchDataSet) -> Members:
 
 @final
 class _Batches(BatchDataSet):
-    """A data set of the user's that yields batches; errors in it tell the samples."""
+    """Wraps a user's data set that yields batches; errors in it name the samples."""
 
     def __init__(self, batches: BatchDataSet, names: Sequence[str] | None) -> None:
         self._batches = batches
@@ -176,7 +176,7 @@ class _Stacked(BatchDataSet):
         return rows
 
     def _together(self, indices: Sequence[int]) -> Sequence[object]:
-        """Read with ``__getitems__``, which torch's loader calls as well where there is one."""
+        """Read with ``__getitems__``; torch's loader also calls it if it exists."""
         name = type(self._samples).__name__
         try:
             rows = self._samples.__getitems__(list(indices))  # type: ignore[attr-defined]
@@ -201,7 +201,7 @@ def _told(indices: Sequence[int]) -> str:
 
 
 def _is_table(source: Any) -> TypeGuard[Any]:
-    """Whether this is a ``Dataset`` of the ``datasets`` library, told by what it can do."""
+    """Whether this is a ``Dataset`` of the ``datasets`` library, judged by its methods."""
     return (
         isinstance(getattr(source, "column_names", None), list)
         and callable(getattr(source, "with_format", None))
@@ -213,8 +213,8 @@ def _is_table(source: Any) -> TypeGuard[Any]:
 class _Table(BatchDataSet):
     """A table of the ``datasets`` library: columns, read many rows at a time.
 
-    A table without a format of its own is read as NumPy arrays. Reading widens small integers to
-    int64, so each column is given back the dtype that its feature declares.
+    A table without its own format is read as NumPy arrays. Reading widens small integers to int64,
+    so each column is converted back to the dtype that its feature declares.
     """
 
     def __init__(self, table: Any) -> None:
@@ -251,7 +251,7 @@ class _Table(BatchDataSet):
                 f"into numbers with map(), or leave the column out: remove_columns([{name!r}])"
             )
         declared = self._dtypes[name]
-        # Arrow hands out read-only memory, which a tensor must not share.
+        # Arrow returns read-only memory, which a tensor must not share.
         return torch.from_numpy(np.array(array, dtype=declared or array.dtype))
 
     def _ragged(self, name: str) -> DataError:
@@ -262,7 +262,7 @@ class _Table(BatchDataSet):
 
 
 def _declared_dtype(feature: Any) -> np.dtype[Any] | None:
-    """Dtype of the numbers a feature of the ``datasets`` library holds, ``None`` for others."""
+    """Dtype of the numbers that a feature of the ``datasets`` library holds, else ``None``."""
     while hasattr(feature, "feature"):
         feature = feature.feature
     try:

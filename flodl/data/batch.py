@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @final
 class Batch:
-    """Tensors of one batch, reached by position or by name.
+    """Tensors of one batch, accessed by position or by name.
 
     ``len(batch)`` counts the tensors, so that ``image, label = batch`` unpacks them;
     :attr:`batch_size` counts the samples.
 
     Args:
-        tensors: One tensor per field, dimension 0 runs over the samples.
+        tensors: One tensor per field; dimension 0 runs over the samples.
         names: One name per tensor.
     """
 
@@ -54,7 +54,7 @@ class Batch:
         return self._names
 
     def has(self, name: str) -> bool:
-        """Whether a tensor of that name is in the batch."""
+        """Whether the batch has a tensor of that name."""
         return name in self._names
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
@@ -92,11 +92,11 @@ class Batch:
 
 @final
 class Position:
-    """Where in which epoch the consumer is.
+    """How far the consumer is: epoch and batch.
 
     Args:
         epoch: Number of the epoch.
-        batch: Batches of it that are behind the consumer.
+        batch: Number of its batches that were delivered.
     """
 
     __slots__ = ("batch", "epoch")
@@ -109,15 +109,15 @@ class Position:
 def deliver(
     source: Iterator[tuple[Tensor, ...]], form: BatchForm, position: Position
 ) -> Generator[Batch]:
-    """Hand out batches one by one and keep count.
+    """Deliver batches one by one and count them.
 
     Args:
         source: The tensors of each batch, as many as there are names.
         form: Knows the names once the first batch is read.
-        position: Counted up before a batch is handed out.
+        position: Counted up before each batch is delivered.
     """
-    # On a tiny model this loop is a visible part of a step: the feed has checked the number of
-    # tensors once, so a batch is put together without checking it again.
+    # On a tiny model this loop takes a visible part of a step. The feed has checked the number of
+    # tensors once, so each batch is made without checking it again.
     new = Batch.__new__
     names: tuple[str, ...] | None = None
     for tensors in source:

@@ -1,4 +1,4 @@
-"""What fits where: plain functions of sizes, and the one place that asks the machine for them."""
+"""How much data fits into memory: functions of sizes, and the queries to the machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from flodl.distributed.launching.launched import detect
 from flodl.errors import DistributedError
 
 CPU_DEPTH = 2
-"""Batches loaded ahead on the CPU: one that is ready and one in the making."""
+"""Batches loaded ahead on the CPU: one is ready and one is being loaded."""
 
 FIRST_EPOCH_DEPTH = 4
-"""Most batches loaded ahead while the memory that activations need is still unknown."""
+"""Most batches loaded ahead while the memory of the activations is still unknown."""
 
 
 def vram_budget(*, free: int, total: int, usage: float) -> int:
-    """Bytes that may still be taken so that at most ``usage`` of ``total`` are in use.
+    """Bytes that may still be allocated so that at most ``usage`` of ``total`` are in use.
 
     ``usage`` is clamped to 0.50 … 0.99.
     """
@@ -34,11 +34,11 @@ def vram_budget(*, free: int, total: int, usage: float) -> int:
 def prefetch_depth(
     *, budget: int, reserve: int, batch_bytes: int, num_batches: int, first_epoch: bool
 ) -> int:
-    """How many batches may be loaded ahead on a device with memory of its own.
+    """Number of batches that may be loaded ahead on a device with its own memory.
 
     Args:
-        budget: Bytes that may be taken.
-        reserve: Bytes of it that activations need at their peak.
+        budget: Bytes that data may take.
+        reserve: Bytes of the budget that activations need at their peak.
         batch_bytes: Bytes of one batch.
         num_batches: Batches of the epoch.
         first_epoch: Whether ``reserve`` is still unknown.
@@ -51,7 +51,7 @@ def prefetch_depth(
 
 
 class Memory(ABC):
-    """What a device's memory allows."""
+    """Limits that the memory of a device sets."""
 
     @abstractmethod
     def budget(self) -> int:
@@ -59,28 +59,28 @@ class Memory(ABC):
 
     @abstractmethod
     def holds(self, needed: int) -> bool:
-        """Whether a data set of that many bytes may live on the device."""
+        """Whether a data set of this many bytes may stay on the device."""
 
     @abstractmethod
     def depth(self, *, batch_bytes: int, num_batches: int, first_epoch: bool) -> int:
-        """How many batches may be loaded ahead of the consumer; at least 1."""
+        """Number of batches that may be loaded ahead of the consumer; at least 1."""
 
 
 @final
 @dataclass(frozen=True)
 class HostMemory(Memory):
-    """The memory of the machine: the data of all its processes may take half of what is available.
+    """Host memory: the data of all processes together may take half of the available memory.
 
     Args:
-        available: Tells how many bytes that are.
-        processes: Processes of this host that train together and share it.
+        available: Returns the available bytes.
+        processes: Processes of this host that train together and share the memory.
     """
 
     available: Callable[[], int] = lambda: int(psutil.virtual_memory().available)
     processes: int = 1
 
     def budget(self) -> int:
-        """This process' part of half of the available memory."""
+        """The share of this process in half of the available memory."""
         return self.available() // 2 // self.processes
 
     def holds(self, needed: int) -> bool:
@@ -90,23 +90,24 @@ class HostMemory(Memory):
     def depth(
         self,
         *,
-        batch_bytes: int,  # noqa: ARG002 - two batches are little on a host
+        batch_bytes: int,  # noqa: ARG002 - two batches take little host memory
         num_batches: int,  # noqa: ARG002
         first_epoch: bool,  # noqa: ARG002
     ) -> int:
-        """Two: one batch that is ready and one in the making."""
+        """Two: one batch is ready and one is being loaded."""
         return CPU_DEPTH
 
 
 @final
 @dataclass(frozen=True)
 class DeviceMemory(Memory):
-    """The memory of one accelerator.
+    """The memory of one GPU.
 
     Args:
         usage: Part of it that may be in use.
-        probe: Tells how many bytes are free and how many there are.
-        activation_peak: Tells how many bytes a step needs at its peak on top of what stays.
+        probe: Returns the free bytes and the total bytes.
+        activation_peak: Returns the bytes that a step needs at its peak, in addition to the memory
+            that stays allocated.
     """
 
     usage: float
@@ -119,7 +120,7 @@ class DeviceMemory(Memory):
         return vram_budget(free=free, total=total, usage=self.usage)
 
     def holds(self, needed: int) -> bool:
-        """Whether the data set leaves something of the budget."""
+        """Whether the data set needs less than the budget."""
         return needed < self.budget()
 
     def depth(self, *, batch_bytes: int, num_batches: int, first_epoch: bool) -> int:
@@ -134,7 +135,7 @@ class DeviceMemory(Memory):
 
 
 def memory_of(device: torch.device, *, vram_max_usage: float) -> Memory:
-    """The memory in which data for a device lives."""
+    """The memory that holds data for a device."""
     if device.type == "cuda":
         return DeviceMemory(
             vram_max_usage,
@@ -145,7 +146,7 @@ def memory_of(device: torch.device, *, vram_max_usage: float) -> Memory:
 
 
 def host_memory() -> HostMemory:
-    """The memory of this machine, shared with the other ranks that a launcher started here."""
+    """The memory of this host, shared with the other ranks that a launcher started here."""
     try:
         launched = detect(os.environ)
     except DistributedError:  # training in ranks reports it; a loader works without ranks
@@ -154,6 +155,6 @@ def host_memory() -> HostMemory:
 
 
 def _activation_peak(device: torch.device) -> int:
-    # Between two epochs. The peak is not reset: it also belongs to whoever else watches it.
+    # Called between two epochs. The peak is not reset, because other code may also read it.
     allocated = torch.cuda.memory_allocated(device)
     return max(0, torch.cuda.max_memory_allocated(device) - allocated)

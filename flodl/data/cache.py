@@ -1,4 +1,4 @@
-"""The feed that keeps what it has read: samples come from the data set once, then from memory."""
+"""The cached feed: reads each sample from the data set once, then from memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class SampleStore:
     """Samples in host memory, by number, up to a number of bytes.
 
     Args:
-        samples: Of the data set.
-        budget: Tells how many bytes may be taken; asked once, when the first batch is kept.
+        samples: Number of samples in the data set.
+        budget: Returns the bytes that may be used; called once, when the first batch is kept.
     """
 
     def __init__(self, samples: int, budget: Callable[[], int]) -> None:
@@ -44,18 +44,18 @@ class SampleStore:
         self._used = 0
 
     def lacks(self, rows: Tensor) -> Tensor:
-        """Tell for each of some samples whether it has to be read, ``[samples]`` bool."""
+        """Tell for each sample number whether it still has to be read, ``[samples]`` bool."""
         return self._slots[rows] == _ABSENT
 
     def keep(self, rows: Tensor, batch: Sequence[Tensor]) -> None:
-        """Keep samples that were read, as far as there is room.
+        """Keep samples that were read, as far as the budget allows.
 
         Args:
             rows: Their numbers.
             batch: One tensor per field; dimension 0 runs over ``rows``.
 
         Raises:
-            DataError: They have another shape than those before them.
+            DataError: Their shape differs from that of earlier samples.
         """
         stored = self._stored(batch)
         for position, (tensor, store) in enumerate(zip(batch, stored, strict=True)):
@@ -67,7 +67,7 @@ class SampleStore:
                 )
         room = self._capacity - self._used
         lacking = self.lacks(rows).nonzero().flatten()
-        # A sampler may draw a sample twice: it is kept once.
+        # A sampler may draw a sample twice; it is kept once.
         distinct, first = np.unique(rows[lacking].numpy(), return_index=True)
         numbers, fresh = rows, [tensor.to("cpu") for tensor in batch]
         if len(distinct) < len(rows) or len(rows) > room:
@@ -83,7 +83,7 @@ class SampleStore:
         self._used += len(numbers)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return samples that are here, as a batch of the caller's own."""
+        """Return kept samples as a batch in new memory."""
         slots = self._slots[rows]
         return tuple(tensor.index_select(0, slots) for tensor in self._tensors or ())
 
@@ -101,7 +101,7 @@ class SampleStore:
                     self._capacity,
                     self._samples,
                 )
-            # The system hands out pages when they are written to, not now.
+            # The system allocates these pages when they are written to, not now.
             self._tensors = tuple(
                 torch.empty((self._capacity, *tensor.shape[1:]), dtype=tensor.dtype, device="cpu")
                 for tensor in batch
@@ -116,8 +116,8 @@ class CachedFeed(Feed):
     Args:
         reader: Reads samples into host memory.
         store: Keeps them.
-        device: Where the batches shall be.
-        memory: Of the device; a complete cache moves there if it fits.
+        device: The device for the batches.
+        memory: The memory of the device; a complete cache moves there if it fits.
     """
 
     def __init__(
@@ -138,14 +138,14 @@ class CachedFeed(Feed):
     def batches(
         self, order: Tensor, batch_size: int, *, seed: int = 0, join_remainder: bool = False
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches in order; only samples that are not here are read."""
+        """Yield the batches in order; reads only samples that are not in memory."""
         if not self._settled:
             self._settle()
         if self._resident is not None:
             yield from self._resident.batches(order, batch_size, join_remainder=join_remainder)
             return
         cut = partial(rows_of, batch_size=batch_size, join_remainder=join_remainder)
-        # Decided for all batches at once: what is here stays, so it holds until the last of them.
+        # Decided for all batches at once: kept samples stay, so this holds until the last batch.
         lacking = self._store.lacks(order)
         absent = torch.where(lacking, order, _ABSENT)
         with closing(self._reader.read(partial(_to_read, cut, absent), seed=seed)) as read:
@@ -154,7 +154,7 @@ class CachedFeed(Feed):
 
     @property
     def is_resident(self) -> bool:
-        """Whether every sample is here and lives on the device."""
+        """Whether every sample is kept and is on the device."""
         return self._resident is not None
 
     def prefetch_depth(self) -> int:
@@ -162,7 +162,7 @@ class CachedFeed(Feed):
         return 0 if self._resident is not None else self._reader.prefetch_depth()
 
     def close(self) -> None:
-        """End the thread and the processes that read; what was read stays."""
+        """End the thread and the processes that read; kept samples stay."""
         self._reader.close()
 
     def _batch(
@@ -178,7 +178,7 @@ class CachedFeed(Feed):
         return tuple(_merged(missing, new, old) for new, old in zip(fresh, here, strict=True))
 
     def _settle(self) -> None:
-        """Let a complete cache be a data set that is resident on the device, if it fits there."""
+        """Turn a complete cache into a data set on the device, if it fits there."""
         whole = self._store.whole()
         if whole is None:
             return

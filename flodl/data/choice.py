@@ -1,4 +1,4 @@
-"""Which feed a loader gets: what stays in memory, what is read in each epoch, and who reads it."""
+"""The choice of a feed: what stays in memory, what is read in each epoch, and what reads it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Reading:
     """How a loader reads; see the arguments of :class:`~flodl.data.loader.DataLoader`.
 
     Raises:
-        ValueError: Settings that contradict each other, or are no counts.
+        ValueError: Settings contradict each other, or are not counts.
     """
 
     streaming: bool | None
@@ -78,17 +78,17 @@ def make_feed(
 
     Args:
         source: The data set; it has at least one sample.
-        form: What the batches have in common.
-        device: Where they shall be.
+        form: The properties that all batches share.
+        device: The device for the batches.
         batch_size: Samples per batch.
         num_batches: Batches of an epoch.
-        reading: What was asked for.
+        reading: The settings of the user.
 
     Returns:
         The feed, and the part of it that reads in each epoch; ``None`` for a resident data set.
 
     Raises:
-        DataError: It must be resident and is too large.
+        DataError: The data set must be resident and is too large.
     """
     memory = memory_of(device, vram_max_usage=reading.vram_max_usage)
     in_memory, streaming = stays_in_memory(source), reading.streaming
@@ -96,7 +96,7 @@ def make_feed(
         resident = _resident(source, form, device, memory, needed=streaming is False)
         if resident is not None:
             return resident, None
-    # Code of the user's runs where and when torch's loader runs it, unless it was asked otherwise.
+    # Code of the user runs where and when torch's loader would run it, unless asked otherwise.
     as_torch = not (in_memory or streaming or reading.workers)
     host = torch.device("cpu")
     reader = StreamingFeed(
@@ -125,7 +125,7 @@ def _cache_budget(cache: bool | int) -> Callable[[], int]:
 def _resident(
     source: BatchDataSet, form: BatchForm, device: torch.device, memory: Memory, *, needed: bool
 ) -> Feed | None:
-    """Load the data set onto the device, or return ``None`` where it does not fit."""
+    """Load the data set onto the device, or return ``None`` if it does not fit."""
     first = read_rows(source, range(1))
     form.check(first, described(range(1)))
     size = resident_bytes(source, device, form.sample_bytes)
@@ -135,7 +135,7 @@ def _resident(
         except (torch.OutOfMemoryError, MemoryError):
             if needed:
                 raise
-        # Outside of the handler: the exception's frames hold what was loaded so far.
+        # After the handler: the exception's frames hold the data that was loaded so far.
         if device.type == "cuda":
             torch.cuda.empty_cache()
     elif needed:

@@ -34,7 +34,7 @@ _ARCHIVE = RemoteFile(
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 REMOTE_FILES = (_ARCHIVE,)
-"""What :meth:`Cifar10.download` may fetch."""
+"""The file that :meth:`Cifar10.download` may fetch."""
 _MEMBERS = {
     "train": tuple(f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6)),
     "test": ("cifar-10-batches-bin/test_batch.bin",),
@@ -62,16 +62,16 @@ class Cifar10(TensorDataSet):
         *,
         dtype: torch.dtype = torch.float32,
     ) -> Cifar10:
-        """Read files of records, each as bytes or as a path, one after the other.
+        """Read files of records in order, each given as bytes or as a path.
 
         Args:
             files: One or more.
-            dtype: Of the images: a floating one scales them to 0…1; uint8 keeps the bytes, a
-                quarter of the memory, to be scaled on the device.
+            dtype: Of the images. A floating dtype scales them to 0…1. uint8 keeps the bytes, which
+                take a quarter of the memory; scale them on the device.
 
         Raises:
-            DataError: No file, a file that cannot be read or is no whole number of records, or a
-                label above 9.
+            DataError: There is no file, a file cannot be read, a file does not hold a whole number
+                of records, or a label is above 9.
             ValueError: Another dtype.
         """
         if isinstance(files, (bytes, str, os.PathLike)) or not files:
@@ -94,20 +94,20 @@ class Cifar10(TensorDataSet):
 
         Args:
             root: Folder of the archive.
-            split: Which images.
+            split: ``"train"`` (50,000 images) or ``"test"`` (10,000 images).
             dtype: Of the images, as in :meth:`parse`.
             mirror: Address of a folder to download from instead.
 
         Raises:
             DataError: The archive cannot be downloaded or is damaged.
-            ValueError: ``split`` is something else.
+            ValueError: ``split`` has another value.
         """
         if split not in _MEMBERS:
             raise ValueError(f"split={split!r}: choose 'train' or 'test'")
         archive = fetch(_ARCHIVE, root, mirror=mirror)
         try:
             with tarfile.open(archive) as members:
-                # The compressed stream is read in its own order, whichever members are wanted.
+                # The compressed stream is read in its own order, whatever members are wanted.
                 content = {
                     member.name: members.extractfile(member).read()  # type: ignore[union-attr]
                     for member in members

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def as_columns(source: object, names: Sequence[str] | None = None) -> BatchDataSet | None:
-    """See ``(X, Y)`` or ``{"x": X, "y": Y}`` as a data set with one field per member.
+    """Wrap ``(X, Y)`` or ``{"x": X, "y": Y}`` as a data set with one field per member.
 
     Args:
         source: Tensors or NumPy arrays whose dimension 0 runs over the samples.
-        names: Where these are the keys of the dictionary, they decide the order.
+        names: Names of the fields. If they are the keys of the dictionary, they decide the order.
 
     Returns:
-        ``None`` where no member is a tensor or an array.
+        The data set; ``None`` if no member is a tensor or an array.
 
     Raises:
         TypeError: Some members are tensors or arrays and others are not.
@@ -71,5 +71,5 @@ def _data_set(members: Mapping[str, Any]) -> BatchDataSet:
 
 def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
     (checked,) = MemmapDataSet(array).arrays
-    # Shares the memory unless torch cannot: foreign byte order, negative strides, read-only.
+    # Shares the memory if torch can: not with foreign byte order, negative strides, or read-only.
     return torch.from_numpy(np.require(checked, checked.dtype.newbyteorder("="), ["C", "W"]))

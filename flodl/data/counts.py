@@ -15,10 +15,10 @@ def positive_integer(name: str, value: object) -> int:
 
 
 def seed_value(value: object) -> int:
-    """Check a seed, which torch's generators hold in 64 bits.
+    """Check a seed; torch's generators hold it in 64 bits.
 
     Raises:
-        ValueError: It is no integer, or a larger one.
+        ValueError: It is not an integer, or it is too large.
     """
     try:
         number = index(value)  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def count(name: str, value: object, *, least: int = 0) -> int:
         ValueError: It is not an integer of at least ``least``.
     """
     try:
-        # Not isinstance: NumPy's integers count, too.
+        # Not isinstance: NumPy's integers are valid, too.
         number = index(value)  # type: ignore[arg-type]
     except TypeError:
         number = -1

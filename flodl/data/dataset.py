@@ -1,4 +1,4 @@
-"""What a data set is: samples by number, one at a time or many at once."""
+"""Data sets: samples with numbers, read one at a time or many at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class DataSet(ABC):
     """Samples read one at a time.
 
-    A ``names`` attribute, where a data set has one, names the tensors of a sample.
+    An optional attribute ``names`` names the tensors of a sample.
     """
 
     @abstractmethod
@@ -29,14 +29,14 @@ class DataSet(ABC):
 
     @final
     def __getitem__(self, index: int) -> Sequence[Tensor]:
-        """Return what :meth:`get` does, so that the data set also feeds torch's own loader."""
+        """Return the result of :meth:`get`, so that torch's own loader can read the data set."""
         return self.get(index)
 
 
 class BatchDataSet(ABC):
     """Samples read many at a time, for data that can be gathered at once.
 
-    A ``names`` attribute, where a data set has one, names the tensors of a batch.
+    An optional attribute ``names`` names the tensors of a batch.
     """
 
     @abstractmethod
@@ -46,13 +46,13 @@ class BatchDataSet(ABC):
     def get_batch(self, indices: Sequence[int]) -> Sequence[Tensor]:
         """Return one tensor per field; dimension 0 runs over ``indices``, in their order.
 
-        The tensors are the loader's from then on. It reads further batches while the training
-        still works with these, so a buffer of the data set must not be filled again.
+        The loader then owns the tensors. It reads further batches while the training still uses
+        these, so the data set must not write into them again.
         """
 
     @final
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        """Return one sample, so that the data set also feeds torch's own loader."""
+        """Return one sample, so that the data set also works in torch's own loader."""
         return tuple(tensor[0] for tensor in self.get_batch([index]))
 
 
@@ -61,11 +61,11 @@ class TensorDataSet(BatchDataSet):
 
     Args:
         tensors: One tensor per field; all have the same length in dimension 0.
-        names: One name per tensor; ``"0"``, ``"1"``, … without.
+        names: One name per tensor; default ``"0"``, ``"1"``, ….
 
     Raises:
-        DataError: No tensor, or tensors of different lengths.
-        ValueError: Another number of names than of tensors.
+        DataError: There is no tensor, or the tensors have different lengths.
+        ValueError: The number of names is not the number of tensors.
     """
 
     def __init__(self, *tensors: Tensor, names: Sequence[str] | None = None) -> None:
@@ -87,7 +87,7 @@ class TensorDataSet(BatchDataSet):
         """Return the rows of every tensor.
 
         Raises:
-            IndexError: An index below 0 or not below the number of samples.
+            IndexError: An index is below 0, or not below the number of samples.
         """
         rows = torch.as_tensor(indices, dtype=torch.int64, device="cpu")
         outside = rows[(rows < 0) | (rows >= self._n)]
@@ -103,7 +103,7 @@ def field_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     """Check the names of ``count`` fields, or number them.
 
     Raises:
-        ValueError: Another number of names, or one of them twice.
+        ValueError: The number of names is wrong, or a name occurs twice.
     """
     if names is None:
         return tuple(str(position) for position in range(count))

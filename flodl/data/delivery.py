@@ -1,4 +1,4 @@
-"""Parts of an epoch: how it is cut into batches, and what several consumers share of it."""
+"""Parts of an epoch: its batches, and the parts that several consumers take from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flodl.data.sampler import Sampler
 
 _EPOCHS = 2
-"""Orders kept: a window may begin in one epoch and end in the next."""
+"""Number of orders kept: a window may begin in one epoch and end in the next."""
 
 
 @final
@@ -35,7 +35,7 @@ class EpochCut(NamedTuple):
     batch_size: int
     drop_last: bool
     join_remainder: bool
-    """Whether a last batch of one sample joins the one before it; only if nothing is dropped."""
+    """Whether a last batch of one sample joins the one before it; only without ``drop_last``."""
 
     @property
     def joins(self) -> bool:
@@ -59,7 +59,7 @@ class EpochCut(NamedTuple):
         return self.num_batches * self.batch_size if self.drop_last else self.samples
 
     def slice_of(self, start: int, stop: int) -> slice:
-        """Where the samples of batches ``start … stop`` are in the order of an epoch.
+        """Return where the samples of batches ``start … stop`` are in the order of an epoch.
 
         Raises:
             ValueError: They are not batches of an epoch.
@@ -74,14 +74,14 @@ class EpochCut(NamedTuple):
 
 @final
 class Deliveries:
-    """Delivers parts of epochs, in any order, from a feed that others may use as well.
+    """Delivers parts of epochs, in any order, from a feed that other consumers may also use.
 
     Args:
-        feed: Where the batches come from.
+        feed: The source of the batches.
         form: Names of the tensors of a batch.
         cut: How an epoch becomes batches.
-        sampler: Gives the order of each epoch.
-        seed: Decides, with epoch and batch, what random transforms of worker processes draw.
+        sampler: Returns the order of each epoch.
+        seed: With epoch and batch, it decides what random transforms in worker processes draw.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Deliveries:
         return self._order(epoch)[0][self._cut.slice_of(number, number + 1)]
 
     def batches(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
-        """Deliver some batches in a row; see ``DataLoader.deliver``."""
+        """Deliver consecutive batches; see ``DataLoader.deliver``."""
         part = self._cut.slice_of(start, stop)
         order, placed = self._order(epoch)
         cut, join = self._cut.batch_size, self._cut.joins
@@ -110,10 +110,10 @@ class Deliveries:
         return _paired(rows, source, self._form)
 
     def numbered(self, epoch: int, numbers: Sequence[int]) -> Iterator[tuple[Tensor, Batch]]:
-        """Deliver some batches that need not follow each other; see ``DataLoader.deliver_some``.
+        """Deliver batches that need not be consecutive; see ``DataLoader.deliver_some``.
 
         Raises:
-            ValueError: They do not ascend.
+            ValueError: Their numbers do not ascend.
         """
         if any(after <= before for before, after in pairwise(numbers)):
             raise ValueError("the numbers of batches to deliver must ascend")
@@ -131,20 +131,20 @@ class Deliveries:
         """Deliver some samples as one batch; see ``DataLoader.deliver_samples``.
 
         Raises:
-            ValueError: They are none, or not in the batches of an epoch.
+            ValueError: There are no samples, or some are not in the batches of an epoch.
         """
         _check_range("samples", start, stop, self._cut.delivered)
         if start == stop:
             raise ValueError(f"samples {start} to {stop} are none: a batch has at least one sample")
         _, placed = self._order(epoch)
-        # Half of the seeds of an epoch belong to whole batches, the others are for these.
+        # Half of the seeds of an epoch belong to whole batches, the other half to these.
         seed = batch_seed(self._seed, epoch, start + (1 << 31))
         source = self._feed.batches(placed[start:stop], stop - start, seed=seed)
         with closing(deliver(source, self._form, Position(epoch, 0))) as batches:
             return next(batches)
 
     def _order(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """The order of an epoch: in host memory, and where the feed wants it."""
+        """The order of an epoch: in host memory, and in the memory that the feed prefers."""
         found = self._orders.get(epoch)
         if found is None:
             order = epoch_order(self._sampler, epoch, self._cut.samples)
@@ -157,8 +157,8 @@ class Deliveries:
 
 
 def batch_seed(seed: int, epoch: int, number: int) -> int:
-    """What the random transforms of one batch derive their generators from."""
-    # Room for every batch of an epoch between one epoch and the next.
+    """The seed from which the random transforms of one batch derive their generators."""
+    # The shift leaves numbers for every batch of an epoch before the next epoch begins.
     return ((seed + epoch) << 32) + number
 
 

@@ -1,4 +1,4 @@
-"""Fetching the files of well-known data sets: resumed where it was cut, checked, then renamed."""
+"""Downloads of well-known data sets: resumed after a break, verified, then renamed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _ATTEMPTS = 3
-"""Tries per address; each goes on where the one before was cut."""
+"""Tries per address; each try continues where the one before stopped."""
 
 
 @final
@@ -30,9 +30,9 @@ class RemoteFile:
     """One file of a data set on the network."""
 
     name: str
-    """What the file is called in the folder, and at the end of its addresses."""
+    """The name of the file in the folder, and the end of its addresses."""
     folders: tuple[str, ...]
-    """Addresses of the folders that offer it, ending in a slash; the first is tried first."""
+    """Addresses of the folders that offer it, each with a slash at the end, in the order of use."""
     sha256: str
     """Digest of the whole file, in lower-case hexadecimal digits."""
 
@@ -44,28 +44,28 @@ def fetch(
     mirror: str | None = None,
     timeout_seconds: float = 30.0,
 ) -> Path:
-    """Have a file in a folder, downloading it if it is not there.
+    """Return the path of a file in a folder; download the file if it is missing.
 
-    A partial download stays beside it as ``<name>.part`` and is continued by the next call; only a
-    complete file with the right digest gets the name. Several processes may ask at once.
+    A partial download stays beside it as ``<name>.part``, and the next call continues it. Only a
+    complete file with the right digest gets the name. Several processes may call this at once.
 
     Args:
-        file: Which one.
-        folder: Where it shall be; made if missing.
-        mirror: Address of a folder to take it from instead.
+        file: The file.
+        folder: Its folder; made if missing.
+        mirror: Address of a folder to download from instead.
         timeout_seconds: How long a server may stay silent.
 
     Returns:
         The path of the file.
 
     Raises:
-        DataError: It cannot be downloaded (the message says what to put where by hand), or what
-            came, or what is in the folder, is another file.
-        ValueError: ``mirror`` is no http address.
+        DataError: The file cannot be downloaded (the message says what to put where by hand), or
+            the download or the file in the folder has another digest.
+        ValueError: ``mirror`` is not an http address.
     """
     target = Path(folder) / file.name
     urls = _addresses(file, mirror)
-    # Before anything is written: the folder may be one that others fill and we only read.
+    # Check before anything is written: the folder may be read-only and filled by others.
     if _is_there(target, file):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -109,11 +109,11 @@ def _addresses(file: RemoteFile, mirror: str | None) -> list[str]:
 
 
 def _download(url: str, part: Path, file: RemoteFile, timeout_seconds: float) -> None:
-    """Fill ``part``; what an earlier call left of it is used if it fits.
+    """Fill ``part``; the rest of an earlier call is used if it fits.
 
     Raises:
-        OSError: The server is not reached, refuses, or breaks off every time.
-        DataError: What came is another file.
+        OSError: The server is not reached, refuses, or breaks off at every try.
+        DataError: The download has another digest.
     """
     msg("downloading {}", url)
     had_some = part.exists()
@@ -132,19 +132,19 @@ def _download(url: str, part: Path, file: RemoteFile, timeout_seconds: float) ->
         part.unlink()
         if not had_some:
             raise
-        # The rest of an older file may have been glued to the beginning of a newer one.
+        # The earlier part may belong to an older version of the file.
         _download(url, part, file, timeout_seconds)
 
 
 def _transfer(url: str, part: Path, timeout_seconds: float) -> None:
-    """One request for what is missing.
+    """Send one request for the missing bytes.
 
     Raises:
         OSError: The server is not reached, refuses, or breaks off.
-        http.client.HTTPException: It talks nonsense, or breaks off.
+        http.client.HTTPException: Its answer is invalid, or breaks off.
     """
     start = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url)  # noqa: S310 - addresses of ours, or checked above
+    request = urllib.request.Request(url)  # noqa: S310 - our own addresses, or checked above
     if start:
         request.add_header("Range", f"bytes={start}-")
     try:
@@ -153,7 +153,7 @@ def _transfer(url: str, part: Path, timeout_seconds: float) -> None:
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not start:
             raise
         error.close()
-        # Nothing is missing, or there is too much: the digest decides.
+        # No byte is missing, or there are too many: the digest decides.
         return
     with answer:
         # A server that ignores the range sends the file from its beginning.
@@ -165,7 +165,7 @@ def _transfer(url: str, part: Path, timeout_seconds: float) -> None:
             before = out.tell()
             shutil.copyfileobj(answer, out, _CHUNK)
             received = out.tell() - before
-    # copyfileobj takes a connection that was cut for the end of the file.
+    # copyfileobj takes a broken connection for the end of the file.
     if expected is not None and received < int(expected):
         raise ConnectionError(f"the connection broke after {start * resumed + received:,} bytes")
 

@@ -1,9 +1,10 @@
-"""How samples get from a data set to the device: the strategy behind the loader.
+"""Feeds: the ways in which samples get from a data set to the device.
 
-A feed answers one question: given the order of an epoch, produce the tensors of each batch. The
-resident feed keeps the whole data set on the device and gathers; the streaming feed
-(:mod:`flodl.data.streaming`) reads each sample once per epoch; the cached feed
-(:mod:`flodl.data.cache`) keeps what it has read.
+A feed turns the order of an epoch into the tensors of each batch:
+
+- The resident feed keeps the whole data set on the device and gathers rows.
+- The streaming feed (:mod:`flodl.data.streaming`) reads each sample once per epoch.
+- The cached feed (:mod:`flodl.data.cache`) keeps the samples it has read.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from flodl.data.form import BatchForm
 
 _CHUNK_BYTES = 16 * 2**20
-"""Read the data set in pieces of about this size: large enough for bulk reads, small beside it."""
+"""Read the data set in pieces of about this size: large enough for bulk reads, small in memory."""
 
 _SLICES = 1024
-"""Cut the order of an epoch into the rows of that many batches at once: cheap, and never many."""
+"""Cut the order of an epoch into the rows of this many batches at once, which is cheap."""
 
 
 class Feed(ABC):
@@ -41,28 +42,28 @@ class Feed(ABC):
         """Yield the batches of an epoch, or of a part of it.
 
         Args:
-            order: The sample numbers, int64, on the CPU or as :meth:`place` gave them.
-            batch_size: Samples per batch; the last batch takes what remains.
-            seed: What random transforms of worker processes may derive their generators from.
+            order: The sample numbers, int64, on the CPU or as :meth:`place` returned them.
+            batch_size: Samples per batch; the last batch takes the remaining samples.
+            seed: Random transforms in worker processes may derive their generators from it.
             join_remainder: Whether a last batch of one sample joins the one before it.
         """
 
     @property
     def is_resident(self) -> bool:
-        """Whether the whole data set lives on the device."""
+        """Whether the whole data set is on the device."""
         return False
 
     def place(self, order: Tensor) -> Tensor:
-        """Return an order where parts of it are best handed to :meth:`batches`."""
+        """Return an order in the memory from which :meth:`batches` best takes parts of it."""
         return order
 
     @abstractmethod
     def prefetch_depth(self) -> int:
-        """Batches loaded ahead of the consumer; 0 where nothing is."""
+        """Number of batches loaded ahead of the consumer; 0 if none are."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back threads and processes; a later epoch takes new ones."""
+        """End threads and processes; a later epoch starts new ones."""
 
 
 def rows_of(order: Tensor, batch_size: int, *, join_remainder: bool = False) -> Iterator[Tensor]:
@@ -70,7 +71,7 @@ def rows_of(order: Tensor, batch_size: int, *, join_remainder: bool = False) -> 
 
     Args:
         order: The sample numbers.
-        batch_size: Samples per batch; the last takes what remains.
+        batch_size: Samples per batch; the last batch takes the remaining samples.
         join_remainder: Whether a last batch of one sample joins the one before it.
     """
     if join_remainder and len(order) > batch_size and len(order) % batch_size == 1:
@@ -85,11 +86,11 @@ def rows_of(order: Tensor, batch_size: int, *, join_remainder: bool = False) -> 
 
 @final
 class ResidentFeed(Feed):
-    """The whole data set lives on the device; a batch is a gather of rows.
+    """Keeps the whole data set on the device; a batch is a gather of rows.
 
     Args:
         tensors: One per field.
-        device: Where they shall live.
+        device: The device that keeps them.
     """
 
     def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
@@ -101,19 +102,19 @@ class ResidentFeed(Feed):
         order: Tensor,
         batch_size: int,
         *,
-        seed: int = 0,  # noqa: ARG002 - samples are read once
+        seed: int = 0,  # noqa: ARG002 - no transform runs here
         join_remainder: bool = False,
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the gathered rows of each batch; every tensor is the consumer's own."""
+        """Yield the gathered rows of each batch; every tensor has its own memory."""
         gathers = [tensor.index_select for tensor in self._tensors]
-        # One transfer for the epoch: a copy per batch would wait for the device every time.
+        # One transfer for the epoch: one copy per batch would wait for the device each time.
         for rows in rows_of(self.place(order), batch_size, join_remainder=join_remainder):
-            # A list is put together in half the time of a generator.
+            # A list is built in half the time of a generator.
             yield tuple([gather(0, rows) for gather in gathers])
 
     @property
     def is_resident(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def place(self, order: Tensor) -> Tensor:
@@ -121,23 +122,23 @@ class ResidentFeed(Feed):
         return order.to(self._device)
 
     def prefetch_depth(self) -> int:
-        """Zero: everything is there already."""
+        """Return 0: the device has all samples."""
         return 0
 
     def close(self) -> None:
-        """Do nothing: there is neither a thread nor a process."""
+        """Do nothing: there is no thread and no process."""
 
 
 def resident_bytes(source: BatchDataSet, device: torch.device, sample_bytes: int) -> int:
-    """Bytes that a data set would add to the memory of a device.
+    """Return the bytes that a data set would add to the memory of a device.
 
     Args:
         source: The data set.
-        device: Where it would live.
+        device: The device that would keep it.
         sample_bytes: Bytes of one sample.
     """
     if isinstance(source, TensorDataSet):
-        # Tensors that are on the device already cost nothing more.
+        # Tensors that are already on the device need no more memory.
         return sum(t.nbytes for t in source.tensors if t.device.type != device.type)
     return sample_bytes * len(source)
 
@@ -149,12 +150,12 @@ def resident_feed(
 
     Args:
         source: The data set; it has at least one sample.
-        device: Where the tensors shall live.
-        first: Its first sample as a batch, which is not read again.
-        form: What the batches have in common.
+        device: The device that keeps the tensors.
+        first: Its first sample as a batch; it is not read again.
+        form: The properties that all batches share.
 
     Raises:
-        DataError: The data set gives malformed batches.
+        DataError: The data set returns malformed batches.
     """
     if isinstance(source, TensorDataSet):
         return ResidentFeed(source.tensors, device)
@@ -173,19 +174,19 @@ def resident_feed(
 
 
 def described(rows: Sequence[int]) -> str:
-    """What a batch is called in messages."""
+    """The name of a batch in messages."""
     return f"the batch of samples {rows[0]} to {rows[-1]}"
 
 
 def read_rows(source: BatchDataSet, rows: Sequence[int]) -> tuple[Tensor, ...]:
-    """Read some rows, each once, and count what came.
+    """Read some rows, each once, and check their number.
 
     Args:
         source: The data set.
         rows: Sample numbers.
 
     Raises:
-        DataError: A tensor has another number of rows than asked for, or is none.
+        DataError: A field is not a tensor, or has another number of rows than asked for.
     """
     where = described(rows)
     batch = fields(source.get_batch(list(rows)), where)

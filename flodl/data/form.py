@@ -1,4 +1,4 @@
-"""What all batches of a data set have in common, learnt from the first one that is read."""
+"""The properties that all batches of a data set share, learned from the first one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def _no_keys() -> None:
 class BatchForm:
     """Number, names and dtypes of the tensors of a batch.
 
-    Nothing is read to learn them: they are those of the first batch that is read anyway.
+    Learning them needs no extra read: they come from the first batch that is read anyway.
 
     Args:
-        declared: Names that the caller or the data set gives the tensors.
-        keys: Tells the keys of the mappings that were read, ``None`` if they were none.
+        declared: Names of the tensors from the caller or the data set.
+        keys: Returns the keys of the mappings that were read; ``None`` if there were no mappings.
 
     Raises:
         ValueError: A name occurs twice, or ``declared`` is a single string.
@@ -50,16 +50,16 @@ class BatchForm:
         """Bytes of one sample; 0 while it is unknown."""
 
     def check(self, batch: Sequence[Tensor], where: str, *, one_shape: bool = False) -> None:
-        """Compare a batch with the first one, or learn from it.
+        """Compare a batch with the first one; the first batch sets the properties.
 
         Args:
-            batch: One tensor per field, dimension 0 runs over the samples.
-            where: What the batch is, for messages.
-            one_shape: Whether the shapes behind dimension 0 must agree, too.
+            batch: One tensor per field; dimension 0 runs over the samples.
+            where: Name of the batch in messages.
+            one_shape: Whether the shapes after dimension 0 must agree, too.
 
         Raises:
             DataError: Number, dtype or shape of the tensors differ.
-            ValueError: The names are not as many as the tensors.
+            ValueError: The number of names is not the number of tensors.
         """
         self.count(batch, where)
         for position, (tensor, dtype) in enumerate(zip(batch, self._dtypes or (), strict=True)):
@@ -73,11 +73,11 @@ class BatchForm:
                 )
 
     def count(self, batch: Sequence[Tensor], where: str) -> None:
-        """Compare only the number of tensors with that of the first batch, or learn from it.
+        """Compare only the number of tensors with the first batch; the first batch sets it.
 
         Raises:
             DataError: It differs.
-            ValueError: The names are not as many as the tensors.
+            ValueError: The number of names is not the number of tensors.
         """
         if self._dtypes is None:
             self._learn(batch)

@@ -37,14 +37,14 @@ def read_idx(source: bytes | str | os.PathLike[str], *, dimensions: int, what: s
 
     Args:
         source: The content, or the path of a file.
-        dimensions: Number of dimensions the file must have.
+        dimensions: Number of dimensions that the file must have.
         what: What the file holds ("images"), for messages.
 
     Returns:
-        The values, uint8, in the shape the header states.
+        The values, uint8, in the shape that the header states.
 
     Raises:
-        DataError: The file cannot be read, is of another kind, or is cut short.
+        DataError: The file cannot be read, has another format, or is cut short.
     """
     name = what if isinstance(source, bytes) else f"{what} ({Path(source)})"
     try:
@@ -94,7 +94,7 @@ def _parse(stream: IO[bytes] | gzip.GzipFile, dimensions: int, name: str) -> Ten
 
 
 def _read_up_to(stream: IO[bytes] | gzip.GzipFile, size: int) -> bytearray:
-    """Read at most ``size`` bytes, in pieces: a damaged header may promise any number of them."""
+    """Read at most ``size`` bytes, in pieces, because a damaged header may state a huge size."""
     body = bytearray()
     while len(body) < size and (piece := stream.read(min(_PIECE, size - len(body)))):
         body += piece

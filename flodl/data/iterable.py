@@ -1,4 +1,4 @@
-"""Batches of data that can only be gone through from front to back."""
+"""Batches of data that can only be iterated from front to back."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ NOT_PROMISED = (
     "data that can only be iterated cannot be resumed inside an epoch, and ranks cannot share it "
     "so that each sample is trained once"
 )
-"""What errors say; the tutorial on data loading says the same under this heading."""
+"""Text for errors; the tutorial on data loading explains it."""
 
 
 def remedy_for(dataset: object) -> str:
-    """What to give a Trainer instead of data that can only be iterated."""
+    """Return what to give a Trainer instead of data that can only be iterated."""
     inner = getattr(dataset, "dataset", None)
     if isinstance(dataset, torch.utils.data.DataLoader) and not is_iterable(inner):
         return "give the Trainer the data set of the loader, .dataset(loader.dataset)"
@@ -49,10 +49,10 @@ class _State(TypedDict):
 
 
 def settled_batch_size(dataset: object, batch_size: int | None) -> int | None:
-    """Return the batch size of a training: that of a ``DataLoader`` of torch is its own.
+    """Return the batch size of a training; a ``DataLoader`` of torch decides its own.
 
     Raises:
-        ValueError: The two differ.
+        ValueError: ``batch_size`` differs from that of the ``DataLoader``.
     """
     if not isinstance(dataset, torch.utils.data.DataLoader):
         return batch_size
@@ -68,7 +68,7 @@ def settled_batch_size(dataset: object, batch_size: int | None) -> int | None:
 
 
 def check_epochs(dataset: object, num_epochs: int) -> None:
-    """Refuse several epochs of what can be gone through once.
+    """Refuse several epochs of data that can be iterated only once.
 
     Raises:
         ValueError: ``dataset`` is an iterator, such as a generator.
@@ -85,21 +85,21 @@ def check_epochs(dataset: object, num_epochs: int) -> None:
 class IterableLoader:
     """Makes batches of an iterable, or takes those of a ``DataLoader`` of torch.
 
-    The order is that of the source: nothing is shuffled here. Where the source (or a sampler of
-    torch's loader) has ``set_epoch``, it is called with the number of each epoch before it begins.
-    What cannot be promised for such data stands in the tutorial on data loading.
+    The order is that of the source; this loader does not shuffle. If the source (or a sampler of
+    torch's loader) has ``set_epoch``, it is called with the number of each epoch before the epoch
+    begins. The tutorial on data loading says what flodl cannot promise for such data.
 
     Args:
-        dataset: A ``DataLoader`` of torch, whose batches are taken as they come; else samples: an
-            ``IterableDataset`` of torch, a streamed data set of the ``datasets`` library, a
+        dataset: A ``DataLoader`` of torch, whose batches are taken as they come. Otherwise samples:
+            an ``IterableDataset`` of torch, a streamed data set of the ``datasets`` library, a
             function without arguments that returns an iterator, or another iterable.
         batch_size: Samples per batch. A ``DataLoader`` has its own.
-        device: Where the batches shall be.
-        names: Names of the tensors of a batch. Default: those the data set declares, the keys of
-            samples that are mappings, else ``"0"``, ``"1"``, ….
-        drop_last: Leave out a last batch that is not full; ``True`` without an argument.
-        join_remainder: Where nothing is dropped, let a last batch of one sample join the one
-            before it; two samples more than the batch are read before it is delivered.
+        device: The device for the batches.
+        names: Names of the tensors of a batch. Default: the names that the data set declares, the
+            keys of samples that are mappings, else ``"0"``, ``"1"``, ….
+        drop_last: Leave out a last batch that is not full. Default: ``True``.
+        join_remainder: Without ``drop_last``, let a last batch of one sample join the one before
+            it. Two samples more than the batch are then read before it is delivered.
 
     Raises:
         TypeError: ``dataset`` is not such data.
@@ -145,12 +145,12 @@ class IterableLoader:
 
     @property
     def source(self) -> object:
-        """What the batches come from."""
+        """The source of the batches."""
         return self._dataset
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of an epoch, where a ``DataLoader`` of samples with numbers knows them."""
+        """Batches of an epoch if a ``DataLoader`` of map-style data knows them, else ``None``."""
         loader = self._dataset
         if not self._makes_batches or isinstance(loader.dataset, torch.utils.data.IterableDataset):
             return None
@@ -161,7 +161,7 @@ class IterableLoader:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples per full batch; ``None`` where a ``DataLoader`` has batches of its own."""
+        """Samples per full batch; ``None`` if a ``DataLoader`` makes batches of different sizes."""
         return self._batch_size
 
     @property
@@ -171,11 +171,11 @@ class IterableLoader:
 
     @property
     def device(self) -> torch.device:
-        """Where the batches are."""
+        """The device of the batches."""
         return self._device
 
-    def samples_in(self, batches: int) -> int:  # noqa: ARG002 - they are counted, not computed
-        """Samples delivered so far in the epoch begun last."""
+    def samples_in(self, batches: int) -> int:  # noqa: ARG002 - counted, not computed
+        """Samples delivered so far in the latest epoch."""
         return self._epoch.samples
 
     def epoch(self, epoch: int, start_batch: int = 0) -> IterableEpoch:
@@ -183,10 +183,10 @@ class IterableLoader:
 
         Args:
             epoch: Number of the epoch, for ``set_epoch``.
-            start_batch: 0; anything else is refused.
+            start_batch: Must be 0.
 
         Raises:
-            DataError: The epoch should begin in its middle.
+            DataError: ``start_batch`` is not 0.
         """
         if start_batch:
             raise DataError(
@@ -198,7 +198,7 @@ class IterableLoader:
         return self._epoch
 
     def state_dict(self) -> _State:
-        """Which epoch was begun last, and the state of a ``DataLoader``'s own generator."""
+        """Return the latest epoch, and the state of a ``DataLoader``'s own generator."""
         generator = getattr(self._dataset, "generator", None) if self._makes_batches else None
         return {
             "epoch": self._number,
@@ -208,14 +208,14 @@ class IterableLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on behind the epoch of a saved state."""
+        """Continue after the epoch of a saved state."""
         self._number = int(state["epoch"])
         generator = getattr(self._dataset, "generator", None) if self._makes_batches else None
         if generator is not None and state["generator"] is not None:
             generator.set_state(state["generator"])
 
     def close(self) -> None:
-        """Leave the epoch under way."""
+        """Close the current epoch."""
         self._epoch.close()
 
     def __iter__(self) -> IterableEpoch:
@@ -265,7 +265,7 @@ class IterableLoader:
 
 @final
 class IterableEpoch:
-    """The batches of one epoch; how many there are shows at its end.
+    """The batches of one epoch; their number is known only at its end.
 
     Attributes:
         batch: Batches delivered.
@@ -297,12 +297,12 @@ class IterableEpoch:
         return Batch(tensors, self._form.names or ())
 
     def ahead(self, most: int) -> int:
-        """Read up to ``most`` of the next batches, and tell how many there are."""
+        """Read up to ``most`` of the next batches, and return how many there are."""
         self._ahead.extend(islice(self._source, max(0, most - len(self._ahead))))
         return min(most, len(self._ahead))
 
     def close(self) -> None:
-        """Leave the epoch."""
+        """Close the epoch."""
         close = getattr(self._source, "close", None)
         if close is not None:
             close()
@@ -321,7 +321,7 @@ def _size_of(loader: Any) -> int | None:
 
 
 def _with_epochs(source: Any) -> Iterator[Any]:
-    """Whatever of a source wants to be told the epoch, each once."""
+    """Yield the parts of a source that have ``set_epoch``, each once."""
     parts = [source]
     if isinstance(source, torch.utils.data.DataLoader):
         batches = source.batch_sampler

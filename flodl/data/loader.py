@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Needed(TypedDict):
-    """What the state of every loader holds."""
+    """The entries that the state of every loader holds."""
 
     seed: int
     epoch: int
@@ -36,7 +36,7 @@ class _Needed(TypedDict):
 
 
 class LoaderState(_Needed, total=False):
-    """What a loader needs to go on where it was; plain numbers, fit for JSON."""
+    """The state from which a loader continues; plain numbers that JSON can hold."""
 
     join_remainder: bool
 
@@ -45,15 +45,18 @@ class LoaderState(_Needed, total=False):
 class DataLoader:
     """Iterates over a data set in batches.
 
-    Tensors, arrays and memory maps that fit are kept on the device in their own dtype
-    (*resident*); a batch gathers rows there. Larger ones are read ahead by a thread while the step
-    before runs.
+    Tensors, arrays and memory maps stay on the device in their own dtype if they fit (*resident*);
+    a batch gathers rows there. If they do not fit, a thread reads the next batches while a step
+    runs.
 
-    Any other data set is read as the loader of torch reads it: each sample once in each epoch,
-    when its batch is asked for, by the thread that asks. Nothing is read before the first batch
-    and nothing is kept. A random transform draws anew in each epoch, from the generators of the
-    program, between the draws of the training. ``prefetch``, ``workers`` and ``cache`` ask for
-    something else.
+    Any other data set is read as torch's loader reads it:
+
+    - Each sample is read once per epoch, when its batch is asked for, by the thread that asks.
+    - Nothing is read before the first batch, and nothing is kept.
+    - A random transform draws anew in each epoch. It draws from the generators of the program,
+      between the draws of the training.
+
+    ``prefetch``, ``workers`` and ``cache`` change this.
 
     Args:
         dataset: A :class:`~flodl.data.dataset.DataSet`, a
@@ -61,41 +64,42 @@ class DataLoader:
             tensors or arrays, any map-style data set of torch, a ``Dataset`` of the ``datasets``
             library, or a NumPy array.
         batch_size: Samples per batch, at least 1.
-        device: Where the batches shall be.
+        device: The device for the batches.
         seed: Decides the order together with the epoch.
         shuffle: Draw a new order each epoch; otherwise first to last.
         sampler: Decides the order instead of ``seed`` and ``shuffle``.
-        names: Names of the tensors of a batch. Default: those the data set declares (its
+        names: Names of the tensors of a batch. Default: the names that the data set declares (its
             ``names``, its columns, or the keys of samples that are mappings), else ``"0"``,
             ``"1"``, ….
         drop_last: Leave out a last batch that is not full.
-        join_remainder: Where nothing is dropped, let a last batch of one sample join the one
-            before it: batch normalisation cannot train on a single sample.
+        join_remainder: Without ``drop_last``, let a last batch of one sample join the one before
+            it, because batch normalisation cannot train on a single sample.
         streaming: ``True`` reads in each epoch, ahead on a thread unless ``prefetch`` or
-            ``workers`` say otherwise. ``False`` reads all samples when the loader is made and
-            keeps them on the device, or fails. ``None`` decides as told above.
-        prefetch: Batches read ahead on a thread; 0 reads each when it is asked for. Random
-            transforms then draw from the program's generators at moments that no run repeats.
-            Default: 0; for tensors, arrays and memory maps, and with ``streaming`` or ``workers``,
-            two on the CPU and otherwise what the device's memory allows.
-        workers: Processes that read ahead, for a ``get`` that keeps a processor busy. Each holds
-            a copy of the data set. Random transforms in them are seeded per batch and repeat
-            exactly, also after a resume.
-        cache: Keep samples in memory as they are read, so that later epochs do not read them
-            again; what does not fit is read in each epoch. Random transforms in the data set then
-            act once per sample. ``True`` takes up to half of the available memory, a number up to
-            so many bytes; processes that a launcher started on this host share it. In several
-            ranks, each keeps what it has read itself. Tensors and arrays are in memory anyway.
-        vram_max_usage: On a CUDA device, the part of its memory that may be in use once the data
-            set is there; clamped to 0.50 … 0.99. Elsewhere the limit is half of the available
-            memory.
+            ``workers`` say otherwise. ``False`` reads all samples when the loader is made and keeps
+            them on the device, or fails. ``None`` decides as described above.
+        prefetch: Batches read ahead on a thread; 0 reads each when it is asked for. If it reads
+            ahead, random transforms draw from the program's generators at moments that differ from
+            run to run. Default: 0. For tensors, arrays and memory maps, and with ``streaming`` or
+            ``workers``, the default is two on the CPU, and on other devices as many as their memory
+            allows.
+        workers: Processes that read ahead, for a ``get`` that keeps a processor busy. Each holds a
+            copy of the data set. Random transforms in them are seeded per batch and repeat exactly,
+            also after a resume.
+        cache: Keep the samples that are read in memory, so that later epochs do not read them
+            again. Samples that do not fit are read in each epoch. Random transforms in the data set
+            then act once per sample. ``True`` uses up to half of the available memory, a number up
+            to this many bytes. Processes that a launcher started on this host share the limit. With
+            several ranks, each rank keeps only the samples it has read itself. Tensors and arrays
+            are in memory anyway.
+        vram_max_usage: On a CUDA device, the part of its memory that may be in use with the data
+            set; clamped to 0.50 … 0.99. On other devices the limit is half of the available memory.
 
     Raises:
-        ValueError: Batch size below 1, an unknown device, names that do not fit, or settings that
-            contradict each other.
-        DataError: The data set is empty, or too large for the device though
-            ``streaming=False``. Malformed samples are found when they are read.
-        TypeError: ``dataset`` or ``sampler`` is something else.
+        ValueError: The batch size is below 1, the device is unknown, the names do not fit, or
+            settings contradict each other.
+        DataError: The data set is empty, or too large for the device with ``streaming=False``.
+            Malformed samples are found when they are read.
+        TypeError: ``dataset`` or ``sampler`` has another type.
     """
 
     def __init__(
@@ -196,23 +200,23 @@ class DataLoader:
 
     @property
     def device(self) -> torch.device:
-        """Where the batches are."""
+        """The device of the batches."""
         return self._device
 
     @property
     def is_resident(self) -> bool:
-        """Whether the whole data set lives on the device."""
+        """Whether the whole data set is on the device."""
         return self._feed.is_resident
 
     def prefetch_depth(self) -> int:
-        """Batches loaded ahead of the consumer; 0 when the data set is resident."""
+        """Number of batches loaded ahead of the consumer; 0 if the data set is resident."""
         return self._feed.prefetch_depth()
 
     def set_prefetch_depth(self, depth: int) -> None:
-        """Decide how many batches are loaded ahead, from now on; nothing if resident.
+        """Set how many batches are loaded ahead from now on; no effect if resident.
 
         Args:
-            depth: Batches; 0 loads each when it is asked for, beginning with the next epoch.
+            depth: Batches; 0 loads each when it is asked for, from the next epoch on.
 
         Raises:
             ValueError: ``depth`` is below 0, or 0 with worker processes.
@@ -222,10 +226,10 @@ class DataLoader:
             self._reader.set_prefetch_depth(depth)
 
     def auto_resize(self) -> int:
-        """Decide the depth from the memory as it is now, and again at each epoch.
+        """Choose the depth from the memory that is free now, and again at each epoch.
 
         Returns:
-            The new depth; 0 when the data set is resident.
+            The new depth; 0 if the data set is resident.
         """
         return self._reader.auto_resize() if self._reader is not None else 0
 
@@ -234,12 +238,13 @@ class DataLoader:
 
         Args:
             epoch: Number of the epoch; the same number gives the same batches.
-            start_batch: First batch to deliver; those before are not loaded. Without it, the first
-                call for an epoch that :meth:`load_state_dict` restored goes on where it was saved.
+            start_batch: First batch to deliver; earlier batches are not loaded. Without it, the
+                first call for an epoch that :meth:`load_state_dict` restored continues at the saved
+                batch.
 
         Raises:
             ValueError: ``start_batch`` is outside of the epoch.
-            DataError: A sampler of the user's gave unusable indices.
+            DataError: A user's sampler returned invalid indices.
         """
         if not 0 <= start_batch <= self.num_batches:
             raise ValueError(
@@ -260,47 +265,47 @@ class DataLoader:
         return EpochIterator(batches, self._form, self._position, self.num_batches)
 
     def samples_in(self, batches: int) -> int:
-        """Samples in the first so many batches of an epoch."""
+        """Return the number of samples in the first ``batches`` batches of an epoch."""
         return min(batches * self._batch_size, self._n)
 
     def rows(self, epoch: int, number: int) -> Tensor:
-        """Return which samples are in one batch of an epoch.
+        """Return the sample numbers of one batch of an epoch.
 
         Returns:
-            ``[samples]`` int64 on the CPU, in the order of the batch; not to be written to.
+            ``[samples]`` int64 on the CPU, in the order of the batch; do not write to it.
 
         Raises:
             ValueError: The epoch has no batch of that number.
-            DataError: A sampler of the user's gave unusable indices.
+            DataError: A user's sampler returned invalid indices.
         """
         return self._deliveries.rows(epoch, number)
 
     def deliver(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
         """Iterate over a part of an epoch, with the sample numbers of each batch.
 
-        For consumers that share an epoch: the batches are those that :meth:`epoch` delivers, parts
-        may be asked for in any order, and the position in :meth:`state_dict` stays where it is.
-        Nothing behind the part is loaded; closing the iterator cancels the rest of it.
+        Use it if several consumers share an epoch. The batches are those of :meth:`epoch`. Parts
+        may be asked for in any order, and the position in :meth:`state_dict` does not change.
+        Nothing after the part is loaded; closing the iterator cancels the rest of it.
 
         Args:
             epoch: Number of the epoch.
             start: First batch.
-            stop: Batch behind the last.
+            stop: One past the last batch.
 
         Returns:
-            Sample numbers as :meth:`rows` gives them, and the batch.
+            Sample numbers as :meth:`rows` returns them, and the batch.
 
         Raises:
             ValueError: The batches are not all in the epoch.
-            DataError: A sampler of the user's gave unusable indices.
+            DataError: A user's sampler returned invalid indices.
         """
         return self._deliveries.batches(epoch, start, stop)
 
     def deliver_some(self, epoch: int, numbers: Sequence[int]) -> Iterator[tuple[Tensor, Batch]]:
-        """Iterate over batches of an epoch that need not follow each other.
+        """Iterate over batches of an epoch that need not be consecutive.
 
-        As :meth:`deliver`, but for random transforms of worker processes, which draw for each
-        batch what they would draw for others.
+        It works as :meth:`deliver` does, with one difference: random transforms in worker processes
+        draw other values for a batch.
 
         Args:
             epoch: Number of the epoch.
@@ -308,26 +313,26 @@ class DataLoader:
 
         Raises:
             ValueError: The numbers do not ascend or are not all in the epoch.
-            DataError: A sampler of the user's gave unusable indices.
+            DataError: A user's sampler returned invalid indices.
         """
         return self._deliveries.numbered(epoch, numbers)
 
     def deliver_samples(self, epoch: int, start: int, stop: int) -> Batch:
-        """Return samples of an epoch as one batch, wherever its own batches end.
+        """Return samples of an epoch as one batch, regardless of the epoch's own batches.
 
         Args:
             epoch: Number of the epoch.
             start: Place of the first sample in the order of the epoch.
-            stop: Place behind the last.
+            stop: One past the last place.
 
         Raises:
-            ValueError: There is no such sample, or the batches of the epoch leave one out.
-            DataError: A sampler of the user's gave unusable indices.
+            ValueError: There is no such sample, or it is not in the batches of the epoch.
+            DataError: A user's sampler returned invalid indices.
         """
         return self._deliveries.samples(epoch, start, stop)
 
     def state_dict(self) -> LoaderState:
-        """Where the consumer is: in the epoch begun last, behind the batch delivered last."""
+        """Return the position of the consumer: the latest epoch, and its delivered batches."""
         state: LoaderState = {
             "seed": self._seed,
             "epoch": self._position.epoch,
@@ -336,18 +341,19 @@ class DataLoader:
             "batch_size": self._batch_size,
             "drop_last": self._cut.drop_last,
         }
-        # Only where it says something: states from before there was a choice stay valid.
+        # Only if it is set, so that states from before this setting existed stay valid.
         if self._cut.join_remainder:
             state["join_remainder"] = True
         return state
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where a state was saved: with ``epoch(saved epoch)``, or with the next ``for``.
+        """Continue from a saved state, with ``epoch(saved epoch)`` or with the next ``for``.
 
-        The seed is the saved one from now on. A sampler of one's own has to give the same orders.
+        The saved seed replaces the seed of this loader. A sampler of your own must return the same
+        orders.
 
         Raises:
-            DataError: The state is incomplete or belongs to another data set, batch size or
+            DataError: The state is incomplete, or belongs to another data set, batch size,
                 ``drop_last`` or ``join_remainder``.
         """
         missing = [key for key in _Needed.__annotations__ if key not in state]
@@ -380,7 +386,7 @@ class DataLoader:
     def close(self) -> None:
         """End the thread and the processes of a loader that streams.
 
-        An epoch under way fails with ``StateError``; a later one starts them again. Dropping the
+        An epoch in progress fails with ``StateError``; a later one starts them again. Dropping the
         last reference to the loader and its iterators does the same.
         """
         self._feed.close()
@@ -389,7 +395,7 @@ class DataLoader:
         return self.num_batches
 
     def __iter__(self) -> EpochIterator:
-        """Iterate over the next epoch: 0 at first, then the one behind that begun last."""
+        """Iterate over the next epoch: first 0, then the one after the latest."""
         return self.epoch(self._next_epoch)
 
     def _new_deliveries(self) -> Deliveries:
@@ -398,10 +404,10 @@ class DataLoader:
 
 @final
 class EpochIterator:
-    """The batches of one epoch; ``len()`` is the number of those still to come.
+    """The batches of one epoch; ``len()`` is the number of the remaining ones.
 
-    ``for`` runs over the batches without a detour through this object; so it is the same to mix
-    ``for``, ``next()`` and ``len()``.
+    ``for`` runs directly over the batches and not through this object. So you may mix ``for``,
+    ``next()`` and ``len()``.
     """
 
     __slots__ = ("_batches", "_position", "_total")
@@ -427,11 +433,11 @@ class EpochIterator:
         return self._total - self._position.batch
 
     def ahead(self, most: int) -> int:
-        """Tell how many of the next ``most`` batches there are; reads none."""
+        """Return how many of the next ``most`` batches exist; reads none."""
         return min(most, len(self))
 
     def close(self) -> None:
-        """Cancel what is still to come."""
+        """Cancel the remaining batches."""
         self._batches.close()
 
 

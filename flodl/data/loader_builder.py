@@ -31,24 +31,24 @@ class LoaderBuilder:
         self._options: dict[str, object] = {}
 
     def batch_size(self, batch_size: int) -> LoaderBuilder:
-        """Samples per batch; the one setting without a default."""
+        """Set the samples per batch; the only setting without a default."""
         self._batch_size = positive_integer("batch_size", batch_size)
         return self
 
     def device(self, device: torch.device | str) -> LoaderBuilder:
-        """Where the batches shall be."""
+        """Set the device for the batches."""
         return self._set("device", device)
 
     def seed(self, seed: int) -> LoaderBuilder:
-        """Decides the order together with the epoch."""
+        """Set the seed, which decides the order together with the epoch."""
         return self._set("seed", seed)
 
     def shuffle(self, shuffle: bool) -> LoaderBuilder:
-        """Draw a new order each epoch."""
+        """Draw a new order each epoch, or not."""
         return self._set("shuffle", shuffle)
 
     def sampler(self, sampler: Sampler) -> LoaderBuilder:
-        """Decide the order with an object of one's own."""
+        """Decide the order with your own sampler."""
         return self._set("sampler", sampler)
 
     def names(self, names: Sequence[str]) -> LoaderBuilder:
@@ -56,7 +56,7 @@ class LoaderBuilder:
         return self._set("names", names)
 
     def drop_last(self, drop_last: bool) -> LoaderBuilder:
-        """Leave out a last batch that is not full."""
+        """Leave out a last batch that is not full, or keep it."""
         return self._set("drop_last", drop_last)
 
     def join_remainder(self, join_remainder: bool = True) -> LoaderBuilder:
@@ -64,15 +64,15 @@ class LoaderBuilder:
         return self._set("join_remainder", join_remainder)
 
     def streaming(self, streaming: bool | None = True) -> LoaderBuilder:
-        """Read in each epoch, all at once before the first (``False``), or as the data decide."""
+        """Read in each epoch (True), before the first one (False), or as the data need (None)."""
         return self._set("streaming", streaming)
 
     def prefetch(self, batches: int | None) -> LoaderBuilder:
-        """Read so many batches ahead on a thread."""
+        """Read this many batches ahead on a thread."""
         return self._set("prefetch", batches)
 
     def workers(self, processes: int) -> LoaderBuilder:
-        """Read with so many processes."""
+        """Read with this many processes."""
         return self._set("workers", processes)
 
     def cache(self, most_bytes: bool | int = True) -> LoaderBuilder:
@@ -80,7 +80,7 @@ class LoaderBuilder:
         return self._set("cache", most_bytes)
 
     def vram_max_usage(self, usage: float) -> LoaderBuilder:
-        """Part of a CUDA device's memory that may be in use."""
+        """Set the part of a CUDA device's memory that may be in use."""
         return self._set("vram_max_usage", usage)
 
     def build(self) -> DataLoader:

@@ -1,4 +1,4 @@
-"""Data sets over NumPy arrays, above all over files larger than the memory."""
+"""Data sets over NumPy arrays, especially over files larger than the memory."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _ARCHIVE = b"PK"
 
 @final
 class MemmapDataSet(BatchDataSet):
-    """Fields that are NumPy arrays or ``.npy`` files; files are mapped and never read as a whole.
+    """Fields that are NumPy arrays or ``.npy`` files; files are mapped, never read as a whole.
 
-    A batch touches only its own rows, in the order in which they lie in the file; they are copied
-    once and come out in the order asked for. Pickling keeps the paths and not the content.
+    A batch reads only its own rows, in their order in the file. They are copied once and returned
+    in the order asked for. Pickling keeps the paths and not the content.
 
     Args:
         arrays: One per field: an array, a memory map (``numpy.memmap`` reads raw binary files), or
             the path of a ``.npy`` file.
-        names: One name per array; ``"0"``, ``"1"``, … without.
+        names: One name per array; default ``"0"``, ``"1"``, ….
 
     Raises:
-        DataError: No array, arrays of different lengths, a file that is no ``.npy`` file, or
-            values that are no numbers.
-        ValueError: Another number of names than of arrays.
+        DataError: There is no array, arrays have different lengths, a file is not a ``.npy`` file,
+            or values are not numbers.
+        ValueError: The number of names is not the number of arrays.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class MemmapDataSet(BatchDataSet):
         *arrays: np.ndarray[Any, Any] | str | os.PathLike[str],
         names: Sequence[str] | None = None,
     ) -> None:
-        # Absolute: a process that this is sent to opens the files itself, wherever it runs.
+        # Absolute: another process opens the files itself, in any working directory.
         self._given = tuple(
             Path(array).absolute() if isinstance(array, (str, os.PathLike)) else array
             for array in arrays
@@ -70,7 +70,7 @@ class MemmapDataSet(BatchDataSet):
         """Return the rows of every array.
 
         Raises:
-            IndexError: An index below 0 or not below the number of samples.
+            IndexError: An index is below 0, or not below the number of samples.
         """
         rows = np.asarray(indices, dtype=np.int64)
         outside = rows[(rows < 0) | (rows >= self._n)]
@@ -79,7 +79,7 @@ class MemmapDataSet(BatchDataSet):
                 f"index {int(outside[0])} is outside of a data set of {self._n} samples "
                 f"(0 to {self._n - 1})"
             )
-        # A disk and its read-ahead serve rising positions best.
+        # A disk and its read-ahead are fastest with ascending positions.
         order = np.argsort(rows, kind="stable")
         return tuple(_gather(array, rows, order) for array in self.arrays)
 
@@ -121,12 +121,12 @@ def _mapped(path: Path) -> np.ndarray[Any, Any]:
                 "to a .npy file of its own and pass one path per field"
             )
         with warnings.catch_warnings():
-            # A damaged header is parsed as Python, which warns before it fails.
+            # NumPy parses a damaged header as Python code, which warns before it fails.
             warnings.simplefilter("ignore")
             return np.lib.format.open_memmap(path, mode="r")
     except DataError:
         raise
-    except Exception as error:  # the parser of headers lets through what it is made of
+    except Exception as error:  # the header parser lets many types of exception through
         raise DataError(
             f"{path}: cannot be mapped as a .npy file: {error}; write it with numpy.save, or "
             "pass a numpy.memmap for a raw binary file"

@@ -52,7 +52,7 @@ _FILES = {
 }
 
 REMOTE_FILES = tuple(file for pair in _FILES.values() for file in pair)
-"""What :meth:`Mnist.download` may fetch."""
+"""The files that :meth:`Mnist.download` may fetch."""
 
 
 @final
@@ -82,11 +82,11 @@ class Mnist(TensorDataSet):
         Args:
             images: IDX file of three dimensions.
             labels: IDX file of one dimension.
-            dtype: Of the images: a floating one scales them to 0…1; uint8 keeps the bytes, a
-                quarter of the memory, to be scaled on the device.
+            dtype: Of the images. A floating dtype scales them to 0…1. uint8 keeps the bytes, which
+                take a quarter of the memory; scale them on the device.
 
         Raises:
-            DataError: A file is of another kind or cut short, or their counts differ.
+            DataError: A file has another format or is cut short, or their counts differ.
             ValueError: Another dtype.
         """
         pixels, classes = read_pair(images, labels)
@@ -105,13 +105,13 @@ class Mnist(TensorDataSet):
 
         Args:
             root: Folder of the files.
-            split: Which images.
+            split: ``"train"`` (60,000 images) or ``"test"`` (10,000 images).
             dtype: Of the images, as in :meth:`parse`.
             mirror: Address of a folder to download from instead.
 
         Raises:
-            DataError: A file cannot be downloaded or is another one than expected.
-            ValueError: ``split`` is something else.
+            DataError: A file cannot be downloaded, or is not the expected one.
+            ValueError: ``split`` has another value.
         """
         if split not in _FILES:
             raise ValueError(f"split={split!r}: choose 'train' or 'test'")
@@ -128,7 +128,7 @@ def read_pair(
         Images ``[N, 1, rows, columns]`` uint8 and labels ``[N]`` int64.
 
     Raises:
-        DataError: A file is of another kind or cut short, or their counts differ.
+        DataError: A file has another format or is cut short, or their counts differ.
     """
     pixels = read_idx(images, dimensions=3, what="images")
     classes = read_idx(labels, dimensions=1, what="labels")

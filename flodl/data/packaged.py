@@ -1,4 +1,4 @@
-"""The data set that comes with the package, so that a first training needs no download."""
+"""The data set in the package, so that a first training needs no download."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _STRIDE = 1111
 def digits(split: Literal["train", "test", "all"] = "train") -> TensorDataSet:
     """Load 8×8 images of handwritten digits (see ``uci_digits/ATTRIBUTION.md``).
 
-    A fifth is held out, always the same one: sample ``1111·k mod 1797`` for ``k = 0 … 358``. The
-    ratio 1111/1797 is close to the golden one, so these samples lie evenly over the file, whose
-    order follows writers and classes; no random generator takes part, whose stream another
-    version could change.
+    One fifth is the test part, always with the same samples: ``1111·k mod 1797`` for ``k = 0 …
+    358``. The file is ordered by writer and class. The ratio 1111/1797 is close to the golden
+    ratio, so these samples are spread evenly over the file. No random generator is involved,
+    because its numbers could change with another version.
 
     Args:
-        split: ``"train"`` (1,438 samples), ``"test"`` (the held-out 359) or ``"all"`` (1,797, in
-            the order of the file).
+        split: ``"train"`` (1,438 samples), ``"test"`` (the other 359) or ``"all"`` (1,797, in the
+            order of the file).
 
     Returns:
         A data set with the fields ``image`` (``[N, 1, 8, 8]`` float32 in 0…1) and ``label``
-        (``[N]`` int64, 0 to 9).
+            (``[N]`` int64, 0 to 9).
 
     Raises:
-        ValueError: ``split`` is something else.
+        ValueError: ``split`` has another value.
     """
     if split not in ("train", "test", "all"):
         raise ValueError(f"split={split!r}: choose 'train', 'test' or 'all'")
@@ -56,7 +56,7 @@ def digits(split: Literal["train", "test", "all"] = "train") -> TensorDataSet:
 
 
 def _held_out() -> Tensor:
-    """Which samples belong to the test part, ``[1797]`` bool."""
+    """Return a mask of the samples in the test part, ``[1797]`` bool."""
     mask = torch.zeros(_SAMPLES, dtype=torch.bool, device="cpu")
     mask[torch.arange(_HELD_OUT, device="cpu") * _STRIDE % _SAMPLES] = True
     return mask

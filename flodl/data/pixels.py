@@ -1,4 +1,4 @@
-"""From bytes of pixels to the values a network reads."""
+"""Conversion of pixel bytes to the values that a network reads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def pixel_values(pixels: Tensor, brightest: int, dtype: torch.dtype) -> Tensor:
-    """Scale pixels to 0…1, or leave them alone.
+    """Scale pixels to 0…1, or keep the bytes.
 
     Args:
         pixels: uint8.
         brightest: The value that becomes 1.
-        dtype: A floating one, or uint8 to keep the bytes.
+        dtype: A floating dtype, or uint8 to keep the bytes.
 
     Raises:
         ValueError: Another dtype.

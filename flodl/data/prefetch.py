@@ -1,11 +1,11 @@
 """One thread that loads batches ahead of their consumers.
 
-A :class:`Prefetcher` serves any number of epochs at once, the oldest with room first. Its thread
-knows the epochs and how to send a batch, never the loader: so a loader that nobody holds any
-longer can be collected, which ends the thread.
+A :class:`Prefetcher` serves any number of epochs at once. The oldest one that may load another
+batch comes first. Its thread has references to the epochs and the transfer, but not to the loader.
+So a loader without references can be collected, and that ends the thread.
 
-Between the threads stand queues written in C: behind a step, when nothing of Python is in the
-processor's caches any more, a condition costs the training thread three times as much.
+The queues between the threads are written in C. After a step, nothing of Python is left in the
+processor's caches, and a condition would then cost the training thread three times as much.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from flodl.data.transfer import Sent, Transfer
 
 _FAREWELL_SECONDS = 5.0
-"""How long closing waits for a data set that is in the middle of a batch."""
+"""Seconds that closing waits for a data set that is reading a batch."""
 
 
 class _End(NamedTuple):
-    """What follows the last batch of an epoch."""
+    """Marks the end of an epoch, after its last batch."""
 
     failure: BaseException | None
 
 
 @final
 class _Epoch:
-    """One epoch under way: what is loaded and not yet fetched.
+    """One epoch in progress: the batches that are loaded and not yet fetched.
 
-    ``source`` and ``exhausted`` are written by the thread, ``cancelled`` by the consumer.
+    The thread writes ``source`` and ``exhausted``, the consumer writes ``cancelled``.
     """
 
     __slots__ = ("cancelled", "depth", "exhausted", "ready", "source")
@@ -55,7 +55,7 @@ class _Epoch:
 
 @final
 class _Shared:
-    """What the thread and its owner both see."""
+    """The state that the thread and its owner share."""
 
     __slots__ = ("bell", "epochs", "lock", "stopped")
 
@@ -65,7 +65,7 @@ class _Shared:
         self.epochs: list[_Epoch] = []
         self.stopped = False
         self.bell: SimpleQueue[None] = SimpleQueue()
-        """Rung when there may be something to do."""
+        """Receives an item when there may be work for the thread."""
 
     def snapshot(self) -> list[_Epoch]:
         with self.lock:
@@ -74,10 +74,10 @@ class _Shared:
 
 @final
 class Prefetcher:
-    """Runs sources of batches on one thread of its own.
+    """Runs sources of batches on its own thread.
 
     Args:
-        transfer: Brings what a source yields to the device.
+        transfer: Brings the tensors of a source to the device.
     """
 
     def __init__(self, transfer: Transfer) -> None:
@@ -88,7 +88,7 @@ class Prefetcher:
         )
         thread.start()
         self._owner = os.getpid()
-        # Also runs at the exit of the interpreter, before it takes torch away from the thread.
+        # Also runs when the interpreter exits, before torch is unloaded under the thread.
         self._finalizer = weakref.finalize(self, _stop, self._shared, thread, self._owner)
 
     def epoch(
@@ -97,8 +97,8 @@ class Prefetcher:
         """Load a source ahead and yield its batches; closing the iterator cancels the rest.
 
         Args:
-            source: Runs on the thread; its exceptions are raised here. It is closed there, too.
-            depth: How many batches may be ready and unfetched; asked before each.
+            source: Runs on the thread and is closed there; its exceptions are raised here.
+            depth: Returns how many batches may be ready and unfetched; called before each batch.
 
         Raises:
             StateError: The prefetcher was closed, or belongs to the process that forked this one.
@@ -119,20 +119,20 @@ class Prefetcher:
                 shared.bell.put(None)
 
     def active(self) -> int:
-        """Epochs that are neither finished nor cancelled."""
+        """Return the number of epochs that are neither finished nor cancelled."""
         return sum(not (e.cancelled or e.exhausted) for e in self._shared.snapshot())
 
     def wake(self) -> None:
-        """Let the thread ask for the depths again."""
+        """Let the thread read the depths again."""
         self._shared.bell.put(None)
 
     def close(self) -> None:
-        """End the thread; epochs under way end where they are."""
+        """End the thread; epochs in progress end early."""
         self._finalizer()
 
 
 def _check_owner(owner: int) -> None:
-    # In a process forked from ours there is no such thread, and its lock may be taken for ever.
+    # A forked process does not have this thread, and the lock may stay locked forever there.
     if os.getpid() != owner:
         raise StateError(
             "this epoch was begun before the process was forked, and its batches are read in the "
@@ -141,10 +141,10 @@ def _check_owner(owner: int) -> None:
 
 
 def _fetch(shared: _Shared, epoch: _Epoch) -> Sent | None:
-    """The next batch of an epoch, ``None`` behind the last.
+    """Return the next batch of an epoch, ``None`` after the last.
 
     Raises:
-        Exception: What the source raised, or that the prefetcher was closed.
+        Exception: The source raised it, or the prefetcher was closed.
     """
     item = epoch.ready.get()
     if isinstance(item, _End):
@@ -153,7 +153,8 @@ def _fetch(shared: _Shared, epoch: _Epoch) -> Sent | None:
         try:
             raise item.failure
         finally:
-            # Its traceback leads here, and from here to the loader: no ring, please.
+            # Its traceback refers to this frame, and this frame to the loader: avoid a reference
+            # cycle.
             del item
     shared.bell.put(None)
     return item
@@ -168,18 +169,18 @@ def _empty(queue: SimpleQueue[Any]) -> None:
 def _serve(shared: _Shared, transfer: Transfer) -> None:
     while (epoch := _next_task(shared)) is not None:
         _advance(shared, epoch, transfer)
-        # A data set may be large, and the thread may sleep for long.
+        # A data set may be large, and the thread may sleep for a long time.
         del epoch
 
 
 def _next_task(shared: _Shared) -> _Epoch | None:
-    """Wait for an epoch that needs a batch or has to be put away; ``None`` at the end."""
+    """Wait for an epoch that needs a batch or has to be closed; ``None`` at the end."""
     while True:
-        # Emptied before looking: whatever happens afterwards rings again.
+        # Empty the bell before looking: later changes ring it again.
         _empty(shared.bell)
         epochs = shared.snapshot()
         for epoch in epochs:
-            # Cancelled ones first: they may hold processes that the next one needs.
+            # Cancelled epochs first: they may hold processes that the next epoch needs.
             if epoch.cancelled or shared.stopped:
                 return epoch
         if shared.stopped:
@@ -192,7 +193,7 @@ def _next_task(shared: _Shared) -> _Epoch | None:
 
 
 def _advance(shared: _Shared, epoch: _Epoch, transfer: Transfer) -> None:
-    """Load one batch of an epoch, or put the epoch away when nothing is left to do."""
+    """Load one batch of an epoch, or close the epoch if nothing is left to do."""
     sent: Sent | None = None
     failure: BaseException | None = None
     if shared.stopped:
@@ -217,7 +218,7 @@ def _advance(shared: _Shared, epoch: _Epoch, transfer: Transfer) -> None:
     with shared.lock:
         shared.epochs.remove(epoch)
     epoch.ready.put(_End(failure))
-    # Its traceback leads to this frame.
+    # Its traceback refers to this frame.
     del failure
 
 
@@ -228,10 +229,10 @@ def _close_source(epoch: _Epoch) -> None:
 
 
 def _stop(shared: _Shared, thread: threading.Thread, owner: int) -> None:
-    if os.getpid() != owner:  # as above
+    if os.getpid() != owner:  # as in _check_owner
         return
     shared.stopped = True
     shared.bell.put(None)
-    # The last reference to a loader may be dropped by its own thread.
+    # The prefetch thread itself may drop the last reference to a loader.
     if thread is not threading.current_thread():
         thread.join(_FAREWELL_SECONDS)

@@ -1,9 +1,9 @@
 """Processes that read samples, for data sets whose ``get`` keeps a processor busy.
 
-The processes are those of ``torch.utils.data``, kept from epoch to epoch and fed with our own
-order. Before each batch a process seeds its generators from the seed of the epoch and the first
-place of the batch in it, so that random transforms do not depend on the number of processes, and
-an epoch that is resumed draws what it would have drawn.
+The processes are those of ``torch.utils.data``. They are kept from epoch to epoch, and flodl gives
+them its own order. Before each batch, a process seeds its generators from the seed of the epoch and
+the position of the batch in it. So random transforms do not depend on the number of processes, and
+a resumed epoch draws the same values.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
 
 
 class _Request(NamedTuple):
-    """What one process is asked for."""
+    """A request to one process."""
 
     seed: int
     rows: list[int]
 
 
 class _Answer(NamedTuple):
-    """What one process has read."""
+    """The answer of one process."""
 
     keys: tuple[object, ...] | None
-    """Those of the mappings, in the order of this process."""
+    """Keys of the mappings, in the order of this process."""
     tensors: tuple[Tensor, ...]
 
 
 class _Failure(NamedTuple):
-    """An exception of a data set on its way to the consumer."""
+    """An exception of a data set, as it is sent to the consumer."""
 
     pickled: bytes | None
     summary: str
@@ -57,14 +57,14 @@ class _Failure(NamedTuple):
 
 
 def _mixed(number: int) -> int:
-    """Spread a number over 63 bits: torch's generator looks at the lower half of a seed only."""
+    """Spread a number over 63 bits: torch's generator uses only the lower half of a seed."""
     digest = hashlib.blake2b(str(number).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 @final
 class _Order:
-    """The requests of the epoch that starts next; the loader of torch keeps this one object."""
+    """The requests of the next epoch; torch's loader keeps this one object."""
 
     def __init__(self) -> None:
         self._requests: Iterator[_Request] = iter(())
@@ -109,13 +109,13 @@ def _failure(error: Exception) -> _Failure:
 
 
 def _raise(failure: _Failure) -> None:
-    """Raise what a process caught, with its own type and the way it went there.
+    """Raise an exception from a process, with its type and its traceback as a note.
 
     Raises:
-        DataError: The exception could not travel between processes.
+        DataError: The exception could not be pickled.
     """
     try:
-        # Written by a process of ours a moment ago, in memory.
+        # Our own process wrote it a moment ago, in memory.
         error = pickle.loads(failure.pickled) if failure.pickled else None  # noqa: S301
     except Exception:
         error = None
@@ -128,13 +128,14 @@ def _raise(failure: _Failure) -> None:
     try:
         raise error
     finally:
-        # The traceback leads to this frame and from here to the processes: no ring, please.
+        # The traceback refers to this frame, which refers to the processes: avoid a reference
+        # cycle.
         del error
 
 
 @final
 class _Team:
-    """Some processes, one epoch at a time."""
+    """Some processes that read one epoch at a time."""
 
     def __init__(self, source: BatchDataSet, workers: int) -> None:
         self.lost = False
@@ -147,17 +148,18 @@ class _Team:
             collate_fn=_unchanged,
             num_workers=workers,
             persistent_workers=True,
-            # Without one of its own it would draw from the generator of the training.
+            # Without its own generator it would draw from the generator of the training.
             generator=torch.Generator(),
         )
-        # Made on the main thread, torch's loader installs a signal handler that would raise in the
-        # middle of a training step when a process dies; from elsewhere it looks after them itself.
+        # On the main thread, torch's loader would install a signal handler. If a process died, that
+        # handler would raise in the middle of a training step. On another thread, the loader checks
+        # its processes itself.
         start = threading.Thread(target=self._start, name="flodl-fork")
         start.start()
         start.join()
 
     def _start(self) -> None:
-        # An epoch without a batch makes the processes.
+        # An epoch without a batch starts the processes.
         for _ in self._loader:
             pass
 
@@ -165,7 +167,7 @@ class _Team:
         """Ask for the first batches of an epoch.
 
         Raises:
-            RuntimeError: A process has ended since the epoch before.
+            RuntimeError: A process has ended since the previous epoch.
         """
         self._order.set(batches, seed=seed)
         return iter(self._loader)
@@ -177,7 +179,8 @@ class _Team:
             except StopIteration:
                 return
             except Exception as error:
-                # What a data set raises comes as an answer; this is the way between processes.
+                # Errors of a data set come as an answer, so this one comes from the processes
+                # themselves.
                 self.lost = True
                 raise DataError(
                     "a worker process of the loader ended before its work: "
@@ -188,7 +191,7 @@ class _Team:
                 _raise(answer)
             keys, tensors = cast("_Answer", answer)
             if keys is not None:
-                # Each process has the order of the first mapping that it read itself.
+                # Each process uses the key order of the first mapping that it read itself.
                 named = dict(zip(keys, tensors, strict=True))
                 tensors = tuple(cast("list[Tensor]", self._members.ordered(named, "a batch")))
             yield tensors
@@ -199,7 +202,7 @@ def _unchanged(batch: object) -> object:
 
 
 _INHERITED: list[_Team] = []
-"""Teams of the process that forked this one: letting go of them would end them there."""
+"""Teams of the parent process: a forked process that released them would end them there."""
 
 
 def _dismiss(teams: list[_Team], owner: int) -> None:
@@ -213,7 +216,7 @@ class WorkerProcesses:
     """Teams of processes: one for each epoch that runs at the same time.
 
     Args:
-        source: The data set, of which each process has a copy.
+        source: The data set; each process has a copy.
         workers: Processes in a team.
     """
 
@@ -223,12 +226,12 @@ class WorkerProcesses:
         self._teams = 0
         self._idle: list[_Team] = []
         self._lock = threading.Lock()
-        # Holds the teams until this object is gone. Queues that the collector of cycles finds
-        # together with their processes are closed first, and the processes then wait in vain.
+        # Holds the teams until this object is gone. If the garbage collector finds queues together
+        # with their processes, it closes the queues first, and the processes then wait in vain.
         weakref.finalize(self, _dismiss, self._idle, os.getpid())
 
     def prepare(self, epochs: int) -> None:
-        """Have teams for so many epochs at once; called on the consumer's thread."""
+        """Start teams for this many epochs at once; call it on the consumer's thread."""
         with self._lock:
             while self._teams < epochs:
                 self._idle.append(self._new_team())
@@ -241,24 +244,24 @@ class WorkerProcesses:
     def batches(
         self, rows: Callable[[], Iterator[Tensor]], *, seed: int
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Yield what an idle team reads; runs on the thread that loads.
+        """Yield the batches that an idle team reads; runs on the thread that loads.
 
         Args:
-            rows: Gives the sample numbers of each batch, from the first whenever it is called.
-            seed: Seed of the first batch; those behind it count up.
+            rows: Returns the sample numbers of each batch; each call starts again at the first.
+            seed: Seed of the first batch; later batches count up.
 
         Raises:
-            Exception: Whatever the data set raised in a process.
+            Exception: Any exception of the data set in a process.
         """
         with self._lock:
-            # There is none if the one prepared was lost in a cancelled epoch that ended just now.
+            # There is none if the prepared team was lost in a cancelled epoch that ended just now.
             team = self._idle.pop() if self._idle else self._new_team()
         try:
             try:
                 answers = team.begin(rows(), seed=seed)
             except Exception:
-                # Killed between two epochs, by Ctrl-C in a notebook for instance: nothing that
-                # the consumer waits for is lost yet.
+                # Killed between two epochs, for instance by Ctrl-C in a notebook: the consumer has
+                # not lost any batch yet.
                 with self._lock:
                     self._teams -= 1
                     team = self._new_team()

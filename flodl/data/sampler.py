@@ -1,4 +1,4 @@
-"""The order in which samples are visited: a function of the epoch and nothing else."""
+"""The order of the samples, which depends only on the epoch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Sampler(ABC):
 
     @abstractmethod
     def indices(self, epoch: int) -> Tensor | Sequence[int]:
-        """Return one index per sample of the data set, as the epoch visits them.
+        """Return one index per sample of the data set, in the order of the epoch.
 
-        The same epoch must give the same order whenever it is asked for: resuming relies on it.
-        An index may occur twice (sampling with replacement).
+        The same epoch must give the same order at every call, because resuming relies on it. An
+        index may occur twice (sampling with replacement).
         """
 
 
@@ -44,7 +44,7 @@ class RandomSampler(Sampler):
 
 @final
 class SequentialSampler(Sampler):
-    """Every epoch from the first sample to the last."""
+    """Visits the samples from first to last in every epoch."""
 
     def __init__(self, n: int) -> None:
         self._n = _count(n)
@@ -55,17 +55,17 @@ class SequentialSampler(Sampler):
 
 
 def epoch_order(sampler: Sampler, epoch: int, n: int) -> Tensor:
-    """Ask a sampler for an epoch's order and check what it answers.
+    """Ask a sampler for the order of an epoch and check the answer.
 
     Returns:
         ``[n]`` int64 on the CPU.
 
     Raises:
-        DataError: The sampler gave another number of indices, something that is not an integer,
+        DataError: The sampler returned another number of indices, something that is not an integer,
             or an index outside ``0 … n-1``.
     """
     who = f"{type(sampler).__name__}.indices({epoch})"
-    answer: Any = sampler.indices(epoch)  # a sampler of the user's may give an array
+    answer: Any = sampler.indices(epoch)  # a user's sampler may return an array
     try:
         if isinstance(answer, np.ndarray) and answer.dtype.kind in "iu":
             # Torch takes no negative strides and no foreign byte order.

@@ -1,4 +1,4 @@
-"""From what a data set returns to tensors, and from samples to a batch."""
+"""Conversion of what a data set returns to tensors, and of samples to a batch."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def fields(value: object, where: str) -> tuple[Tensor, ...]:
-    """Read what a data set returned as a tuple of tensors.
+    """Convert the result of a data set to a tuple of tensors.
 
     Args:
-        value: A tensor, a number, or a tuple, list or mapping of these (and of anything else
-            ``torch.as_tensor`` understands).
-        where: What the value is, for the message.
+        value: A tensor, a number, or a tuple, list or mapping of these (and of anything else that
+            ``torch.as_tensor`` accepts).
+        where: Name of the value in messages.
 
     Raises:
-        DataError: A field is something that does not become a tensor.
+        DataError: A field cannot be converted to a tensor.
     """
     if isinstance(value, Mapping):
         members: Iterable[object] = value.values()
@@ -55,7 +55,7 @@ def _tensor(value: object, field: int, where: str) -> Tensor:
 
 
 def _own(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the array in a form that torch can share and that may be written to."""
+    """Return the array in a form that torch can share and write to."""
     if array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0:
         return array
     return np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
@@ -74,7 +74,7 @@ class Members:
         return None if self.keys is None else [str(key) for key in self.keys]
 
     def ordered(self, value: object, where: str) -> object:
-        """Return the values of a mapping in the common order; anything else as it is.
+        """Return the values of a mapping in the common order; anything else unchanged.
 
         Raises:
             DataError: It has other keys than the first one.
@@ -98,14 +98,14 @@ def stacked(
     """Stack samples to a batch.
 
     Args:
-        values: What the data set returned for each; at least one.
+        values: The results of the data set for each sample; at least one.
         members: Brings samples that are mappings into one order.
-        name_of: What the sample at a place of the batch is called in messages.
+        name_of: Returns the name of the sample at a place of the batch, for messages.
 
     Raises:
-        DataError: Samples differ in number, shape or dtype of their tensors, or are no tensors.
+        DataError: Samples differ in number, shape or dtype of their tensors, or are not tensors.
     """
-    # Nearly every sample of nearly every data set is a tuple of tensors: no look at each of them.
+    # Nearly every sample is a tuple of tensors, so try without checking each of them.
     if all(type(value) is tuple and value for value in values):
         with suppress(TypeError, ValueError, RuntimeError):
             return _columns(values)
@@ -129,7 +129,7 @@ def _columns(rows: Sequence[Any]) -> tuple[Tensor, ...]:
     """
     columns = list(zip(*rows, strict=True))
     batch = tuple(map(torch.stack, columns))
-    # Stacking takes several dtypes to one of them.
+    # torch.stack converts several dtypes to one of them.
     if any(len({tensor.dtype for tensor in column}) > 1 for column in columns):
         raise ValueError("the rows have several dtypes")
     return batch
@@ -138,7 +138,7 @@ def _columns(rows: Sequence[Any]) -> tuple[Tensor, ...]:
 def _difference(
     rows: Sequence[tuple[Tensor, ...]], name_of: Callable[[int], str]
 ) -> DataError | None:
-    """What keeps samples from being one batch."""
+    """Return the difference that keeps samples from being one batch."""
     first = rows[0]
     for place, row in enumerate(rows):
         if len(row) != len(first):

@@ -1,4 +1,4 @@
-"""Text as windows of characters, each with the character that follows as its target."""
+"""Text as windows of characters; the target of each character is the next one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEXT = RemoteFile(
     sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
 REMOTE_FILES = (_TEXT,)
-"""What :meth:`Shakespeare.download` may fetch."""
+"""The file that :meth:`Shakespeare.download` may fetch."""
 
 
 @final
@@ -36,7 +36,7 @@ class Shakespeare(TensorDataSet):
     Args:
         data: ``[N, seq_len]`` int64.
         targets: ``[N, seq_len]`` int64.
-        vocabulary: Every character of the text, sorted; a character's number is its place here.
+        vocabulary: All characters of the text, sorted; the number of a character is its place here.
     """
 
     def __init__(self, data: Tensor, targets: Tensor, vocabulary: tuple[str, ...]) -> None:
@@ -62,7 +62,7 @@ class Shakespeare(TensorDataSet):
         """Return the text of some character numbers.
 
         Raises:
-            IndexError: A number that no character has.
+            IndexError: A number does not belong to a character.
         """
         text = []
         for number in map(int, numbers):
@@ -76,14 +76,14 @@ class Shakespeare(TensorDataSet):
 
     @classmethod
     def parse(cls, text: str | bytes | os.PathLike[str], seq_len: int) -> Shakespeare:
-        """Cut a text into windows that do not overlap; what is left at the end is not used.
+        """Cut a text into windows that do not overlap; the remainder at the end is not used.
 
         Args:
             text: The text itself, as ``str`` or as UTF-8 ``bytes``, or the path of its file.
             seq_len: Characters per window.
 
         Raises:
-            DataError: The text is shorter than ``seq_len + 1`` characters, or no UTF-8.
+            DataError: The text is shorter than ``seq_len + 1`` characters, or is not UTF-8.
             ValueError: ``seq_len`` is below 1.
         """
         positive_integer("seq_len", seq_len)
@@ -115,7 +115,7 @@ class Shakespeare(TensorDataSet):
             mirror: Address of a folder to download from instead.
 
         Raises:
-            DataError: The text cannot be downloaded or is another one.
+            DataError: The text cannot be downloaded, or is not the expected one.
         """
         return cls.parse(fetch(_TEXT, root, mirror=mirror), seq_len)
 

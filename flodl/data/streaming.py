@@ -1,4 +1,4 @@
-"""The feed that reads each batch in each epoch instead of keeping the data set."""
+"""The streaming feed: reads each batch in each epoch and does not keep the data set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @final
 class _Depth:
-    """How many batches may be ready; shared with the thread that loads."""
+    """Number of batches that may be ready; shared with the thread that loads."""
 
     __slots__ = ("by_user", "value")
 
@@ -44,13 +44,14 @@ class StreamingFeed(Feed):
 
     Args:
         source: The data set; it has at least one sample.
-        device: Where the batches shall be.
-        form: What the batches have in common; learnt from the first.
+        device: The device for the batches.
+        form: The properties that all batches share; learned from the first.
         memory: The device's memory; decides the depth unless the user does.
         batch_size: Samples per batch.
         num_batches: Batches of a whole epoch.
-        prefetch: Batches loaded ahead; 0 loads each when it is asked for; ``None`` decides.
-        workers: Processes that read in place of the thread, 0 for none.
+        prefetch: Batches loaded ahead; 0 loads each when it is asked for; ``None`` lets the memory
+            decide.
+        workers: Processes that read instead of the thread, 0 for none.
     """
 
     def __init__(
@@ -79,14 +80,14 @@ class StreamingFeed(Feed):
         self._owner = os.getpid()
 
     def prefetch_depth(self) -> int:
-        """Batches loaded ahead of the consumer."""
+        """Number of batches loaded ahead of the consumer."""
         return self._depth.value
 
     def set_prefetch_depth(self, depth: int) -> None:
-        """Decide the depth, for epochs under way as well.
+        """Set the depth, for epochs in progress as well.
 
         Raises:
-            ValueError: Zero, though processes are there to read ahead.
+            ValueError: ``depth`` is 0, and there are processes that read ahead.
         """
         if depth == 0 and self._workers:
             raise ValueError(
@@ -99,7 +100,7 @@ class StreamingFeed(Feed):
             self._prefetcher.wake()
 
     def auto_resize(self) -> int:
-        """Decide the depth from the device's memory as it is now, and return it."""
+        """Choose the depth from the device's memory that is free now, and return it."""
         self._leave_parent()
         self._depth.by_user = None
         self._measure()
@@ -110,7 +111,7 @@ class StreamingFeed(Feed):
     def batches(
         self, order: Tensor, batch_size: int, *, seed: int = 0, join_remainder: bool = False
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches in order; closing the iterator cancels what is not fetched."""
+        """Yield the batches in order; closing the iterator cancels the unfetched ones."""
         if len(order):
             rows = partial(rows_of, order, batch_size, join_remainder=join_remainder)
             yield from self.read(rows, seed=seed)
@@ -118,10 +119,10 @@ class StreamingFeed(Feed):
     def read(
         self, rows: Callable[[], Iterator[Tensor]], *, seed: int = 0
     ) -> Generator[tuple[Tensor, ...]]:
-        """Yield a batch for each of some lists of rows; closing cancels what is not fetched.
+        """Yield a batch for each list of rows; closing the iterator cancels the unfetched ones.
 
         Args:
-            rows: Gives the lists, from the first whenever it is called.
+            rows: Returns the lists; each call starts again at the first.
             seed: As for :meth:`batches`.
         """
         if self._depth.by_user is None:
@@ -141,7 +142,7 @@ class StreamingFeed(Feed):
             prefetcher.close()
 
     def _leave_parent(self) -> None:
-        """In a forked process, leave thread and processes to the one they belong to."""
+        """In a forked process, leave the thread and the processes to the parent."""
         if os.getpid() != self._owner:
             self._owner = os.getpid()
             self._prefetcher = self._processes = None
@@ -169,7 +170,7 @@ class StreamingFeed(Feed):
             source = _checked(self._processes.batches(rows, seed=seed), self._form, rows())
         else:
             source = _read(self._source, self._form, rows())
-        # After the processes: they are forked from a program with one thread less.
+        # After the processes: so the program has one thread less when it forks them.
         if self._prefetcher is None:
             self._prefetcher = Prefetcher(self._transfer)
         yield from self._prefetcher.epoch(source, self._depth)
@@ -178,7 +179,7 @@ class StreamingFeed(Feed):
 def _read(
     source: BatchDataSet, form: BatchForm, batches: Iterator[Tensor]
 ) -> Iterator[tuple[Tensor, ...]]:
-    # A function and no method: the thread that runs it must not keep the feed alive.
+    # A function, not a method: the thread that runs it must not keep the feed alive.
     for rows in batches:
         numbers = rows.tolist()
         batch = read_rows(source, numbers)

@@ -1,4 +1,4 @@
-"""The way of one batch from the host to the device, split between two threads."""
+"""The copy of one batch from the host to the device, split between two threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Sent(NamedTuple):
-    """A batch on its way: the tensors, and what to wait for before they may be read."""
+    """A batch on its way: the tensors, and the event to wait for before they may be read."""
 
     tensors: tuple[Tensor, ...]
     arrival: torch.cuda.Event | None
@@ -32,7 +32,7 @@ class Transfer(ABC):
 
 @final
 class DirectTransfer(Transfer):
-    """Copies at once, or not at all where the tensors are in place already."""
+    """Copies at once, or not at all if the tensors are already in place."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -48,14 +48,14 @@ class DirectTransfer(Transfer):
 
 @final
 class CudaTransfer(Transfer):
-    """Copies from pinned memory on a stream of its own, beside the computation."""
+    """Copies from pinned memory on its own stream, while the device computes."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def send(self, tensors: tuple[Tensor, ...]) -> Sent:
-        """Queue the copies and an event behind them."""
+        """Queue the copies, then an event."""
         with torch.cuda.stream(self._stream):
             moved = tuple(self._copy(tensor) for tensor in tensors)
             arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -68,8 +68,8 @@ class CudaTransfer(Transfer):
         if sent.arrival is not None:
             stream.wait_event(sent.arrival)
         for tensor in sent.tensors:
-            # Otherwise the allocator would give the memory to the next copy as soon as the
-            # consumer drops the tensor, though its kernels may still be reading.
+            # Otherwise the allocator would give the memory to the next copy as soon as the consumer
+            # drops the tensor, though its kernels may still be reading.
             tensor.record_stream(stream)
         return sent.tensors
 
@@ -81,5 +81,5 @@ class CudaTransfer(Transfer):
 
 
 def transfer_to(device: torch.device) -> Transfer:
-    """The way to a device."""
+    """Return the transfer to a device."""
     return CudaTransfer(device) if device.type == "cuda" else DirectTransfer(device)

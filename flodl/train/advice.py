@@ -1,4 +1,4 @@
-"""Warnings about settings that are allowed and hardly ever meant."""
+"""Warnings about settings that are allowed but rarely intended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def warn_of_unfinished_schedule(schedule: Schedule | None, steps: int) -> None:
-    """Warn where a schedule that knows its length outlasts the ``steps`` of the run."""
+    """Warn if a schedule that knows its length is longer than the ``steps`` of the run."""
     total = getattr(schedule, "total_steps", None)
     if isinstance(total, int) and total > steps:
         log.warning(
@@ -26,11 +26,11 @@ def warn_of_unfinished_schedule(schedule: Schedule | None, steps: int) -> None:
 
 
 def warn_of_single_sample(model: nn.Module, samples: int, batch_size: int, *, kept: bool) -> None:
-    """Warn where the last batch of an epoch is one sample and batch statistics are taken.
+    """Warn if the last batch of an epoch is one sample and the model uses batch statistics.
 
     Args:
-        model: What is trained.
-        samples: In the data set.
+        model: The model that is trained.
+        samples: Number of samples in the data set.
         batch_size: Samples per batch.
         kept: Whether an incomplete last batch is trained on.
     """

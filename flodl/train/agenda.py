@@ -1,4 +1,4 @@
-"""When the loop must look up from its steps."""
+"""When the loop must do something besides steps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import final
 
 @final
 class Agenda:
-    """The next moment at which something beside stepping is due.
+    """The next moment at which something besides a step is due.
 
-    The loop compares both numbers after every optimizer step; everything else it leaves alone.
+    The loop compares both numbers after every optimizer step.
 
     Args:
         checkpoint_steps: Optimizer steps between two checkpoints; None for none.
-        every_step: Somebody wants to hear of every step.
+        every_step: Something is due after every step.
     """
 
     __slots__ = ("_checkpoint_steps", "_every_step", "next_step", "next_time")
@@ -26,7 +26,7 @@ class Agenda:
         self.next_step: float = 0
 
     def wake(self) -> None:
-        """Have the loop look up after the step under way; safe in a signal handler."""
+        """Make the loop check what is due after the current step; safe in a signal handler."""
         self.next_time = 0.0
 
     def plan(self, global_step: int, next_time: float) -> None:
@@ -39,5 +39,5 @@ class Agenda:
             self.next_step = math.inf if every is None else (global_step // every + 1) * every
 
     def checkpoint_due(self, global_step: int) -> bool:
-        """Whether a checkpoint belongs after this optimizer step."""
+        """Whether a checkpoint is due after this optimizer step."""
         return self._checkpoint_steps is not None and global_step % self._checkpoint_steps == 0

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 LOADER_DEFAULTS: Mapping[str, Any] = {"drop_last": False, "join_remainder": True}
-"""What a training asks of its loader unless the program does: every sample, in every epoch."""
+"""Loader settings of a training unless the program changes them: every sample in every epoch."""
 
 ENDLESS = 1 << 31
-"""Optimizer steps to expect of a training that does not know them: more than any trial takes."""
+"""Optimizer steps to assume if their number is unknown: more than any trial takes."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What a training works with."""
+    """The parts of a training."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -50,11 +50,11 @@ class Assembly:
     scaler: LossScaler | None
     average: WeightAverage | None
     steps: int
-    """Optimizer steps of the whole training; :data:`ENDLESS` where they are unknown."""
+    """Optimizer steps of the whole training; :data:`ENDLESS` if unknown."""
 
     @property
     def loader(self) -> DataLoader:
-        """The loader of a training whose samples have numbers, as many ranks need it.
+        """The loader of a training whose samples have numbers, as several ranks need it.
 
         Raises:
             DataError: Its data can only be iterated.
@@ -65,7 +65,7 @@ class Assembly:
         return self.batches
 
     def parts(self, extra: Mapping[str, Any]) -> Parts:
-        """Return what a checkpoint keeps, with ``extra`` from the loop."""
+        """Return the parts that a checkpoint keeps, with ``extra`` from the loop."""
         scaler: Any = self.scaler
         return Parts(
             model=self.model,
@@ -82,14 +82,14 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
     """Load the data, seed torch, and make model, optimizer and the rest, in this order.
 
     Args:
-        plan: What to train.
-        device: Where.
-        world_size: Processes that do so together.
+        plan: The plan of the training.
+        device: The device that trains.
+        world_size: Number of processes that train together.
 
     Raises:
-        TypeError: A factory made something else.
-        ValueError: What was made does not go with the settings, or the model is sharded and
-            ``world_size`` ranks expect a whole one each.
+        TypeError: A factory returned something of another type.
+        ValueError: A part does not fit the settings, or the model is sharded although each of
+            ``world_size`` ranks expects a whole one.
     """
     loader = make_loader(plan, device)
     torch.manual_seed(plan.seed)
@@ -125,7 +125,7 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
 
 
 def make_loader(plan: TrainingPlan, device: torch.device) -> DataLoader | IterableLoader:
-    """Make the loader that suits the data of a plan.
+    """Make the loader for the data of a plan.
 
     Raises:
         ValueError: A setting needs samples with numbers, and the data can only be iterated.

@@ -1,4 +1,4 @@
-"""Hooks into a training, and the view of the training that they get."""
+"""Hooks into a training, and the view of the training that they receive."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class TrainingRun:
-    """A training under way, as callbacks see it.
+    """A training in progress, as callbacks see it.
 
     Attributes:
-        model: On its device.
-        optimizer: Over the parameters of the model.
-        device: Where the training happens.
-        num_epochs: Epochs the training intends.
-        epoch: Epoch under way, counted from 0.
+        model: The model, on its device.
+        optimizer: The optimizer over the parameters of the model.
+        device: The device that trains.
+        num_epochs: Planned number of epochs.
+        epoch: Current epoch, counted from 0.
         step: Batches done in this epoch.
         global_step: Optimizer steps done in the whole run.
-        loss: The newest loss that could be read without waiting, on a GPU a little old; None
-            before the first.
+        loss: The newest loss that could be read without waiting; on a GPU it is a little old. None
+            before the first one.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class TrainingRun:
 
     @property
     def history(self) -> tuple[EpochMetrics, ...]:
-        """The epochs that are complete, also those before a resume."""
+        """The complete epochs, including those before a resume."""
         return tuple(self._history)
 
     @property
     def stopped(self) -> str | None:
-        """Why the training ends early, once :meth:`stop` was called."""
+        """The reason why the training ends early, once :meth:`stop` was called."""
         return self._stopped
 
     def stop(self, reason: str) -> None:
-        """End the training after the step or epoch under way; it counts as complete."""
+        """End the training after the current step or epoch; the epoch counts as complete."""
         if self._stopped is None:
             self._stopped = reason
 
@@ -67,11 +67,11 @@ class TrainingRun:
 class Callback:
     """Base of callbacks: override the hooks you need; the others cost nothing.
 
-    Unlike an error of ``metrics_fn``, what a hook raises ends the training.
+    An error in a hook ends the training, unlike an error in ``metrics_fn``.
     """
 
     def on_train_start(self, run: TrainingRun) -> None:
-        """The model is built, resumed where that was asked for, and about to be trained."""
+        """The model is built and restored from a checkpoint if asked; training begins next."""
 
     def on_epoch_start(self, run: TrainingRun) -> None:
         """The epoch ``run.epoch`` begins, or continues after a resume."""
@@ -80,13 +80,13 @@ class Callback:
         """The optimizer made a step."""
 
     def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:
-        """An epoch is complete, evaluation included; it is told and saved after this."""
+        """An epoch is complete, with its evaluation; it is reported and saved after this call."""
 
     def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
-        """The state was handed over for saving; ``path`` holds it soon, replaced as a whole."""
+        """The state was handed over for saving; soon ``path`` is replaced by it, atomically."""
 
     def on_exception(self, run: TrainingRun, error: BaseException) -> None:
-        """The training ends with this error, an interruption included."""
+        """The training ends with this error; an interruption is one, too."""
 
     def on_train_end(self, run: TrainingRun) -> None:
         """The training is complete; not called after an error."""
@@ -94,7 +94,7 @@ class Callback:
 
 @final
 class Hooks:
-    """Calls each hook of those callbacks that have their own.
+    """Calls a hook of every callback that overrides it.
 
     Raises:
         TypeError: One of them is not a callback.
@@ -108,7 +108,7 @@ class Hooks:
         self.watches_steps = bool(self._own("on_step_end"))
 
     def call(self, hook: str, *args: object) -> None:
-        """Call a hook of every callback, in the order they were given."""
+        """Call a hook of every callback, in the order in which they were given."""
         for method in self._own(hook):
             try:
                 method(*args)
@@ -117,7 +117,7 @@ class Hooks:
                 raise
 
     def tell_exception(self, run: TrainingRun, error: BaseException) -> None:
-        """Call ``on_exception``; what that raises becomes a note of the error itself."""
+        """Call ``on_exception``; an error in it becomes a note of the original error."""
         for method in self._own("on_exception"):
             try:
                 method(run, error)

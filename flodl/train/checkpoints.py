@@ -1,4 +1,4 @@
-"""What a training writes into its run directory, and when it must not."""
+"""The checkpoints that a training writes into its run directory."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 class _Background:
     """One file of the run directory that another thread writes.
 
-    Training waits only while its state is copied in memory. One write is under way at a time, and
-    a newer state takes the place of one that still waits.
+    Training waits only while its state is copied in memory. One write is in progress at a time. A
+    newer state replaces one that still waits.
 
     Attributes:
-        written: The moment whose state the file holds.
+        written: The position of the state in the file.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any], worker: CpuWorker) -> None:
@@ -47,11 +47,11 @@ class _Background:
         self._complaint = ""
 
     def save(self, capture: Callable[[TrainingState | None], TrainingState | None]) -> None:
-        """Replace the file soon; a disk that refuses is reported, training goes on.
+        """Replace the file soon; if the disk refuses, report it and go on training.
 
         Args:
-            capture: ``(reuse) -> state``; the memory of ``reuse`` may be overwritten. None where
-                another process writes.
+            capture: ``(reuse) -> state``; it may overwrite the memory of ``reuse``. None if another
+                process writes.
         """
         state = capture(self._take_buffers())
         if state is None:
@@ -61,17 +61,17 @@ class _Background:
         self._worker.submit(self._write)
 
     def release(self) -> None:
-        """Let go of memory that was kept for the next state."""
+        """Free the memory that was kept for the next state."""
         self._spare = None
 
     def complain(self, text: str) -> None:
-        """Report a failure, unless it is the one reported last."""
+        """Report a failure, unless it is the same as the last one."""
         if text != self._complaint:
             self._complaint = text
             log.warning(text)
 
     def _take_buffers(self) -> TrainingState | None:
-        """A state whose memory is free: one that was overtaken, or one that is on the disk."""
+        """Return a state whose memory is free: a replaced one, or one that is on the disk."""
         with self._lock:
             if self._waiting is None:
                 self._waiting, self._spare = self._spare, None
@@ -81,7 +81,7 @@ class _Background:
     def _write(self) -> None:
         with self._lock:
             state, self._waiting = self._waiting, None
-        if state is None:  # overtaken: a later task writes the newer one
+        if state is None:  # replaced by a newer state, which a later task writes
             return
         try:
             state.write(self._path, config=self._config)
@@ -98,11 +98,11 @@ class _Background:
 class CheckpointKeeper:
     """Keeps states of a training in a run directory, if there is one.
 
-    The caller asks only for states whose losses and parameters are finite, see
+    The caller passes only states with finite losses and parameters, see
     :func:`non_finite_parameters`.
 
-    Several processes that train one sharded model make and use one each, alike: the run directory
-    of the lowest rank is the one that is written, and decides whether anything is.
+    Processes that train one sharded model each make one, and call it alike. They write to the run
+    directory of the lowest rank. If that rank has none, nothing is written.
     """
 
     def __init__(self, model: nn.Module, run: RunDirectory | None) -> None:
@@ -120,7 +120,7 @@ class CheckpointKeeper:
             self._best = _Background(run.best_checkpoint, run.config, worker)
 
     def agreed(self, value: Any) -> Any:
-        """Return the JSON value of the lowest rank that shares the model; collective then."""
+        """Return the JSON value of the lowest rank; collective if ranks share the model."""
         return agreed(value, self._parameters, "the decisions of a training")
 
     def save(self, parts: Parts, position: Position, metrics: Mapping[str, float]) -> None:
@@ -128,8 +128,8 @@ class CheckpointKeeper:
 
         Args:
             parts: The training, between two steps.
-            position: How far it has come.
-            metrics: Those of the last epoch.
+            position: Its position.
+            metrics: The metrics of the last epoch.
 
         Raises:
             StateError: After :meth:`finish`.
@@ -152,7 +152,7 @@ class CheckpointKeeper:
             last.save(capture)
 
     def save_best(self, position: Position, metrics: Mapping[str, float]) -> None:
-        """Replace the best model soon, by the one there is now.
+        """Replace the best model by the current one soon.
 
         Raises:
             StateError: After :meth:`finish`.
@@ -167,11 +167,11 @@ class CheckpointKeeper:
             capture(None)
 
     def adopt_best(self, source: Path, epochs: int) -> None:
-        """Take over the best model of the run that this one continues.
+        """Copy the best model of the run that this run continues.
 
         Args:
-            source: The checkpoint it continues from.
-            epochs: Complete epochs in that; a model of a later one is left.
+            source: The checkpoint that this run continues from.
+            epochs: Complete epochs in that checkpoint; the model of a later epoch is not copied.
         """
         if self._run is None:
             return
@@ -184,7 +184,7 @@ class CheckpointKeeper:
             log.warning(f"cannot take over the best model so far, {earlier}: {problem}")
 
     def save_final(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Write the trained model, after whatever is still being written.
+        """Wait for the writes in progress, then write the trained model.
 
         Raises:
             CheckpointError: It cannot be written.
@@ -208,14 +208,14 @@ class CheckpointKeeper:
         )
 
     def finish(self) -> None:
-        """Wait until everything is written; no more can be saved."""
+        """Wait until everything is written; nothing can be saved after that."""
         self._worker.finish()
         for file in (self._last, self._best):
             if file is not None:
                 file.release()
 
     def whereabouts(self) -> str:
-        """Wait for the write under way, and say where the last good state is.
+        """Wait for the write in progress, and return where the last good state is.
 
         For the message of a run that ends early.
         """
@@ -231,7 +231,7 @@ class CheckpointKeeper:
 def non_finite_parameters(model: nn.Module) -> list[str]:
     """Return the names of the parameters that hold a nan or an infinity; reads the device once.
 
-    Processes that share a sharded model call this together, and get the same answer.
+    Processes that share a sharded model call this together, and get the same result.
     """
     named = dict(model.named_parameters())
     if not named:

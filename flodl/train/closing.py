@@ -1,4 +1,4 @@
-"""What happens between two epochs: evaluating, and calling back into the user's program."""
+"""The work between two epochs: evaluation, and the callbacks of the user's program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def model_metrics(model: nn.Module) -> dict[str, float]:
-    """Close the epoch of a model that observes itself, and take what it recorded."""
+    """End the epoch of a model that records metrics, and return them."""
     end_epoch = getattr(model, "end_epoch", None)
     if callable(end_epoch):
         end_epoch()
@@ -65,13 +65,13 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        # One by one: a part that its owner keeps in eval mode stays there.
+        # One by one: a module that the user keeps in eval mode stays there.
         for module, training in modes:
             module.training = training
 
 
 def call_back(name: str, epoch: int, callback: Callable[..., Any], *args: object) -> Any:
-    """Call back into the user's program; what it raises is reported and goes no further."""
+    """Call a callback of the user's program; report an exception and do not raise it."""
     try:
         return callback(*args)
     except Exception as error:
@@ -85,7 +85,7 @@ def call_back(name: str, epoch: int, callback: Callable[..., Any], *args: object
 
 
 def end_state(error: BaseException) -> EndState:
-    """Say how a training ends that this error ends."""
+    """Return how a training ends that this error ends."""
     if isinstance(error, KeyboardInterrupt | Terminated):
         return "interrupted"
     return "diverged" if isinstance(error, DivergedError) else "failed"

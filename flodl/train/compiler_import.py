@@ -1,8 +1,8 @@
 """Torch's optimizers without torch's compiler, whose import takes as long as that of torch.
 
-A new optimizer, and its first step, load ``torch._dynamo`` only to tell the compiler to keep away
-from them. Where nothing is compiled there is nobody to tell. What is changed here is put back
-before the compiler is loaded, whoever loads it, so a compiled program is compiled as ever.
+A new optimizer loads ``torch._dynamo``, and so does its first step. They do so only to tell the
+compiler to skip some functions. Here this is postponed until other code loads the compiler. So a
+compiled program is compiled as always.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from torch.optim import Optimizer
 COMPILER = "torch._dynamo"
 
 _GUARDED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
-"""Methods of optimizers that tell the compiler to keep away, by ``torch._disable_dynamo``."""
+"""Methods of optimizers that torch excludes from compiling, with ``torch._disable_dynamo``."""
 
 _CACHE = "__dynamo_disable"
-"""Where ``torch._disable_dynamo`` keeps the function that it calls, once the compiler is there."""
+"""Where ``torch._disable_dynamo`` stores the function that it calls once the compiler is loaded."""
 
 _STEP_NAMES = frozenset(
     f"torch {COMPILER} _dynamo cast Optimizer is_grad_enabled set_grad_enabled defaults "
     "graph_break".split()
 )
-"""The names that torch's wrapper of ``step`` uses, where it is the one that is known here."""
+"""The names in torch's wrapper of ``step``, in the version of the wrapper that is known here."""
 
 _lock = threading.Lock()
 
 
 def postpone_compiler() -> None:
-    """Let optimizers load the compiler only when something else has need of it.
+    """Let optimizers load the compiler only when other code needs it.
 
-    Does nothing where the compiler is there already, or where this version of torch guards its
-    optimizers in another way.
+    Does nothing if the compiler is already loaded, or if this version of torch excludes the methods
+    of its optimizers in another way.
     """
     with _lock:
         if COMPILER in sys.modules or any(isinstance(one, _Restorer) for one in sys.meta_path):
@@ -58,7 +58,7 @@ def postpone_compiler() -> None:
 
 @final
 class _Restorer(MetaPathFinder):
-    """Puts everything back in the moment in which the compiler is looked for.
+    """Restores everything at the moment when the compiler is imported.
 
     Args:
         guarded: Functions whose cache was filled.
@@ -71,7 +71,7 @@ class _Restorer(MetaPathFinder):
         self._guarded, self._steps = guarded, steps
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Find nothing: others do that. See :class:`importlib.abc.MetaPathFinder`."""
+        """Find nothing; other finders do. See :class:`importlib.abc.MetaPathFinder`."""
         if name != COMPILER:
             return
         with _lock:
@@ -85,7 +85,7 @@ class _Restorer(MetaPathFinder):
 
 
 def _wrapped_steps() -> Iterator[FunctionType]:
-    """The wrappers that torch puts around the ``step`` of its optimizers, where they are known."""
+    """Yield the wrappers that torch puts around ``step`` of its optimizers, if they are known."""
     kinds: list[Any] = list(vars(torch.optim).values())
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, Optimizer):
@@ -110,8 +110,8 @@ def _is_wrapper(function: Any) -> bool:
 def _lean_code() -> CodeType:
     """The code of torch's wrapper of ``step`` without the compiler.
 
-    ``torch.optim.optimizer`` has the global name it uses. A function takes the code of another one
-    only where both close over the same variables.
+    Its global name ``torch`` exists in ``torch.optim.optimizer``, too. A function takes the code of
+    another one only if both close over the same variables.
     """
     func: Any = None
 

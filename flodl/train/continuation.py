@@ -1,7 +1,7 @@
-"""What the loop itself must remember to go on where it stopped, as JSON values.
+"""The state that the loop itself must save to continue later, as JSON values.
 
-The tensors of a training (model, optimizer, generators) are kept elsewhere; here is what the loop
-knows: the epochs done, and how far the one under way has come.
+The tensors of a training (model, optimizer, generators) are kept elsewhere. This state has the
+complete epochs, and the position in the current one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnfinishedEpoch:
-    """What is known of an epoch before its end; nothing at its beginning."""
+    """The values of an epoch before its end; at its beginning they are empty."""
 
     losses: Sequence[float] = (0.0, 0)
     """Total and count."""
@@ -35,10 +35,10 @@ class UnfinishedEpoch:
 
 @final
 class EpochTexts:
-    """The epochs of one training as JSON text, each of them put into words once.
+    """The epochs of one training as JSON text, each converted once.
 
-    Every checkpoint holds all epochs so far: writing them anew each time would take longer with
-    each epoch, and longer than the epoch in the end.
+    Every checkpoint holds all epochs so far. Converting all of them each time would take longer
+    with each epoch, and in the end longer than the epoch itself.
     """
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class EpochTexts:
         self._records: list[str] = []
 
     def history(self, epochs: Sequence[EpochMetrics]) -> str:
-        """Return a JSON list; ``epochs`` only ever grows from call to call."""
+        """Return a JSON list; ``epochs`` may only grow from call to call."""
         self._history += map(_text, map(_metrics_as_json, epochs[len(self._history) :]))
         return f"[{','.join(self._history)}]"
 
     def records(self, epochs: Sequence[EpochRecord]) -> str:
-        """Return a JSON list; ``epochs`` only ever grows from call to call."""
+        """Return a JSON list; ``epochs`` may only grow from call to call."""
         self._records += (_text(epoch.as_json()) for epoch in epochs[len(self._records) :])
         return f"[{','.join(self._records)}]"
 
@@ -65,20 +65,20 @@ class LoopState:
     records: Sequence[EpochRecord] = ()
     unfinished: UnfinishedEpoch = field(default_factory=UnfinishedEpoch)
     frozen: Sequence[str] = ()
-    """Parameters that get no gradient."""
+    """Parameters without gradient."""
     evaluating: Sequence[str] = ()
-    """Modules that are in eval mode while the others train."""
+    """Modules in eval mode."""
     ledger: Mapping[str, Any] = field(default_factory=lambda: {"sessions": []})
     grouping: Mapping[str, int] = field(default_factory=dict)
     """Settings that decide which samples a step sees."""
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """What the engine has decided, so that it need not find out again."""
+    """The decision of the engine, so that a resumed run need not measure again."""
 
     def as_json(self, epochs: EpochTexts | None = None) -> dict[str, Any]:
         """Return the JSON form.
 
         Args:
-            epochs: Remembers the text of epochs that were written before.
+            epochs: Keeps the text of epochs that were converted before.
         """
         epochs = epochs or EpochTexts()
         return {
@@ -98,10 +98,10 @@ class LoopState:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> LoopState:
-        """Read what :meth:`as_json` wrote.
+        """Read the result of :meth:`as_json`.
 
         Raises:
-            CheckpointError: It is something else.
+            CheckpointError: It has another form.
         """
         try:
             unfinished = form["unfinished"]
@@ -127,7 +127,7 @@ class LoopState:
             ) from error
 
     def check_grouping(self, grouping: Mapping[str, int], step: int) -> None:
-        """Refuse to go on inside an epoch whose batches would be others.
+        """Refuse to continue inside an epoch with other batches.
 
         Raises:
             CheckpointError: A setting differs and ``step`` batches of the epoch are done.
@@ -143,7 +143,7 @@ class LoopState:
             )
 
     def apply_modes(self, model: nn.Module) -> None:
-        """Freeze the parameters and quiet the modules that were so."""
+        """Freeze the saved parameters, and set the saved modules to eval mode."""
         frozen, evaluating = set(self.frozen), set(self.evaluating)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in frozen)
@@ -152,7 +152,7 @@ class LoopState:
 
 
 def modes(model: nn.Module) -> dict[str, list[str]]:
-    """Return which parts of a model are frozen and which in eval mode, as in LoopState."""
+    """Return which parts of a model are frozen and which are in eval mode, as in LoopState."""
     return {
         "frozen": [name for name, p in model.named_parameters() if not p.requires_grad],
         "evaluating": [name for name, module in model.named_modules() if not module.training],
@@ -164,7 +164,7 @@ def _text(form: object) -> str:
 
 
 def _number(value: float) -> float | str:
-    """JSON has no nan and no infinities; ``float`` reads their names."""
+    """Convert nan and infinities, which JSON lacks, to names that ``float`` reads."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -189,7 +189,7 @@ def _metrics_from_json(form: Mapping[str, Any]) -> EpochMetrics:
         epoch_ms=float(form["epoch_ms"]),
         throughput=float(form["throughput"]),
         share=[float(part) for part in form["share"]],
-        # Those below are missing where the training was of one rank, before there were several.
+        # The keys below are missing in checkpoints of one rank from before flodl had several.
         per_rank=tuple(RankMetrics.from_json(rank) for rank in form.get("per_rank", ())),
         comm_ms=float(form.get("comm_ms", 0.0)),
         wait_ms=float(form.get("wait_ms", 0.0)),

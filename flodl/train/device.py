@@ -1,4 +1,4 @@
-"""Which device trains, and how exactly it repeats itself."""
+"""The device of a training, and deterministic algorithms."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _first_usable() -> torch.device:
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)
         try:
-            # A device may be visible and still have no kernels for its architecture in this build.
+            # A visible device may lack kernels for its architecture in this build.
             (torch.ones(1, device=device) + 1).item()
         except RuntimeError as error:
             warnings.warn(f"{device} is skipped: {error}", UserWarning, stacklevel=4)
@@ -56,8 +56,8 @@ def _first_usable() -> torch.device:
 def deterministic_algorithms(device: torch.device) -> Iterator[None]:
     """Let torch use only algorithms that give the same bits every time, inside the context.
 
-    An operation that has none raises ``RuntimeError``. For CUDA the workspace of cuBLAS is fixed
-    where the environment does not say otherwise; that must come before its first use.
+    An operation without such an algorithm raises ``RuntimeError``. For CUDA, it fixes the workspace
+    of cuBLAS unless the environment sets it. That must happen before cuBLAS is first used.
     """
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

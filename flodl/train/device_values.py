@@ -1,4 +1,4 @@
-"""One-element tensors on an accelerator, read together and without making a step wait."""
+"""One-element tensors on a GPU, read together without making a step wait."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 @final
 class DeviceValues:
-    """Keeps values where they are until their copies have arrived in host memory.
+    """Keeps values on their device until their copies have arrived in host memory.
 
-    A copy is begun by one call of :meth:`take` and found finished by a later one, so reading costs
-    the queue of the device nothing. Devices without such copies are read when told to wait.
+    One call of :meth:`take` starts a copy, and a later call finds it finished. So reading adds no
+    wait to the queue of the device. Devices without asynchronous copies are read only with
+    ``wait``.
     """
 
     __slots__ = ("_arriving", "_kept", "_steps")
@@ -26,7 +27,7 @@ class DeviceValues:
         self._arriving: _Transfer | None = None
 
     def add(self, value: Tensor, step: int) -> None:
-        """Keep a value as it is now: what is written into the tensor later changes nothing."""
+        """Keep the current value: later writes to the tensor do not change it."""
         self._kept.append(value.detach().reshape(()).clone())
         self._steps.append(step)
 
@@ -34,7 +35,7 @@ class DeviceValues:
         """Return the (step, value) pairs that have arrived, in order, and forget them.
 
         Args:
-            wait: Until all have arrived.
+            wait: Wait until all have arrived.
         """
         arrived: list[tuple[int, float]] = []
         if self._arriving is not None and (wait or self._arriving.done()):
@@ -55,10 +56,10 @@ class DeviceValues:
 
 @final
 class _Transfer:
-    """A copy of values under way to the host."""
+    """A copy of values to the host that is in progress."""
 
     def __init__(self, values: list[Tensor], steps: list[int], *, asynchronous: bool) -> None:
-        # float64 holds every value of a floating dtype and integers up to 2^53; mps has none.
+        # float64 holds every value of a floating dtype and integers up to 2^53; mps lacks it.
         dtype = torch.float32 if values[0].device.type == "mps" else torch.float64
         gathered = torch.stack(values).to(dtype)
         self._steps = steps

@@ -1,4 +1,4 @@
-"""Ending a training that gets nowhere any more."""
+"""Ending a training that no longer improves."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ StopMode: TypeAlias = Literal["stalled", "converged", "not improving"]
 class EarlyStop(Callback):
     """Stops when the trend of a metric has settled for several epochs in a row.
 
-    The verdict depends on the history alone, so a resumed training stops where the uninterrupted
-    one would have.
+    The decision depends only on the history. A resumed training therefore stops at the same epoch
+    as an uninterrupted one.
 
     Args:
         metric: ``"loss"`` for the mean loss of the epoch, else the name of a scalar.
-        window: Epochs the trend is taken over, at least 2; no verdict before so many are done.
-        tolerance: ``stalled``: the metric changes by less per epoch. ``converged``: its variance
-            is less. Not used for ``not improving``.
-        mode: ``stalled`` (level), ``converged`` (quiet) or ``not improving`` (level or worse).
-        patience: Epochs in a row with that verdict.
-        higher_is_better: The metric improves upwards, as an accuracy does.
+        window: Epochs over which the trend is computed, at least 2. There is no decision before
+            this many epochs are complete.
+        tolerance: For ``stalled``, the metric changes by less than this per epoch. For
+            ``converged``, its variance is below this. ``not improving`` ignores it.
+        mode: ``stalled`` (level), ``converged`` (low variance) or ``not improving`` (level or
+            worse).
+        patience: Stop after this many epochs in a row with that trend.
+        higher_is_better: True if larger values are better, as with accuracy.
 
     Raises:
         ValueError: A setting is out of range.
@@ -65,11 +67,11 @@ class EarlyStop(Callback):
         self._sign = -1.0 if higher_is_better else 1.0
 
     def on_train_start(self, run: TrainingRun) -> None:
-        """Look at the epochs before a resume: the run may have been about to stop."""
+        """Check the epochs before a resume: the run may have been about to stop."""
         self._look(run, run.history)
 
     def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:
-        """Look at the trend, the epoch just finished included."""
+        """Check the trend, including the epoch that has just ended."""
         self._look(run, (*run.history, metrics))
 
     def _look(self, run: TrainingRun, epochs: Sequence[EpochMetrics]) -> None:

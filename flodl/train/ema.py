@@ -1,7 +1,7 @@
 """A running average of a model's weights, which often evaluates better than the last weights.
 
-The average after update t is ``a_t = d·a_{t-1} + (1 - d)·w_t`` with ``a_1 = w_1`` (Polyak and
-Juditsky's averaging with exponential forgetting), to the bit what
+The average after update t is ``a_t = d·a_{t-1} + (1 - d)·w_t`` with ``a_1 = w_1`` (averaging after
+Polyak and Juditsky, with exponential forgetting). The bits are those that
 ``torch.optim.swa_utils.AveragedModel`` computes.
 """
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @final
 class WeightAverage:
-    """The exponential moving average of every floating or complex parameter and buffer of a model.
+    """The exponential moving average of all floating and complex parameters and buffers of a model.
 
     Args:
-        model: On its device. The names and shapes of its tensors must stay while this lives; a
-            module may put another tensor in the place of a buffer.
+        model: The model, on its device. The names and shapes of its tensors must not change during
+            the lifetime of this object. A module may replace a buffer by another tensor.
         decay: Weight of the past, in [0, 1): 0.999 looks back over about 1000 steps.
 
     Raises:
@@ -57,12 +57,12 @@ class WeightAverage:
 
     @property
     def updates(self) -> int:
-        """How many steps the average has seen."""
+        """Number of steps in the average."""
         return self._updates
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the weights of the model into the average: once after each optimizer step."""
+        """Add the weights of the model to the average: call it once after each optimizer step."""
         if self._updates == 0:
             torch._foreach_copy_(self._own(self._average), self._own(self._weights()))
         else:
@@ -72,7 +72,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the model have the averaged weights inside the context, in place; not nested."""
+        """Put the averaged weights into the model inside the context, in place; do not nest."""
         if self._applied:
             raise RuntimeError("applied() inside of applied(): the model has the average already")
         reshard(self._model)
@@ -92,7 +92,7 @@ class WeightAverage:
             self._applied = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return ``{"decay", "updates", "tensors": {name: tensor}}``; the tensors are its own."""
+        """Return ``{"decay", "updates", "tensors": {name: tensor}}``; tensors are not copied."""
         return {
             "decay": self._decay,
             "updates": self._updates,
@@ -101,10 +101,10 @@ class WeightAverage:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved average; the decay stays the one this was made with.
+        """Continue from a saved average; the decay stays the one given to the constructor.
 
         Raises:
-            ShapeMismatch: It averages other tensors; nothing was changed.
+            ShapeMismatch: The saved average has other tensors; nothing was changed.
         """
         tensors: Mapping[str, Tensor] = state["tensors"]
         shapes = {n: list(t.shape) for n, t in zip(self._names, self._average, strict=True)}
@@ -120,7 +120,7 @@ class WeightAverage:
         self._updates = int(state["updates"])
 
     def _own(self, tensors: list[Tensor]) -> list[Tensor]:
-        """What this process holds of them: the average goes element by element."""
+        """The parts of the tensors in this process: the average is computed element by element."""
         return [local_part(tensor) for tensor in tensors] if self._sharded else tensors
 
     def _weights(self) -> list[Tensor]:
@@ -128,7 +128,7 @@ class WeightAverage:
 
 
 def _homes(model: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
-    """Where modules keep the tensors of these names: looked up anew, they may be replaced."""
+    """Where the modules keep the tensors of these names, since modules may replace tensors."""
     homes: dict[str, tuple[dict[str, Any], str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         for holder in (module._parameters, module._buffers):

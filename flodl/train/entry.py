@@ -1,4 +1,4 @@
-"""Running an entry program: its outcome as an exit code."""
+"""Running an entry program and turning its result into an exit code."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT."""
 
 BROKEN_PIPE = 141
-"""Exit code when the reader of our output is gone: 128 + SIGPIPE."""
+"""Exit code if the reader of our output has closed the pipe: 128 + SIGPIPE."""
 
 
 def entry(main: Callable[[A], object], args: A) -> int:
     """Run ``main(args)`` and return the exit code of the program.
 
     - An ``int`` returned by ``main`` is the exit code; anything else means 0.
-    - What a user can cause (:class:`~flodl.errors.FlodlError`, and a ``ValueError`` raised by a
-      check of flodl itself) becomes ``error: …`` on stderr, with the lines it has, and exit code 1.
-    - Ctrl-C gives 130, a request to terminate (SIGTERM) during a training 143, a closed output
-      pipe 141.
+    - User errors become ``error: …`` on stderr, with all lines of the message, and exit code 1.
+      These are :class:`~flodl.errors.FlodlError` and a ``ValueError`` raised by a check of flodl
+      itself.
+    - Ctrl-C gives 130. SIGTERM during a training gives 143. A closed output pipe gives 141.
     - Every other exception is a bug of the program and passes through with its traceback.
 
     Use it as ``sys.exit(entry(main, args))``.
@@ -59,18 +59,18 @@ def entry(main: Callable[[A], object], args: A) -> int:
 
 def _say(text: str) -> None:
     lines = (line.rstrip() for line in text.strip().splitlines())
-    print("\n".join(lines), file=sys.stderr)  # noqa: T201 - the terminal is its place
+    print("\n".join(lines), file=sys.stderr)  # noqa: T201 - errors belong on stderr
 
 
 def _discard_stdout() -> None:
-    # The interpreter flushes stdout at exit and would complain about the pipe again.
+    # At exit the interpreter flushes stdout and would report the closed pipe again.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
 
 
 def _raised_by_flodl(traceback: TracebackType | None) -> bool:
-    """Whether the innermost frame, where the exception was raised, is one of this package."""
+    """Whether the innermost frame, which raised the exception, belongs to this package."""
     module = ""
     while traceback is not None:
         module = str(traceback.tb_frame.f_globals.get("__name__", ""))

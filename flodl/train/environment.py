@@ -1,4 +1,4 @@
-"""What a result depends on beside the code and its configuration."""
+"""Properties of the machine and the software that a result depends on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALLOCATOR_VARIABLES = (
 
 
 def environment_report() -> dict[str, Any]:
-    """Describe the machine and the software, in JSON values; memory in bytes."""
+    """Describe the machine and the software in JSON values; memory in bytes."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -46,14 +46,14 @@ def environment_report() -> dict[str, Any]:
 
 
 def allocator_report(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Say which allocator serves this process's main memory, and how it was set up from outside.
+    """Return which allocator serves the main memory of this process, and its settings.
 
     Args:
-        environ: The variables the process was started with.
+        environ: The environment variables of the process.
 
     Returns:
-        ``library`` (``glibc 2.36``, ``jemalloc``, …; None where nobody tells) and ``settings``:
-        tunables of glibc's ``malloc`` by name, and the variables that other allocators read.
+        ``library`` (``glibc 2.36``, ``jemalloc``, …; None if it is unknown) and ``settings``:
+            tunables of glibc's ``malloc`` by name, and the variables that other allocators read.
     """
     preloaded = environ.get("LD_PRELOAD", "").lower()
     library = next((name for name in _REPLACEMENTS if name in preloaded), None) or _libc()
@@ -71,14 +71,14 @@ def _libc() -> str | None:
     try:
         return os.confstr("CS_GNU_LIBC_VERSION")
     except (AttributeError, ValueError, OSError):
-        return None  # another C library, or no POSIX system
+        return None  # another C library, or not a POSIX system
 
 
 def git_commit(folder: Path) -> str | None:
     """Return the commit that is checked out in the work tree around ``folder``.
 
-    Reads the files of the repository itself: starting git could hang on a network file system, or
-    on a repository of another user. A linked work tree gives None.
+    It reads the files of the repository itself, because starting git could hang on a network file
+    system or on a repository of another user. A linked work tree gives None.
     """
     for parent in (folder, *folder.parents):
         git = parent / ".git"

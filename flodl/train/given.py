@@ -1,4 +1,4 @@
-"""A model, and perhaps its optimizer, that the program has made before the training."""
+"""A model, and perhaps its optimizer, that the program made before the training."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _trained: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
-"""Models that an earlier training has got, by identity."""
+"""Models of earlier trainings, by identity."""
 
 
 @final
 class GivenParts:
-    """Hands a model and its optimizer to a training, in the place of the functions that make them.
+    """Passes a model and its optimizer to a training, in place of functions that make them.
 
     A copy that is sent to another process shares no memory with this one.
 
     Args:
         model: Stays the same object.
-        optimizer: Over parameters of the model; None where a function makes it.
+        optimizer: Over parameters of the model; None if a function makes it.
 
     Raises:
-        ValueError: The optimizer holds something else than parameters of the model.
+        ValueError: The optimizer holds tensors that are not parameters of the model.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
@@ -46,17 +46,17 @@ class GivenParts:
                 )
 
     def model_on(self, device: torch.device) -> nn.Module:  # noqa: ARG002 - moved by the caller
-        """Return the model; a model factory."""
+        """Return the model; used as a model factory."""
         return self._model
 
     def optimizer_over(self, parameters: Iterable[Tensor]) -> Optimizer:
-        """Return the optimizer, its state beside the parameters; an optimizer factory.
+        """Return the optimizer with its state on the parameters' device; an optimizer factory.
 
         Raises:
-            ValueError: It holds other parameters than these: the model got new ones when it moved.
+            ValueError: It holds other parameters, because the model got new ones when it moved.
         """
         optimizer = self._optimizer
-        assert optimizer is not None  # noqa: S101 - asked for where there is one
+        assert optimizer is not None  # noqa: S101 - only called with an optimizer
         if _strange(optimizer, parameters):
             raise ValueError(
                 "the model got new parameters when it moved to its device, and the "
@@ -64,11 +64,11 @@ class GivenParts:
                 f"{example(optimizer)}"
             )
         if any(_left_behind(key, value) for key, value in optimizer.state.items()):
-            optimizer.load_state_dict(optimizer.state_dict())  # puts each beside its parameter
+            optimizer.load_state_dict(optimizer.state_dict())  # to the parameters' device
         return optimizer
 
     def begin_run(self) -> None:
-        """Say that a training goes on from the values that an earlier one has left."""
+        """Warn if the training continues from the values of an earlier one."""
         if id(self._model) in _trained:
             log.warning(
                 "the model given to Trainer.builder has been in an earlier run() and goes on from "
@@ -80,7 +80,7 @@ class GivenParts:
     def __getstate__(self) -> tuple[nn.Module, Optimizer | None]:
         parts = self._model, self._optimizer
         if any(tensor.device.type != "cpu" for tensor in self._model.parameters()):
-            # A process must not need the GPU of another one.
+            # A process must not need the GPU of another process.
             model, optimizer = parts = copy.deepcopy(parts)
             model.to("cpu")
             if optimizer is not None:
@@ -88,7 +88,7 @@ class GivenParts:
         return parts
 
     def __setstate__(self, parts: tuple[nn.Module, Optimizer | None]) -> None:
-        # Tensors travel as shared memory: without a copy all ranks would train the same weights.
+        # Tensors are sent as shared memory: without a copy all ranks would train the same weights.
         self._model, self._optimizer = copy.deepcopy(parts)
 
 
@@ -102,7 +102,7 @@ def example(optimizer: Optimizer) -> str:
 
 
 def _strange(optimizer: Optimizer, parameters: Iterable[Tensor]) -> int:
-    """How many tensors of an optimizer are none of these parameters."""
+    """Return how many tensors of an optimizer are not among these parameters."""
     known = {id(parameter) for parameter in parameters}
     return sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
 

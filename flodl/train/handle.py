@@ -1,4 +1,4 @@
-"""What a finished training hands back."""
+"""The result of a finished training."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class TrainedState:
-    """Trained tensors on the CPU, copies of their own, in the order of the model."""
+    """Copies of the trained tensors on the CPU, in the order of the model."""
 
     params: list[Tensor]
-    """As ``model.parameters()`` lists them."""
+    """In the order of ``model.parameters()``."""
 
     buffers: list[Tensor]
-    """As ``model.buffers()`` lists them."""
+    """In the order of ``model.buffers()``."""
 
     @classmethod
     def of(cls, model: nn.Module) -> TrainedState:
-        """Copy the state of a model; of a sharded one, in all processes that hold parts."""
+        """Copy the state of a model; call it in all processes that share a sharded model."""
         reshard(model)
         return cls(
             [whole(tensor).detach().to("cpu", copy=True) for tensor in model.parameters()],
@@ -44,7 +44,7 @@ class TrainedState:
 
     @torch.no_grad()
     def load_into(self, model: nn.Module) -> None:
-        """Copy the state into a model of the same architecture, wherever it lives.
+        """Copy the state into a model of the same architecture, on any device.
 
         Raises:
             ShapeMismatch: The model has other tensors; nothing was copied.
@@ -105,7 +105,7 @@ class TrainerHandle:
 
     @property
     def stopped(self) -> str | None:
-        """Why training ended before its last epoch; None when it did not."""
+        """The reason why training ended before its last epoch, or None."""
         return self._stopped
 
     @property
@@ -115,12 +115,12 @@ class TrainerHandle:
 
     @property
     def devices(self) -> list[str]:
-        """Where each of them trained."""
+        """The device of each process."""
         return list(self._devices)
 
     @property
     def version(self) -> int:
-        """Averages that the ranks took; 0 on one rank."""
+        """Number of averages of the ranks; 0 on one rank."""
         return self._averages
 
     @property
@@ -138,30 +138,30 @@ class TrainerHandle:
         return self._model.svg().decode() if isinstance(self._model, Graph) else None
 
     def poll_metrics(self) -> list[EpochMetrics]:
-        """Return the epochs not yet taken, and take them."""
+        """Return the epochs that were not returned before, and mark them as returned."""
         taken = list(self._unread)
         self._unread.clear()
         return taken
 
     def next_metrics(self) -> EpochMetrics | None:
-        """Take the next epoch; None after the last one."""
+        """Return the next epoch and mark it as returned; None after the last one."""
         return self._unread.popleft() if self._unread else None
 
     def setup_monitor(self, monitor: Monitor) -> None:
-        """Tell a monitor which model this is, before its epochs are logged by hand."""
+        """Describe the model to a monitor, before you log its epochs by hand."""
         introduce(self._model, monitor)
 
     def join(self) -> TrainedState:
-        """Return the trained parameters and buffers, as the last step left them."""
+        """Return the trained parameters and buffers after the last step."""
         return TrainedState.of(self._model)
 
     def average(self) -> TrainedState:
-        """Return the averaged weights of a training with ``ema``: those that were evaluated.
+        """Return the averaged weights of a training with ``ema``: the weights that were evaluated.
 
-        They are also what ``model.fdl`` of the run directory holds.
+        ``model.fdl`` of the run directory holds the same weights.
 
         Raises:
-            StateError: The training averaged nothing.
+            StateError: The training did not average weights.
         """
         if self._averaged is not None:
             return self._averaged

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
 TERMINATED = 143
-"""Exit code after a request to terminate: 128 + SIGTERM."""
+"""Exit code after SIGTERM: 128 + SIGTERM."""
 
 
 @final
 class Terminated(SystemExit):
-    """The process was asked to end (SIGTERM), as batch systems do before they take a machine away.
+    """The process received SIGTERM; batch systems send it before they take a machine away.
 
-    Uncaught it ends the process quietly with exit code 143.
+    If it is not caught, the process ends without a traceback, with exit code 143.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -32,15 +32,14 @@ class Terminated(SystemExit):
 
 @final
 class InterruptRequest:
-    """Turns the first SIGINT or SIGTERM into a request, and lets the next one act at once.
+    """Turns the first SIGINT or SIGTERM into a request; the second one acts at once.
 
-    A context manager. Handlers are installed only in the main thread, where Python allows it, and
-    only in place of what a signal does by itself: a job started with SIGINT ignored, and a
-    program with a SIGTERM handler of its own, keep what they have. Leaving the context puts the
-    former handlers back.
+    Use it as a context manager. It installs handlers only in the main thread, because Python allows
+    it nowhere else. Two settings stay as they are: a SIGINT that was ignored when the job started,
+    and a SIGTERM handler of the program. The former handlers come back when the context ends.
 
     Args:
-        wake: Called from the handler, so that whoever looks only now and then looks soon.
+        wake: Called from the handler, so that a loop that checks only now and then checks soon.
     """
 
     def __init__(self, wake: Callable[[], object] | None = None) -> None:
@@ -55,15 +54,16 @@ class InterruptRequest:
 
     @property
     def asked_by(self) -> signal.Signals | None:
-        """The signal that asked for it; None while none has."""
+        """The signal that asked for the stop; None if there was none."""
         return self._signal
 
     def stop(self, message: str, by: signal.Signals | None = None) -> NoReturn:
-        """Leave training in the way the signal asked for.
+        """End the training in the way the signal asked for.
 
         Args:
-            message: For people.
-            by: The signal, where another process was asked; None: the one that came here.
+            message: Text for people.
+            by: The signal, if another process received it; None: the signal that this process
+                received.
 
         Raises:
             KeyboardInterrupt: It was SIGINT.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def train(plan: TrainingPlan) -> TrainerHandle:
-    """Carry out a plan; whatever ends it, the run directory and the monitor learn how."""
+    """Carry out a plan; however it ends, report the end to the run directory and the monitor."""
     if plan.record_timeline:
         from flodl.distributed.group import LocalGroup
         from flodl.distributed.timelines import recorded
@@ -69,7 +69,7 @@ def train(plan: TrainingPlan) -> TrainerHandle:
 
 @final
 class TrainingLoop:
-    """Builds what a plan names, once, and trains it epoch by epoch."""
+    """Builds the parts of a plan once, and trains epoch by epoch."""
 
     def __init__(
         self,
@@ -125,14 +125,14 @@ class TrainingLoop:
 
     @property
     def stopped(self) -> str | None:
-        """Why the training ended before its last epoch."""
+        """The reason why the training ended before its last epoch, or None."""
         return self._run.stopped
 
     def run(self) -> None:
         """Train every epoch, then write the model."""
         self._ledger.lap(Account.SETUP)
         try:
-            # Not earlier: while data is being loaded there is no step that could end.
+            # Not earlier: while data loads, no step could end, so nothing would honour a request.
             with self._interrupt:
                 self._hooks.call("on_train_start", self._run)
                 self._start.rewind_generators()
@@ -163,11 +163,11 @@ class TrainingLoop:
             self._ledger.lap(Account.LOGGING)
 
     def _epoch(self, epoch: int) -> None:
-        """Train, evaluate, tell and save one epoch."""
+        """Train, evaluate, report and save one epoch."""
         start = self._start
         first = start.position.step if epoch == start.position.epoch else 0
         self._run.epoch, self._run.step = epoch, first
-        if first:  # prepared when the parts were restored
+        if first:  # epoch_fn ran when the parts were restored
             self._hooks.call("on_epoch_start", self._run)
             start.rewind_generators()
         else:
@@ -195,7 +195,7 @@ class TrainingLoop:
                 raise
 
     def _measured(self, epoch: int, first: int) -> EpochMetrics:
-        """Train the batches of an epoch, ``first`` of them being done; return the measurements."""
+        """Train the batches of an epoch that remain after ``first``; return the measurements."""
         known = self._start.state.unfinished if first else UnfinishedEpoch()
         batches = self._loader.epoch(epoch, first)
         self._losses = losses = loss_log(self._loader.device, epoch, known.losses)
@@ -249,7 +249,8 @@ class TrainingLoop:
                 if accumulate == 1:
                     engine.step(batch, losses)
                 else:
-                    # The last group of an epoch may be smaller: each of its batches counts more.
+                    # The last group of an epoch may be smaller: then each of its batches counts
+                    # more.
                     part = (done - 1) % accumulate
                     if part == 0:
                         parts = 1 + batches.ahead(accumulate - 1)
@@ -270,13 +271,13 @@ class TrainingLoop:
         return done
 
     def _look_up(self, done: int) -> None:
-        """Do what is due between two steps, ``done`` batches of the epoch being done."""
+        """Do what is due between two steps, after ``done`` batches of the epoch."""
         run, step = self._run, self._engine.global_step
         run.step, run.global_step, run.loss = done, step, self._losses.latest
         if self._hooks.watches_steps:
             self._engine.present()
             self._hooks.call("on_step_end", run)
-        # Planned before the request is looked at: one that comes in between wakes us once more.
+        # Plan first, then look at the request: a request between the two wakes the loop again.
         self._agenda.plan(step, self._reporter.tick(done))
         self._ledger.lap(Account.LOGGING)
         self._stop_if_requested(run.epoch, done)
@@ -295,7 +296,7 @@ class TrainingLoop:
             self._scaler.skipped = 0
 
     def _check_parameters(self, epoch: int, step: int) -> None:
-        """Refuse a model that its last steps have broken, whatever the losses were."""
+        """Raise if a parameter of the model is not finite, whatever the losses were."""
         broken = non_finite_parameters(self.model)
         if broken:
             raise DivergedError(
@@ -306,11 +307,11 @@ class TrainingLoop:
             )
 
     def _averaged(self) -> AbstractContextManager[None]:
-        """Give the model its averaged weights, where there are any."""
+        """Give the model its averaged weights, if there are any."""
         return self.average.applied() if self.average is not None else nullcontext()
 
     def _report(self, metrics: EpochMetrics) -> None:
-        """Tell everyone about a finished epoch, and keep its checkpoint when it is due."""
+        """Report a finished epoch, and save its checkpoint if one is due."""
         plan, version = self._plan, metrics.epoch + 1
         self._reporter.tell_facts(self._engine.report())
         self._reporter.end_epoch(metrics)
@@ -324,12 +325,12 @@ class TrainingLoop:
             self._ledger.lap(Account.CHECKPOINT)
 
     def _stop_if_requested(self, epoch: int, step: int) -> None:
-        """Honour SIGINT and SIGTERM: keep the state if it is good, and leave."""
+        """Honour SIGINT and SIGTERM: save the state if it is finite, then stop."""
         if not self._interrupt.requested:
             return
         if step:
             self._losses.check()
-        # The processes that share a sharded model are asked at different steps, if at all.
+        # A signal reaches the processes of a sharded model at different steps, or not all of them.
         if not self._keeper.shared and not non_finite_parameters(self.model):
             self._save(epoch, step)
         self._interrupt.stop(
@@ -337,8 +338,8 @@ class TrainingLoop:
         )
 
     def _save(self, epoch: int, step: int) -> None:
-        """Keep the state after ``epoch`` complete epochs and ``step`` batches of the next."""
-        # A state that no resume could use must not take the place of one that it can.
+        """Save the state after ``epoch`` complete epochs and ``step`` batches of the next."""
+        # A state that cannot be resumed must not replace one that can.
         unusable = step and isinstance(self._loader, IterableLoader)
         if unusable or not self._keeper.keeps:
             return
@@ -351,7 +352,7 @@ class TrainingLoop:
         self._ledger.lap(Account.CHECKPOINT)
 
     def _keep_best(self) -> None:
-        """Keep the model that was just evaluated, if no epoch was better."""
+        """Save the model that was just evaluated, if no earlier epoch was better."""
         best, epochs = self._plan.best, len(self._history)
         if best is not None and self._keeper.agreed(best.reached(self._history)):
             with self._averaged():

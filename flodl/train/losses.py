@@ -1,4 +1,4 @@
-"""The losses of one epoch: refused when not finite, averaged at the end."""
+"""The losses of one epoch: refused if they are not finite, averaged at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LossLog(ABC):
 
     Args:
         epoch: Number of the epoch, for messages.
-        sums: Total and count of an epoch that was interrupted, as :meth:`state` gave them.
+        sums: Total and count of an interrupted epoch, as :meth:`state` returned them.
     """
 
     def __init__(self, epoch: int, sums: Sequence[float] = (0.0, 0)) -> None:
@@ -33,7 +33,7 @@ class LossLog(ABC):
 
     @abstractmethod
     def add(self, loss: Tensor) -> None:
-        """Take the loss of the next batch; an engine calls this before its optimizer steps.
+        """Add the loss of the next batch; an engine calls this before its optimizer steps.
 
         Args:
             loss: Detached, one element.
@@ -44,7 +44,7 @@ class LossLog(ABC):
 
     @abstractmethod
     def _arrive(self, *, wait: bool) -> None:
-        """Check the losses that can be read (all, if told to wait) and add them to the fresh."""
+        """Check the losses that can be read (with ``wait``, all), and add them to ``_fresh``."""
 
     @property
     def latest(self) -> float | None:
@@ -52,15 +52,15 @@ class LossLog(ABC):
         return self._fresh[-1] if self._fresh else self._latest
 
     def check(self) -> None:
-        """Make sure that all losses so far are finite; waits for the device.
+        """Check that all losses so far are finite; waits for the device.
 
         Raises:
-            DivergedError: One is not; it names the first.
+            DivergedError: A loss is not finite; the error names the first one.
         """
         self._arrive(wait=True)
 
     def take(self) -> list[float]:
-        """Return the losses that were read since the last time, in order; never waits.
+        """Return the losses that were read since the last call, in order; never waits.
 
         Raises:
             DivergedError: A loss is not finite.
@@ -69,7 +69,7 @@ class LossLog(ABC):
         return self._settle()
 
     def state(self) -> list[float]:
-        """Return total and count of the losses so far; waits for the device. JSON values.
+        """Return total and count of the losses so far as JSON values; waits for the device.
 
         Raises:
             DivergedError: A loss is not finite.
@@ -81,7 +81,7 @@ class LossLog(ABC):
         return [total, self._count + len(self._fresh)]
 
     def mean(self) -> float:
-        """Return the mean over the batches; waits for the device. nan without a batch.
+        """Return the mean over the batches; waits for the device. It is nan without a batch.
 
         Raises:
             DivergedError: A loss is not finite.
@@ -116,20 +116,20 @@ class HostLossLog(LossLog):
         self._append = self._fresh.append
 
     def add(self, loss: Tensor) -> None:
-        """Take and check the loss of the next batch."""
+        """Add the loss of the next batch and check it."""
         value = loss.item()
-        # False for nan and the infinities alone, and cheaper than a function.
+        # False only for nan and the infinities, and cheaper than a function call.
         if value - value != 0.0:
             raise self._refuse(value, self._count + len(self._fresh))
         self._append(value)
 
     def _arrive(self, *, wait: bool) -> None:
-        """All losses were checked when they came."""
+        """Do nothing: all losses were checked in ``add``."""
 
 
 @final
 class DeviceLossLog(LossLog):
-    """For losses on an accelerator: kept there, so that no step waits for the device."""
+    """For losses on a GPU: they stay there, so that no step waits for the device."""
 
     def __init__(self, epoch: int, sums: Sequence[float] = (0.0, 0)) -> None:
         super().__init__(epoch, sums)
@@ -150,16 +150,16 @@ class DeviceLossLog(LossLog):
 
 @final
 class SampleLossLog(LossLog):
-    """For one of several ranks: every sample counts the same, whatever batches they came in.
+    """For one of several ranks: every sample has the same weight, whatever its batch.
 
-    A loss that is not finite is left out and counted, since the other ranks can go on without this
-    one; :attr:`refused` tells.
+    A loss that is not finite is left out and counted in :attr:`refused`, because the other ranks
+    can go on without this one.
 
     Args:
         epoch: Number of the epoch, for messages.
-        sums: Sum over the samples and their number, as :meth:`state` gave them.
-        on_device: Whether the losses are on an accelerator, where no step shall wait for them.
-        strict: Refuse a loss that is not finite, as the other logs do.
+        sums: Sum over the samples and their number, as :meth:`state` returned them.
+        on_device: Whether the losses are on a GPU, so that steps must not wait for them.
+        strict: Raise for a loss that is not finite, as the other logs do.
         first_step: Number of the first batch, for messages.
     """
 
@@ -181,15 +181,15 @@ class SampleLossLog(LossLog):
 
     @property
     def refused(self) -> int:
-        """Losses that were not finite, of those that have been read."""
+        """Number of losses that were not finite, among those that have been read."""
         return self._refused
 
     def expect(self, samples: int) -> None:
-        """Tell how many samples each of the batches to come has."""
+        """Set how many samples each of the next batches has."""
         self._samples = samples
 
     def add(self, loss: Tensor) -> None:
-        """Take the loss of the next batch.
+        """Add the loss of the next batch.
 
         Raises:
             DivergedError: It is not finite, can be read at once, and the log is strict.
@@ -202,7 +202,7 @@ class SampleLossLog(LossLog):
             self._waiting.append(self._samples)
 
     def state(self) -> list[float]:
-        """Return the sum of the losses over the samples, and their number; JSON values.
+        """Return the sum of the losses over the samples, and their number, as JSON values.
 
         Waits for the device.
 
@@ -238,5 +238,5 @@ class SampleLossLog(LossLog):
 def loss_log(
     device: torch.device, epoch: int, sums: Sequence[float] = (0.0, 0)
 ) -> HostLossLog | DeviceLossLog:
-    """Return the log that suits the device."""
+    """Return the log for a device."""
     return HostLossLog(epoch, sums) if device.type == "cpu" else DeviceLossLog(epoch, sums)

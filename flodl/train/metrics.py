@@ -1,4 +1,4 @@
-"""Values a training step reports beside its loss."""
+"""Values that a training step reports besides its loss."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ Recorded: TypeAlias = "tuple[str, float | Tensor]"
 
 
 class StepCounter(Protocol):
-    """Who knows which step is under way, such as a step engine."""
+    """Knows the number of the current step, as a step engine does."""
 
     global_step: int
 
 
 class Recorder(Protocol):
-    """Who takes the values of a step."""
+    """Receives the values of a step."""
 
     def add(self, name: str, value: float | Tensor) -> None:
-        """Take one value of a metric."""
+        """Add one value of a metric."""
 
 
 class _Thread(threading.local):
-    """Trainings in two threads keep their values apart."""
+    """Keeps the values of trainings in different threads apart."""
 
     log: Recorder | None = None
 
 
 _here = _Thread()
 
-# Only while torch.compile traces, which runs nothing: what it sees is a plain list, and no thread
-# ever finds anything but None here.
+# Set only while torch.compile traces, which runs nothing: the traced function sees a plain list. No
+# thread ever finds anything but None here.
 _collected: list[Recorded] | None = None
 
 
 def record_scalar(name: str, value: float | Tensor) -> None:
-    """Report a value from inside a training step; the epoch shows the mean of what was reported.
+    """Report a value from inside a training step; the epoch shows the mean of the reported values.
 
-    A tensor on an accelerator is kept there and read when the epoch ends, so no step waits for it.
-    Works inside a training function that torch.compile traces.
+    A tensor on a GPU stays there and is read when the epoch ends, so no step waits for it. It works
+    inside a training function that torch.compile traces.
 
     Args:
         name: Name of the metric.
@@ -56,7 +56,7 @@ def record_scalar(name: str, value: float | Tensor) -> None:
 
     Raises:
         StateError: No step of a Trainer is running.
-        ValueError: A tensor with another number of elements.
+        ValueError: The tensor has more or fewer elements than one.
     """
     if _collected is not None:
         _collected.append((name, value))
@@ -72,11 +72,12 @@ def record_scalar(name: str, value: float | Tensor) -> None:
 
 @contextmanager
 def collecting() -> Iterator[list[Recorded]]:
-    """Divert :func:`record_scalar` into a plain list, unchecked; for a function being traced.
+    """Divert :func:`record_scalar` into a plain list, unchecked; for a function that is traced.
 
-    There the list is an ordinary local value, which the function returns beside its loss. The
-    engine hands the values on with :func:`record_scalar` once the step has run. In a function that
-    really runs, :func:`recording_into` a :class:`RecordedValues` does the same for its thread only.
+    The list is an ordinary local value there, and the function returns it with its loss. After the
+    step has run, the engine passes the values on with :func:`record_scalar`. In a function that
+    really runs, use :func:`recording_into` with a :class:`RecordedValues`: it does the same for its
+    thread only.
     """
     global _collected
     outer = _collected
@@ -90,7 +91,7 @@ def collecting() -> Iterator[list[Recorded]]:
 
 @contextmanager
 def recording_into(log: Recorder) -> Iterator[None]:
-    """Direct :func:`record_scalar` of this thread into ``log`` inside the context."""
+    """Send the values of :func:`record_scalar` in this thread to ``log`` inside the context."""
     outer = _here.log
     _here.log = log
     try:
@@ -101,10 +102,10 @@ def recording_into(log: Recorder) -> Iterator[None]:
 
 @final
 class RecordedValues:
-    """Keeps calls of :func:`record_scalar` as they came, unchecked.
+    """Keeps the calls of :func:`record_scalar` in their order, unchecked.
 
     Attributes:
-        calls: Name and value of each.
+        calls: Name and value of each call.
     """
 
     def __init__(self) -> None:
@@ -117,7 +118,7 @@ class RecordedValues:
 
 @final
 class _Scalar:
-    """One metric in one epoch: values not yet counted, and the sums of those that are."""
+    """One metric in one epoch: the values not yet counted, and the sums of the others."""
 
     __slots__ = ("count", "device_values", "steps", "total", "values")
 
@@ -129,7 +130,7 @@ class _Scalar:
         self.device_values: DeviceValues | None = None
 
     def arrive(self, *, wait: bool) -> None:
-        """Take over the values that can be read from the device; all, if told to wait."""
+        """Move the values that can be read off the device here; with ``wait``, all of them."""
         if self.device_values is not None:
             for step, value in self.device_values.take(wait=wait):
                 self.steps.append(step)
@@ -138,12 +139,12 @@ class _Scalar:
     def sums(self) -> list[float]:
         """Total and count of all values."""
         total = self.total
-        for value in self.values:  # one by one: the sum of a resumed epoch is the same to the bit
+        for value in self.values:  # one by one: a resumed epoch gives the same sum to the bit
             total += value
         return [total, self.count + len(self.values)]
 
     def settle(self) -> None:
-        """Count the values that are there, and forget them."""
+        """Add the values to the sums, and forget the values."""
         total, count = self.sums()
         self.total, self.count = total, int(count)
         self.steps.clear()
@@ -152,11 +153,11 @@ class _Scalar:
 
 @final
 class ScalarLog:
-    """Named values over one epoch: their means, and the values themselves step by step.
+    """Named values of one epoch: their means, and the single values by step.
 
     Args:
-        counter: Its ``global_step`` is the step a value belongs to.
-        sums: Totals and counts of an epoch that was interrupted, as :meth:`state` gave them.
+        counter: Its ``global_step`` is the step that a value belongs to.
+        sums: Totals and counts of an interrupted epoch, as :meth:`state` returned them.
     """
 
     __slots__ = ("_counter", "_scalars")
@@ -175,7 +176,7 @@ class ScalarLog:
         scalar = self._scalars.get(name)
         if scalar is None:
             scalar = self._scalars[name] = _Scalar()
-        # Asked first: a plain number, by far the most frequent, then costs two appends.
+        # Check this first: a plain number is by far the most frequent case and costs two appends.
         if type(value) is not float:
             if isinstance(value, Tensor):
                 if value.numel() != 1:
@@ -195,10 +196,10 @@ class ScalarLog:
         scalar.steps.append(self._counter.global_step)
 
     def take(self, *, wait: bool = False) -> Iterable[tuple[str, list[int], list[float]]]:
-        """Yield the values that came since the last time, per metric, with their steps.
+        """Yield the values since the last call, per metric, with their steps.
 
         Args:
-            wait: Also for values that the device has not computed yet.
+            wait: Include values that the device has not computed yet, and wait for them.
         """
         for name, scalar in self._scalars.items():
             scalar.arrive(wait=wait)
@@ -207,7 +208,7 @@ class ScalarLog:
                 scalar.settle()
 
     def state(self) -> dict[str, list[float]]:
-        """Return total and count of every metric; waits for the device. JSON values."""
+        """Return total and count of every metric as JSON values; waits for the device."""
         for scalar in self._scalars.values():
             scalar.arrive(wait=True)
         return {name: scalar.sums() for name, scalar in self._scalars.items()}

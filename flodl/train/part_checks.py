@@ -1,4 +1,4 @@
-"""What is wrong with the model and the optimizer of a training, said before its first step."""
+"""Checks of the model and the optimizer of a training, before its first step."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step evaluates the loss as often as the optimizer asks, as LBFGS does."""
-    # Not the method of the object: a scheduler of torch puts a wrapper there.
+    """Whether the optimizer evaluates the loss itself in a step, as LBFGS does."""
+    # The method of the class: a scheduler of torch puts a wrapper into the object.
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def check_closure(optimizer: torch.optim.Optimizer, plan: TrainingPlan, world_size: int) -> None:
-    """Look at what an optimizer that needs a closure cannot be combined with.
+    """Check that the settings fit an optimizer that needs a closure.
 
     Raises:
-        ValueError: The settings ask for it.
+        ValueError: A setting does not fit.
     """
     if not needs_closure(optimizer):
         return
@@ -49,19 +49,19 @@ def check_closure(optimizer: torch.optim.Optimizer, plan: TrainingPlan, world_si
 
 
 def check_carried(plan: TrainingPlan, model: nn.Module, size: int, samples: int) -> None:
-    """Look at a graph that remembers its last batch where an epoch has batches of two sizes.
+    """Check a graph that carries state if the epoch has batches of two sizes.
 
-    Nothing is said where the training function, the model or a callback calls ``reset_state()``,
-    and where the program says ``drop_last=False`` itself.
+    The check passes if the training function, the model or a callback calls ``reset_state()``, or
+    if the program sets ``drop_last`` itself.
 
     Args:
-        plan: What to train.
+        plan: The plan of the training.
         model: The model.
         size: Samples of a full batch.
-        samples: In the data set.
+        samples: Number of samples in the data set.
 
     Raises:
-        ValueError: The smaller batch would meet what a larger one has left.
+        ValueError: The smaller batch would meet the state of a larger one.
     """
     options = plan.loader_options
     left = samples % size
@@ -95,7 +95,7 @@ def _resets(plan: TrainingPlan, model: nn.Module) -> bool:
 
 
 def _names(function: Any, seen: set[int]) -> Iterator[str]:
-    """Names that a function uses, and the functions it calls by name; as far as can be seen."""
+    """Yield the names that a function uses, and those in functions it calls by name."""
     while isinstance(function, functools.partial | MethodType):
         function = function.func if isinstance(function, functools.partial) else function.__func__
     if not isinstance(function, FunctionType | type):

@@ -1,4 +1,4 @@
-"""What a training is to do, checked, and the parts that are made from it."""
+"""The checked settings of a training, and the parts that are made from them."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 @final
 class Worker:
-    """What an ``epoch_fn`` may look at and change before its epoch begins.
+    """What an ``epoch_fn`` may read and change before its epoch begins.
 
     Attributes:
-        model: On the device.
-        optimizer: Over the parameters of the model.
-        device: Where this process trains.
+        model: The model, on its device.
+        optimizer: The optimizer over the parameters of the model.
+        device: The device on which this process trains.
         rank: Number of this process.
         world_size: Number of processes.
         local_step: Batches this process has trained.
-        current_epoch: The epoch to begin, counted from 0.
-        current_version: Averages the ranks have taken; 0 on one rank.
+        current_epoch: The epoch that begins, counted from 0.
+        current_version: Number of averages of the ranks; 0 on one rank.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class Worker:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def set_lr(self, lr: float) -> None:
-        """Give every parameter group this learning rate; a schedule sets it anew at each step."""
+        """Set the learning rate of every parameter group; a schedule overwrites it at each step."""
         for group in self.optimizer.param_groups:
             set_rate(group, lr)
 
     def scale_lr(self, factor: float) -> None:
-        """Multiply the learning rate of every group; a schedule sets it anew at each step."""
+        """Multiply the learning rate of every group; a schedule overwrites it at each step."""
         for group in self.optimizer.param_groups:
             set_rate(group, float(group["lr"]) * factor)
 
     def set_lr_scale(self, scale: float) -> None:
-        """Multiply what the schedule says by this from now on; without a schedule no effect."""
+        """Multiply the rates of the schedule by this from now on; no effect without a schedule."""
         if self._rate is not None:
             self._rate.scale = scale
 
@@ -98,14 +98,14 @@ class Worker:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:
-    """Everything a training needs to know, checked; see ``TrainerBuilder`` for the meaning."""
+    """All settings of a training, checked; see ``TrainerBuilder`` for their meaning."""
 
     model_factory: ModelFactory
     optimizer_factory: OptimizerFactory
     train_fn: TrainFn
     dataset: Any
     batch_size: int | None
-    """None where a ``DataLoader`` of torch makes batches of no one size."""
+    """None if a ``DataLoader`` of torch makes batches of different sizes."""
     num_epochs: int
     seed: int = 42
     device: torch.device | str | None = None
@@ -142,13 +142,13 @@ class TrainingPlan:
 
 
 def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:
-    """Call a model factory and move what it made to the device.
+    """Call a model factory and move the model to the device.
 
     Raises:
-        TypeError: It made something that is not a module.
-        ValueError: Some of its parameters have no shape yet.
+        TypeError: The factory returned something that is not a module.
+        ValueError: Some parameters have no shape yet.
     """
-    postpone_compiler()  # a factory may make more than the model: the optimizer of a critic
+    postpone_compiler()  # a factory may make more than the model, such as an optimizer for a critic
     model = factory(device)
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -168,7 +168,7 @@ def build_optimizer(factory: OptimizerFactory, model: nn.Module) -> torch.optim.
     """Call an optimizer factory with the parameters of a model that is on its device.
 
     Raises:
-        TypeError: It made something that is not an optimizer.
+        TypeError: The factory returned something that is not an optimizer.
     """
     postpone_compiler()
     optimizer = factory(list(model.parameters()))
@@ -181,5 +181,5 @@ def build_optimizer(factory: OptimizerFactory, model: nn.Module) -> torch.optim.
 
 
 def optimizer_steps(batches: int, accumulate: int) -> int:
-    """Optimizer steps of an epoch: its last group of batches may be smaller."""
+    """Optimizer steps of an epoch; its last group of batches may be smaller."""
     return -(-batches // accumulate)

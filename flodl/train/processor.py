@@ -1,4 +1,4 @@
-"""What Linux tells about the processor."""
+"""The facts that Linux gives about the processor."""
 
 from __future__ import annotations
 

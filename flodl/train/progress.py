@@ -1,4 +1,4 @@
-"""How far an epoch has come: one line that renews itself on a terminal, a few lines in a pipe."""
+"""The progress of an epoch: one line that updates on a terminal, a few lines in a pipe."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 ProgressStyle: TypeAlias = Literal["line", "lines", "none"]
 
 PERIODS: dict[ProgressStyle, float] = {"line": 0.1, "lines": 30.0, "none": math.inf}
-"""Seconds between two updates: ten a second please the eye, a log file wants few."""
+"""Seconds between two updates: ten per second on a terminal, few in a log file."""
 
 
 def progress_style(stream: TextIO | None) -> ProgressStyle:
-    """Choose how progress is shown on a stream: not at all where the program shall be quiet."""
+    """Choose how progress is shown on a stream; ``none`` if the program shall be quiet."""
     if stream is None or not log.enabled(log.Verbosity.NORMAL):
         return "none"
     if stream.isatty() and os.environ.get("TERM") != "dumb":
@@ -31,15 +31,15 @@ def progress_style(stream: TextIO | None) -> ProgressStyle:
 
 @final
 class Progress:
-    """Shows the epoch under way.
+    """Shows the progress of the current epoch.
 
-    Plain text without colours. The line on a terminal is cut to its width, whole fields at a
-    time, and leaves the cursor at its beginning.
+    Plain text without colours. The line on a terminal is shortened to its width by whole fields. It
+    leaves the cursor at its beginning.
 
     Args:
         num_epochs: Epochs of the training.
         style: See :func:`progress_style`.
-        stream: Where to; standard output when None.
+        stream: The output stream; standard output if None.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Progress:
 
     @property
     def period(self) -> float:
-        """Seconds between two updates; infinite where none are wanted."""
+        """Seconds between two updates; infinite if none are wanted."""
         return PERIODS[self._style]
 
     def begin(
@@ -63,16 +63,16 @@ class Progress:
 
         Args:
             epoch: Counted from 0.
-            steps: Batches of the whole epoch; None where they are unknown.
-            done: Those done before, in a run that was resumed.
-            batch_size: Samples per batch; None where they are unknown.
+            steps: Batches of the whole epoch; None if unknown.
+            done: Batches done before, if the run was resumed.
+            batch_size: Samples per batch; None if unknown.
             now: Seconds of a monotonic clock.
         """
         self._epoch, self._steps, self._first = epoch, steps, done
         self._batch_size, self._started = batch_size, now
 
     def update(self, done: int, loss: float | None, now: float) -> None:
-        """Show that ``done`` batches of the epoch are done, the newest loss being ``loss``."""
+        """Show that ``done`` batches of the epoch are done and that the newest loss is ``loss``."""
         if self._style == "line":
             width = shutil.get_terminal_size().columns - 1
             line = self.text(done, loss, now, width=width)
@@ -82,13 +82,13 @@ class Progress:
             log.msg(self.text(done, loss, now))
 
     def erase(self) -> None:
-        """Make place for another line."""
+        """Clear the line, so that another one can be printed."""
         if self._shown:
             self._write(" " * (shutil.get_terminal_size().columns - 1) + "\r")
             self._shown = False
 
     def text(self, done: int, loss: float | None, now: float, *, width: int | None = None) -> str:
-        """Return the line, with as many of its fields as fit into ``width`` columns."""
+        """Return the line with as many of its fields as fit into ``width`` columns."""
         steps, epochs = self._steps, str(self._num_epochs)
         step = f"{done}" if steps is None else f"{done:>{len(str(steps))}}/{steps}"
         fields = [
@@ -115,12 +115,12 @@ class Progress:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # the terminal is gone, training is not
+        except (OSError, ValueError):  # the terminal is gone, training continues
             self._style, self._shown = "none", False
 
 
 def _rate(per_second: float) -> str:
-    """A rate with three digits: ``0.52``, ``14.3``, ``873``, ``12.3k``, ``4.56M``."""
+    """Format a rate with three digits: ``0.52``, ``14.3``, ``873``, ``12.3k``, ``4.56M``."""
     if per_second >= 1e6:
         per_second, unit = per_second / 1e6, "M"
     elif per_second >= 1e3:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Schedule(Protocol):
-    """A calculator of learning rates: no state, no reference to an optimizer."""
+    """Computes learning rates; it has no state and no reference to an optimizer."""
 
     def lr(self, step: int) -> float:
         """Return the learning rate of optimizer step ``step``, counted from 0 over the run."""
@@ -26,19 +26,19 @@ def make_schedule(factory: Callable[[int], Schedule], world_size: int) -> Schedu
     """Call the factory of a schedule.
 
     Raises:
-        ValueError: It made something else, such as a scheduler of torch.
+        ValueError: It returned something else, such as a scheduler of torch.
     """
     try:
         return checked_schedule(factory(world_size))
     except TypeError as error:
         if "is not an Optimizer" not in str(error):
             raise
-        # What torch says to `lambda optimizer: StepLR(optimizer, 30)` called with a number.
+        # Torch's error for `lambda optimizer: StepLR(optimizer, 30)` if it is called with a number.
         raise ValueError(steps_by_itself(None)) from error
 
 
 def checked_schedule(schedule: Any) -> Schedule:
-    """Return a schedule that knows the learning rate of a step.
+    """Return the schedule if it has ``lr(step)``.
 
     Raises:
         ValueError: It has no ``lr(step)``.
@@ -55,7 +55,7 @@ def checked_schedule(schedule: Any) -> Schedule:
 
 
 def steps_by_itself(scheduler: object) -> str:
-    """Return the message for a scheduler of torch in the place of a schedule."""
+    """Return the message for a scheduler of torch that was passed as a schedule."""
     kind = scheduler if isinstance(scheduler, type) else type(scheduler)
     name = "StepLR" if scheduler is None else kind.__name__
     return (
@@ -68,13 +68,13 @@ def steps_by_itself(scheduler: object) -> str:
 class ScheduledRate:
     """Sets the scheduled learning rate and keeps the ratios between parameter groups.
 
-    Group ``i`` gets ``lr · lr_i / lr_0`` with the rates the groups had at first (ratio 1 where
-    the first group began at 0), so that groups made with different rates stay different. A group
-    that is added later counts by the rate it was added with.
+    Group ``i`` gets ``lr · lr_i / lr_0``, where ``lr_i`` is its rate at the beginning. The ratio is
+    1 if the first group began at 0. So groups with different rates stay different. For a group that
+    is added later, the rate at that moment counts.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule) -> None:
-        # Not its list of groups: loading a state replaces that.
+        # Not its list of groups, because loading a state replaces that list.
         self._optimizer = optimizer
         self._schedule = schedule
         self._first = float(optimizer.param_groups[0]["lr"])
@@ -100,9 +100,9 @@ class SteeredRate:
     """A schedule that can be scaled and replaced while an engine uses it.
 
     Args:
-        schedule: None leaves the rates of the optimizer alone.
+        schedule: None does not change the rates of the optimizer.
         scale: Factor of every rate.
-        alone: Whether nothing else sets rates; a scheduler of torch does.
+        alone: Whether nothing else sets rates; False with a scheduler of torch.
 
     Attributes:
         scale: Factor of every rate; may be changed between two steps.
@@ -118,23 +118,23 @@ class SteeredRate:
 
     def lr(self, step: int) -> float:
         """Return the scaled rate of the schedule."""
-        assert self._schedule is not None  # noqa: S101 - nobody asks without a schedule
+        assert self._schedule is not None  # noqa: S101 - called only with a schedule
         return self._schedule.lr(step) * self.scale
 
     @property
     def schedule(self) -> Schedule | None:
-        """This object where there is a schedule; for :class:`StepSettings`."""
+        """This object if there is a schedule, else None; for :class:`StepSettings`."""
         return self if self._schedule is not None else None
 
     def drive(self, engine: StepEngine) -> None:
-        """Remember the engine that asks here for its rates."""
+        """Remember the engine that takes its rates from here."""
         self._engine = engine
 
     def replace(self, schedule: Schedule) -> None:
         """Use another schedule from the next step on.
 
         Raises:
-            ValueError: It has no ``lr(step)``, or something else sets the rates already.
+            ValueError: It has no ``lr(step)``, or something else already sets the rates.
         """
         if not self._alone:
             raise ValueError(
@@ -148,7 +148,7 @@ class SteeredRate:
 
 
 def set_rate(group: dict[str, Any], rate: float) -> None:
-    """Set the learning rate of a parameter group, a number or a tensor."""
+    """Set the learning rate of a parameter group, whether it is a number or a tensor."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(rate)
     else:

@@ -1,4 +1,4 @@
-"""The settings of a training that decide how far a step goes."""
+"""The settings of learning rate and clipping."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class RateSettings(Settings):
     """Learning rate and clipping."""
 
     def scheduler(self, factory: Callable[[int], Schedule]) -> Self:
-        """Learning rate by step: ``factory(world_size)`` gives an object with ``lr(step)``.
+        """Set the learning rate by step: ``factory(world_size)`` makes an object with ``lr(step)``.
 
-        Schedulers of torch go to :meth:`lr_scheduler`.
+        For schedulers of torch use :meth:`lr_scheduler`.
         """
         if isinstance(factory, LRScheduler) or (
             isinstance(factory, type) and issubclass(factory, LRScheduler)
@@ -40,25 +40,25 @@ class RateSettings(Settings):
     ) -> Self:
         """Let a scheduler of torch set the learning rate.
 
-        Such as::
+        Examples::
 
             .lr_scheduler(lambda optimizer: StepLR(optimizer, 30))
             .lr_scheduler(lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=900), "step")
             .lr_scheduler(lambda optimizer: ReduceLROnPlateau(optimizer), monitor="loss")
 
-        Checkpoints hold its state, so a resumed training goes on with the same rates. A step that
-        the gradient scaler of float16 leaves out does not count. With several ranks, each rank has
-        a scheduler of its own, and all have the same rates: ``interval="step"`` then counts the
-        batches of all ranks, as ``.scheduler(…)`` does.
+        Checkpoints hold its state, so a resumed training continues with the same rates. A step that
+        the gradient scaler of float16 skips does not count. With several ranks, each rank has its
+        own scheduler, and all have the same rates. ``interval="step"`` then counts the batches of
+        all ranks, as ``.scheduler(…)`` does.
 
         Args:
             factory: ``(optimizer) -> scheduler``; called once.
             interval: Step the scheduler after each ``"epoch"`` or after each optimizer ``"step"``.
-            monitor: The metric that a ``ReduceLROnPlateau`` looks at: ``"loss"`` for the mean loss
-                of the epoch, else the name of a scalar, such as one that ``eval_fn`` returns.
+            monitor: The metric for a ``ReduceLROnPlateau``: ``"loss"`` for the mean loss of the
+                epoch, else the name of a scalar, such as one that ``eval_fn`` returns.
 
         Raises:
-            ValueError: The interval is unknown, or a metric is asked for within an epoch.
+            ValueError: The interval is unknown, or a metric is combined with ``interval="step"``.
         """
         given: object = factory
         if isinstance(given, LRScheduler):

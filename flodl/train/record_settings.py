@@ -1,4 +1,4 @@
-"""The settings of a training that decide what it leaves and who watches it."""
+"""The settings of a training for its records and for monitoring."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RecordSettings(Settings):
     """Callbacks, checkpoints, run directory, monitor and timeline."""
 
     def callbacks(self, *callbacks: Callback) -> Self:
-        """Call the hooks of these; see :class:`~flodl.train.callbacks.Callback`.
+        """Call the hooks of these callbacks; see :class:`~flodl.train.callbacks.Callback`.
 
         Several calls add up.
         """
@@ -57,11 +57,11 @@ class RecordSettings(Settings):
         )
 
     def checkpoint_every(self, epochs: int) -> Self:
-        """Keep a checkpoint every so many epochs; every epoch without this call."""
+        """Write a checkpoint every ``epochs`` epochs; default: every epoch."""
         return self._set("checkpoint_every", positive_integer("checkpoint_every", epochs))
 
     def checkpoint_steps(self, steps: int) -> Self:
-        """Keep a checkpoint every so many optimizer steps as well, also inside an epoch."""
+        """Also write a checkpoint every ``steps`` optimizer steps, even inside an epoch."""
         return self._set("checkpoint_steps", positive_integer("checkpoint_steps", steps))
 
     def keep_best(self, metric: str = "loss", *, higher_is_better: bool = False) -> Self:
@@ -72,41 +72,42 @@ class RecordSettings(Settings):
         Args:
             metric: ``"loss"`` for the mean loss of the epoch, else the name of a scalar, such as
                 one that ``eval_fn`` returns.
-            higher_is_better: The metric improves upwards, as an accuracy does.
+            higher_is_better: True if larger values are better, as with accuracy.
         """
         return self._set("best", Best(metric, higher_is_better))
 
     def resume(self, source: str | os.PathLike[str] | None) -> Self:
-        """Continue a training exactly where a checkpoint was written; None starts anew.
+        """Continue a training exactly where a checkpoint was written; None starts a new one.
 
         Args:
-            source: The directory of a run, its ``last.fdl``, or ``"last"`` for the newest run
-                beside the run directory that did not get to its end.
+            source: The directory of a run, its ``last.fdl``, or ``"last"``. ``"last"`` is the
+                newest incomplete run beside the run directory.
         """
         return self._set("resume", source)
 
     def checkpoint_fn(self, callback: Callable[[int, Any], object]) -> Self:
         """Call ``callback(version, model)`` when a checkpoint is due; version = epoch + 1.
 
-        What it raises is only reported.
+        An error in it is only reported.
         """
         return self._set("checkpoint_fn", callable_setting("checkpoint_fn", callback))
 
     def monitor(self, monitor: Monitor) -> Self:
-        """Log every epoch there, and finish it with the training."""
+        """Log every epoch to this monitor, and finish it with the training."""
         return self._set("monitor", monitor)
 
     def run_dir(self, run: RunDirectory) -> Self:
         """Write checkpoints, metrics, log and report into this run directory.
 
-        Without a monitor of one's own, one is made, which also tells the epochs on the terminal.
+        Without your own monitor, flodl makes one, which also prints the epochs on the terminal.
         """
         return self._set("run_dir", run)
 
     def live(self, port: int = 0, host: str = "127.0.0.1") -> Self:
-        """Serve the live page while training, and print its address; port 0 picks a free one.
+        """Serve the live page during training, and print its address; port 0 picks a free port.
 
-        It never stops a training: a port that is in use gives a warning and another port.
+        It never stops a training: if the port is in use, it prints a warning and takes another
+        port.
 
         Raises:
             StateError: There is no such port.
@@ -114,7 +115,7 @@ class RecordSettings(Settings):
         return self._set("live", (check_port(port), host))
 
     def timeline(self, timeline: Timeline | bool) -> Self:
-        """Mark epochs there, and in many ranks every exchange.
+        """Mark epochs in this timeline, and with several ranks every exchange.
 
         True makes a timeline of each rank for this training, samples its machine, and writes the
         timeline of all ranks into the run directory.
@@ -124,10 +125,10 @@ class RecordSettings(Settings):
         return self._set("timeline", timeline)
 
     def progress(self, on: bool | None) -> Self:
-        """Show how far an epoch has come: a line that renews itself, or a few lines in a pipe.
+        """Show the progress of an epoch: a line that updates, or a few lines in a pipe.
 
         Args:
-            on: None: on a terminal, and in a pipe if a monitor tells the epochs there. Never where
-                ``FLODL_VERBOSITY`` is quiet.
+            on: None shows it on a terminal, and in a pipe if a monitor prints the epochs there.
+                Nothing is shown if ``FLODL_VERBOSITY`` is quiet.
         """
         return self._set("progress", on)

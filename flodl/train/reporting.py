@@ -1,4 +1,4 @@
-"""Telling those who watch a training: monitor, progress line, timeline, time ledger."""
+"""Reports of a training: to the monitor, the progress line, the timeline and the time ledger."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from flodl.train.run_directory import EndState
 
 _SERIES_PERIOD = 1.0
-"""Seconds between two deliveries of step values: a curve that moves, for hardly any work."""
+"""Seconds between two deliveries of step values: the curve moves and costs little work."""
 
 
 @final
 class Reporter:
-    """Passes on what a training measures, at the pace each of the watchers wants.
+    """Passes on the measurements of a training, to each receiver at its own pace.
 
     Args:
-        plan: Says who watches.
-        monitor: Takes epochs and step values; None for nobody.
-        ledger: Where the time went.
+        plan: Names the receivers.
+        monitor: Receives epochs and step values; None for no monitor.
+        ledger: The time ledger.
         clock: Monotonic seconds.
     """
 
@@ -58,12 +58,12 @@ class Reporter:
     def introduce(
         self, model: nn.Module, facts: Mapping[str, object], records: Sequence[EpochRecord]
     ) -> None:
-        """Tell the monitor what is trained and how, and open the live page.
+        """Describe the training to the monitor, and open the live page.
 
         Args:
-            model: What is trained.
-            facts: How the steps are carried out.
-            records: The epochs of the run that this one continues.
+            model: The model that is trained.
+            facts: How the engine computes the steps.
+            records: The epochs of the run that this run continues.
         """
         self.tell_facts(facts)
         if self._monitor is None:
@@ -80,11 +80,11 @@ class Reporter:
                 log.warning(f"there is no live page: {failure}")
 
     def records(self) -> Sequence[EpochRecord]:
-        """The epochs as the monitor has them."""
+        """Return the epochs that the monitor holds."""
         return self._monitor.history if self._monitor is not None else ()
 
     def tell_facts(self, facts: Mapping[str, object]) -> None:
-        """Tell how the steps are carried out, where that has changed."""
+        """Report how the engine computes the steps, if that has changed."""
         if facts == self._facts:
             return
         self._facts = dict(facts)
@@ -110,14 +110,14 @@ class Reporter:
 
         Args:
             epoch: Counted from 0.
-            steps: Batches of the whole epoch; None where they are unknown.
-            done: Those done before a resume.
+            steps: Batches of the whole epoch; None if unknown.
+            done: Batches done before a resume.
             first_step: Optimizer steps done before.
-            losses: Of this epoch.
-            scalars: Of this epoch.
+            losses: The losses of this epoch.
+            scalars: The scalars of this epoch.
 
         Returns:
-            When :meth:`tick` wants to be called first.
+            When the first call of :meth:`tick` is due.
         """
         now = self._clock()
         self._losses, self._scalars = losses, scalars
@@ -133,11 +133,11 @@ class Reporter:
 
     @property
     def is_due(self) -> bool:
-        """Whether :meth:`tick` wants to be called."""
+        """Whether a call of :meth:`tick` is due."""
         return self._clock() >= min(self._series_due, self._progress_due)
 
     def tick(self, done: int) -> float:
-        """Tell what is due, ``done`` batches of the epoch being done.
+        """Report what is due, after ``done`` batches of the epoch.
 
         Returns:
             When the next call is due.
@@ -155,12 +155,12 @@ class Reporter:
         return min(self._series_due, self._progress_due)
 
     def end_steps(self) -> None:
-        """Tell the rest of the step values and clear the progress line."""
+        """Report the rest of the step values and clear the progress line."""
         self._tell_series(wait=True)
         self._progress.erase()
 
     def end_epoch(self, metrics: EpochMetrics) -> None:
-        """Tell a finished epoch."""
+        """Report a finished epoch."""
         if self._plan.timeline is not None:
             self._plan.timeline.event("epoch_end", epoch=metrics.epoch, loss=metrics.avg_loss)
         if self._monitor is not None:
@@ -168,7 +168,7 @@ class Reporter:
             self._monitor.log(metrics.epoch, metrics.epoch_ms / 1000, metrics)
 
     def finish(self, state: EndState, epochs: int, error: BaseException | None) -> None:
-        """Tell the end to the monitor and the run directory, and where the time went."""
+        """Report the end to the monitor and the run directory, and print how the time was spent."""
         self._progress.erase()
         try:
             if self._monitor is not None:
@@ -184,7 +184,7 @@ class Reporter:
             self._losses.check()
         values = self._untold + self._losses.take()
         size = self._plan.accumulate
-        # Several batches make one optimizer step; at the end of an epoch perhaps fewer.
+        # Several batches make one optimizer step; the last step of an epoch may have fewer.
         whole = len(values) if wait else len(values) // size * size
         values, self._untold = values[:whole], values[whole:]
         if size > 1:
@@ -211,7 +211,7 @@ class Reporter:
 
 
 def _style(plan: TrainingPlan, monitor: Monitor | None) -> ProgressStyle:
-    # Without a monitor nobody asked to be told of epochs, so only a terminal is worth a line.
+    # Without a monitor no epochs are printed, so show progress only on a terminal.
     style = progress_style(sys.stdout)
     if plan.progress is False or (plan.progress is None and monitor is None and style == "lines"):
         return "none"
@@ -219,7 +219,7 @@ def _style(plan: TrainingPlan, monitor: Monitor | None) -> ProgressStyle:
 
 
 def _by_step(name: str, steps: list[int], values: list[float]) -> StepSeries:
-    """One value per step: the mean of those recorded within it."""
+    """Return one value per step: the mean of the values recorded in it."""
     sums: dict[int, tuple[float, int]] = {}
     for step, value in zip(steps, values, strict=True):
         total, count = sums.get(step, (0.0, 0))
@@ -231,5 +231,5 @@ def _finish_run(plan: Any, state: EndState, epochs: int, error: BaseException | 
     try:
         plan.run_dir.finish(state, epochs=epochs, error=error)
     except FlodlError as failure:
-        # The end of the training itself is what the caller must hear of.
+        # The end of the training itself is more important to the caller.
         log.warning(str(failure))

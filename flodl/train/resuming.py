@@ -1,4 +1,4 @@
-"""Putting newly made parts where an earlier training stopped."""
+"""Restoring new parts to the point where an earlier training stopped."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ class Start:
     state: LoopState = field(default_factory=LoopState)
     generators: dict[str, Any] | None = None
     source: Path | None = None
-    """The checkpoint; None where the training begins anew."""
+    """The checkpoint; None for a new training."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """All that the loop had kept in it."""
+    """All values that the loop kept in it."""
     rates: list[float] | None = None
-    """Learning rates that a schedule counts from; None without a schedule."""
+    """The initial learning rates for a schedule; None without a schedule."""
 
     def rewind_generators(self) -> None:
-        """Let random numbers go on where they were, whatever was drawn since the resume."""
+        """Set the random generators to the saved states; draws since the resume have no effect."""
         if self.generators is not None:
             set_generator_states(self.generators)
 
 
 def resume_source(plan: TrainingPlan) -> Path | None:
-    """Return the checkpoint to go on from; None to begin anew.
+    """Return the checkpoint to continue from; None for a new training.
 
-    A run directory that was made to continue another one says so itself. A run whose ranks were
-    started again goes on from its own checkpoint, whatever it continued at first.
+    A run directory that continues another run names the checkpoint itself. A run whose ranks were
+    started again continues from its own checkpoint, even if it first continued another run.
 
     Raises:
-        RunDirectoryError: ``"last"`` was asked for and no run directory looks for it, or there is
-            no checkpoint.
+        RunDirectoryError: ``"last"`` was asked for without a run directory that looks for it, or
+            there is no checkpoint.
     """
     own = plan.run_dir.restart_source() if plan.run_dir is not None else None
     if own is not None:
@@ -72,7 +72,7 @@ def resume_source(plan: TrainingPlan) -> Path | None:
 
 
 def _agreed_source(plan: TrainingPlan, model: torch.nn.Module) -> Path | None:
-    """The checkpoint to go on from; where ranks share a sharded model, that of the lowest one."""
+    """Return the checkpoint to continue from; with a sharded model that of the lowest rank."""
     own = resume_source(plan)
     path = str(own) if own is not None else None
     path = agreed(path, model.parameters(), "the decisions of a training")
@@ -80,13 +80,14 @@ def _agreed_source(plan: TrainingPlan, model: torch.nn.Module) -> Path | None:
 
 
 def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int], object]) -> Start:
-    """Restore the parts of a training; nothing where it begins anew.
+    """Restore the parts of a training; a new training restores nothing.
 
     Args:
-        plan: Says from where.
-        assembly: The parts, as newly made.
-        before_epoch: Called with the epoch to continue in its midst: what it sets up outside of
-            the parts is in no checkpoint, and what it changes in them is restored again.
+        plan: Names the checkpoint.
+        assembly: The new parts.
+        before_epoch: Called with the number of an epoch that continues after its beginning. It sets
+            up objects that no checkpoint holds. Its changes to the parts are undone by a second
+            restore.
 
     Raises:
         CheckpointError: The checkpoint is damaged or belongs to another training.
@@ -106,7 +107,7 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
     state.apply_modes(assembly.model)
     first_rates = None
     if assembly.schedule is not None:
-        # A schedule keeps the ratios that the rates had at the very beginning.
+        # A schedule keeps the ratios of the rates at the very beginning.
         set_rates(assembly.optimizer, rates)
         first_rates = rates
     within = f" and {position.step} batches" if position.step else ""

@@ -1,4 +1,4 @@
-"""The trail a run leaves: one folder with what went in, what came out, and how it ended."""
+"""The directory of a run: one folder with its inputs, its results, and how it ended."""
 
 from __future__ import annotations
 
@@ -37,36 +37,36 @@ if TYPE_CHECKING:
     from flodl.monitor import Monitor
 
 EndState: TypeAlias = Literal["complete", "interrupted", "diverged", "failed"]
-"""How a run can end; until then ``run.json`` says ``running``."""
+"""How a run can end; before that ``run.json`` says ``running``."""
 
 FOLDER_VARIABLE = "FLODL_RUN_DIR"
-"""Tells the ranks beside rank 0 which folder rank 0 writes, where they cannot find out."""
+"""Names the folder that rank 0 writes, for other ranks that cannot detect it."""
 
 _PATIENCE = 60.0
-"""Seconds in which rank 0 makes its folder."""
+"""Seconds that other ranks wait for rank 0 to make its folder."""
 
 _runs: Counter[str] = Counter()
-"""Run directories that this process has asked for, by launch: a program may make several."""
+"""Number of run directories that this process made, by launch: a program may make several."""
 
 
 @final
 class RunDirectory:
     """The folder of one run; made by :meth:`create`.
 
-    As a context manager it records an exception that leaves the block before a Trainer has
-    recorded the end of the run.
+    As a context manager, it records an exception that leaves the block if no Trainer has recorded
+    the end of the run.
 
     ========================  ==================================================================
-    ``config.json``           the configuration, values with their origins where they have one
-    ``environment.json``      machine, versions, commit, and how the steps were carried out
-    ``run.json``              state, times, epochs, error, process, launch, what it continues
+    ``config.json``           the configuration; values have their origins if they are known
+    ``environment.json``      machine, versions, commit, and the engine that computed the steps
+    ``run.json``              state, times, epochs, error, process, launch, resumed checkpoint
     ``metrics.csv``           one row per epoch
     ``training.log``          the lines of the terminal
     ``report.html``           the report page
     ``last.fdl``              the newest checkpoint, to resume from; finite, always complete
-    ``best.fdl``              the model of the best epoch, where a Trainer was told to keep it
-    ``model.fdl``             the trained model; only of a run that is complete
-    ``samples.ledger``        which rank trained which samples, where there were several
+    ``best.fdl``              the model of the best epoch, if a Trainer was told to keep it
+    ``model.fdl``             the trained model; only if the run is complete
+    ``samples.ledger``        which rank trained which samples, if there were several ranks
     ========================  ==================================================================
     """
 
@@ -102,31 +102,34 @@ class RunDirectory:
     ) -> RunDirectory:
         """Make ``<root>/<local time>/`` for a run that begins now.
 
-        The folder appears under its name only when it is complete. A run that continues another
-        one gets a folder of its own, too, and leaves that of the other as it is.
+        The folder gets its name only when it is complete. A run that continues another run gets its
+        own folder and leaves the other folder unchanged.
 
-        Where a launcher started several ranks, rank 0 makes the folder, and the object of every
-        other rank writes nothing. When the launcher starts all of them again, rank 0 goes on in
-        the same folder, and its own newest checkpoint is what the run continues; so it does where
-        a new launch has the name of an earlier one (``--rdzv-id``, the job of a batch system)
-        whose run, with the same configuration, ended before its time. Several run directories of
-        one program are told apart by their order.
+        If a launcher started several ranks:
+
+        - Rank 0 makes the folder. The objects of all other ranks write nothing.
+        - If the launcher restarts all ranks, rank 0 goes on in the same folder. The run then
+          continues from its own newest checkpoint.
+        - A new launch also goes on in the folder of an earlier launch with the same name
+          (``--rdzv-id``, or the job of a batch system). The earlier run must have the same
+          configuration and must be neither complete nor diverged. Its process must have ended.
+        - The order of the calls tells several run directories of one program apart.
 
         Args:
-            root: Folder of all runs; made if missing. Under ``fdl`` a relative one counts from the
-                project's root (``FDL_PROJECT_ROOT``), wherever the program stands. Ranks on
-                several machines need it on a disk that they share.
-            config: What the run was configured with, also kept in its checkpoints; a value may
-                be a mapping ``{"value": …, "origin": "train/fdl.yml:9:13"}``.
-            resume: What to continue: ``"last"`` (the newest run under ``root`` that has a
-                checkpoint, is not complete and was not continued by another), the name of a run
-                under ``root``, the folder of a run, or a checkpoint. Paths count from where
-                ``root`` does.
-            clock: Local time.
+            root: Folder of all runs; made if missing. Under ``fdl``, a relative path starts at the
+                project's root (``FDL_PROJECT_ROOT``), not at the working directory. Ranks on
+                several hosts need it on a shared disk.
+            config: The configuration of the run, also kept in its checkpoints. A value may be a
+                mapping ``{"value": …, "origin": "train/fdl.yml:9:13"}``.
+            resume: What to continue: the name of a run under ``root``, the folder of a run, a
+                checkpoint, or ``"last"``. ``"last"`` is the newest run under ``root`` that has a
+                checkpoint, is not complete and was not continued by another run. Relative paths
+                start where those of ``root`` do.
+            clock: Returns the local time.
 
         Raises:
             RunDirectoryError: The root cannot be written, or there is nothing to resume.
-            DistributedError: What a launcher has told is incomplete.
+            DistributedError: The environment of the launcher is incomplete.
             ValueError: ``config`` is not a mapping.
         """
         folder = _from_project(root)
@@ -173,7 +176,7 @@ class RunDirectory:
         metadata: Mapping[str, Any],
         clock: Callable[[], datetime],
     ) -> RunDirectory:
-        """Take up the run of a launch that was started again."""
+        """Continue the run of a launch that was started again."""
         record = read_record(path) or {}
         restarts = int(record.get("restarts") or 0) + 1
         source = record.get("resumed_from")
@@ -191,13 +194,13 @@ class RunDirectory:
 
     @property
     def path(self) -> Path:
-        """The folder.
+        """The folder; on other ranks the folder of rank 0.
 
-        On a rank beside rank 0 that of rank 0, which it may have to wait for: the one that
-        ``FLODL_RUN_DIR`` names, else the one whose ``run.json`` names this launch.
+        Other ranks may have to wait for it. It is the folder that ``FLODL_RUN_DIR`` names, else the
+        one whose ``run.json`` names this launch.
 
         Raises:
-            RunDirectoryError: Rank 0 has made none that can be seen from here.
+            RunDirectoryError: Rank 0 made no folder that this rank can see.
         """
         if self._path is None:
             self._path = self._folder_of_first()
@@ -205,7 +208,7 @@ class RunDirectory:
 
     @property
     def writes(self) -> bool:
-        """Whether this object writes; only that of rank 0 does."""
+        """Whether this object writes; only the object of rank 0 does."""
         return self._writes
 
     @property
@@ -216,34 +219,33 @@ class RunDirectory:
 
     @property
     def last_checkpoint(self) -> Path:
-        """Where the newest checkpoint goes."""
+        """Path of the newest checkpoint."""
         return self.path / LAST
 
     @property
     def best_checkpoint(self) -> Path:
-        """Where the model of the best epoch goes."""
+        """Path of the model of the best epoch."""
         return self.path / "best.fdl"
 
     @property
     def model_checkpoint(self) -> Path:
-        """Where the trained model goes."""
+        """Path of the trained model."""
         return self.path / "model.fdl"
 
     @property
     def sample_ledger(self) -> Path:
-        """Where ranks record who trained which samples."""
+        """Path of the sample ledger, which says which rank trained which samples."""
         return self.path / "samples.ledger"
 
     def for_rank(self, rank: int) -> RunDirectory:
-        """Return what one of several ranks uses of a directory that was made before they began.
+        """Return the object that one rank uses, if the directory was made before the ranks began.
 
-        Rank 0 goes on writing, and records the launch; if this is not the first start of the
-        ranks, its newest checkpoint is what the run continues. What other ranks get writes
-        nothing.
+        Rank 0 keeps this object and records the launch. If the ranks have been started before, the
+        run continues from its own newest checkpoint. The objects of the other ranks write nothing.
 
         Raises:
             RunDirectoryError: ``run.json`` cannot be written.
-            DistributedError: What a launcher has told is incomplete.
+            DistributedError: The environment of the launcher is incomplete.
         """
         if rank > 0:
             return RunDirectory(
@@ -261,15 +263,15 @@ class RunDirectory:
         return self
 
     def restart_source(self) -> Path | None:
-        """The checkpoint of this very run, where its ranks had to be started again."""
+        """The checkpoint of this run itself, if its ranks had to be started again."""
         if self._writes and self._restarted and self.last_checkpoint.is_file():
             return self.last_checkpoint
         return None
 
     def resume_source(self) -> Path | None:
-        """The checkpoint that this run continues; None for a run that begins anew.
+        """The checkpoint that this run continues from; None for a new run.
 
-        None on a rank beside rank 0, which reads it for all.
+        None on all ranks but rank 0, which reads it for all.
         """
         return self.restart_source() or self._resume
 
@@ -286,10 +288,10 @@ class RunDirectory:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """Record what ended the run, unless its end is recorded.
+        """Record the error that ended the run, unless its end is recorded already.
 
-        A rank that was stopped because another one failed records an interruption, or a lost
-        connection; the failure of the other takes its place.
+        If one rank fails, the others are stopped and record an interruption or a lost connection.
+        That failure replaces their record.
 
         Raises:
             RunDirectoryError: ``run.json`` cannot be written.
@@ -317,7 +319,7 @@ class RunDirectory:
         monitor.add_sink(HtmlSink(self.path / "report.html"))
 
     def add_environment(self, facts: Mapping[str, Any]) -> None:
-        """Add to ``environment.json`` what became known in the course of the run.
+        """Add facts to ``environment.json`` during the run.
 
         Args:
             facts: JSON values; an entry replaces an earlier one of the same name.
@@ -329,7 +331,7 @@ class RunDirectory:
         self._write("environment.json", self._environment)
 
     def add_record(self, facts: Mapping[str, Any]) -> None:
-        """Add to ``run.json`` what became known in the course of the run.
+        """Add facts to ``run.json`` during the run.
 
         Args:
             facts: JSON values; an entry replaces an earlier one of the same name.
@@ -347,9 +349,9 @@ class RunDirectory:
         """Record how the run ended.
 
         Args:
-            state: ``complete``, or what kept it from completing.
-            epochs: Epochs that were completed.
-            error: What went wrong.
+            state: ``complete``, or why it is not complete.
+            epochs: Number of complete epochs.
+            error: The error that ended it.
 
         Raises:
             RunDirectoryError: ``run.json`` cannot be written.
@@ -361,12 +363,12 @@ class RunDirectory:
         self._write(RECORD, self._record)
 
     def _begin_again(self, facts: Mapping[str, Any]) -> None:
-        self._record.pop("ledger", None)  # it grows on, or is cut back
+        self._record.pop("ledger", None)  # the sample ledger grows further, or is cut back
         self._record.update(state="running", finished=None, error=None, **facts)
         self._write(RECORD, self._record)
 
     def _reread(self) -> None:
-        """Take over what other processes have recorded: the ranks, or the one that began them."""
+        """Take over what other processes recorded: the ranks, or the process that started them."""
         if self._writes:
             self._record |= read_record(self.path) or {}
 
@@ -400,7 +402,7 @@ _IDENTITY = ("launch", "launch_run")
 
 
 def _launch_record(launched: Launched) -> dict[str, Any]:
-    """What a record says about the launch; a restart finds its run by it."""
+    """The entries of a record about its launch; a restart finds its run by them."""
     name = launched.run_id or _nameless(launched)
     _runs[name] += 1
     return {
@@ -412,7 +414,7 @@ def _launch_record(launched: Launched) -> dict[str, Any]:
 
 
 def _nameless(launched: Launched) -> str:
-    """A name for a launch without one: on one host the launcher itself, else the meeting point."""
+    """A name for a launch without one: the launcher's process on one host, else the address."""
     if launched.local_world_size == launched.world_size:
         with suppress(OSError, IndexError, ValueError):
             launcher = os.getppid()
@@ -421,7 +423,7 @@ def _nameless(launched: Launched) -> str:
 
 
 def _new_folder(root: Path, name: str, files: Mapping[str, object]) -> Path:
-    """Make a folder with these JSON files; it appears under its name when it is complete."""
+    """Make a folder with these JSON files; it gets its name when it is complete."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         with staging(root) as made:
@@ -443,7 +445,7 @@ def _publish(made: Path, root: Path, name: str) -> Path:
         target = root / (name if attempt == 1 else f"{name}-{attempt}")
         if not os.path.lexists(target):
             try:
-                # Two runs of the same second: renaming onto a folder with content fails.
+                # If two runs begin in the same second, renaming onto a folder with content fails.
                 return made.rename(target)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):

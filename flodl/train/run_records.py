@@ -1,4 +1,4 @@
-"""What ``run.json`` says about runs that other processes began: which to resume, which to join."""
+"""The contents of ``run.json`` of other runs: which one to resume, which one to join."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CAN_GO_ON = ("running", "interrupted", "failed")
 
 
 def checkpoint_to_resume(resume: str | os.PathLike[str], path: Path, root: Path) -> Path:
-    """Return the checkpoint that a user means.
+    """Return the checkpoint that a user names.
 
     Args:
         resume: ``"last"``, the name of a run, its folder, or a checkpoint.
@@ -29,7 +29,7 @@ def checkpoint_to_resume(resume: str | os.PathLike[str], path: Path, root: Path)
         root: Folder of all runs.
 
     Raises:
-        RunDirectoryError: There is none.
+        RunDirectoryError: There is no checkpoint.
     """
     if resume == "last":
         return _newest_unfinished(root)
@@ -39,10 +39,10 @@ def checkpoint_to_resume(resume: str | os.PathLike[str], path: Path, root: Path)
 
 
 def checkpoint_in(source: str | os.PathLike[str]) -> Path:
-    """Return the checkpoint at a path: the file itself, or the newest of a run's directory.
+    """Return the checkpoint at a path: the file itself, or the newest one in a run directory.
 
     Raises:
-        RunDirectoryError: There is none.
+        RunDirectoryError: There is no checkpoint.
     """
     path = Path(source)
     checkpoint = path / LAST if path.is_dir() else path
@@ -61,7 +61,7 @@ def checkpoint_in(source: str | os.PathLike[str]) -> Path:
 
 
 def _newest_unfinished(root: Path) -> Path:
-    """The checkpoint of the run begun last among those that have one and did not complete."""
+    """Return the checkpoint of the newest run that has one, is incomplete and was not continued."""
     found: list[tuple[datetime, int, Path]] = []
     continued = set()
     complete = 0
@@ -72,11 +72,11 @@ def _newest_unfinished(root: Path) -> Path:
             continued.add(Path(record["resumed_from"] or "").parent.name)
             written = checkpoint.stat().st_mtime_ns
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # not a run's folder, or a broken one: it can still be named
+            continue  # not the folder of a run, or a broken one: users can still name it
         if state == "complete":
             complete += 1
         else:
-            # Runs of one second are told apart by their checkpoints.
+            # If runs began in the same second, the newer checkpoint decides.
             found.append((started.astimezone(), written, checkpoint))
     found = [one for one in found if one[2].parent.name not in continued]
     if not found:
@@ -89,7 +89,7 @@ def _newest_unfinished(root: Path) -> Path:
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """Return what ``run.json`` of a folder says; None where there is no readable one."""
+    """Return the content of ``run.json`` in a folder; None without a readable one."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -100,15 +100,16 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 def run_of_launch(
     root: Path, launch: Mapping[str, Any], *, restarted: bool, config: Mapping[str, Any] | None
 ) -> Path | None:
-    """Return the folder of the run that a launch has begun before; the newest of several.
+    """Return the folder of the run that a launch began before; the newest of several.
 
     Args:
         root: Folder of all runs.
         launch: The entries that its record must have.
-        restarted: The launcher says that this very launch began it. Otherwise only its name is
-            the same, as when a batch system starts a job again: then the run must have ended
-            before its time, its process be gone, and its configuration be the same.
-        config: The configuration now; None: whatever it is.
+        restarted: The launcher says that this same launch began it. Otherwise only the name is the
+            same, for instance if a batch system starts a job again. Then the run must be neither
+            complete nor diverged, its process must have ended, and its configuration must be the
+            same.
+        config: The current configuration; not compared if ``restarted``.
     """
     found = []
     for folder, record in _records(root):
@@ -124,7 +125,7 @@ def run_of_launch(
 
 
 def process_facts() -> dict[str, object]:
-    """Who runs this: lets others find out that a run which never recorded its end is dead."""
+    """Return facts that identify this process, so that others can see whether it still runs."""
     facts: dict[str, object] = {"pid": os.getpid(), "host": socket.gethostname()}
     with suppress(OSError, IndexError, ValueError):  # systems without /proc
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
@@ -133,7 +134,7 @@ def process_facts() -> dict[str, object]:
 
 
 def started_ticks(pid: int) -> int:
-    """When a process was started, in the clock of the kernel.
+    """Return when a process was started, in the clock of the kernel.
 
     Raises:
         OSError: There is no such process, or no ``/proc``.
@@ -157,7 +158,7 @@ def _config_of(folder: Path) -> object:
 
 
 def _is_alive(record: Mapping[str, Any]) -> bool:
-    """Whether the process of a record still runs; one of another host is taken to have ended."""
+    """Whether the process of a record still runs; False for a process of another host."""
     mine = process_facts()
     if record.get("host") != mine["host"] or record.get("boot_id") != mine.get("boot_id"):
         return False

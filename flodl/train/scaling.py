@@ -1,4 +1,4 @@
-"""Counting the steps that a loss scaler left out."""
+"""Counting the steps that a loss scaler skipped."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @final
 class CountedScaler:
-    """A loss scaler that counts: behaves as the one inside it.
+    """Wraps a loss scaler and counts its steps; it behaves like the wrapped one.
 
     Attributes:
-        skipped: Optimizer steps left out because a gradient was not finite.
-        stepped: Whether the latest one was made.
+        skipped: Optimizer steps skipped because a gradient was not finite.
+        stepped: Whether the latest step was made.
     """
 
     def __init__(self, scaler: LossScaler) -> None:
@@ -30,7 +30,7 @@ class CountedScaler:
         return self._scaler.scale(loss)
 
     def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> bool:
-        """Unscale, clip and step unless a gradient is not finite; tell whether it stepped."""
+        """Unscale, clip and step unless a gradient is not finite; return whether it stepped."""
         self.stepped = self._scaler.step(optimizer, clip_norm=clip_norm)
         self.skipped += not self.stepped
         return self.stepped

@@ -1,7 +1,7 @@
-"""What is wrong with the settings of a training, said before its first step.
+"""Checks of the settings of a training, before its first step.
 
-The checks here look at settings alone, before anything is made. Those of
-:mod:`flodl.train.part_checks` look at the model and the optimizer once they are there.
+These checks see only settings, before any part is made. The checks of
+:mod:`flodl.train.part_checks` see the model and the optimizer once they exist.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def factories(
     model: ModelFactory | nn.Module, optimizer: OptimizerFactory | torch.optim.Optimizer
 ) -> tuple[GivenParts | None, ModelFactory, OptimizerFactory]:
-    """Return functions that make model and optimizer, whatever was given.
+    """Return functions that make model and optimizer, from functions or finished parts.
 
     Returns:
-        What was made already, if anything, and the two functions.
+        The finished parts, if any, and the two functions.
 
     Raises:
         ValueError: One of them is neither a part of a training nor a function that makes it.
@@ -59,7 +59,7 @@ def takes(name: str, function: Any, *arguments: str) -> Any:
     """Return a function that can be called with these arguments.
 
     Raises:
-        ValueError: It is no function, or takes other arguments.
+        ValueError: It is not a function, or takes other arguments.
     """
     form = f"lambda {', '.join(arguments)}: …"
     if not callable(function):
@@ -70,7 +70,7 @@ def takes(name: str, function: Any, *arguments: str) -> Any:
         raise ValueError(f"{name}={function!r:.80}: {remedy}, such as {form}")
     try:
         signature = inspect.signature(function)
-    except (ValueError, TypeError):  # written in C, or strange
+    except (ValueError, TypeError):  # written in C, or without a readable signature
         return function
     try:
         signature.bind(*arguments)
@@ -90,7 +90,7 @@ _WANTED = {
 
 
 def _check_no_class(model: Any) -> None:
-    """Refuse a class of modules, which would take the device for its first setting."""
+    """Refuse a class of modules: a call would pass the device as its first argument."""
     if not (isinstance(model, type) and issubclass(model, nn.Module)):
         return
     first = next(iter(inspect.signature(model).parameters), None)
@@ -102,10 +102,10 @@ def _check_no_class(model: Any) -> None:
 
 
 def check_batch_size(batch_size: int, samples: int, *, drop_last: bool) -> None:
-    """Look at a data set that does not fill one batch.
+    """Check a data set that does not fill one batch.
 
     Raises:
-        ValueError: It is left out as a whole.
+        ValueError: ``drop_last`` would drop all of it.
     """
     if not 0 < samples < batch_size:
         return
@@ -119,7 +119,7 @@ def check_batch_size(batch_size: int, samples: int, *, drop_last: bool) -> None:
 
 
 def is_first_rank() -> bool:
-    """Whether this process is rank 0, or alone: it alone reads and writes the files of a run."""
+    """Whether this process is rank 0 or alone; only it reads and writes the files of a run."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank() == 0
     launched = detect(os.environ)
@@ -127,10 +127,10 @@ def is_first_rank() -> bool:
 
 
 def check_files(settings: Mapping[str, Any]) -> None:
-    """Look for the run directory and the checkpoint that the settings need.
+    """Check that the run directory and the checkpoint exist if the settings need them.
 
     Raises:
-        ValueError: Something is to be kept and there is no run directory.
+        ValueError: A setting needs a run directory and there is none.
         RunDirectoryError: There is no checkpoint to resume from.
     """
     if settings.get("run_dir") is None:
@@ -151,10 +151,10 @@ _KEPT = {"best": "keep_best(…)", "checkpoint_steps": "checkpoint_steps(…)"}
 
 
 def check_schedules(settings: Mapping[str, Any]) -> None:
-    """Look at what sets the learning rate.
+    """Check the settings of the learning rate.
 
     Raises:
-        ValueError: Two settings do, or an engine cannot follow.
+        ValueError: Two settings set it, or the engine cannot use one of them.
     """
     if settings.get("lr_scheduler") is None:
         return

@@ -1,4 +1,4 @@
-"""What a builder collects before anything is made."""
+"""The settings that a builder collects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Settings:
 
 
 def callable_setting(name: str, value: Any) -> Any:
-    """Return a function that was given as a setting.
+    """Return a setting that must be a function.
 
     Raises:
         ValueError: It cannot be called.

@@ -1,4 +1,4 @@
-"""A model that is ready for a loop of the user's own."""
+"""A model that is ready for the user's own training loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class HasGraph(Protocol):
-    """What wraps a model as its ``graph``, such as a task head."""
+    """An object that wraps a model as its ``graph``, such as a task head."""
 
     @property
     def graph(self) -> nn.Module:
@@ -40,12 +40,12 @@ class HasGraph(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetupConfig:
-    """Settings of a training whose loop is the user's own; the meaning is the builder's."""
+    """Settings for the user's own training loop; their meaning is that of the builder."""
 
     device: torch.device | str | None = None
     """Default: the first usable CUDA device, else the CPU."""
     scheduler: Callable[[int], Schedule] | None = None
-    """``factory(world_size)`` gives an object with ``lr(step)``."""
+    """``factory(world_size)`` returns an object with ``lr(step)``."""
     max_grad_norm: float | None = None
     """Clip the gradients of each step to this total 2-norm."""
 
@@ -56,18 +56,20 @@ class SetupConfig:
 
 @final
 class TrainingSetup:
-    """A model that is ready for a loop of the user's own; see ``Trainer.setup``.
+    """A model that is ready for the user's own training loop; see ``Trainer.setup``.
 
-    Calling it calls the model. In many ranks there are two ways to go through the data:
+    A call of this object calls the model. With several ranks there are two ways to go through the
+    data:
 
-    1. *A plain loop*: every rank iterates over the same batches. A call of the model, in training
-       mode and with gradients, computes this rank's rows and returns those of all ranks; any loss
-       of the whole output gives the gradient that one process would have. The part of each rank
-       follows its speed, see :attr:`chunk_ratios`. Tags of a Graph are whole, too.
-    2. *Windows*: with :meth:`set_data_loader` and :meth:`set_loss_fn`, :meth:`epoch` trains some
-       batches per rank, more on faster ones, before each step.
+    1. *A plain loop*: every rank iterates over the same batches. In training mode and with
+       gradients, a call of the model computes the rows of this rank and returns the rows of all
+       ranks. Any loss of the whole output gives the same gradient as one process would. Faster
+       ranks compute more rows, see :attr:`chunk_ratios`. Tags of a Graph have the rows of all
+       ranks, too.
+    2. *Windows*: call :meth:`set_data_loader` and :meth:`set_loss_fn`. Then :meth:`epoch` trains
+       some batches per rank before each step; faster ranks train more batches.
 
-    Methods that exchange something are called on all ranks alike: calls of the model that train,
+    Some methods exchange data, so call them on all ranks alike: calls of the model that train,
     :meth:`step` and :meth:`epoch`.
     """
 
@@ -94,10 +96,10 @@ class TrainingSetup:
         self._model_step: Callable[[], object] | None = (
             getattr(model, "step", None) if attached else None
         )
-        # So that model.step() of a Graph, or optimizer.step() itself, do the same as step().
+        # So that model.step() of a Graph and optimizer.step() do the same as step().
         optimizer.register_step_pre_hook(self._before_update)
 
-    # --- What there is ---------------------------------------------------------------------
+    # --- Properties ------------------------------------------------------------------------
 
     @property
     def model(self) -> nn.Module:
@@ -106,27 +108,27 @@ class TrainingSetup:
 
     @property
     def graph(self) -> nn.Module:
-        """The model, for what takes an object that wraps one as its ``graph``."""
+        """The model, for functions that take an object with a ``graph``."""
         return self._model
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer over its parameters."""
+        """The optimizer over the parameters of the model."""
         return self._optimizer
 
     @property
     def device(self) -> torch.device:
-        """Where the model is, and the batches belong."""
+        """The device of the model; batches belong there."""
         return self._loop.group.device
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
-        """The device of every rank, as it is called on its host."""
+        """The device of every rank, with the name that it has on its host."""
         return self._loop.devices
 
     @property
     def rank(self) -> int:
-        """Number of this process; 0 prints and writes."""
+        """Number of this process; rank 0 prints and writes."""
         return self._loop.group.rank
 
     @property
@@ -136,7 +138,7 @@ class TrainingSetup:
 
     @property
     def is_distributed(self) -> bool:
-        """Whether there is more than one."""
+        """Whether several processes train this model."""
         return self.world_size > 1
 
     @property
@@ -148,8 +150,9 @@ class TrainingSetup:
     def chunk_ratios(self) -> tuple[float, ...]:
         """The part of a batch that each rank computes in a plain loop.
 
-        Equal for 10 steps, then by speed, at least 0.05, looked at anew every 50 steps. A graph
-        that carries state keeps equal parts, because the rows of its state stay where they are.
+        The parts are equal for 10 steps. Then they follow the speed of the ranks, with at least
+        0.05 each, and change every 50 steps. A graph that carries state keeps equal parts, because
+        the rows of its state cannot move to another rank.
         """
         return self._loop.shares.ratios
 
@@ -166,7 +169,7 @@ class TrainingSetup:
 
     @property
     def training_step(self) -> int:
-        """How many updates there were."""
+        """Number of steps so far."""
         return self._steps
 
     @property
@@ -177,20 +180,20 @@ class TrainingSetup:
     # --- Learning rate ---------------------------------------------------------------------
 
     def set_lr(self, lr: float) -> None:
-        """Give every parameter group this learning rate; a schedule sets it anew at each step."""
+        """Set the learning rate of every parameter group; a schedule overwrites it at each step."""
         for group in self._optimizer.param_groups:
             set_rate(group, lr * self._lr_scale)
 
     def set_scheduler(self, schedule: Schedule | None) -> None:
-        """Take the learning rate of step ``s`` from ``schedule.lr(s)``; None leaves it alone."""
+        """Take the learning rate of step ``s`` from ``schedule.lr(s)``; None stops doing so."""
         scaled = None if schedule is None else _Scaled(checked_schedule(schedule), self)
         self._rate = None if scaled is None else ScheduledRate(self._optimizer, scaled)
 
     def set_lr_scale(self, factor: float) -> None:
-        """Multiply the learning rates by this; nobody does it for you because there are ranks.
+        """Multiply the learning rates; flodl never scales them by the number of ranks itself.
 
         Raises:
-            ValueError: It is not above 0.
+            ValueError: The factor is not greater than 0.
         """
         if not factor > 0:
             raise ValueError(f"lr_scale={factor!r}: it must be greater than 0")
@@ -201,7 +204,7 @@ class TrainingSetup:
 
     @property
     def lr_scale(self) -> float:
-        """What the learning rates are multiplied by."""
+        """The factor of the learning rates."""
         return self._lr_scale
 
     # --- The loop --------------------------------------------------------------------------
@@ -213,10 +216,10 @@ class TrainingSetup:
     __call__ = forward
 
     def step(self) -> None:
-        """Move the parameters and clear the gradients: once after each ``loss.backward()``.
+        """Update the parameters and clear the gradients, once after each ``loss.backward()``.
 
-        In many ranks, brings gradients and buffers together first. Clips and sets the learning rate
-        where the configuration says so.
+        With several ranks, it first exchanges gradients and buffers. It also clips the gradients
+        and sets the learning rate if the configuration asks for it.
         """
         if self._model_step is not None:
             self._model_step()
@@ -233,15 +236,15 @@ class TrainingSetup:
     # --- Windows ---------------------------------------------------------------------------
 
     def set_data_loader(self, loader: DataLoader, forward_input: str | None = None) -> None:
-        """Attach a loader for :meth:`epoch`, made alike on every rank.
+        """Attach a loader for :meth:`epoch`; every rank must make the same loader.
 
         Args:
             loader: Its batches belong on :attr:`device`.
-            forward_input: The field that the model is called with; None: the first. Auxiliary
-                inputs of a Graph are fields of their names.
+            forward_input: The field that the model is called with; None: the first field. Auxiliary
+                inputs of a Graph are the fields with their names.
 
         Raises:
-            ValueError: The loader has no such field; lists what there is.
+            ValueError: The loader has no such field; the message lists its fields.
         """
         names = loader.names
         name: str | int = 0 if forward_input is None else forward_input
@@ -267,13 +270,13 @@ class TrainingSetup:
             for window in setup.epoch(epoch):
                 setup.step()
 
-        On one rank, and where :attr:`has_el_che` says no, a window is one batch per rank.
+        On one rank, and if :attr:`has_el_che` is False, a window is one batch per rank.
 
         Args:
             epoch: Counted from 0; decides the order.
 
         Raises:
-            StateError: A loader or a loss is missing, or there was no step after a window.
+            StateError: A loader or a loss is missing, or a window was not followed by a step.
         """
         if self._loader is None or self._loss is None:
             missing = "set_data_loader" if self._loader is None else "set_loss_fn"
@@ -283,14 +286,14 @@ class TrainingSetup:
     def _loss_of(self, batch: Batch) -> Tensor:
         if isinstance(self._model, Graph):
             return self._model.loss(batch)
-        assert self._loss is not None  # noqa: S101 - epoch() has looked
+        assert self._loss is not None  # noqa: S101 - epoch() has checked it
         output = self._model(batch[self._forward_input])
         return self._loss(LossContext(output, batch, {}, {}))
 
 
 @final
 class _Scaled:
-    """A schedule times the factor of a set-up."""
+    """A schedule times the factor of a setup."""
 
     def __init__(self, schedule: Schedule, setup: TrainingSetup) -> None:
         self._schedule, self._setup = schedule, setup
@@ -300,11 +303,11 @@ class _Scaled:
 
 
 def model_of(head: HasGraph | Graph) -> nn.Module:
-    """The model that a head wraps; a Graph is its own.
+    """Return the model that a head wraps; a Graph is its own model.
 
     Raises:
-        TypeError: There is none.
-        ValueError: Its parameters have no values yet; the head would go on with those of nothing.
+        TypeError: There is no model.
+        ValueError: Its parameters have no values yet, so there is nothing to train from.
     """
     model = head if isinstance(head, Graph) else getattr(head, "graph", None)
     if not isinstance(model, torch.nn.Module):
@@ -321,7 +324,7 @@ def model_of(head: HasGraph | Graph) -> nn.Module:
 
 
 def summary(setup: TrainingSetup) -> str:
-    """One line: where a model is trained, how large it is, and how much of it is trained."""
+    """Return one line: the devices, the size of the model, and how much of it is trained."""
     names = ", ".join(map(str, setup.devices))
     where = f"{setup.world_size} ranks ({names})" if setup.is_distributed else names
     how = ", more batches on faster ones" if setup.has_el_che else ""
@@ -341,15 +344,15 @@ def prepare(
     group: Group | None = None,
     watch: Stopwatch | None = None,
 ) -> TrainingSetup:
-    """Do what ``Trainer.setup_with`` promises.
+    """Make the setup that ``Trainer.setup_with`` returns.
 
     Args:
-        model: Any module, wherever it is.
-        factory: Makes the model where it cannot be moved.
+        model: Any module, on any device.
+        factory: Makes the model if it cannot be moved.
         optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
         config: Settings.
-        group: The ranks; those that this process was started as one of, if not given.
-        watch: Measures this rank; None: by the clock, or by the events of a GPU.
+        group: The ranks; default: the ranks that a launcher started this process with.
+        watch: Measures the speed of this rank; None: with the clock, or with the events of a GPU.
 
     Raises:
         ValueError: The device does not exist here, or the optimizer belongs to other parameters.

@@ -1,4 +1,4 @@
-"""What each process has of its own where several train one sharded model: random generators."""
+"""The state that each process of a sharded model has for itself: its random generators."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from flodl.checkpoint.training import TrainingFile
 
 RANKS = "generators of ranks"
-"""Key of a training's description; only that of a model that is sharded over ranks has it."""
+"""Key in a training's description; present only if the model is sharded over ranks."""
 
 
 def ranks_generators(model: nn.Module) -> list[Any]:
     """Return the states of the generators of all ranks; collective.
 
-    Empty where one process holds the whole model.
+    It is empty if one process holds the whole model.
 
     Raises:
-        CheckpointError: Other ranks did not come.
+        CheckpointError: Other ranks did not join the call.
     """
     parameters = list(model.parameters())
     if not sharing_ranks(parameters):
@@ -38,7 +38,7 @@ def ranks_generators(model: nn.Module) -> list[Any]:
 
 
 def own_generators(file: TrainingFile, model: nn.Module) -> Any:
-    """Return the states of this rank's generators; None where the file was not of as many ranks."""
+    """Return the states of this rank's generators; None if the file has another number of ranks."""
     ranks = sharing_ranks(model.parameters())
     states = file.value(RANKS) if RANKS in file.description else []
     if not ranks or not isinstance(states, list) or len(states) != len(ranks):

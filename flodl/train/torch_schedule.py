@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 Interval: TypeAlias = Literal["epoch", "step"]
 SchedulerFactory: TypeAlias = Callable[[Any], Any]
-"""``(optimizer) -> scheduler``; torch's schedulers have no common type that says how they step."""
+"""``(optimizer) -> scheduler``; torch's schedulers have no common type for how they step."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """A scheduler that a training will make.
+    """The settings of a scheduler that a training will make.
 
     Attributes:
         factory: ``(optimizer) -> scheduler``.
-        interval: After what it steps.
+        interval: Whether it steps after each epoch or after each optimizer step.
         monitor: The metric it steps with; None for none.
 
     Raises:
@@ -58,13 +58,13 @@ class TorchSchedule:
     """A scheduler of torch that steps with a training.
 
     Args:
-        settings: Make it, and say when it steps.
+        settings: Make the scheduler, and say when it steps.
         optimizer: Gets the learning rates.
-        steps: Optimizer steps of the whole training; None where nobody knows.
+        steps: Optimizer steps of the whole training; None if unknown.
         epochs: Epochs of the whole training.
 
     Raises:
-        TypeError: The factory did not make a scheduler.
+        TypeError: The factory did not return a scheduler.
         ValueError: The scheduler belongs to another optimizer, lacks the metric it steps with, or
             ends before the training does.
     """
@@ -95,24 +95,24 @@ class TorchSchedule:
 
     @property
     def by_step(self) -> bool:
-        """Whether it steps after every optimizer step, not after every epoch."""
+        """Whether it steps after every optimizer step instead of every epoch."""
         return self._settings.interval == "step"
 
     def end_step(self) -> None:
-        """Take in that the optimizer has moved the parameters."""
+        """Call this after each step of the optimizer."""
         if self.by_step:
             self._step()
 
     def advance(self, steps: int) -> None:
-        """Take in that so many optimizer steps are done in the whole training."""
+        """Call this after ``steps`` optimizer steps of the whole training."""
         while self.by_step and self._done < steps:
             self._step()
 
     def end_epoch(self, metrics: EpochMetrics) -> None:
-        """Take in that an epoch is complete.
+        """Call this after each complete epoch.
 
         Raises:
-            ValueError: The epoch did not report the metric it steps with.
+            ValueError: The epoch did not report the metric that the scheduler steps with.
         """
         if self.by_step:
             return
@@ -123,7 +123,7 @@ class TorchSchedule:
             self._step(watched_value(metrics, monitor, "lr_scheduler"))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed training needs."""
+        """Return the state for a resumed training."""
         return {
             "kind": self._kind,
             "interval": self._settings.interval,
@@ -132,10 +132,11 @@ class TorchSchedule:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; the rates themselves are in that of the optimizer.
+        """Continue from a state; the rates themselves are in the state of the optimizer.
 
         Raises:
-            CheckpointError: It is that of another scheduler, or ends before this training does.
+            CheckpointError: It is the state of another scheduler, or ends before this training
+                does.
         """
         before = f"{state['kind']} by {state['interval']}"
         now = f"{self._kind} by {self._settings.interval}"
@@ -150,7 +151,7 @@ class TorchSchedule:
             raise CheckpointError(f"the checkpoint's schedule is over: {problem}")
 
     def _step(self, *metric: float) -> None:
-        # The fused step does not go through `optimizer.step`, where torch's schedulers listen.
+        # The fused step does not call `optimizer.step`, in which torch's schedulers set this mark.
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
         self._scheduler.step(*metric)
         self._done += 1
@@ -202,7 +203,7 @@ class TorchSchedule:
 
 
 def _alike(saved: Any, current: Any) -> Any:
-    """Give the mappings of a saved state the classes they have: torch counts with a Counter."""
+    """Give the mappings of a saved state their current classes, because torch uses a Counter."""
     if isinstance(saved, dict) and isinstance(current, dict):
         values = {key: _alike(value, current.get(key)) for key, value in saved.items()}
         return values if type(current) is dict else type(current)(values)

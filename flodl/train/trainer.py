@@ -1,7 +1,8 @@
-"""Three ways to train, with the same numbers: the builder, the set-up, the plain loop.
+"""Three ways to train that give the same numbers: the builder, the setup, the plain loop.
 
-The builder owns the loop. The set-up chooses the device, moves the model and makes the optimizer,
-and the loop is the user's. The plain loop is torch alone.
+- The builder owns the loop.
+- The setup chooses the device, moves the model and makes the optimizer. The user writes the loop.
+- The plain loop is PyTorch alone.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 @final
 class Trainer:
-    """Where a training starts."""
+    """The entry point of every training."""
 
     @staticmethod
     def builder(
@@ -60,11 +61,11 @@ class Trainer:
         optimizer: OptimizerFactory | torch.optim.Optimizer,
         train_fn: TrainFn,
     ) -> TrainerBuilder:
-        """Describe a training that the framework carries out.
+        """Describe a training that flodl carries out.
 
-        A model that is given itself is moved to the device and trained in place. A second
-        ``run()`` goes on from the values that the first has left, and says so; functions begin
-        anew each time. With several ranks, all begin with the values of rank 0.
+        If you pass a model, flodl moves it to the device and trains it in place. A second ``run()``
+        continues from the values of the first and prints a warning. If you pass a function, each
+        run begins with a new model. With several ranks, all begin with the values of rank 0.
 
         Args:
             model: A module, or a function ``(device) -> module`` that is called once.
@@ -73,7 +74,7 @@ class Trainer:
             train_fn: ``(model, batch) -> loss``, one step: the forward pass and a scalar loss.
 
         Raises:
-            ValueError: One of them is something else, or cannot be called this way.
+            ValueError: One of them has another type, or cannot be called with these arguments.
         """
         return TrainerBuilder(model, optimizer, train_fn)
 
@@ -85,24 +86,24 @@ class Trainer:
         *,
         device: torch.device | str | None = None,
     ) -> TrainingSetup:
-        """Prepare a model for a loop of the user's own.
+        """Prepare a model for the user's own training loop.
 
-        Moves the model to the device, makes the optimizer (attached to the model where it has
-        ``set_optimizer``, as a Graph does), and switches to training mode. In the loop, compute a
-        loss, call ``loss.backward()``, then ``step()`` of the set-up; for a Graph ``model.step()``
-        is the same.
+        It moves the model to the device, makes the optimizer and switches to training mode. If the
+        model has ``set_optimizer``, as a Graph does, the optimizer is attached to it. In the loop,
+        compute a loss, call ``loss.backward()``, then ``step()`` of the setup. For a Graph
+        ``model.step()`` does the same.
 
-        Where a launcher has started several of this process, the same loop trains on all of them,
-        see :class:`~flodl.train.setup.TrainingSetup`: they begin with the parameters of the first,
-        and windows adapt where their devices differ.
+        If a launcher started several processes of this program, the same loop trains on all of
+        them, see :class:`~flodl.train.setup.TrainingSetup`. They begin with the parameters of rank
+        0. Windows adapt to the speed of the ranks if their devices differ.
 
         Args:
-            model: Any module, wherever it is.
-            factory: ``(device) -> module``; called only if the model cannot be moved, as on the
-                device ``"meta"``.
+            model: Any module, on any device.
+            factory: ``(device) -> module``; called only if the model cannot be moved, for instance
+                from the device ``"meta"``.
             optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
-            device: Default: that of this rank; without ranks the best usable CUDA device, else the
-                CPU.
+            device: Default: the device of this rank; without ranks the best usable CUDA device,
+                else the CPU.
 
         Raises:
             ValueError: The device does not exist here.
@@ -136,10 +137,10 @@ class Trainer:
         *,
         config: SetupConfig | DdpConfig | None = None,
     ) -> TrainingSetup:
-        """Prepare an object that wraps a model as its ``graph``, such as a task head, or a Graph.
+        """Prepare a Graph, or an object that wraps a model as its ``graph``, such as a task head.
 
-        As :meth:`setup`, and tells on rank 0 where it is trained. The loop is the same on one
-        device and on many::
+        It works as :meth:`setup` does; rank 0 also prints where the model is trained. The loop is
+        the same on one device and on many::
 
             Trainer.setup_head(head, None, lambda parameters: AdamW(parameters, lr=5e-5))
             for enc, labels in batches:
@@ -149,14 +150,14 @@ class Trainer:
 
         Args:
             head: Its graph is moved to the device and put into training mode.
-            factory: ``(device) -> model`` for further devices of this process. It has none: where
-                a launcher started several ranks, each has made its head itself.
+            factory: ``(device) -> model`` for further devices of this process. A process has only
+                one device, so None is enough: with several ranks, each rank makes its own head.
             optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
             config: Settings.
 
         Raises:
             ValueError: The device does not exist here, or the graph's parameters have no values.
-            TypeError: ``head.graph`` is no module.
+            TypeError: ``head.graph`` is not a module.
             DistributedError: The models of the ranks differ.
         """
         return Trainer.setup_head_with(head, factory, optimizer, config or SetupConfig())
@@ -180,7 +181,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
     """Collects the settings of a training; :meth:`run` carries it out.
 
     Required: :meth:`dataset`, :meth:`batch_size`, :meth:`num_epochs`. The same program trains on
-    one device and in many ranks; settings of ranks have no effect on one device.
+    one device and on many ranks; settings of ranks have no effect on one device.
     """
 
     def __init__(
@@ -202,30 +203,30 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
 
         * Tensors or arrays: ``(X, Y)``, ``{"x": X, "y": Y}``, a ``TensorDataset`` of torch, NumPy
           arrays, or the data sets of :mod:`flodl.data`. They stay in memory.
-        * Samples with numbers: a ``DataSet``, a ``BatchDataSet``, a map-style data set of torch, a
+        * Samples with an index: a ``DataSet``, a ``BatchDataSet``, a map-style data set of torch, a
           ``Dataset`` of the ``datasets`` library. Each sample is read once per epoch.
-        * On one device, data that can only be iterated: a ``DataLoader`` of torch, whose batches
-          are taken as they are; an ``IterableDataset``, a streamed data set of the ``datasets``
-          library, or a function that returns an iterator, whose samples are put into batches in
-          their order. See :class:`~flodl.data.IterableLoader`.
+        * On one device, data that can only be iterated. The batches of a ``DataLoader`` of torch
+          are taken as they are. Samples are put into batches in their order: those of an
+          ``IterableDataset``, of a streamed data set of the ``datasets`` library, or of a function
+          that returns an iterator. See :class:`~flodl.data.IterableLoader`.
         """
         return self._set("dataset", dataset)
 
     def cache(self, most_bytes: bool | int = True) -> Self:
-        """Keep samples in memory as they are read in the first epoch; later epochs take them there.
+        """Keep the samples that the first epoch reads in memory, and use them in later epochs.
 
         A random transform in the data set then draws once per sample instead of once per epoch.
 
         Args:
-            most_bytes: Memory of this host that may be taken, by all ranks on it together; True
-                for half of what is available. What does not fit is read in each epoch.
+            most_bytes: Limit on the memory of this host, for all its ranks together; True for half
+                of the available memory. Samples that do not fit are read in each epoch.
         """
         if not isinstance(most_bytes, bool):
             positive_integer("cache", most_bytes)
         return self._set("cache", most_bytes)
 
     def batch_size(self, batch_size: int) -> Self:
-        """Samples per batch; what remains of an epoch is a smaller batch.
+        """Set the samples per batch; the last batch of an epoch may be smaller.
 
         A single remaining sample joins the batch before it. A ``DataLoader`` of torch has its own
         batch size: leave this call out, or give the same number.
@@ -233,19 +234,19 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         return self._set("batch_size", positive_integer("batch_size", batch_size))
 
     def num_epochs(self, num_epochs: int) -> Self:
-        """How often the data set is gone through."""
+        """Set the number of passes through the data set."""
         return self._set("num_epochs", positive_integer("num_epochs", num_epochs))
 
     def seed(self, seed: int) -> Self:
-        """Seed of torch's generators and of the order of the samples; 42 without this call."""
+        """Seed torch's generators and the order of the samples; default 42."""
         return self._set("seed", seed)
 
     def device(self, device: torch.device | str) -> Self:
-        """Train there; default: the first usable CUDA device, else the CPU."""
+        """Train on this device; default: the first usable CUDA device, else the CPU."""
         return self._set("device", device)
 
     def loader_options(self, **options: object) -> Self:
-        """Pass settings of the :class:`~flodl.data.DataLoader` on, such as ``streaming=True``.
+        """Pass settings to the :class:`~flodl.data.DataLoader`, such as ``streaming=True``.
 
         ``drop_last=True`` leaves an incomplete last batch out.
         """
@@ -259,106 +260,118 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         return self._set("loader_options", options)
 
     def engine(self, name: str) -> Self:
-        """Choose who carries out the steps: auto, eager, compiled or cuda_graph.
+        """Choose the engine that computes the steps: auto, eager, compiled or cuda_graph.
 
         All give the same numbers up to rounding. ``"auto"``, the default, calls the program exactly
-        as often as ``"eager"`` does. It times tunings in the steps of the training and keeps those
-        that are faster: a fused optimizer step, a kept heap, another layout of weights, another
-        library for matrix products, fewer threads. It never compiles, see :meth:`pure_step`.
+        as often as ``"eager"`` does. It measures tunings during the steps of the training and keeps
+        those that are faster. The tunings are:
+
+        - a fused optimizer step
+        - a kept heap
+        - another memory layout of the weights
+        - another library for matrix products
+        - fewer threads
+
+        ``"auto"`` compiles only after :meth:`pure_step`.
         """
         return self._choose("engine", name, ENGINES)
 
     def pure_step(self, on: bool = True) -> Self:
-        """Declare that a step changes nothing but model and optimizer, so it may be run on copies.
+        """Declare that a step changes only the model and the optimizer, so it may run on copies.
 
-        Lets the engine ``"auto"`` compile the step as well. Compiling calls ``train_fn`` a few more
-        times, with copies of the model. Do not declare this where ``train_fn`` changes anything
+        This lets the engine ``"auto"`` compile the step as well. Compiling calls ``train_fn`` a few
+        more times, with copies of the model. Do not declare this if ``train_fn`` changes anything
         else: a queue, a counter, a file, a second model.
         """
         return self._set("pure_step", bool(on))
 
     def deterministic(self, on: bool = True) -> Self:
-        """Give the same bits in every run: the eager engine and deterministic algorithms only.
+        """Give the same bits in every run, with the eager engine and deterministic algorithms only.
 
-        Nothing that was measured decides anything, also nothing that an earlier run has kept.
-
-        An operation that has no such algorithm raises ``RuntimeError``.
+        No measurement decides anything, and neither does a decision kept from an earlier run. An
+        operation without a deterministic algorithm raises ``RuntimeError``.
         """
         return self._set("deterministic", bool(on))
 
     def memory(self, policy: Literal["auto", "default"]) -> Self:
-        """Let the engine arrange memory where that is faster (auto), or leave it as torch does."""
+        """Let the engine arrange memory if that is faster (auto), or never (default)."""
         return self._choose("memory", policy, ("auto", "default"))
 
     def accumulate(self, batches: int) -> Self:
-        """Make one optimizer step out of so many batches: their mean loss.
+        """Make one optimizer step from this many batches: the step uses their mean loss.
 
-        The last step of an epoch takes what is left. Schedule and ``checkpoint_steps`` count
-        optimizer steps.
+        The last step of an epoch uses the remaining batches. Schedule and ``checkpoint_steps``
+        count optimizer steps.
         """
         return self._set("accumulate", positive_integer("accumulate", batches))
 
     def autocast(self, dtype: torch.dtype) -> Self:
-        """Compute the forward pass in bfloat16 or float16 where torch deems that safe.
+        """Compute the forward pass in bfloat16 or float16, where torch considers that safe.
 
-        float16 brings a :class:`~flodl.GradScaler`, see :meth:`grad_scaler`.
+        float16 adds a :class:`~flodl.GradScaler`, see :meth:`grad_scaler`.
         """
         return self._choose("autocast", dtype, (torch.bfloat16, torch.float16))
 
     def grad_scaler(self, scaler: LossScaler | None) -> Self:
-        """Scale the loss with this; None for no scaling, also in float16."""
+        """Scale the loss with this scaler; None turns scaling off, also in float16."""
         return self._set("scaler", scaler)
 
     def ema(self, decay: float) -> Self:
         """Average the weights over the steps, and evaluate with the average.
 
-        ``model.fdl`` of the run directory holds the average, ``last.fdl`` both; the handle gives
-        the weights of the last step by ``join()`` and the average by ``average()``.
+        ``model.fdl`` of the run directory holds the average; ``last.fdl`` holds both. On the
+        handle, ``join()`` returns the weights of the last step and ``average()`` returns the
+        average.
         """
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"ema={decay!r}: it must be at least 0 and below 1, such as 0.999")
         return self._set("ema", float(decay))
 
     def epoch_fn(self, callback: Callable[[int, Worker], object]) -> Self:
-        """Call ``callback(epoch, worker)`` before each epoch; what it raises ends the training."""
+        """Call ``callback(epoch, worker)`` before each epoch; an error in it ends the training."""
         return self._set("epoch_fn", callable_setting("epoch_fn", callback))
 
     def metrics_fn(self, callback: Callable[[EpochMetrics], object]) -> Self:
-        """Call ``callback(metrics)`` after each epoch; what it raises is only reported."""
+        """Call ``callback(metrics)`` after each epoch; an error in it is only reported."""
         return self._set("metrics_fn", callable_setting("metrics_fn", callback))
 
     def eval_fn(self, callback: Callable[[Any], Mapping[str, float | Tensor]]) -> Self:
         """Call ``callback(model)`` after each epoch, in eval mode and without gradients.
 
-        What it returns joins the epoch's scalars. What it raises ends the training: hours without
-        the numbers one wanted are worse than a restart.
+        The values it returns join the scalars of the epoch. An error in it ends the training,
+        because a restart costs less than hours of training without these values.
         """
         return self._set("eval_fn", callable_setting("eval_fn", callback))
 
     def sharded(self, on: bool = True) -> Self:
-        """Leave the ranks to FSDP: the model factory calls ``fully_shard``.
+        """Let FSDP share the model among the ranks; the model factory calls ``fully_shard``.
 
-        Each rank goes through the data set it is given, which is its part of the data and equally
-        long on all ranks; FSDP averages the gradients. Nothing else is exchanged but checkpoints:
-        all ranks gather, the lowest one writes its run directory, and buffers, which FSDP does not
-        share, are its own. SIGTERM and Ctrl-C leave the last checkpoint as it is.
+        - Each rank trains on the data set it is given. Give each rank its own part of the data; all
+          parts must be equally long.
+        - FSDP averages the gradients. The ranks exchange nothing else but checkpoints.
+        - For a checkpoint all ranks gather the tensors, and the lowest rank writes its run
+          directory. The file holds the buffers of the lowest rank, because FSDP does not share
+          buffers.
+        - SIGTERM and Ctrl-C do not write a checkpoint; the last one stays.
         """
         return self._set("sharded", bool(on))
 
     def run(self) -> TrainerHandle:
-        """Train, and return when it is done.
+        """Train, and return when the training is done.
 
-        Launched by torchrun, ``fdl train --ranks`` or a batch system, with all the other ranks;
-        otherwise alone, or in processes of its own where ``ranks`` says so or several GPUs are
-        usable and no device was chosen.
+        - If torchrun, ``fdl train --ranks`` or a batch system started this process, it trains with
+          all the other ranks.
+        - Otherwise it starts its own processes if ``ranks`` asks for them, or if several GPUs are
+          usable and no device was chosen.
+        - Otherwise it trains alone.
 
-        Ctrl-C and SIGTERM stop at the next step boundary with a checkpoint; a second one stops at
-        once.
+        Ctrl-C and SIGTERM stop at the next step boundary and write a checkpoint. A second signal
+        stops at once.
 
         Raises:
             ValueError: A required setting is missing, settings contradict each other, no batch
-                would ever be full though ``drop_last=True``, no epoch reports a metric that is
-                watched, or ``train_fn`` does not return a scalar loss.
+                would be full with ``drop_last=True``, no epoch reports a metric that is watched, or
+                ``train_fn`` does not return a scalar loss.
             RunDirectoryError: There is no checkpoint to resume from.
             DataError: The data set is empty, malformed or too large.
             DivergedError: A loss or a parameter is no longer finite.
@@ -392,7 +405,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         check_schedules(settings)
         if settings.get("autocast") == torch.float16 and "scaler" not in settings:
             settings = {**settings, "scaler": GradScaler()}
-        # Not with the module: what only many ranks need takes a moment to import.
+        # Imported here: the modules for many ranks take a moment to import.
         from flodl.distributed.carry_out import carry_out
 
         plan = TrainingPlan(**settings)
@@ -401,7 +414,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         return carry_out(plan)
 
     def _settle_iterable(self) -> None:
-        """Take the batch size of a ``DataLoader`` of torch; refuse epochs that cannot be."""
+        """Take the batch size of a torch ``DataLoader``; refuse epochs that cannot be repeated."""
         dataset = self._settings.get("dataset")
         if is_iterable(dataset):
             size = settled_batch_size(dataset, self._settings.get("batch_size"))

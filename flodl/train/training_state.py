@@ -1,4 +1,4 @@
-"""A training at one step boundary: taken while it runs, written later, continued from exactly."""
+"""A training's state between two steps: copied while it runs, written later, resumed exactly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class HasState(Protocol):
-    """What keeps its state in a mapping, as torch's optimizers and schedulers do."""
+    """An object with a ``state_dict``, like torch's optimizers and schedulers."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state: tensors, numbers, strings, and lists, tuples and mappings of them."""
@@ -44,18 +44,18 @@ class HasState(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Everything of a training that changes from step to step.
+    """All objects of a training that change from step to step.
 
     Attributes:
-        model: Its parameters and persistent buffers are kept, and of its graphs what they carry
-            from one call to the next, their metrics and their counters.
-        optimizer: Any that :func:`flodl.save_optimizer_state` can save.
-        loader: Where the batches come from; its position is kept.
+        model: A checkpoint keeps its parameters and persistent buffers. Of its graphs, it keeps the
+            state, the metrics and the counters.
+        optimizer: Any optimizer that :func:`flodl.save_optimizer_state` can save.
+        loader: The source of the batches; its position is kept.
         scaler: The gradient scaler of fp16.
         average: The running average of the weights.
         schedule: The learning-rate schedule; kept if it has a ``state_dict``.
-        extra: Whatever else the loop wants back: numbers, strings, tensors, and lists, tuples and
-            mappings of them.
+        extra: Other values of the loop: numbers, strings, tensors, and lists, tuples and mappings
+            of them.
     """
 
     model: nn.Module
@@ -70,10 +70,10 @@ class Parts:
 @final
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a training has come.
+    """The position of a training.
 
     Attributes:
-        epoch: Complete epochs: the number of the epoch that is under way, counted from 0.
+        epoch: Number of complete epochs, which is the number of the current epoch, counted from 0.
         step: Steps done in that epoch.
         global_step: Optimizer steps done in the whole run.
     """
@@ -86,14 +86,14 @@ class Position:
 @final
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """A copy of a training's state in host memory, which training cannot reach any more.
+    """A copy of a training's state in host memory; the training cannot change it.
 
     Attributes:
-        position: When it was taken.
-        metrics: What was measured last.
-        tensors: Of the model by qualified name, and of everything else.
-        description: All else, as JSON data; None where only the model could be taken.
-        structural_hash: That of the model, if it has one.
+        position: The position when it was copied.
+        metrics: The latest metrics.
+        tensors: Tensors of the model by qualified name, and all other tensors.
+        description: All other values, as JSON data; None if only the model could be copied.
+        structural_hash: The hash of the model, if it has one.
         label: Name of the model.
     """
 
@@ -115,14 +115,14 @@ class TrainingState:
     ) -> TrainingState | None:
         """Copy the state of a training; call it between two steps, on the training thread.
 
-        Of a model that is sharded over several processes, call it in all of them: they gather,
-        and the lowest rank has the state; it is None in the others.
+        If the model is sharded, call it in all processes that share it: they gather the tensors,
+        and the lowest rank gets the state. The others get None.
 
         Args:
-            parts: What to copy.
-            position: How far they have come.
-            metrics: What was measured last; kept for people.
-            reuse: A state that nobody needs any more: its memory is overwritten.
+            parts: The parts to copy.
+            position: Their position.
+            metrics: The latest metrics, kept for people who read the file.
+            reuse: A state that is no longer needed: its memory is overwritten.
 
         Raises:
             ValueError: A part holds an object that a checkpoint cannot keep.
@@ -154,7 +154,7 @@ class TrainingState:
         *,
         reuse: TrainingState | None = None,
     ) -> TrainingState | None:
-        """Copy the model alone, as :meth:`capture` does it.
+        """Copy only the model, as :meth:`capture` does.
 
         The file can be loaded, but no training can be resumed from it.
         """
@@ -179,7 +179,7 @@ class TrainingState:
     def write(
         self, path: str | os.PathLike[str], *, config: Mapping[str, Any] | None = None
     ) -> None:
-        """Write the state to one file, atomically; any thread may do it.
+        """Write the state to one file, atomically; any thread may call it.
 
         Raises:
             CheckpointError: The file cannot be written.
@@ -199,20 +199,20 @@ class TrainingState:
     @staticmethod
     @torch.no_grad()
     def restore(path: str | os.PathLike[str], parts: Parts) -> Restored:
-        """Put newly made parts into the state of a file; an error leaves them as they were.
+        """Restore new parts from a file; an error leaves the parts unchanged.
 
-        The generators of torch, Python and NumPy go on from where they were, too: the next step
-        is the one that would have followed.
+        The generators of torch, Python and NumPy are restored, too. So the next step is the same
+        one as in an uninterrupted training.
 
         Args:
             path: A file of :meth:`write`.
-            parts: Made the way those of the file were made; ``extra`` is not looked at.
+            parts: Made in the same way as those in the file; ``extra`` is ignored.
 
         Raises:
             ArchitectureMismatch: The model is another one.
-            ShapeMismatch: Likewise.
-            CheckpointError: The file is damaged or holds no training, or another part is not the
-                one that was saved: optimizer, parameter groups, data, scaler, average, schedule.
+            ShapeMismatch: A tensor of the model has another shape.
+            CheckpointError: The file is damaged or holds no training, or another part differs from
+                the saved one: optimizer, parameter groups, data, scaler, average, schedule.
         """
         file = TrainingFile.open(path)
         try:
@@ -263,11 +263,11 @@ class TrainingState:
 @final
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Where a training goes on.
+    """Where a training continues.
 
     Attributes:
-        position: How far it had come.
-        extra: What the loop had given in :attr:`Parts.extra`.
+        position: Its saved position.
+        extra: The values of :attr:`Parts.extra` in the file.
     """
 
     position: Position
@@ -282,14 +282,14 @@ def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def label_and_hash(model: nn.Module) -> tuple[str, str | None]:
-    """Return the name and the structural hash of a model, as far as it tells them."""
+    """Return the name and the structural hash of a model, if it has them."""
     identify = getattr(model, "structural_hash", None)
     hash = str(identify()) if callable(identify) else None
     return str(getattr(model, "label", None) or ""), hash
 
 
 def _stateful(parts: Parts) -> dict[str, Any]:
-    """The parts beside model and optimizer that have a state."""
+    """The parts besides model and optimizer that have a state."""
     named = {
         "loader": parts.loader,
         "scaler": parts.scaler,
@@ -312,22 +312,22 @@ def _position(value: Any) -> Position:
     raise ValueError("its position is no epoch with steps")
 
 
-# --- What graphs carry from one call to the next --------------------------------------------
+# --- State that graphs carry from one call to the next ---------------------------------------
 
 
 def _graphs(model: nn.Module) -> dict[str, Graph]:
-    """The graphs in a model, by path; any of them may keep values between calls."""
+    """The graphs in a model, by path; each of them may carry state between calls."""
     return {path: m for path, m in model.named_modules() if isinstance(m, Graph)}
 
 
 def carried_state(model: nn.Module) -> dict[str, list[Tensor | None]]:
-    """Return what the graphs of a model carry from one call to the next, by path."""
+    """Return the state that the graphs of a model carry from one call to the next, by path."""
     carried = {path: list(graph.carried_state()) for path, graph in _graphs(model).items()}
     return {path: values for path, values in carried.items() if any(v is not None for v in values)}
 
 
 def set_carried_state(model: nn.Module, saved: Mapping[str, list[Tensor | None]]) -> None:
-    """Let the graphs of a model go on with what :func:`carried_state` returned.
+    """Restore the state of graphs that :func:`carried_state` returned.
 
     Raises:
         ValueError: It belongs to another model.
@@ -360,11 +360,11 @@ _REMEDIES = {
     "schedule": "use the scheduler of the saved training",
 }
 _POSITION = ("epoch", "batch", "generator")
-"""Keys of a loader's state that change while it runs; all others say what it loads."""
+"""Keys of a loader's state that change while it runs; the other keys describe its data."""
 
 
 def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
-    """The states of the file, one for every part that takes one, of the form it has itself."""
+    """Return the states in the file, one per part with a state, after checking their form."""
     states = file.value("states")
     stateful = _stateful(parts)
     if not isinstance(states, dict):
@@ -402,7 +402,7 @@ def _check_same_data(where: str, saved: Any, current: Mapping[str, Any]) -> None
 
 
 def _difference(saved: Any, current: Any, path: str) -> str | None:
-    """Say where two states differ in form; None where one can take the place of the other."""
+    """Return how two states differ in form; None if one can replace the other."""
     if isinstance(current, dict) and isinstance(saved, dict):
         if saved.keys() != current.keys():
             odd = sorted(map(str, saved.keys() ^ current.keys()))

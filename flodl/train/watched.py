@@ -1,4 +1,4 @@
-"""A metric that decides something: which epoch is the best, when a training ends."""
+"""A metric that decides which epoch is the best, or when a training ends."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def watched_value(metrics: EpochMetrics, name: str, watcher: str) -> float:
     """Return a metric of an epoch.
 
     Args:
-        metrics: Of the epoch.
+        metrics: The metrics of the epoch.
         name: ``"loss"`` for the mean loss, else the name of a scalar.
-        watcher: Who wants to know, for the message.
+        watcher: The setting that watches it, for the message.
 
     Raises:
         ValueError: The epoch did not report it.
@@ -41,18 +41,18 @@ def watched_value(metrics: EpochMetrics, name: str, watcher: str) -> float:
 @final
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Tells which epoch is the best so far.
+    """Decides which epoch is the best so far.
 
     Attributes:
         metric: ``"loss"`` for the mean loss of the epoch, else the name of a scalar.
-        higher_is_better: The metric improves upwards, as an accuracy does.
+        higher_is_better: True if larger values are better, as with accuracy.
     """
 
     metric: str
     higher_is_better: bool = False
 
     def reached(self, history: Sequence[EpochMetrics]) -> bool:
-        """Whether the last epoch is better than all before it; of equal ones the first counts.
+        """Whether the last epoch is better than all earlier ones; with equal values the first wins.
 
         Raises:
             ValueError: An epoch did not report the metric.
