@@ -1,4 +1,4 @@
-"""Step engines: one training step, carried out in different ways with the same numbers."""
+"""Step engines: different ways to compute a training step, with the same numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 ENGINES = ("auto", "eager", "compiled", "cuda_graph")
-"""What :func:`make_engine` knows."""
+"""The names that :func:`make_engine` accepts."""
 
 
 def make_engine(
@@ -41,12 +41,13 @@ def make_engine(
         name: One of :data:`ENGINES`.
         model: In training mode, on its device.
         optimizer: Over the parameters of the model.
-        settings: How a step goes.
-        device: Where the model and the batches are.
-        total_steps: Optimizer steps to come; tells what preparation is worth.
-        memory: Let "auto" keep the heap and lay out weights otherwise where that is faster.
-        layout: False where others than the engine's owner read weights between two steps.
-        pure: The step may be run again on copies: lets "auto" compile it.
+        settings: The settings of a step.
+        device: The device of the model and the batches.
+        total_steps: Optimizer steps of the rest of the run; they decide which preparation pays.
+        memory: Let "auto" keep the heap and change the memory layout of weights if that is faster.
+        layout: False if other code reads weights between two steps, besides the owner of the
+            engine.
+        pure: The step may run again on copies, so "auto" may compile it.
 
     Raises:
         ValueError: There is no engine of that name.
@@ -54,7 +55,7 @@ def make_engine(
     if needs_closure(optimizer) and name in ("auto", "eager"):
         return ClosureEngine(model, optimizer, settings)
     if name == "auto" and any(map(is_sharded, model.parameters())):
-        name = "eager"  # what fully_shard makes of a model can be neither copied nor laid out
+        name = "eager"  # fully_shard's tensors can be neither copied nor given another layout
     if name == "auto":
         return AutoEngine(
             model,

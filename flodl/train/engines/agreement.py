@@ -1,4 +1,4 @@
-"""Whether a tuned step computes what the plain one does: tried on copies, before it is used."""
+"""A check on copies: does a tuned step compute what the plain one does?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flodl.train.engines.tuned import Forward
 
 STEPS = 3
-"""Steps of each kind: the second loss tells of the first backward, the third of the optimizer."""
+"""Steps of each kind: the second loss shows the first backward, the third shows the optimizer."""
 
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 _LOW_PRECISION = 2e-2
@@ -35,7 +35,7 @@ _LOW_PRECISION = 2e-2
 
 @final
 class _Losses(LossLog):
-    """Keeps losses without judging them."""
+    """Keeps losses without checking them."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -45,7 +45,7 @@ class _Losses(LossLog):
         self.values.append(float(loss))
 
     def _arrive(self, *, wait: bool) -> None:
-        """Every loss is read when it comes."""
+        """Do nothing: every loss is read in ``add``."""
 
 
 def disagreement(
@@ -58,8 +58,8 @@ def disagreement(
 ) -> str:
     """Train copies for a few steps on one batch, plainly and with a tuning.
 
-    The model, the optimizer and the random generators stay as they are. Gradients must be cleared
-    before, as between two steps.
+    The model, the optimizer and the random generators do not change. Clear the gradients before the
+    call, as between two steps.
 
     Returns:
         Why the tuning must not be used; empty if the losses agree.
@@ -103,7 +103,7 @@ def _losses(
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Let the generators of torch, Python and NumPy go on as if nothing had been drawn inside."""
+    """Restore the generators of torch, Python and NumPy at the end of the context."""
     states = generator_states()
     try:
         yield
@@ -113,9 +113,9 @@ def generators_kept() -> Iterator[None]:
 
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[list[str]]:
-    """Notice, and undo, what a training function does to a model it was not given."""
+    """Detect and undo changes that a training function makes to a model that it was not given."""
     touched: list[str] = []
-    # A parameter that the optimizer leaves out keeps the gradients of former steps.
+    # A parameter outside of the optimizer keeps the gradients of former steps.
     gradients = [
         (name, p, p.grad, None if p.grad is None else p.grad.clone())
         for name, p in model.named_parameters()
@@ -132,7 +132,7 @@ def _untouched(model: nn.Module) -> Iterator[list[str]]:
                         grad.copy_(before)
                 parameter.grad = grad
             for name, value, before in buffers:
-                # Not by version counters: batch normalisation writes without telling them.
+                # Not with version counters: batch normalisation writes without changing them.
                 if _differs(value, before):
                     value.copy_(before)
                     touched.append(name)
@@ -141,5 +141,5 @@ def _untouched(model: nn.Module) -> Iterator[list[str]]:
 def _differs(now: Tensor | None, before: Tensor | None) -> bool:
     if now is None or before is None:
         return now is not before
-    # A nan that stays is no difference.
+    # A nan that stays a nan is not a difference.
     return not torch.equal(now, before) and not torch.allclose(now, before, 0, 0, equal_nan=True)

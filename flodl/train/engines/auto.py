@@ -1,4 +1,4 @@
-"""The engine that begins plainly, times what could be faster in live steps, and keeps what is."""
+"""The engine that starts plainly, measures faster ways in live steps, and keeps the faster ones."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
 
 
 _FIRST = 5
-"""Plain steps that tell what a step takes."""
+"""Plain steps that measure the time of a step."""
 
 _OBSERVED = 3
-"""Plain steps whose calls of torch are looked at."""
+"""Plain steps whose calls of torch are observed."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutoPolicy:
-    """When trying pays.
+    """Limits that decide when a trial pays.
 
     Attributes:
         least_steps: A run with fewer steps tries nothing.
-        least_seconds: Nor does one that a plain engine would finish sooner than this.
-        compile_gain: Part of the remaining time that compiling may be expected to save.
-        compile_seconds: What compiling is expected to take from a run.
+        least_seconds: A run that the plain engine would finish in less than this tries nothing.
+        compile_gain: Part of the remaining time that compiling is expected to save.
+        compile_seconds: Seconds that compiling is expected to take.
         gain: A tuning must save this part of a step to be kept.
-        doubt: Part of the steps left that one comparison may take when its result is not clear.
+        doubt: Part of the remaining steps that one comparison may use if its result is not clear.
         faults: Page faults per step from which on keeping the heap is tried.
-        block: Steps that are timed together, at most.
-        short_step: Seconds of a step up to which fewer threads are tried.
-        slow_route: Time of products through oneDNN, as a part of the usual one, from which on a
-            trial is not worth its steps.
+        block: Most steps that are measured together.
+        short_step: Fewer threads are tried for steps up to this many seconds.
+        slow_route: A trial of oneDNN is skipped if its products take more than this part of the
+            usual time.
     """
 
     least_steps: int = 200
@@ -77,25 +77,27 @@ class AutoPolicy:
 
 @final
 class AutoEngine(TunedEngine):
-    """Times tunings in the steps of the training itself and keeps what is measurably faster.
+    """Measures tunings in the steps of the training itself and keeps those that are faster.
 
-    A tuning is the same computation: a fused optimizer step, a kept heap, another layout of
-    weights, another library for matrix products, fewer threads. Everything of the user's is called
-    exactly as often as by the plain loop, and finds parameters as the user laid them out.
+    A tuning is the same computation in a faster way: a fused optimizer step, a kept heap, another
+    memory layout of weights, another library for matrix products, fewer threads. All code of the
+    user is called exactly as often as by a plain loop, and finds parameters in the user's memory
+    layout.
 
-    What was decided is kept for the next run of the same program on the same machine, see
-    :mod:`flodl.train.engines.decision`; that one uses it from its first step.
+    The decision is kept for the next run of the same program on the same machine, see
+    :mod:`flodl.train.engines.decision`. That run uses it from its first step.
 
     Args:
         model: In training mode, on its device.
         optimizer: Over the parameters of the model.
-        settings: How a step goes.
-        total_steps: Optimizer steps to come.
-        memory: Try to keep the heap, and other layouts of weights; ``FDL_MEMORY=default`` in the
-            environment says no for all trainings.
-        layout: Try other layouts of weights; not where others read them between two steps.
-        pure: The step may be run again on copies of model and optimizer: compiling is tried, too.
-        policy: When trying pays.
+        settings: The settings of a step.
+        total_steps: Optimizer steps of the rest of the run.
+        memory: Try a kept heap, and other memory layouts of weights. ``FDL_MEMORY=default`` in the
+            environment turns both off for all trainings.
+        layout: Try other memory layouts of weights; False if other code reads weights between two
+            steps.
+        pure: The step may run again on copies of model and optimizer, so compiling is tried, too.
+        policy: Limits that decide when a trial pays.
     """
 
     name: ClassVar[str] = "auto"
@@ -132,7 +134,7 @@ class AutoEngine(TunedEngine):
 
     @property
     def decided(self) -> bool:
-        """Whether nothing more is tried."""
+        """Whether all trials are over."""
         return self._course is None and bool(self._key or self._too_short)
 
     @property
@@ -162,15 +164,15 @@ class AutoEngine(TunedEngine):
                 self._course = None
 
     def present(self) -> None:
-        """Lay out parameters, gradients and optimizer state as the user did."""
+        """Restore the user's memory layout of parameters, gradients and optimizer state."""
         if self._lies_otherwise:
             started = time.perf_counter()
             super().present()
-            # A layout that has to be given back often is judged with what that costs.
+            # A layout that must often be restored is measured with that cost.
             self._spent += time.perf_counter() - started
 
     def report(self) -> Mapping[str, object]:
-        """Tell what was tried, what was kept, what it brings, and where the decision is from."""
+        """Return the trials, the tuning in use, its gain, and the source of the decision."""
         return {
             **super().report(),
             "decided": self.decided,
@@ -181,19 +183,19 @@ class AutoEngine(TunedEngine):
         }
 
     def decision(self) -> Mapping[str, Any]:
-        """Return what was decided, for a checkpoint."""
+        """Return the decision, for a checkpoint."""
         decision = self._decision or self._resumed
         return decision.as_json() if decision is not None else {}
 
     def adopt(self, decision: Mapping[str, Any]) -> None:
-        """Go on with a decision of a checkpoint, if it is for this program on this machine."""
+        """Use the decision of a checkpoint, if it is for this program on this machine."""
         try:
             self._resumed = Decision.from_json(decision) if decision else None
         except ValueError as error:
             log.debug(f"engine: the decision in the checkpoint is ignored: {error}")
 
     def close(self) -> None:
-        """Stop trying, give back heap and layout; a compilation under way ends by itself."""
+        """Stop trials, restore heap and layout; a running compilation ends by itself."""
         self._course = None
         if self._pure is not None:
             self._pure.close()
@@ -202,7 +204,7 @@ class AutoEngine(TunedEngine):
     # --- A decision that is known -------------------------------------------------------------
 
     def _begin(self, batch: Batch) -> None:
-        """Use what is known of this training, or begin to find out."""
+        """Use a decision that is known for this training, or start the trials."""
         options = f"memory={self._memory} layout={self._layout} pure={self._pure is not None}"
         self._key = decision_key(self._model, self._optimizer, self.settings, batch, options)
         known, self._resumed = self._resumed, None
@@ -227,7 +229,7 @@ class AutoEngine(TunedEngine):
         log.verbose(f"engine: {self.tuning}, as decided before ({self._source})")
 
     def _allowed(self, tuning: Tuning) -> Tuning:
-        """Leave out of a known tuning what does not fit this training."""
+        """Remove the parts of a known tuning that do not fit this training."""
         fits = self.settings.scaler is None and fused_step(self._optimizer) is not None
         return replace(
             tuning,
@@ -251,17 +253,17 @@ class AutoEngine(TunedEngine):
         return True
 
     def _withdraw(self, decision: Decision) -> None:
-        """Keep what is left of a decision that a later step has shown to be wrong in part."""
+        """Keep the rest of a decision, after a step has shown that a part of it is wrong."""
         if self.layout_refusal:
             self._notes["channels last"] = self.layout_refusal
         self._decision = replace(decision, tuning=self.tuning, trials=dict(self._notes))
         self._decision.store()
         log.verbose(f"engine: {self.tuning} from here on ({self.layout_refusal})")
 
-    # --- What happens between steps -----------------------------------------------------------
+    # --- Trials between steps -----------------------------------------------------------------
 
     def _direct(self) -> Steps[None]:
-        """The whole course of the trials."""
+        """Run all trials, one after the other."""
         yield from median_of_steps(3)  # the first steps allocate, and make the optimizer's state
         faults = heap.page_faults()
         self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
@@ -313,7 +315,7 @@ class AutoEngine(TunedEngine):
         return found
 
     def _observe(self) -> Steps[tuple[Product, ...]]:
-        """Look at the calls of some plain steps: they tell which tunings are safe."""
+        """Observe the calls of some plain steps, which tell which tunings are safe."""
         refusal = layout_refusal(self._model, self._optimizer) if self._layout else ""
         unseen = watching_refusal(self._model, self._frames)
         self._layout_refusal = refusal or unseen
@@ -342,7 +344,7 @@ class AutoEngine(TunedEngine):
         return found
 
     def _try(self, name: str, best: Tuning, tuning: Tuning) -> Steps[Tuning]:
-        """Measure a tuning in live steps, and return the better of the two."""
+        """Measure a tuning in live steps, and return the better one of the two."""
         bar = 1 - self._policy.gain
         ratio = yield from self._compare(best, tuning, bar)
         if tuning.fused and self.fused_refusal:
@@ -360,7 +362,7 @@ class AutoEngine(TunedEngine):
         return best
 
     def _try_compiled(self, best: Tuning) -> Steps[Tuning]:
-        """Compile the step, if its author allows that it is run on copies."""
+        """Compile the step, if the user allowed to run it on copies."""
         policy, pure, left = self._policy, self._pure, self._left()
         if pure is None:
             return best
@@ -379,12 +381,12 @@ class AutoEngine(TunedEngine):
             log.debug(str(error))
             return best
         self._notes["compile_seconds"] = round(pure.seconds, 2)
-        # What is compiled cannot be guarded, and lays out what it wants itself.
+        # The guard cannot watch compiled code, and the compiler chooses its own layouts.
         tuning = replace(best, compiled=True, channels_last=False)
         return (yield from self._try("compiled", best, tuning))
 
     def _settle(self, best: Tuning) -> Steps[Tuning]:
-        """Compare the winner with the plain step once more: their gains need not add up."""
+        """Compare the best tuning with the plain step again, because gains need not add up."""
         bar = 1 - self._policy.gain / 2
         ratio = yield from self._compare(Tuning(), best, bar)
         self._seconds = self._plain_seconds * min(1.0, ratio)
@@ -395,10 +397,10 @@ class AutoEngine(TunedEngine):
         return best
 
     def _compare(self, one: Tuning, other: Tuning, bar: float) -> Steps[float]:
-        """Return the time of a step with ``other`` as a part of one with ``one``.
+        """Return the time of a step with ``other``, divided by the time with ``one``.
 
-        Goes on where noise hides on which side of ``bar`` it lies, for a small part of the run.
-        Ends early where ``other`` turns out to be something else than it says.
+        If noise hides on which side of ``bar`` the result is, it continues for a small part of the
+        run. It ends early if the engine had to change ``other``.
         """
         block = min(self._policy.block, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
         least = 5 if self._seconds < 1.0 else 3
@@ -409,7 +411,7 @@ class AutoEngine(TunedEngine):
             medians: dict[Tuning, float] = {}
             for tuning in (one, other) if len(ratios) % 2 else (other, one):
                 self.use(tuning)
-                yield  # the step after a change pays for it
+                yield  # do not measure the first step after a change
                 medians[tuning] = yield from median_of_steps(block)
                 if self.tuning != tuning or (tuning.fused and self.fused_refusal):
                     return math.inf
@@ -417,11 +419,11 @@ class AutoEngine(TunedEngine):
         return statistics.median(ratios)
 
     def _left(self) -> float:
-        """Seconds the rest of the run would take with the best tuning so far."""
+        """Return the seconds that the rest of the run takes with the best tuning so far."""
         return max(0, self._steps_left) * self._seconds
 
     def _say(self, best: Tuning) -> None:
-        """Tell the decision with what was measured; at VERBOSE also what was not tried, and why."""
+        """Print the decision and its measurements; at VERBOSE also what was not tried, and why."""
         verbose = log.enabled(log.Verbosity.VERBOSE)
         told = [
             f"{name} {note}"

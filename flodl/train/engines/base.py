@@ -1,4 +1,4 @@
-"""What a training step is, and the interface of those who carry it out."""
+"""The settings of a training step, and the interface of the engines that compute it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class LossScaler(Protocol):
-    """What fp16 needs, see :class:`flodl.GradScaler`."""
+    """The interface of a loss scaler for fp16, see :class:`flodl.GradScaler`."""
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return the loss times the scale."""
 
     def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> bool:
-        """Unscale, clip and step unless a gradient is not finite; tell whether it stepped."""
+        """Unscale, clip and step unless a gradient is not finite; return whether it stepped."""
 
     def update(self) -> None:
         """Adjust the scale."""
@@ -38,23 +38,23 @@ class Average(Protocol):
     """A running average of the weights, see :class:`flodl.train.ema.WeightAverage`."""
 
     def update(self) -> None:
-        """Take the weights after an optimizer step."""
+        """Add the weights to the average, after an optimizer step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepSettings:
-    """How a step goes, the same for every engine.
+    """The settings of a step, the same for every engine.
 
     Attributes:
         train_fn: ``(model, batch) -> loss``, a scalar.
-        schedule: Learning rate by optimizer step; None keeps what the optimizer has.
+        schedule: Learning rate by optimizer step; None keeps the rates of the optimizer.
         max_grad_norm: Clip the gradients to this total 2-norm.
-        autocast: Compute the forward pass in this dtype where torch deems it safe.
+        autocast: Compute the forward pass in this dtype where torch considers that safe.
         scaler: Scales the loss against underflow in fp16; decides whether the optimizer steps.
-        average: Told after every optimizer step.
-        reduce: Called with the gradients of a step in place, before they are clipped and used:
-            where several ranks take one step together, it makes them those of all.
-        ledger: Where the time of forward, backward and optimizer is booked.
+        average: Updated after every optimizer step.
+        reduce: Called when the gradients of a step are complete, before they are clipped and used.
+            If several ranks take one step together, it replaces them by those of all ranks.
+        ledger: Records the time of forward, backward and optimizer.
     """
 
     train_fn: TrainFn
@@ -71,12 +71,12 @@ class StepEngine(ABC):
     """Runs training steps.
 
     Every engine gives the numbers of :class:`~flodl.train.engines.eager.EagerEngine` up to
-    rounding; that one gives those of a plain loop, bit by bit.
+    rounding. That engine gives the numbers of a plain loop, bit by bit.
 
     Attributes:
-        name: How it is asked for and reported.
+        name: The name in settings and reports.
         global_step: Optimizer steps done in the whole run; a resumed run sets it.
-        settings: How a step goes.
+        settings: The settings of a step.
     """
 
     name: ClassVar[str]
@@ -89,10 +89,10 @@ class StepEngine(ABC):
 
         Args:
             batch: On the device of the model.
-            losses: Takes the loss of this (part of a) batch before the optimizer moves anything,
-                so that it can refuse.
-            parts: Parts the whole batch has; the loss of each counts ``1 / parts``.
-            closes: Whether this is the last part: only then do the parameters move.
+            losses: Takes the loss of this batch, or part of a batch, before the optimizer changes
+                anything. So it can refuse the loss.
+            parts: Number of parts of the whole batch; the loss of each part counts ``1 / parts``.
+            closes: Whether this is the last part; only then does the optimizer step.
 
         Raises:
             ValueError: The training function did not return a scalar loss.
@@ -100,30 +100,30 @@ class StepEngine(ABC):
         """
 
     def follow(self) -> None:
-        """Take an optimizer step without a batch of one's own: with gradients of other ranks."""
+        """Take an optimizer step without its own batch, with the gradients of other ranks."""
         raise NotImplementedError(f"the {self.name} engine takes no steps together with others")
 
     @abstractmethod
     def set_schedule(self, schedule: Schedule | None) -> None:
-        """Take the learning rates from another schedule from now on; None leaves them alone."""
+        """Use another schedule from now on; None does not change the learning rates."""
 
     def present(self) -> None:  # noqa: B027 - most engines leave the layout alone
-        """Lay out parameters, gradients and optimizer state as the user did.
+        """Restore the user's memory layout of parameters, gradients and optimizer state.
 
-        Call it before code outside of a step may see them: callbacks, evaluation, checkpoints, and
-        when an exception ends the training. The next step lays them out for speed again.
+        Call it before code outside of a step may read them: callbacks, evaluation, checkpoints, and
+        when an exception ends the training. The next step changes the layout again.
         """
 
     def decision(self) -> Mapping[str, Any]:
-        """Return what was decided about the steps, as JSON values for a checkpoint."""
+        """Return the decision about the steps, as JSON values for a checkpoint."""
         return {}
 
     def adopt(self, decision: Mapping[str, Any]) -> None:  # noqa: B027 - only auto decides
-        """Go on with what :meth:`decision` told in an earlier run; before the first step."""
+        """Use the :meth:`decision` of an earlier run; call it before the first step."""
 
     def report(self) -> Mapping[str, object]:
-        """Facts about how the steps were carried out, as JSON values."""
+        """Return facts about how the steps were computed, as JSON values."""
         return {"engine": self.name}
 
     def close(self) -> None:  # noqa: B027 - most engines hold nothing
-        """Let go of background work; the values of model and optimizer stay as they are."""
+        """End background work; the values of model and optimizer do not change."""

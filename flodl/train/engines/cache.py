@@ -1,4 +1,4 @@
-"""Where what was learned about a machine is kept between runs."""
+"""The folder that keeps measurements of a machine between runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flodl.train.processor import processor_facts
 
 
 def cache_folder() -> Path:
-    """Return the folder, which need not exist yet; ``FLODL_CACHE_DIR`` names another one."""
+    """Return the folder, which may not exist yet; ``FLODL_CACHE_DIR`` overrides it."""
     named = os.environ.get("FLODL_CACHE_DIR")
     if named:
         return Path(named)
@@ -27,12 +27,12 @@ def cache_folder() -> Path:
     return Path(base) / "flodl"
 
 
-# A hypervisor may call every processor of a maker the same; family and model still differ.
+# A hypervisor may give all processors of a vendor one name; family and model still differ.
 _PROCESSOR = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
 
 
 def machine_key() -> str:
-    """Return a short name for this processor, torch and number of threads together."""
+    """Return a short name for the combination of processor, torch and number of threads."""
     facts = processor_facts()
     parts = (
         *(facts.get(name, "") for name in _PROCESSOR),

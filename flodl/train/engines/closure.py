@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @final
 class ClosureEngine(StepEngine):
-    """Gives the optimizer a closure, and leaves to it how often that is called.
+    """Gives the optimizer a closure; the optimizer decides how often to call it.
 
-    The loss of a batch is that of the first call, with the parameters as they were before the
-    step. Gradients are clipped in every call.
+    The loss of a batch is the loss of the first call, with the parameters before the step.
+    Gradients are clipped in every call.
 
     Args:
         model: In training mode, on its device.
         optimizer: Its ``step`` needs a closure.
-        settings: How a step goes; without a scaler.
+        settings: The settings of a step; without a scaler.
     """
 
     name: ClassVar[str] = "eager"
@@ -72,5 +72,5 @@ class ClosureEngine(StepEngine):
             self.settings.ledger.lap(Account.OPTIMIZER)
 
     def set_schedule(self, schedule: Schedule | None) -> None:
-        """Take the learning rates from another schedule."""
+        """Use another schedule for the learning rates."""
         self._update.set_schedule(schedule)

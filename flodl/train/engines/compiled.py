@@ -1,4 +1,4 @@
-"""The step with forward and backward compiled, whatever it costs at the beginning."""
+"""The step with forward and backward compiled, at any cost at the beginning."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @final
 class CompiledEngine(TunedEngine):
-    """Compiles at the first step, then runs the compiled region and a fused optimizer.
+    """Compiles at the first step, then runs the compiled code and a fused optimizer.
 
-    What torch cannot compile runs plainly, with a warning that tells the reason.
+    A step that torch cannot compile runs plainly, with a warning that names the reason.
 
     Args:
         model: In training mode, on its device.
         optimizer: Over the parameters of the model.
-        settings: How a step goes.
+        settings: The settings of a step.
     """
 
     name: ClassVar[str] = "compiled"
@@ -54,7 +54,7 @@ class CompiledEngine(TunedEngine):
         super().step(batch, losses, parts=parts, closes=closes)
 
     def report(self) -> Mapping[str, object]:
-        """Tell how long compiling took, or why it was not possible."""
+        """Report how long compiling took, or why it was not possible."""
         facts = {**super().report(), "compile_seconds": round(self._seconds, 3)}
         return {**facts, "fallback": self._fallback} if self._fallback else facts
 

@@ -33,19 +33,19 @@ _numbers = iter(range(2**62))
 def compiled_forward(
     model: nn.Module, settings: StepSettings, *, recompiles: bool = False
 ) -> Forward:
-    """Return the training function, compiled at its first call; later ones are as fast as it gets.
+    """Return the training function; its first call compiles it, later calls are fast.
 
-    Shapes are taken as fixed, random numbers are those of plain torch, and nothing may fall out of
-    the compiled region: a function torch cannot follow raises at the first call. What it was
-    compiled for may change later: another shape, a number the model computes with, a part that is
-    frozen. Such a call runs plainly.
+    - Shapes are taken as fixed, and random numbers are those of plain torch.
+    - The whole function must be compiled: if torch cannot compile all of it, the first call raises.
+    - Later calls may differ: another shape, another number in the computation, a frozen part. Such
+      a call runs plainly.
 
     Args:
-        model: Tells the device; a copy of it may be given to the result as well.
+        model: Tells the device; the result also accepts a copy of it.
         settings: The training function and autocast.
-        recompiles: Compile again for what has changed, as often as torch does that.
+        recompiles: Compile again after a change, as often as torch allows.
     """
-    # A second run of the same program then finds what the first one compiled.
+    # A second run of the same program then finds the compiled code of the first one.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
     forward = forward_function(model, settings)
 
@@ -59,12 +59,12 @@ def compiled_forward(
             loss = forward(model, Batch(tensors, names))
         return loss, values.calls
 
-    # torch counts compilations per code object, and gives up after eight: every engine has its own.
+    # torch counts compilations per code object and stops after eight, so every engine has its own.
     code = region.__code__.replace(co_name=f"region_{next(_numbers)}")
     own = types.FunctionType(code, globals(), code.co_name, None, region.__closure__)
     compiled = torch.compile(own, dynamic=False, fullgraph=True, options={"fallback_random": True})
 
-    # Not imported with this module: the compiler takes seconds to load.
+    # Imported late: the compiler takes seconds to load.
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
     as_it_is = torch._dynamo.run(own)
@@ -99,17 +99,18 @@ def compiled_forward(
 class BackgroundCompilation:
     """Compiles in a thread, on a copy of the model, while training goes on.
 
-    torch puts the random generators back to where they were when a compilation began, so this is
-    for steps that draw no random numbers, and whoever draws between steps must look after them.
+    torch restores the random generators to their states at the start of a compilation. So use it
+    only for steps without random numbers. Code that draws random numbers between steps must protect
+    its generators.
 
     Args:
         model: Copied at once.
         settings: The training function and autocast.
-        batch: One like those to come; copied at once.
+        batch: A typical batch; copied at once.
 
     Attributes:
-        forward: What :func:`compiled_forward` returns; ready once :attr:`done`.
-        error: What went wrong, once :attr:`done`.
+        forward: The result of :func:`compiled_forward`; ready once :attr:`done`.
+        error: The exception, if there was one, once :attr:`done`.
     """
 
     def __init__(self, model: nn.Module, settings: StepSettings, batch: Batch) -> None:
@@ -123,7 +124,7 @@ class BackgroundCompilation:
 
     @property
     def done(self) -> bool:
-        """Whether the compilation has ended, well or not."""
+        """Whether the compilation has ended, with or without an error."""
         return not self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
@@ -135,15 +136,15 @@ class BackgroundCompilation:
             warm(self.forward, self._model, self._batch)
         except Exception as error:
             self.error = error
-        # The copies are as large as the model: let them go.
+        # The copies are as large as the model, so free them.
         del self._model, self._batch
 
 
 def warm(forward: Forward, model: nn.Module, batch: Batch) -> None:
-    """Compile forward and backward now; the model's gradients and buffers change, nothing else.
+    """Compile forward and backward now; only the model's gradients and buffers change.
 
     Raises:
-        Exception: Whatever torch raises for what it cannot compile.
+        Exception: Any exception of torch if it cannot compile the step.
     """
     devices = {p.device for p in model.parameters() if p.is_cuda}
     with torch.random.fork_rng(list(devices)), recording_into(RecordedValues()):
@@ -151,7 +152,7 @@ def warm(forward: Forward, model: nn.Module, batch: Batch) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return what went wrong in one line: torch's compiler explains at length."""
+    """Return an error as one line, because messages of torch's compiler are long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = " ".join(lines[:2] if lines and lines[0].endswith("raised:") else lines[:1])
     return f"{type(error).__name__}: {told or 'no message'}"

@@ -28,18 +28,18 @@ _WARMUP = 3
 class CudaGraphEngine(TunedEngine):
     """Captures forward, backward, clipping and optimizer once and replays them.
 
-    A batch is copied into the inputs of the capture on the device; bringing it there in time is the
-    loader's work, which keeps several batches on the device and copies on a stream of its own.
+    Each batch is copied on the device into the inputs of the capture. The loader brings batches to
+    the device in time: it keeps several there and copies on its own stream.
 
-    The first steps run plainly (they count like all others), because libraries choose their
-    kernels and the optimizer makes its state then. A step that cannot be captured, and a batch of
-    another shape, runs plainly, too; :meth:`report` tells why.
+    The first steps run plainly and count like all others. In them, libraries choose their kernels
+    and the optimizer makes its state. A step that cannot be captured and a batch of another shape
+    also run plainly; :meth:`report` gives the reason.
 
     Args:
         model: In training mode, on its device.
         optimizer: Over the parameters of the model; made ``capturable``.
-        settings: How a step goes.
-        device: Where the model is.
+        settings: The settings of a step.
+        device: The device of the model.
     """
 
     name: ClassVar[str] = "cuda_graph"
@@ -87,17 +87,17 @@ class CudaGraphEngine(TunedEngine):
             self._lap(Account.OPTIMIZER)
 
     def report(self) -> Mapping[str, object]:
-        """Tell how many steps were replayed, and why others were not."""
+        """Report how many steps were replayed, and why others were not."""
         facts = {**super().report(), "replayed_steps": self._replays}
         return {**facts, "fallback": self._refusal} if self._refusal else facts
 
     def close(self) -> None:
-        """Let go of the capture and its memory."""
+        """Free the capture and its memory."""
         self._captured = None
         super().close()
 
     def _aside(self, batch: Batch, losses: LossLog) -> None:
-        """Run a plain step on a side stream, as a later capture needs it."""
+        """Run a plain step on a side stream, as a later capture requires."""
         side: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
@@ -105,7 +105,7 @@ class CudaGraphEngine(TunedEngine):
         torch.cuda.current_stream(self._device).wait_stream(side)
 
     def _capture(self, batch: Batch) -> _Capture | None:
-        """Capture the step, which runs nothing; the parameters stay where they are."""
+        """Capture the step, which runs nothing; the parameters do not change."""
         self._optimizer.zero_grad()
         try:
             self._captured = _Capture(batch, self._body)
@@ -133,20 +133,20 @@ class CudaGraphEngine(TunedEngine):
 
 @final
 class _Capture:
-    """A captured step and the tensors it reads and writes."""
+    """A captured step and the tensors that it reads and writes."""
 
     def __init__(self, batch: Batch, body: Callable[[Batch], Tensor]) -> None:
         self._inputs = Batch([tensor.clone() for tensor in batch], batch.names)
         self._kinds = [(tensor.shape, tensor.dtype) for tensor in batch]
         self._body = body
-        # Warmed up by the plain steps before, which trained on batches of their own.
+        # The plain steps before it, with their own batches, were the warm-up.
         self._graph = cuda_graph_capture(0, None, self._run)
 
     def _run(self) -> None:
         self._loss = self._body(self._inputs)
 
     def fits(self, batch: Batch) -> bool:
-        """Whether a batch has the shapes that were captured."""
+        """Whether a batch has the captured shapes and dtypes."""
         return [(tensor.shape, tensor.dtype) for tensor in batch] == self._kinds
 
     def replay(self, batch: Batch) -> Tensor:

@@ -1,7 +1,7 @@
-"""What an engine has decided, and where later steps of the same training find it.
+"""The decision of an engine, and where later runs find it.
 
-A decision belongs to a program, a model, the shape of its batches and a machine. It travels in the
-checkpoint, and lies in the user's cache for the next run of the same program.
+A decision belongs to a program, a model, the shape of its batches and a machine. The checkpoint
+holds it, and the user's cache keeps it for the next run of the same program.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """How to carry out the steps of a training, and what that was found to bring.
+    """The tuning for the steps of a training, and its measurements.
 
     Attributes:
-        key: What it belongs to, see :func:`decision_key`.
-        tuning: What to use.
-        plain_ms: Milliseconds of a plain step when it was decided.
-        step_ms: Those of a step with the tuning.
-        trials: What each thing tried has brought, or why it was not tried.
+        key: The key of the training, see :func:`decision_key`.
+        tuning: The tuning to use.
+        plain_ms: Milliseconds of a plain step at the time of the decision.
+        step_ms: Milliseconds of a step with the tuning.
+        trials: The result of each trial, or why it was not tried.
     """
 
     key: str
@@ -51,7 +51,7 @@ class Decision:
     def suits(self, key: str) -> bool:
         """Whether a checkpoint's decision is for this training, whatever batch comes next.
 
-        A training that is resumed may go on with the last, smaller batch of an epoch.
+        A resumed training may continue with the last, smaller batch of an epoch.
         """
         return self.key.partition("-")[0] == key.partition("-")[0]
 
@@ -67,10 +67,10 @@ class Decision:
 
     @classmethod
     def from_json(cls, form: Any) -> Decision:
-        """Read what :meth:`as_json` wrote.
+        """Read the result of :meth:`as_json`.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: It has another form.
         """
         try:
             return cls(
@@ -84,7 +84,7 @@ class Decision:
             raise ValueError(f"not a decision: {form!r}") from error
 
     def store(self) -> None:
-        """Keep the decision for later runs; a folder that cannot be written is no error."""
+        """Keep the decision for later runs; a folder that cannot be written is not an error."""
         with suppress(OSError):
             path = _path(self.key)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class Decision:
 
 
 def stored_decision(key: str) -> Decision | None:
-    """Return what an earlier run has decided; None if nothing readable was kept."""
+    """Return the decision of an earlier run; None if there is no readable one."""
     with suppress(OSError, ValueError):
         decision = Decision.from_json(json.loads(_path(key).read_text(encoding="utf-8")))
         if decision.key == key:
@@ -111,14 +111,14 @@ def decision_key(
     batch: Batch,
     options: str = "",
 ) -> str:
-    """Return a short name for a program, its model, its batches and this machine together.
+    """Return a short name for the combination of program, model, batches and machine.
 
     Args:
-        model: Its modules and parameters.
-        optimizer: Its class.
-        settings: The training function, and what it runs under.
-        batch: Shapes and types of its tensors.
-        options: What the engine is allowed to do.
+        model: Its modules and parameters count.
+        optimizer: Its class counts.
+        settings: The training function, and the settings that change it.
+        batch: Shapes and types of its tensors count.
+        options: The options of the engine.
     """
     parts = [
         *_program(settings.train_fn),
@@ -141,12 +141,12 @@ def _digest(parts: list[str]) -> str:
 
 
 def _program(train_fn: Any) -> list[str]:
-    """Which program this is: its main file, and that of the training function, by content."""
+    """Identify the program by the content of its main file and of the training function's file."""
     code = getattr(train_fn, "__code__", None)
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     files = [main, code.co_filename if code is not None else None]
     name = getattr(train_fn, "__qualname__", type(train_fn).__qualname__)
-    # What is typed into a prompt or a notebook has no file.
+    # Code from a prompt or a notebook has no file.
     text = code.co_code.hex() if code is not None else ""
     return [name, text, *(_file_digest(file) for file in files if file)]
 

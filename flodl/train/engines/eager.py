@@ -1,4 +1,4 @@
-"""The step that every other engine is measured against: torch, one operation after the other."""
+"""The reference step for all other engines: torch, one operation after the other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from flodl.train.engines.tuned import TunedEngine
 
 @final
 class EagerEngine(TunedEngine):
-    """Forward, backward, then the update, exactly as a plain loop would: nothing is tuned.
+    """Forward, backward, then the update, exactly as in a plain loop, without tunings.
 
     Args:
         model: In training mode, on its device.
         optimizer: Over the parameters of the model.
-        settings: How a step goes.
+        settings: The settings of a step.
     """
 
     name: ClassVar[str] = "eager"

@@ -1,4 +1,4 @@
-"""The first half of a step: the user's function, and what it may return."""
+"""The first half of a step: the user's function, and the check of its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def forward_function(
     model: nn.Module, settings: StepSettings
 ) -> Callable[[nn.Module, Batch], Tensor]:
-    """Return the training function, under autocast where that is asked for."""
+    """Return the training function, under autocast if the settings ask for it."""
     train_fn, dtype = settings.train_fn, settings.autocast
     if dtype is None:
         return train_fn
@@ -34,13 +34,13 @@ def forward_function(
 
 
 def scalar_loss(loss: object) -> Tensor:
-    """Check what a training function returned.
+    """Check the result of a training function.
 
     Returns:
         The loss with shape ``[]``.
 
     Raises:
-        ValueError: It is no tensor, has several elements, or no gradient leads back from it.
+        ValueError: It is not a tensor, has several elements, or has no gradient.
     """
     if not isinstance(loss, Tensor):
         raise ValueError(

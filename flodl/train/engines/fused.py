@@ -1,9 +1,11 @@
 """Optimizers whose step is one kernel over all parameters.
 
-torch has such kernels for the CPU, too, and does not use them unless asked. Two things are done
-here: asking for one step at a time, so that the optimizer's settings and its saved state stay what
-the user made them; and, for the Adam family, calling the kernel with lists that are gathered once,
-because gathering them costs more than the kernel on a small model.
+torch has such kernels for the CPU, too, but uses them only on request. This module does two things:
+
+- It requests the kernel for one step at a time. So the optimizer's settings and its saved state
+  stay as the user made them.
+- For the Adam family, it calls the kernel with lists that are gathered once. On a small model,
+  gathering them costs more than the kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OptimizerStep(Protocol):
-    """Moves the parameters and clears their gradients."""
+    """Updates the parameters and clears their gradients."""
 
     def __call__(self) -> None:
         """Take one step."""
@@ -33,10 +35,10 @@ class OptimizerStep(Protocol):
 def fused_step(optimizer: Optimizer) -> OptimizerStep | None:
     """Return a step of this optimizer through torch's fused kernel, or None without one.
 
-    None also where the user has chosen an implementation: ``fused``, ``foreach``, ``capturable`` or
-    ``differentiable``.
+    It is also None if the user has chosen an implementation: ``fused``, ``foreach``, ``capturable``
+    or ``differentiable``.
     """
-    # torch's own schedulers put a counting wrapper there; anybody else's does something different.
+    # torch's own schedulers wrap `step` to count; any other replacement does something different.
     replaced = vars(optimizer).get("step")
     if replaced is not None and not hasattr(replaced, "_wrapped_by_lr_sched"):
         return None
@@ -54,7 +56,8 @@ def fused_step(optimizer: Optimizer) -> OptimizerStep | None:
 def _runs_torchs_step(optimizer: Optimizer) -> bool:
     for kind in (SGD, Adam, AdamW):
         if isinstance(optimizer, kind):
-            # torch wraps `step` per class; what lies inside tells whether a subclass changed it.
+            # torch wraps `step` per class; the wrapped function shows whether a subclass changed
+            # it.
             mine: Callable[..., Any] = inspect.unwrap(type(optimizer).step)
             if mine is inspect.unwrap(kind.step):
                 return True
@@ -68,7 +71,7 @@ def _free_to_choose(group: dict[str, Any]) -> bool:
 
 @final
 class _Asked:
-    """Asks for the fused kernel during each step."""
+    """Requests the fused kernel during each step."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -91,14 +94,14 @@ class _Asked:
 
 
 def _has_sparse_gradients(optimizer: Optimizer) -> bool:
-    """Torch has no fused kernel for these."""
+    """Whether there are sparse gradients; torch has no fused kernel for them."""
     gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
     return any(grad is not None and grad.is_sparse for grad in gradients)
 
 
 @final
 class _Lists:
-    """The tensors of one parameter group, in the order the kernel wants them."""
+    """The tensors of one parameter group, in the order of the kernel's arguments."""
 
     __slots__ = (
         "averages", "group", "kernel", "maxima", "params", "squares", "states", "steps",
@@ -107,7 +110,7 @@ class _Lists:
     def __init__(self, optimizer: Adam, group: dict[str, Any]) -> None:
         self.group = group
         self.params: list[Tensor] = list(group["params"])
-        # Kept as dictionaries: finding one by its tensor costs more than all else in a small step.
+        # Kept as dictionaries: in a small step, finding one by its tensor costs more than the rest.
         self.states: list[dict[str, Any]] = [optimizer.state[p] for p in self.params]
         states = self.states
         self.averages: list[Tensor] = [state["exp_avg"] for state in states]
@@ -188,7 +191,7 @@ class _DirectAdam:
         return [_Lists(optimizer, group) for group in optimizer.param_groups if group["params"]]
 
     def _current(self, lists: list[_Lists]) -> bool:
-        """Whether nobody has replaced the state or the parameters since they were gathered."""
+        """Whether state and parameters are still those that were gathered."""
         optimizer = self._optimizer
         if optimizer.state is not self._state or len(optimizer.param_groups) != self._groups:
             return False

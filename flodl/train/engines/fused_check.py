@@ -1,7 +1,7 @@
-"""Whether the fused kernel of an optimizer moves parameters as its plain step does.
+"""A check that the fused kernel of an optimizer updates parameters as its plain step does.
 
-Measured on the gradients that a live step has recorded, a piece of one parameter at a time, so that
-the check needs a few megabytes and nothing of the user's runs for it.
+It uses the gradients of a live step, and one piece of one parameter at a time. So it needs a few
+megabytes and runs no code of the user.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from flodl.train.engines.fused import OptimizerStep
 
 _PIECE = 2**18
-"""Elements that are compared at a time: with all copies some eight megabytes."""
+"""Elements that are compared at a time: with all copies about eight megabytes."""
 
 _VALUES = "its values"
 
 _ULPS = 256
-"""Rounding errors that two orders of the same operations may differ by."""
+"""Rounding errors by which two orders of the same operations may differ."""
 
 
 @final
 class CheckedStep:
-    """A fused step that compares itself with the plain one before its first use.
+    """A fused step that is compared with the plain step before its first use.
 
     Args:
-        optimizer: Whose step it is.
+        optimizer: The optimizer of the step.
         fused: The step through the fused kernel.
 
     Attributes:
-        fused: As given; may be exchanged for another one of the same optimizer.
+        fused: The same step; may be replaced by another one of the same optimizer.
         reason: Why the plain step is used instead; empty if the two agree.
     """
 
@@ -64,12 +64,12 @@ class CheckedStep:
 
 @torch.no_grad()
 def disagreement_of_fused(optimizer: Optimizer) -> str:
-    """Move copies of all parameters by their present gradients, plainly and fused.
+    """Update copies of all parameters with their current gradients, plainly and fused.
 
-    The optimizer, its parameters and all random generators stay as they are.
+    The optimizer, its parameters and all random generators do not change.
 
     Returns:
-        Why the fused step must not be used; empty if both moved everything alike.
+        Why the fused step must not be used; empty if both give the same results.
     """
     for group, parameter in _with_gradients(optimizer):
         for number in range(0, parameter.numel(), _PIECE):
@@ -98,13 +98,13 @@ def _moved(
     piece: slice,
     fused: bool | None,
 ) -> dict[str, Tensor]:
-    """Move a copy of a piece of a parameter; return it with the state that belongs to it."""
+    """Update a copy of a piece of a parameter; return it with its optimizer state."""
 
     def part(tensor: Tensor) -> Tensor:
         return tensor.detach().reshape(-1)[piece].clone()
 
     copy = torch.nn.Parameter(part(parameter))
-    assert parameter.grad is not None  # noqa: S101 - looked for by the caller
+    assert parameter.grad is not None  # noqa: S101 - checked by the caller
     copy.grad = part(parameter.grad)
     state = {
         name: part(value) if value.shape == parameter.shape else value.clone()
@@ -125,12 +125,12 @@ def _moved(
 
 
 def _difference(plain: Tensor, fused: Tensor, before: Tensor | None) -> str:
-    """Say how far two results are apart; empty within rounding.
+    """Describe the difference of two results; empty if it is within rounding.
 
     Args:
         plain: The result of the plain step.
-        fused: That of the fused one.
-        before: For values of the parameter what they were: then it is the movement that must agree,
+        fused: The result of the fused step.
+        before: For values of a parameter, the values before the step. Then the change must agree,
             up to the rounding of the values themselves.
     """
     if plain.numel() == 0:
@@ -150,5 +150,5 @@ def _difference(plain: Tensor, fused: Tensor, before: Tensor | None) -> str:
 
 
 def _largest(tensor: Tensor) -> float:
-    """The largest magnitude among the finite elements."""
+    """Return the largest magnitude among the finite elements."""
     return float(tensor.abs().nan_to_num(0.0, 0.0).amax())

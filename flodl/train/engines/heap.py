@@ -1,8 +1,8 @@
-"""Keeping the heap: memory a step frees stays with the process for the next step.
+"""Keeping the heap: memory that a step frees stays in the process for the next step.
 
-The C library gives large blocks back to the system at once. A step of a convolutional network frees
-and asks for the same gigabytes again and again, and every page is cleared and mapped anew each
-time: hundreds of thousands of page faults per step. See mallopt(3).
+The C library returns large blocks to the system at once. A step of a convolutional network frees
+and allocates the same gigabytes again and again. Each time, the system clears and maps every page:
+hundreds of thousands of page faults per step. See mallopt(3).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -2, -3, -4
 _KEPT = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 * 2**20))
-# Setting a threshold switches glibc's own adjustment of it off, so the values it grows to stand
-# here and not those it starts with.
+# Setting a threshold turns off glibc's own adjustment of it. So these are the values that it grows
+# to, not its initial values.
 _USUAL = (
     (_M_MMAP_MAX, 65536),
     (_M_MMAP_THRESHOLD, 32 * 2**20),
@@ -26,7 +26,7 @@ _USUAL = (
 
 
 def can_keep() -> bool:
-    """Whether this process runs on a C library that can be told."""
+    """Whether the C library of this process has these settings."""
     return _library() is not None
 
 
@@ -36,12 +36,12 @@ def kept_by_environment() -> bool:
 
 
 def keep() -> None:
-    """Let freed memory stay with the process, from now on."""
+    """Keep freed memory in the process from now on."""
     _tell(_KEPT)
 
 
 def release() -> None:
-    """Go back to the usual behaviour, and give back what is free."""
+    """Restore the usual behaviour, and return free memory to the system."""
     _tell(_USUAL)
     library = _library()
     if library is not None:
@@ -49,7 +49,7 @@ def release() -> None:
 
 
 def page_faults() -> int:
-    """Pages this process has been given so far without reading a disk."""
+    """Return the page faults of this process so far that did not read a disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 

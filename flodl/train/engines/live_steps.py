@@ -1,4 +1,4 @@
-"""Trials that run beside a training: a generator, and each ``yield`` is one live step."""
+"""Trials during a training: each is a generator, and each ``yield`` is one live step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 class Taken(NamedTuple):
-    """A step that was taken: its time in seconds, and what it trained on."""
+    """A completed step: its time in seconds, and its batch."""
 
     seconds: float
     batch: Batch
 
 
 Steps: TypeAlias = Generator[None, Taken, T]
-"""Runs as training goes: each ``yield`` is one step of the training, and tells about it."""
+"""A trial that runs during training: each ``yield`` is one step of the training and returns it."""
 
 
 def median_of_steps(steps: int) -> Steps[float]:
@@ -33,7 +33,7 @@ def median_of_steps(steps: int) -> Steps[float]:
 
 
 def is_clear(ratios: Sequence[float], bar: float) -> bool:
-    """Whether the median of some ratios lies two of its standard errors or more from the bar."""
+    """Whether the median of the ratios is at least two of its standard errors away from the bar."""
     median = statistics.median(ratios)
     deviation = 1.4826 * statistics.median(abs(ratio - median) for ratio in ratios)
     return abs(median - bar) >= 2 * 1.2533 * deviation / math.sqrt(len(ratios))

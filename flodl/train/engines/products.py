@@ -1,4 +1,4 @@
-"""The matrix products of a step, as far as its calls tell them."""
+"""The matrix products of a step, as far as its calls show them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 _MOST = 6
-"""Kinds of products that are looked at: those with the most work."""
+"""Number of kinds of products that are measured: those with the most work."""
 
 _PAIRS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm"}
 _ADDED = {"addmm", "baddbmm"}
 _WITH_WEIGHTS = {"multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu"}
 PRODUCT_CALLS = frozenset({"linear", *_PAIRS, *_ADDED, *_WITH_WEIGHTS})
-"""Names of the functions of torch that :meth:`Products.add` understands."""
+"""Names of the functions of torch that :meth:`Products.add` accepts."""
 
 
 @final
@@ -29,7 +29,7 @@ class Product(NamedTuple):
 
     @property
     def work(self) -> int:
-        """Multiplications."""
+        """Number of multiplications."""
         return self.rows * self.inner * self.columns
 
 
@@ -41,11 +41,11 @@ class Products:
         self._seen: Counter[Product] = Counter()
 
     def add(self, name: str, tensors: Sequence[Tensor]) -> None:
-        """Take note of a call.
+        """Record a call.
 
         Args:
             name: One of :data:`PRODUCT_CALLS`.
-            tensors: Among its arguments, in their order.
+            tensors: The tensors among its arguments, in order.
         """
         if not tensors or tensors[0].dtype != torch.float32 or tensors[0].device.type != "cpu":
             return
@@ -73,7 +73,7 @@ class Products:
 
 
 def products_of_layers(model: nn.Module, rows: int) -> tuple[Product, ...]:
-    """Return the products of the linear layers of a model for inputs of so many rows."""
+    """Return the products of the linear layers of a model for inputs with ``rows`` rows."""
     seen = Products()
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.weight.dtype == torch.float32:
@@ -83,7 +83,7 @@ def products_of_layers(model: nn.Module, rows: int) -> tuple[Product, ...]:
 
 
 def tensors_in(args: Iterable[Any], kwargs: Mapping[str, Any] | None) -> list[Tensor]:
-    """Return the tensors among the arguments of a call, also those inside of lists."""
+    """Return the tensors among the arguments of a call, including those in lists."""
     found: list[Tensor] = []
     for value in (*args, *(kwargs.values() if kwargs else ())):
         if isinstance(value, Tensor):

@@ -1,7 +1,7 @@
-"""Compiling a step whose author has declared that it may be run again on copies.
+"""Compiling a step that the user declared safe to run again on copies.
 
-Only ``.pure_step()`` leads here: compiling calls the training function, and so do the trials that
-prove the compiled step computes the same.
+Only ``.pure_step()`` allows this. Compiling calls the training function, and so do the trials that
+prove that the compiled step computes the same.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 @final
 class PureStep:
-    """Compiles a step in the background, or at once where it draws random numbers.
+    """Compiles a step in the background, or at once if it draws random numbers.
 
     Args:
         model: Copied while it is compiled and compared.
-        optimizer: Likewise.
-        settings: How a step goes.
+        optimizer: Also copied.
+        settings: The settings of a step.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: StepSettings) -> None:
@@ -51,7 +51,7 @@ class PureStep:
         self.seconds = 0.0
 
     def refusal(self, batch: Batch) -> str:
-        """Return why nothing may be tried on copies; empty if it may."""
+        """Return why no trial on copies is possible; empty if it is."""
         has_state = getattr(self._model, "has_state", None)
         if callable(has_state) and has_state():
             return "the model keeps state between calls"
@@ -68,10 +68,10 @@ class PureStep:
         """Compile forward and backward, and return the function once it agrees with the plain step.
 
         Raises:
-            Exception: Whatever torch raises for what it cannot compile.
+            Exception: Any exception of torch if it cannot compile the step.
             ValueError: The compiled step computes something else.
         """
-        # Not only in steps: an evaluation between them may draw as well.
+        # Not only steps: an evaluation between them may draw random numbers, too.
         draws = not same(self._generators, generator_states())
         forward = self.now(batch) if draws else (yield from self._meanwhile(batch))
         self.check(batch, forward)
@@ -100,7 +100,7 @@ class PureStep:
         return forward
 
     def close(self) -> None:
-        """Let go of a compilation under way; it ends in the background."""
+        """Drop a running compilation; it ends in the background."""
         if self._compilation is not None:
             self._compilation.join(timeout=1.0)
             self._compilation = None
@@ -112,7 +112,7 @@ class PureStep:
         self._compilation = compilation
         ended = False
         while not ended:
-            ended = compilation.done  # asked first: what the thread does last is seen below
+            ended = compilation.done  # asked first: undo() then sees the thread's last changes
             rewinding.undo()
             if not ended:
                 yield
@@ -128,9 +128,9 @@ class PureStep:
 
 
 def bytes_of_copies(model: nn.Module, optimizer: Optimizer, batch: Batch) -> int:
-    """Return what a copy of a training takes: model, gradients, optimizer, batch, twice over.
+    """Return the bytes of a copy of a training: model, gradients, optimizer, batch, times two.
 
-    Twice, because the steps on the copies have activations of their own.
+    Times two, because the steps on the copies have their own activations.
     """
     states: list[Any] = [v for state in optimizer.state.values() for v in state.values()]
     parameters = list(model.parameters())
@@ -140,9 +140,9 @@ def bytes_of_copies(model: nn.Module, optimizer: Optimizer, batch: Batch) -> int
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the memory that is free on a device, within what a container may use.
+    """Return the free memory of a device, within the limit of a container.
 
-    None where the system does not tell.
+    None if the system does not tell.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)

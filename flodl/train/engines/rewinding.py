@@ -1,4 +1,4 @@
-"""Random generators that a compiler in another thread puts back to where they were."""
+"""Random generators that a compiler in another thread rewinds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from flodl.checkpoint.generators import generator_states, set_generator_states
 
 @final
 class Rewinding:
-    """Undoes the rewinding: what was drawn since the beginning is not drawn again.
+    """Undoes a rewind of the generators, so that no random number is drawn twice.
 
-    torch's compiler keeps the states it finds at its beginning, and sets them at its end.
+    torch's compiler saves the states of the generators when it starts, and restores them when it
+    ends.
     """
 
     def __init__(self) -> None:
@@ -21,11 +22,12 @@ class Rewinding:
         self._latest: dict[str, Any] = {}
 
     def undo(self) -> None:
-        """Let every generator that stands where it began go on where it was seen last.
+        """Give every rewound generator the state in which it was last seen.
 
-        Call it often: what is drawn between the last call and a rewinding may come again.
+        Call it often: numbers drawn between the last call and a rewind may come again.
         """
-        # Read once and each generator for itself: the other thread does not wait in between.
+        # Read once, and compare each generator on its own: the other thread does not wait in
+        # between.
         now = generator_states()
         moved = {name: state for name, state in now.items() if not same(state, self._begun[name])}
         rewound = {name: state for name, state in self._latest.items() if name not in moved}

@@ -1,10 +1,10 @@
-"""Float32 matrix products on the CPU: which of torch's two libraries multiplies faster here.
+"""Float32 matrix products on the CPU: which of torch's two libraries is faster here.
 
-torch multiplies through MKL unless told that a lower internal precision is welcome; then it asks
-oneDNN. Most often oneDNN still computes in full float32, on some processors twice as fast as MKL,
-on others slower. A processor may also have units for low precision, which oneDNN may use. So the
-error against float64 is measured, on the products of the model: oneDNN is used only where it is as
-exact as float32 is. What a processor claims to be able to do decides nothing.
+torch multiplies with MKL, unless the program allows a lower internal precision; then it asks
+oneDNN. Most often oneDNN still computes in full float32. On some processors it is twice as fast as
+MKL, on others slower. Some processors have units for low precision, which oneDNN may use. So flodl
+measures the error against float64, on the products of the model. It uses oneDNN only if oneDNN is
+as exact as float32. The features that a processor reports do not decide anything.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 
 _PRECISION = ("mkldnn", "matmul")
 _TOLERANCE = 1e-5
-"""Relative error of a product that is still of float32's class; bfloat16 has 2e-3, TF32 3e-4."""
+"""Largest relative error of a float32 product; bfloat16 has 2e-3, TF32 3e-4."""
 _ROUNDS = 12
 _SECONDS = 0.2
 _ELEMENTS = 2**20
 _MEDIUM = Product(384, 768, 768)
-# Sizes that kernels are chosen by: one row, odd numbers, many short sums, few long ones.
+# Sizes for which libraries choose other kernels: one row, odd numbers, many short sums, few long
+# sums.
 _OTHERS = (
     Product(1, 512, 512),
     Product(33, 65, 129),
@@ -48,13 +49,13 @@ _OTHERS = (
 @final
 @dataclass(frozen=True, slots=True)
 class RouteVerdict:
-    """What the probe of a machine found.
+    """The result of measuring a machine.
 
     Attributes:
-        forward: Time of the forward products through oneDNN, as a part of the default's.
+        forward: Time of the forward products through oneDNN, divided by that of the default.
         backward: The same for the products of the backward pass, two for each.
         error: Largest relative error of a product through oneDNN against float64.
-        reason: Why the route must not be used; empty if it may.
+        reason: Why oneDNN must not be used; empty if it may.
     """
 
     forward: float = 1.0
@@ -68,10 +69,10 @@ class RouteVerdict:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> RouteVerdict:
-        """Read what :meth:`as_json` wrote.
+        """Read the result of :meth:`as_json`.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: It has another form.
         """
         try:
             forward, backward, error = (float(form[n]) for n in ("forward", "backward", "error"))
@@ -84,10 +85,10 @@ class RouteVerdict:
 
 
 class OneDnnRoute:
-    """Sends float32 matrix products of this process through oneDNN between two calls.
+    """Sends float32 matrix products of this process through oneDNN inside the context.
 
-    The setting is torch's and holds for the whole process, so it is set for one phase of a step and
-    put back before anybody else's code runs.
+    The setting belongs to torch and holds for the whole process. So it is set for one phase of a
+    step and restored before other code runs.
     """
 
     __slots__ = ("_before",)
@@ -101,7 +102,7 @@ class OneDnnRoute:
         torch._C._set_fp32_precision_setter(*_PRECISION, "bf16")
 
     def __exit__(self, *_: object) -> None:
-        """Go back to what was set before."""
+        """Restore the previous setting."""
         torch._C._set_fp32_precision_setter(*_PRECISION, self._before)
 
 
@@ -112,7 +113,7 @@ _shared = OneDnnRoute()
 
 @contextmanager
 def routed() -> Iterator[None]:
-    """Send products through oneDNN meanwhile; several threads may do so at a time."""
+    """Send products through oneDNN inside the context; several threads may do so at once."""
     global _users
     with _lock:
         if _users == 0:
@@ -129,14 +130,14 @@ def routed() -> Iterator[None]:
 
 @functools.cache
 def route_verdict(products: tuple[Product, ...] = ()) -> RouteVerdict:
-    """Return what is known about products of a model on this machine.
+    """Return the measurements for the products of a model on this machine.
 
-    Measured once and kept on disk. Nothing but matrices of these sizes is multiplied for it, with
-    numbers of a generator of its own.
+    They are measured once and kept on disk. Measuring only multiplies matrices of these sizes, with
+    numbers from its own generator.
 
     Args:
-        products: Those of the model; some of other sizes are always measured along, for those that
-            nobody has seen coming.
+        products: The products of the model. Some other sizes are always measured, too, because the
+            model may compute products that are not listed.
     """
     refusal = _refusal()
     if refusal:
@@ -147,7 +148,7 @@ def route_verdict(products: tuple[Product, ...] = ()) -> RouteVerdict:
     with suppress(OSError, ValueError):
         return RouteVerdict.from_json(json.loads(path.read_text(encoding="utf-8")))
     verdict = probe(products)
-    with suppress(OSError):  # a home that cannot be written: measured again next time
+    with suppress(OSError):  # a folder that cannot be written: measured again next time
         folder.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(verdict.as_json()) + "\n")
     return verdict
@@ -171,11 +172,11 @@ def routed_product(left: Tensor, right: Tensor) -> Tensor:
 def probe(
     products: Sequence[Product] = (), routed: Callable[[Tensor, Tensor], Tensor] = routed_product
 ) -> RouteVerdict:
-    """Measure precision and time of products both ways, interleaved.
+    """Measure precision and time of products through both libraries, in turns.
 
     Args:
-        products: Those of a model; without any, the time is that of a medium size.
-        routed: The way to judge.
+        products: The products of a model; without any, the time is that of a medium size.
+        routed: The function to measure.
     """
     timed = list(products) or [_MEDIUM]
     error = 0.0
@@ -197,14 +198,15 @@ def probe(
 
 
 def product_keys() -> list[tuple[bool, bool]]:
-    """Return what is timed: ``(backward, routed)``."""
+    """Return the keys of the times: ``(backward, routed)``."""
     return [(backward, routed) for backward in (False, True) for routed in (False, True)]
 
 
 def _fitting(product: Product) -> Product:
-    """Keep the matrices of a product small; the length of its sums, which errors grow with, stays.
+    """Limit the rows and columns of a product, but not the length of its sums.
 
-    A gigabyte-sized product is measured by a part of its rows and columns.
+    Errors grow with the length of the sums. A product of gigabytes is measured on a part of its
+    rows and columns.
     """
     rows, inner, columns = product
     most = max(64, _ELEMENTS // inner)
@@ -212,7 +214,7 @@ def _fitting(product: Product) -> Product:
 
 
 class _Measured(NamedTuple):
-    """How a product fared: the largest relative error, the least seconds of each way."""
+    """Measurements of a product: the largest relative error, and the least seconds of each way."""
 
     error: float
     seconds: dict[tuple[bool, bool], float]
@@ -221,7 +223,7 @@ class _Measured(NamedTuple):
 def _measured(
     product: Product, routed: Callable[[Tensor, Tensor], Tensor], *, rounds: int
 ) -> _Measured:
-    """Carry out a product and the two of its backward pass, as a linear layer does."""
+    """Compute a product and the two products of its backward pass, as a linear layer does."""
     draw = torch.Generator("cpu").manual_seed(0)
     rows, inner, columns = product
     value, weight, grad = (
@@ -245,7 +247,7 @@ def _measured(
                     error = max(error, _relative_error(result, left, right))
             if number and time.perf_counter() > deadline:
                 break
-        # The verdict is kept for good: what is fastest is disturbed least by a busy minute.
+        # The result is kept for good; the least time is least disturbed by a busy machine.
         for is_routed, took in least.items():
             best[name != "forward", is_routed] += took
     return _Measured(error, best)

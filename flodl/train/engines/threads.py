@@ -1,4 +1,4 @@
-"""Fewer threads inside of a step, the user's number outside of it."""
+"""Fewer threads inside a step, the user's number outside of it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 @final
 class ThreadLimit:
-    """Lets operations use fewer threads between two calls.
+    """Lets operations use fewer threads inside the context.
 
     Args:
-        threads: At most so many.
+        threads: The most threads to use.
 
     Attributes:
-        overruled: Whether the program has set a number of its own meanwhile; that one stays.
+        overruled: Whether the program has set its own number inside the context; that number stays.
     """
 
     def __init__(self, threads: int) -> None:
@@ -24,13 +24,13 @@ class ThreadLimit:
         self.overruled = False
 
     def __enter__(self) -> None:
-        """Note the user's number, and go below it."""
+        """Save the user's number, and set a smaller one."""
         self._before = torch.get_num_threads()
         if self._threads < self._before:
             torch.set_num_threads(self._threads)
 
     def __exit__(self, *_: object) -> None:
-        """Put the user's number back."""
+        """Restore the user's number."""
         now = torch.get_num_threads()
         if now != min(self._threads, self._before):
             self.overruled = True
@@ -39,6 +39,6 @@ class ThreadLimit:
 
 
 def fewer_threads() -> list[int]:
-    """Return the numbers of threads that a short step may be faster with, the larger first."""
+    """Return the numbers of threads that may make a short step faster, the larger one first."""
     threads = torch.get_num_threads()
     return sorted({1, threads // 2} - {0, threads}, reverse=True)

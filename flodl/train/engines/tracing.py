@@ -1,4 +1,4 @@
-"""Tracing in one thread while another one trains."""
+"""Tracing in one thread while another thread trains."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch.fx
 
 @functools.cache
 def trace_own_thread_only() -> None:
-    """Let torch.fx follow the calls of the thread that traces, and no others.
+    """Let torch.fx follow only the calls of the thread that traces.
 
-    While it traces, torch.fx replaces ``torch.nn.Module.__call__``, for all threads. A module that
-    another thread calls meanwhile is taken for a part of what is traced, and refused because it is
-    none. Holds for the rest of the process; tracing itself stays as it is.
+    While it traces, torch.fx replaces ``torch.nn.Module.__call__`` for all threads. If another
+    thread calls a module meanwhile, torch.fx takes it for a part of the traced model and refuses
+    it. This function prevents that for the rest of the process; tracing itself does not change.
     """
     tracer = cast(Any, torch.fx.Tracer)
     trace, call_module = tracer.trace, tracer.call_module

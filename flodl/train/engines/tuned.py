@@ -39,12 +39,12 @@ _FORWARD, _BACKWARD, _OPTIMIZER = Account.FORWARD, Account.BACKWARD, Account.OPT
 
 
 class TunedEngine(StepEngine):
-    """Forward, backward, update, each the way :attr:`tuning` says.
+    """Forward, backward and update, each computed as :attr:`tuning` says.
 
     Args:
         model: In training mode, on its device.
         optimizer: Over the parameters of the model.
-        settings: How a step goes.
+        settings: The settings of a step.
     """
 
     name: ClassVar[str] = "tuned"
@@ -73,9 +73,9 @@ class TunedEngine(StepEngine):
         self._around_backward: tuple[AbstractContextManager[object], ...] = ()
 
     def use(self, tuning: Tuning) -> None:
-        """Carry out the next steps this way; between two optimizer steps only.
+        """Use this tuning for the next steps; call it only between two optimizer steps.
 
-        Channels last is left out where :attr:`layout_refusal` has a reason against it.
+        Channels last is left out if :attr:`layout_refusal` has a reason against it.
 
         Raises:
             ValueError: ``compiled`` without a :attr:`compiled_forward`.
@@ -101,22 +101,22 @@ class TunedEngine(StepEngine):
 
     @property
     def layout_refusal(self) -> str:
-        """Why weights must lie as the user laid them out; empty if nothing is known against it."""
+        """Why weights must keep the user's memory layout; empty if no reason is known."""
         return self._layout_refusal
 
     @property
     def fused_refusal(self) -> str:
-        """Why the fused step of the optimizer is not used; empty if nothing speaks against it."""
+        """Why the fused step of the optimizer is not used; empty if there is no reason."""
         return self._checked_fused.reason if self._checked_fused is not None else ""
 
     def present(self) -> None:
-        """Lay out parameters, gradients and optimizer state as the user did."""
+        """Restore the user's memory layout of parameters, gradients and optimizer state."""
         if self._lies_otherwise:
             self._lies_otherwise = False
             self._arrange(torch.contiguous_format)
 
     def observe(self, on: bool) -> StepWatch:
-        """Watch the calls of torch in the next steps, or stop doing so; return who watches."""
+        """Watch the calls of torch in the next steps, or stop doing so; return the watch."""
         self._observes = on
         watch = self._watch = self._watch or StepWatch(self.present)
         self._surround()
@@ -136,7 +136,7 @@ class TunedEngine(StepEngine):
             self.use(replace(self.tuning, threads=0))
 
     def _watched(self, batch: Batch, losses: LossLog, parts: int, closes: bool) -> None:
-        """Take a step whose calls are looked at."""
+        """Take a step whose calls are watched."""
         watch = self._watch
         if watch is None:
             self._carry_out(batch, losses, parts, closes)
@@ -183,22 +183,22 @@ class TunedEngine(StepEngine):
         self.global_step += 1
 
     def set_schedule(self, schedule: Schedule | None) -> None:
-        """Take the learning rates from another schedule."""
+        """Use another schedule for the learning rates."""
         self._update.set_schedule(schedule)
 
     def report(self) -> Mapping[str, object]:
-        """Tell the tunings in use."""
+        """Report the tunings in use."""
         return {"engine": self.name, "tuning": self.tuning.names()}
 
     def close(self) -> None:
-        """Give back the heap, and the layout of weights that the rest of the program expects."""
+        """Restore the usual heap, and the layout of weights that other code expects."""
         self._observes = False
         self.use(replace(self.tuning, heap=False, channels_last=False))
 
-    # --- Layout -------------------------------------------------------------------------------
+    # --- Memory layout ------------------------------------------------------------------------
 
     def _lie_otherwise(self) -> None:
-        """Lay out the weights for speed, unless something has come up that may read them."""
+        """Change the layout of the weights, unless code that may read them has appeared."""
         if reason := layout_refusal(self._model, self._optimizer):
             self._layout_refusal = reason
             self.use(replace(self.tuning, channels_last=False))
@@ -221,7 +221,7 @@ class TunedEngine(StepEngine):
         return self._checked_fused
 
     def _surround(self) -> None:
-        """Put what forward and backward run in into one place each."""
+        """Collect the contexts in which forward and backward run."""
         tuning = self.tuning
         if not self._observes and not tuning.channels_last:
             self._watch = None
@@ -250,7 +250,7 @@ def _backward(loss: Tensor) -> None:
     if torch._C._len_torch_function_stack() == 0:
         loss.backward()  # type: ignore[no-untyped-call]
         return
-    # What loss.backward() does; that one would hide the calls of the backward pass from the watch.
+    # The same as loss.backward(), which would hide the calls of the backward pass from the watch.
     torch.autograd.graph._engine_run_backward(
         (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True,
         accumulate_grad=True,

@@ -1,4 +1,4 @@
-"""What can be changed about a step without changing what it computes."""
+"""Changes to a step that do not change what it computes."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _ELEMENTWISE = (SGD, Adam, AdamW, NAdam, RAdam, RMSprop, Adagrad, Adamax, Adadel
 @final
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """A way to carry out a step; the default is torch as it comes.
+    """A way to compute a step; the default is torch's own way.
 
     Attributes:
-        fused: One kernel for the optimizer.
-        channels_last: Weights of convolutions lie in memory with the channels innermost.
-        heap: Freed memory stays with the process.
-        route_forward: Matrix products of the forward pass through oneDNN.
-        route_backward: Those of the backward pass.
+        fused: Use one kernel for the optimizer.
+        channels_last: Store weights of convolutions with the channels innermost.
+        heap: Keep freed memory in the process.
+        route_forward: Compute matrix products of the forward pass with oneDNN.
+        route_backward: Compute matrix products of the backward pass with oneDNN.
         threads: Threads of an operation; 0 for the number that the user has set.
-        compiled: Forward and backward through torch.compile.
+        compiled: Compute forward and backward with torch.compile.
     """
 
     fused: bool = False
@@ -61,7 +61,7 @@ class Tuning:
     compiled: bool = False
 
     def names(self) -> list[str]:
-        """Return what differs from torch as it comes, in words."""
+        """Return the differences from torch's own way, in words."""
         words = {
             "fused": "fused optimizer",
             "channels_last": "channels last",
@@ -82,10 +82,10 @@ class Tuning:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Tuning:
-        """Read what :meth:`as_json` wrote.
+        """Read the result of :meth:`as_json`.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: It has another form.
         """
         usual = asdict(cls())
         if form.keys() != usual.keys() or any(type(form[n]) is not type(usual[n]) for n in usual):
@@ -96,22 +96,22 @@ class Tuning:
 
 
 def thread_words(threads: int) -> str:
-    """Name a number of threads."""
+    """Return a number of threads in words."""
     return f"{threads} thread{'s' if threads != 1 else ''}"
 
 
 def laid_out_weights(model: nn.Module) -> list[nn.Parameter]:
-    """Return the weights of convolutions over images; each of them once."""
+    """Return the weights of 2D convolutions, each once."""
     kinds = (nn.Conv2d, nn.ConvTranspose2d)
     found: list[Any] = [module.weight for module in model.modules() if isinstance(module, kinds)]
     return list({id(weight): weight for weight in found}.values())
 
 
 def layout_refusal(model: nn.Module, optimizer: Optimizer) -> str:
-    """Return why the weights of a model must lie as they are; empty where another layout is safe.
+    """Return why the weights of a model must keep their layout; empty if another one is safe.
 
-    Code of the user's that may read weights while a step runs is a reason: hooks, and optimizers
-    whose step is not known to work element by element.
+    Code of the user that may read weights during a step is a reason: hooks, and optimizers that are
+    not known to work element by element.
     """
     weights = laid_out_weights(model)
     if not weights:
@@ -135,7 +135,7 @@ def layout_refusal(model: nn.Module, optimizer: Optimizer) -> str:
 
 
 def has_hooks(model: nn.Module) -> bool:
-    """Whether a module, a parameter or all modules of the process carry hooks."""
+    """Whether a module, a parameter or all modules of the process have hooks."""
     if any(getattr(torch_modules, name) for name in _GLOBAL_HOOKS):
         return True
     if any(getattr(module, name) for module in model.modules() for name in _HOOKS):
@@ -148,13 +148,13 @@ def has_hooks(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def lay_out(model: nn.Module, optimizer: Optimizer, memory_format: torch.memory_format) -> None:
-    """Lay out the weights of convolutions, and what the optimizer knows of them.
+    """Set the memory layout of the weights of convolutions, and of their optimizer state.
 
     The parameters stay the same objects with the same values.
 
     Args:
-        model: The weights of its convolutions over images are changed.
-        optimizer: Its kernels walk through memory and need its tensors laid out alike.
+        model: The weights of its 2D convolutions are changed.
+        optimizer: Its kernels go through memory in order, so its tensors need the same layout.
         memory_format: ``torch.channels_last`` or ``torch.contiguous_format``.
     """
     for weight in laid_out_weights(model):
@@ -163,7 +163,7 @@ def lay_out(model: nn.Module, optimizer: Optimizer, memory_format: torch.memory_
         weight.data = weight.data.contiguous(memory_format=memory_format)
         if weight.grad is not None:
             weight.grad = weight.grad.contiguous(memory_format=memory_format)
-        # Not by indexing: that would make a state where the optimizer has none.
+        # Not by indexing, which would make a state if the optimizer has none.
         state = optimizer.state.get(weight, {})
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == weight.shape:

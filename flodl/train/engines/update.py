@@ -1,4 +1,4 @@
-"""The second half of a step: from gradients to moved parameters."""
+"""The second half of a step: from gradients to updated parameters."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Update:
     """Clips, sets the learning rate, steps the optimizer and clears the gradients.
 
     Args:
-        model: Its ``end_step``, where it has one, ends each step.
+        model: Its ``end_step``, if it has one, ends each step.
         optimizer: Over the parameters of the model.
         settings: Schedule, clipping, scaler and average.
 
     Attributes:
-        step: How the optimizer moves the parameters and clears the gradients; None: as its own
-            ``step()`` and ``zero_grad()`` do.
+        step: Updates the parameters and clears the gradients; None uses the optimizer's own
+            ``step()`` and ``zero_grad()``.
     """
 
     step: OptimizerStep | None
@@ -48,7 +48,7 @@ class Update:
         self._end_step: Callable[[], object] | None = getattr(model, "end_step", None)
 
     def apply(self, global_step: int) -> None:
-        """Move the parameters by the gradients they hold.
+        """Update the parameters with their gradients.
 
         Args:
             global_step: Optimizer steps done before this one.
@@ -72,18 +72,18 @@ class Update:
         self.conclude(moved=moved)
 
     def set_schedule(self, schedule: Schedule | None) -> None:
-        """Take the learning rates from this schedule; None leaves those of the optimizer."""
+        """Take the learning rates from this schedule; None keeps those of the optimizer."""
         self._rate: ScheduledRate | None = None
         if schedule is not None:
             self._rate = ScheduledRate(self._optimizer, schedule)
 
     def prepare(self, global_step: int) -> None:
-        """Set the learning rate of the step to come."""
+        """Set the learning rate of the next step."""
         if self._rate is not None:
             self._rate.apply(global_step)
 
     def conclude(self, *, moved: bool = True) -> None:
-        """End the step; the average takes the parameters if they have moved."""
+        """End the step; update the average if the parameters have changed."""
         if moved and self._average is not None:
             self._average.update()
         if self._end_step is not None:

@@ -1,9 +1,9 @@
-"""Watching the calls that a step makes of torch, and keeping another layout of weights unseen.
+"""Watching a step's calls of torch, and hiding channels-last layout from code that depends on it.
 
-A weight that lies in memory with its channels innermost makes every value computed from it lie so,
-too. Most functions do not care. Some do: ``view`` raises, ``as_strided`` reads something else, and
-``dropout`` draws its mask in the order of memory. :class:`StepWatch` sees each call before it is
-carried out, in the live step itself: nothing is called a second time.
+If a weight is in channels-last layout, every value computed from it has that layout, too. Most
+functions give the same result. Some do not: ``view`` raises, ``as_strided`` reads other elements,
+and ``dropout`` draws its mask in memory order. :class:`StepWatch` sees each call before it runs, in
+the live step itself. No function is called twice.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _ASKING = _names(
     requires_grad_ __bool__ __hash__ element_size itemsize names is_mkldnn is_mps is_xpu is_cpu
     is_inference is_signed get_device _version __format__ __repr__"""
 )
-"""They tell nothing about memory."""
+"""Calls that do not depend on the memory layout."""
 
 _CONVOLUTIONS = _names("conv2d conv_transpose2d")
-"""Only they may be given a weight that lies otherwise."""
+"""The only functions that may receive a weight in channels-last layout."""
 
 _ALIASING = _names("reshape reshape_as flatten contiguous ravel unflatten")
-"""Their result shares memory with a value that lies as usual, and not with another one."""
+"""Their result shares memory with a contiguous value, but not with a channels-last one."""
 
 _INDIFFERENT = _CONVOLUTIONS | _names(
     """conv1d conv3d linear bilinear matmul mm bmm addmm baddbmm einsum embedding
@@ -65,19 +65,19 @@ _INDIFFERENT = _CONVOLUTIONS | _names(
     cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy
     binary_cross_entropy_with_logits kl_div cosine_similarity cosine_embedding_loss"""
 )
-"""They compute the same, up to rounding, however a value lies in memory."""
+"""Functions that compute the same in any memory layout, up to rounding."""
 
 
 @final
 class StepWatch(TorchFunctionMode):
     """Sees the calls of torch between ``with watch:`` and its end, on one thread.
 
-    Where weights lie as usual it only observes, and :attr:`reason` tells why they have to. Where
-    they lie otherwise it keeps code that depends on it from noticing: what such a call is given is
-    laid out as usual first.
+    If weights have the usual layout, it only observes; :attr:`reason` tells why they must keep it.
+    If weights are in channels-last layout, it protects code that depends on the layout: it makes
+    the arguments of such a call contiguous first.
 
     Args:
-        restore: Lays out all weights as usual, now.
+        restore: Restores the usual layout of all weights at once.
     """
 
     def __init__(self, restore: Callable[[], None]) -> None:
@@ -94,15 +94,15 @@ class StepWatch(TorchFunctionMode):
         """Begin a step.
 
         Args:
-            weights: Those that may be laid out otherwise.
-            guards: They are laid out so in this step.
+            weights: The weights that may be in channels-last layout.
+            guards: Whether they are in that layout in this step.
         """
         self._weights = {id(weight) for weight in weights}
         self._guards = guards
         self._made.clear()
 
     def end_step(self) -> None:
-        """Look for values that outlive the step: other code will meet them."""
+        """Look for values that outlive the step, because other code may read them."""
         for reference in self._made:
             value = reference()
             if value is None or value.dim() < 3:
@@ -115,20 +115,20 @@ class StepWatch(TorchFunctionMode):
         self._made.clear()
 
     def unused(self, weights: Iterable[nn.Parameter]) -> bool:
-        """Whether some weights have not been seen in a convolution: they are used elsewhere."""
+        """Whether some weights were not seen in a convolution, so they are used elsewhere."""
         return any(id(weight) not in self._used for weight in weights if weight.requires_grad)
 
     def look_back(self, loss: Tensor) -> None:
-        """Search the history of a loss for functions of the user's own."""
+        """Search the history of a loss for functions of the user."""
         if function := foreign_function(loss):
             self.refuse(f"the step uses {function}")
 
     def refuse(self, reason: str) -> None:
-        """Keep the first reason."""
+        """Record a reason; only the first one is kept."""
         self.reason = self.reason or reason
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Look at a call, carry it out, and look at its result."""
+        """Check a call, run it, and record its result."""
         name = _name_of(func)
         kwargs = kwargs or {}
         if name in _ASKING:
@@ -167,7 +167,7 @@ class StepWatch(TorchFunctionMode):
                 _straighten(tensor)
         result = func(*args, **kwargs)
         with torch.no_grad():
-            for view, memory in views:  # what was written into a view belongs to all of its base
+            for view, memory in views:  # writes into a view must reach its base
                 if view.data_ptr() != memory.data_ptr():
                     memory.copy_(view.data)
                     view.data = memory
@@ -189,13 +189,13 @@ def _name_of(func: Any) -> str:
     name = getattr(func, "__name__", "")
     if name in ("__get__", "__set__", "__delete__"):
         owner = getattr(getattr(func, "__self__", None), "__name__", "")
-        # To set something is never harmless.
+        # Setting an attribute is never harmless.
         return owner if name == "__get__" else f"{owner}="
     return str(name)
 
 
 def _lies_otherwise(tensor: Tensor) -> bool:
-    """Whether a value may lie as it does because of weights that lie otherwise."""
+    """Whether a value may be in channels-last layout because a weight is."""
     if tensor.layout != torch.strided or tensor.dim() < 2 or tensor.is_contiguous():
         return False
     base = tensor._base if tensor._is_view() else None
@@ -203,7 +203,7 @@ def _lies_otherwise(tensor: Tensor) -> bool:
 
 
 def _straighten(tensor: Tensor) -> None:
-    """Lay out a value as usual, in place, so that it shares memory with whom it would share it."""
+    """Make a value contiguous, in place, so that it shares memory as in the usual layout."""
     with torch._C.DisableTorchFunction(), torch.no_grad():
         tensor.data = tensor.data.contiguous()
 
@@ -211,7 +211,7 @@ def _straighten(tensor: Tensor) -> None:
 def foreign_function(loss: Tensor) -> str:
     """Return the name of a function in the history of a loss that is not torch's own, or nothing.
 
-    What such a function does with memory, now or in the backward pass, nobody sees.
+    The watch cannot see what such a function does with memory, now or in the backward pass.
     """
     waiting: list[Any] = [loss.grad_fn]
     known = set()
@@ -230,16 +230,16 @@ def foreign_function(loss: Tensor) -> str:
 
 
 def compiled_frames() -> int:
-    """How many functions torch.compile has met in this process."""
+    """Return how many functions torch.compile has processed in this process."""
     compiler = sys.modules.get("torch._dynamo.utils")
     return sum(compiler.counters["frames"].values()) if compiler is not None else 0
 
 
 def watching_refusal(model: nn.Module, frames: int) -> str:
-    """Return why the steps of a model should not be watched; empty if nothing would notice.
+    """Return why the steps of a model should not be watched; empty if no other code would notice.
 
     Args:
-        model: What is trained.
+        model: The model that is trained.
         frames: :func:`compiled_frames` before the training's first step.
     """
     if torch._C._len_torch_function_stack():
@@ -254,6 +254,6 @@ def watching_refusal(model: nn.Module, frames: int) -> str:
 
 
 def _compiled() -> tuple[type, ...]:
-    """The class that torch.compile gives to a module, where it has been used."""
+    """Return the class that torch.compile gives to a module, if the compiler is loaded."""
     frame = sys.modules.get("torch._dynamo.eval_frame")
     return () if frame is None else (frame.OptimizedModule,)
