@@ -1,4 +1,4 @@
-"""How much data fits into memory: functions of sizes, and the queries to the machine."""
+"""Limits on the memory that data may take, computed from sizes that the machine reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU_DEPTH = 2
 """Batches loaded ahead on the CPU: one is ready and one is being loaded."""
 
 FIRST_EPOCH_DEPTH = 4
-"""Most batches loaded ahead while the memory of the activations is still unknown."""
+"""Largest number of batches loaded ahead while the memory of activations is unknown."""
 
 
 def vram_budget(*, free: int, total: int, usage: float) -> int:

@@ -158,7 +158,7 @@ class Deliveries:
 
 def batch_seed(seed: int, epoch: int, number: int) -> int:
     """The seed from which the random transforms of one batch derive their generators."""
-    # The shift leaves numbers for every batch of an epoch before the next epoch begins.
+    # The shift leaves 2^32 seeds for the batches of one epoch before those of the next.
     return ((seed + epoch) << 32) + number
 
 

@@ -29,7 +29,7 @@ _CHUNK_BYTES = 16 * 2**20
 """Read the data set in pieces of about this size: large enough for bulk reads, small in memory."""
 
 _SLICES = 1024
-"""Cut the order of an epoch into the rows of this many batches at once, which is cheap."""
+"""Number of batches whose rows are cut from the order at once: cheap, and few at a time."""
 
 
 class Feed(ABC):

@@ -161,7 +161,7 @@ class IterableLoader:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples per full batch; ``None`` if a ``DataLoader`` makes batches of different sizes."""
+        """Samples per full batch; ``None`` if a ``DataLoader`` does not state one size."""
         return self._batch_size
 
     @property

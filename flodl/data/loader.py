@@ -85,10 +85,10 @@ class DataLoader:
         workers: Processes that read ahead, for a ``get`` that keeps a processor busy. Each holds a
             copy of the data set. Random transforms in them are seeded per batch and repeat exactly,
             also after a resume.
-        cache: Keep the samples that are read in memory, so that later epochs do not read them
+        cache: Keep samples in memory once they are read, so that later epochs do not read them
             again. Samples that do not fit are read in each epoch. Random transforms in the data set
-            then act once per sample. ``True`` uses up to half of the available memory, a number up
-            to this many bytes. Processes that a launcher started on this host share the limit. With
+            then act once per sample. ``True`` uses up to half of the available memory; a number is
+            a limit in bytes. Processes that a launcher started on this host share the limit. With
             several ranks, each rank keeps only the samples it has read itself. Tensors and arrays
             are in memory anyway.
         vram_max_usage: On a CUDA device, the part of its memory that may be in use with the data

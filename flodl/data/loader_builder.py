@@ -20,7 +20,7 @@ class LoaderBuilder:
     """Collects the arguments of :class:`~flodl.data.loader.DataLoader` one call at a time.
 
     Args:
-        dataset: What to load.
+        dataset: The data set.
         make: Makes the loader.
     """
 

@@ -59,7 +59,7 @@ class TrainingRun:
         return self._stopped
 
     def stop(self, reason: str) -> None:
-        """End the training after the current step or epoch; the epoch counts as complete."""
+        """End the training after the current step or epoch; the training counts as complete."""
         if self._stopped is None:
             self._stopped = reason
 
@@ -83,7 +83,7 @@ class Callback:
         """An epoch is complete, with its evaluation; it is reported and saved after this call."""
 
     def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
-        """The state was handed over for saving; soon ``path`` is replaced by it, atomically."""
+        """The state is being saved in the background; it soon replaces ``path``, atomically."""
 
     def on_exception(self, run: TrainingRun, error: BaseException) -> None:
         """The training ends with this error; an interruption is one, too."""

@@ -47,7 +47,7 @@ class _Background:
         self._complaint = ""
 
     def save(self, capture: Callable[[TrainingState | None], TrainingState | None]) -> None:
-        """Replace the file soon; if the disk refuses, report it and go on training.
+        """Replace the file soon; if the disk refuses, report it and continue training.
 
         Args:
             capture: ``(reuse) -> state``; it may overwrite the memory of ``reuse``. None if another

@@ -85,7 +85,7 @@ def call_back(name: str, epoch: int, callback: Callable[..., Any], *args: object
 
 
 def end_state(error: BaseException) -> EndState:
-    """Return how a training ends that this error ends."""
+    """Return the end state of a training that this error ends."""
     if isinstance(error, KeyboardInterrupt | Terminated):
         return "interrupted"
     return "diverged" if isinstance(error, DivergedError) else "failed"

@@ -153,7 +153,7 @@ class SampleLossLog(LossLog):
     """For one of several ranks: every sample has the same weight, whatever its batch.
 
     A loss that is not finite is left out and counted in :attr:`refused`, because the other ranks
-    can go on without this one.
+    can continue without this one.
 
     Args:
         epoch: Number of the epoch, for messages.

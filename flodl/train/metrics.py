@@ -39,7 +39,7 @@ class _Thread(threading.local):
 
 _here = _Thread()
 
-# Set only while torch.compile traces, which runs nothing: the traced function sees a plain list. No
+# Set only while torch.compile traces a function without running it: there it is a plain list. No
 # thread ever finds anything but None here.
 _collected: list[Recorded] | None = None
 
@@ -130,7 +130,7 @@ class _Scalar:
         self.device_values: DeviceValues | None = None
 
     def arrive(self, *, wait: bool) -> None:
-        """Move the values that can be read off the device here; with ``wait``, all of them."""
+        """Fetch the values that can be read from the device; with ``wait``, all of them."""
         if self.device_values is not None:
             for step, value in self.device_values.take(wait=wait):
                 self.steps.append(step)

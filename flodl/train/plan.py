@@ -105,7 +105,7 @@ class TrainingPlan:
     train_fn: TrainFn
     dataset: Any
     batch_size: int | None
-    """None if a ``DataLoader`` of torch makes batches of different sizes."""
+    """None if a ``DataLoader`` of torch does not state one size."""
     num_epochs: int
     seed: int = 42
     device: torch.device | str | None = None

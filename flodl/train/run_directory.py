@@ -108,11 +108,11 @@ class RunDirectory:
         If a launcher started several ranks:
 
         - Rank 0 makes the folder. The objects of all other ranks write nothing.
-        - If the launcher restarts all ranks, rank 0 goes on in the same folder. The run then
+        - If the launcher restarts all ranks, rank 0 uses the same folder again. The run then
           continues from its own newest checkpoint.
-        - A new launch also goes on in the folder of an earlier launch with the same name
-          (``--rdzv-id``, or the job of a batch system). The earlier run must have the same
-          configuration and must be neither complete nor diverged. Its process must have ended.
+        - A new launch also uses the folder of an earlier launch with the same name (``--rdzv-id``,
+          or the job of a batch system). The earlier run must have the same configuration and must
+          be neither complete nor diverged. Its process must have ended.
         - The order of the calls tells several run directories of one program apart.
 
         Args:

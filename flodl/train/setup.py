@@ -151,8 +151,8 @@ class TrainingSetup:
         """The part of a batch that each rank computes in a plain loop.
 
         The parts are equal for 10 steps. Then they follow the speed of the ranks, with at least
-        0.05 each, and change every 50 steps. A graph that carries state keeps equal parts, because
-        the rows of its state cannot move to another rank.
+        0.05 each, and are computed again every 50 steps. A graph that carries state keeps equal
+        parts, because the rows of its state cannot move to another rank.
         """
         return self._loop.shares.ratios
 

@@ -203,8 +203,9 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
 
         * Tensors or arrays: ``(X, Y)``, ``{"x": X, "y": Y}``, a ``TensorDataset`` of torch, NumPy
           arrays, or the data sets of :mod:`flodl.data`. They stay in memory.
-        * Samples with an index: a ``DataSet``, a ``BatchDataSet``, a map-style data set of torch, a
-          ``Dataset`` of the ``datasets`` library. Each sample is read once per epoch.
+        * Samples with numbers, which can be read in any order: a ``DataSet``, a ``BatchDataSet``, a
+          map-style data set of torch, a ``Dataset`` of the ``datasets`` library. Each sample is
+          read once per epoch.
         * On one device, data that can only be iterated. The batches of a ``DataLoader`` of torch
           are taken as they are. Samples are put into batches in their order: those of an
           ``IterableDataset``, of a streamed data set of the ``datasets`` library, or of a function
@@ -213,7 +214,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         return self._set("dataset", dataset)
 
     def cache(self, most_bytes: bool | int = True) -> Self:
-        """Keep the samples that the first epoch reads in memory, and use them in later epochs.
+        """Keep samples in memory once the first epoch has read them; later epochs reuse them.
 
         A random transform in the data set then draws once per sample instead of once per epoch.
 
@@ -376,7 +377,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
             DataError: The data set is empty, malformed or too large.
             DivergedError: A loss or a parameter is no longer finite.
             CheckpointError: The checkpoint to resume from cannot be used.
-            DistributedError: The ranks cannot go on together.
+            DistributedError: The ranks cannot continue together.
             WorkersFailed: A rank that this call started failed too often.
             KeyboardInterrupt: Ctrl-C; the message names the checkpoint.
             Terminated: SIGTERM; it is a ``SystemExit`` with code 143.

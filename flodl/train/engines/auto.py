@@ -57,7 +57,7 @@ class AutoPolicy:
         gain: A tuning must save this part of a step to be kept.
         doubt: Part of the remaining steps that one comparison may use if its result is not clear.
         faults: Page faults per step from which on keeping the heap is tried.
-        block: Most steps that are measured together.
+        block: Largest number of steps that are measured together.
         short_step: Fewer threads are tried for steps up to this many seconds.
         slow_route: A trial of oneDNN is skipped if its products take more than this part of the
             usual time.
@@ -399,8 +399,8 @@ class AutoEngine(TunedEngine):
     def _compare(self, one: Tuning, other: Tuning, bar: float) -> Steps[float]:
         """Return the time of a step with ``other``, divided by the time with ``one``.
 
-        If noise hides on which side of ``bar`` the result is, it continues for a small part of the
-        run. It ends early if the engine had to change ``other``.
+        If noise hides whether the result is above or below ``bar``, it continues for a small part
+        of the run. It ends early if the engine had to change ``other``.
         """
         block = min(self._policy.block, max(1, math.ceil(0.1 / max(self._seconds, 1e-6))))
         least = 5 if self._seconds < 1.0 else 3

@@ -99,9 +99,9 @@ def compiled_forward(
 class BackgroundCompilation:
     """Compiles in a thread, on a copy of the model, while training goes on.
 
-    torch restores the random generators to their states at the start of a compilation. So use it
-    only for steps without random numbers. Code that draws random numbers between steps must protect
-    its generators.
+    When a compilation ends, torch restores the random generators to their states at its beginning.
+    So use it only for steps without random numbers. Code that draws random numbers between steps
+    must protect its generators.
 
     Args:
         model: Copied at once.

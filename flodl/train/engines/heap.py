@@ -31,7 +31,7 @@ def can_keep() -> bool:
 
 
 def kept_by_environment() -> bool:
-    """Whether the process was started with settings of this kind, as ``fdl`` does."""
+    """Whether the process was started with settings of the heap, as ``fdl`` does."""
     return "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
 
 

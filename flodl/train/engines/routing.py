@@ -1,7 +1,7 @@
 """Float32 matrix products on the CPU: which of torch's two libraries is faster here.
 
-torch multiplies with MKL, unless the program allows a lower internal precision; then it asks
-oneDNN. Most often oneDNN still computes in full float32. On some processors it is twice as fast as
+torch multiplies with MKL. If the program allows a lower internal precision, torch uses oneDNN
+instead. Most often oneDNN still computes in full float32. On some processors it is twice as fast as
 MKL, on others slower. Some processors have units for low precision, which oneDNN may use. So flodl
 measures the error against float64, on the products of the model. It uses oneDNN only if oneDNN is
 as exact as float32. The features that a processor reports do not decide anything.

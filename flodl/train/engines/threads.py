@@ -12,7 +12,7 @@ class ThreadLimit:
     """Lets operations use fewer threads inside the context.
 
     Args:
-        threads: The most threads to use.
+        threads: Largest number of threads.
 
     Attributes:
         overruled: Whether the program has set its own number inside the context; that number stays.
