@@ -1,6 +1,6 @@
-"""flodl: graphs as data flow, and training that survives, on PyTorch.
+"""flodl: graphs and a training framework on PyTorch.
 
-A name is imported when it is first used.
+Each public name is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Python's collector of reference cycles, where it would only look at what is there to stay."""
+"""Pause Python's garbage collector while it would find nothing to collect."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Let the collector wait while modules are loaded or a model is made.
+    """Pause the garbage collector while modules are imported or a model is made.
 
-    Both make many objects and no garbage, and what sets the collector off is their number: it would
-    walk over everything torch has loaded, which takes as long as opening a model. What other
-    threads leave behind meanwhile is collected afterwards.
+    Both create many objects and hardly any garbage. Their number triggers collections, and each
+    collection visits every object that torch has loaded, which takes as long as opening a model.
+    Garbage that other threads make meanwhile is collected afterwards.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,44 +1,44 @@
-"""The error family of the framework: every failure a user can cause derives from FlodlError.
+"""The exceptions of flodl: every failure a user can cause derives from FlodlError.
 
-Bad argument values raise ``ValueError``; exceptions of user modules keep their type and gain a
-note.
+Two cases differ. A bad argument value raises ``ValueError``. Exceptions raised in user modules
+keep their type and gain a note.
 """
 
 
 class FlodlError(RuntimeError):
-    """Base of everything flodl raises on purpose."""
+    """Base class of every error that flodl raises on purpose."""
 
 
 class BuildError(FlodlError):
-    """A graph description that cannot become a graph; names the caller's file and line."""
+    """A graph description cannot become a graph; the message names the caller's file and line."""
 
 
 class PathError(FlodlError):
-    """A dotted path that leads nowhere in a graph tree."""
+    """A dotted path does not exist in a graph tree."""
 
 
 class StateError(FlodlError):
-    """An operation at a moment when the object cannot do it."""
+    """The object cannot do this operation in its current state."""
 
 
 class DataError(FlodlError):
-    """Data that is malformed, inconsistent or empty."""
+    """Data is malformed, inconsistent or empty."""
 
 
 class CheckpointError(FlodlError):
-    """A checkpoint that cannot be read or does not fit."""
+    """A checkpoint cannot be read or does not fit the model."""
 
 
 class ArchitectureMismatch(CheckpointError):  # noqa: N818 - the field calls it a mismatch
-    """The file was written by a graph with another structural hash."""
+    """The graph that wrote the file has another structural hash."""
 
 
 class ShapeMismatch(CheckpointError):  # noqa: N818
-    """Tensors of the file and of the model have the same name and another shape."""
+    """A tensor of the file and a tensor of the model share a name but not a shape."""
 
 
 class DivergedError(FlodlError):
-    """The loss stopped being finite.
+    """The loss is no longer finite.
 
     Attributes:
         epoch: Epoch in which it happened, counted from 0.
@@ -52,29 +52,29 @@ class DivergedError(FlodlError):
 
 
 class RunDirectoryError(FlodlError):
-    """A run directory that cannot be made or written."""
+    """A run directory cannot be created or written."""
 
 
 class DistributedError(FlodlError):
-    """Ranks that cannot go on together."""
+    """The ranks cannot continue together."""
 
 
 class PlanMismatchError(DistributedError):
-    """Ranks that were to plan the same window planned different ones."""
+    """Ranks planned different windows where they should have planned the same one."""
 
 
 class BatchMismatchError(DistributedError):
-    """Ranks that were to see the same batch saw different ones."""
+    """Ranks got different batches where they should have got the same one."""
 
 
-class WorkersFailed(DistributedError):  # noqa: N818 - it tells what happened to the others
-    """A rank ended with an error, and there was no restart left.
+class WorkersFailed(DistributedError):  # noqa: N818 - the name says what happened to the ranks
+    """A rank ended with an error and no restart was left.
 
     Attributes:
-        rank: The first that failed; None where no rank could be made out.
+        rank: The rank that failed first; None if it is unknown.
         cause: Its exit code, signal or exception in a few words.
-        traceback: Its traceback, where it left one.
-        last_checkpoint: Path of the newest checkpoint, where there is one.
+        traceback: Its traceback, if it left one.
+        last_checkpoint: Path of the newest checkpoint, if there is one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Files that are replaced or extended as a whole, never left half-written."""
+"""Replace or extend files as a whole, so that no reader sees a half-written one."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-_STRETCH = 1 << 24  # bytes a disk is asked for at once
+_STRETCH = 1 << 24  # bytes per request to start writing to disk
 _SYNC_FILE_RANGE_WRITE = 2
 _TEMPORARY = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})-[0-9a-f]{12}\.tmp")
 _DAY_SECONDS = 86400.0
 _swept: set[Path] = set()
-"""Folders that this process has looked through; those of checkpoints it looks through each time."""
+"""Folders that this process has cleaned; folders of durable files are cleaned at every write."""
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[IO[bytes]]:
     """Write ``path`` atomically: readers see the old file or the complete new one.
 
-    The bytes go to a temporary neighbour that takes the place of ``path`` when the block ends well
-    and is removed when it does not. What killed processes have left in the folder is removed, see
-    :func:`remove_leftovers`. A symbolic link is followed: its target is replaced.
+    The bytes go to a temporary file in the same folder. It replaces ``path`` when the block ends
+    without an error; otherwise it is removed. Leftovers of killed processes in the folder are
+    removed too, see :func:`remove_leftovers`. A symbolic link is followed: its target is replaced.
 
     Args:
-        path: A regular file, or a name that is free in an existing folder.
-        durable: Also wait until the disk has it, so that a power cut cannot take it back.
+        path: A regular file, or an unused name in an existing folder.
+        durable: Also wait until the file is on disk, so that it survives a power cut.
 
     Raises:
-        OSError: The system refused (permission, space), or ``path`` is no regular file.
+        OSError: The system refused (permission, space), or ``path`` is not a regular file.
     """
     target = Path(os.path.realpath(path))
     if target.is_symlink():
@@ -64,9 +64,9 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-            if fcntl is not None:  # before it is closed: without its lock it is a leftover
+            if fcntl is not None:  # before the close: an unlocked temporary counts as a leftover
                 temporary.replace(target)
-        if fcntl is None:  # Windows moves no open files
+        if fcntl is None:  # Windows cannot rename open files
             temporary.replace(target)
     finally:
         with suppress(OSError):
@@ -77,9 +77,10 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
 
 @contextmanager
 def staging(folder: Path) -> Iterator[Path]:
-    """Make a hidden folder in another one, for content that is moved away when it is complete.
+    """Make a hidden folder inside ``folder``; move its content away when that is complete.
 
-    Removed at the end of the block if it is still there, or later, by :func:`remove_leftovers`.
+    The hidden folder is removed at the end of the block if it still exists, or later by
+    :func:`remove_leftovers`.
 
     Raises:
         OSError: The system refused.
@@ -101,11 +102,11 @@ def staging(folder: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files and folders that killed processes have left in a folder.
+    """Remove the temporary files and folders that killed processes left in a folder.
 
-    A living process holds a lock on its own. Since a file system may keep locks within one host,
-    those of other hosts are only removed when nothing has changed in them for a day. What cannot
-    be removed stays.
+    A running process holds a lock on its temporary files. Some file systems share locks only
+    within one host. So the leftovers of other hosts are removed only after a day without a change.
+    What cannot be removed stays.
     """
     if fcntl is None:
         return
@@ -121,7 +122,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _remove_unlocked(path: Path, is_folder: bool) -> None:
-    # Written to, because NFS locks no file that is only read.
+    # Opened for writing, because NFS cannot lock a file that is only read.
     descriptor = os.open(path, (os.O_RDONLY if is_folder else os.O_RDWR) | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,9 +135,9 @@ def _remove_unlocked(path: Path, is_folder: bool) -> None:
 
 
 def _open_neighbour(target: Path) -> tuple[IO[bytes], Path]:
-    """A new locked file beside another, and its path."""
+    """Open a new locked temporary file beside ``target``; return the file and its path."""
     while True:
-        # Cut, because a name may be as long as the file system allows: 255 bytes, four a character.
+        # Cut, because names may have at most 255 bytes and a character may take four.
         name = f".{target.name[:48]}.{_host()}-{secrets.token_hex(6)}.tmp"
         path = target.with_name(name)
         file = path.open("xb")
@@ -145,11 +146,11 @@ def _open_neighbour(target: Path) -> tuple[IO[bytes], Path]:
         _lock(file.fileno())
         if os.fstat(file.fileno()).st_nlink:
             return file, path
-        file.close()  # somebody took it for a leftover before it was locked
+        file.close()  # another process removed it as a leftover before it was locked
 
 
 def _lock(descriptor: int) -> None:
-    with suppress(OSError):  # a file system without locks: then nobody removes it either
+    with suppress(OSError):  # a file system without locks: then no process can remove it either
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
@@ -160,18 +161,20 @@ def _host() -> str:
 
 @final
 class Disk:
-    """A large file whose size is known before it is written front to back.
+    """A large file of known size that is written front to back.
 
-    Reserving the room at once finds a full disk early and spares the file system from finding
-    blocks piece by piece. Asking the disk to begin while the rest is being written leaves little
-    to wait for when the file is to be durable. Both are left out where the system lacks them.
+    Two measures, each skipped where the system lacks it:
+
+    - It reserves the space first. A full disk shows at once, and the file system need not find
+      blocks one by one.
+    - It asks the disk to start while the rest is being written. A durable file then waits less.
 
     Args:
         descriptor: A new file, open for writing.
-        size: Bytes it will have.
+        size: Its final size in bytes.
 
     Raises:
-        OSError: The disk has no room for them, or the file may not become so large.
+        OSError: The disk is full, or the file may not become so large.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -186,7 +189,7 @@ class Disk:
                     raise
 
     def wrote(self, size: int) -> None:
-        """Take note of further bytes that were handed to the system, front to back."""
+        """Report further bytes that were handed to the system, front to back."""
         self._written += size
         whole = self._written - self._written % _STRETCH
         if whole > self._begun:
@@ -195,23 +198,23 @@ class Disk:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a text file as a whole; a failure leaves the old one.
+    """Replace a text file as a whole; a failure leaves the old content.
 
     Raises:
-        OSError: As :func:`replacing`.
+        OSError: See :func:`replacing`.
     """
     with replacing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add text at the end of an existing file; a failure takes back what was already added.
+    """Add text at the end of an existing file; a failure removes what was already added.
 
     Raises:
         OSError: The file or its folder is gone, or the disk is full.
     """
-    # Not created where it is missing: its beginning would lack. Windows translates line ends
-    # unless told that the file is binary.
+    # A missing file is not created: its beginning would be missing. O_BINARY keeps Windows from
+    # translating line ends.
     flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)
     try:
@@ -228,7 +231,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    # Best effort: some file systems refuse to open or sync a directory.
+    # Best effort: some file systems refuse to open or to sync a directory.
     with suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:
@@ -238,7 +241,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _begin_writing(descriptor: int, offset: int, size: int) -> None:
-    """Ask the disk to start on bytes that were written; only a hint, and only Linux knows it."""
+    """Ask the disk to start on bytes that were already written; a hint that only Linux knows."""
     begin = _sync_file_range()
     if begin is not None:
         begin(descriptor, offset, size, _SYNC_FILE_RANGE_WRITE)
@@ -248,7 +251,7 @@ def _begin_writing(descriptor: int, offset: int, size: int) -> None:
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     try:
         function = ctypes.CDLL(None).sync_file_range
-    except (OSError, AttributeError, TypeError):  # TypeError: Windows wants a name
+    except (OSError, AttributeError, TypeError):  # TypeError: Windows requires a name
         return None
     function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     call: Callable[[int, int, int, int], int] = function

@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first used, so that importing a package is quick."""
+"""Import public names when they are first used, so that importing a package is quick."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def lazily(
     """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
     Args:
-        package: Its ``__name__``.
-        names: Public names by the module below the package that defines them.
-        modules: Modules below the package that are its attributes without being imported first.
+        package: The ``__name__`` of the package.
+        names: Public names, grouped by the submodule that defines them.
+        modules: Submodules that are attributes of the package; each is imported when first used.
     """
     home = {name: module for module, group in names.items() for name in group}
 
-    def __getattr__(name: str) -> Any:  # noqa: N807 - what it is going to be called
+    def __getattr__(name: str) -> Any:  # noqa: N807 - the name it gets in the package
         if name not in home and name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with collector.paused():

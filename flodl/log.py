@@ -1,8 +1,8 @@
-"""What a training program says on its terminal, and how much of it.
+"""Messages of a training program on its terminal, filtered by verbosity.
 
-Five levels, one process-wide setting, no handlers: progress belongs on stdout, diagnosis on stderr.
-The level comes from ``FLODL_VERBOSITY`` (a number or a name) the first time it is asked for, unless
-:func:`set_verbosity` was called before.
+There are five levels, one setting per process and no handlers. Progress goes to stdout, diagnosis
+to stderr. The level is read from ``FLODL_VERBOSITY`` (a number or a name) when it is first needed,
+unless :func:`set_verbosity` was called before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TextIO
 
 
 class Verbosity(IntEnum):
-    """How much is said; each level includes those before it."""
+    """Levels of verbosity; each level includes those before it."""
 
     QUIET = 0
     NORMAL = 1
@@ -30,7 +30,7 @@ class Verbosity(IntEnum):
 
 _level: Verbosity | None = None
 
-# Called before formatting. Modules and classes are callable too and are meant as values.
+# Called before formatting. Modules and classes are callable too, but count as plain values.
 _DEFERRED = (
     types.FunctionType,
     types.MethodType,
@@ -38,7 +38,7 @@ _DEFERRED = (
     functools.partial,
 )
 
-# One line at a time, also when sinks report from their own threads.
+# One line at a time, even when sinks write from their own threads.
 _write_lock = threading.Lock()
 
 
@@ -51,7 +51,7 @@ def _parse(level: Verbosity | int | str) -> Verbosity:
 
 
 def set_verbosity(level: Verbosity | int | str) -> None:
-    """Set the level of this process, over whatever the environment says.
+    """Set the level of this process; it overrides ``FLODL_VERBOSITY``.
 
     Args:
         level: A :class:`Verbosity`, its number or its name in any case. Anything else means NORMAL.
@@ -61,7 +61,7 @@ def set_verbosity(level: Verbosity | int | str) -> None:
 
 
 def verbosity() -> Verbosity:
-    """Return the level in force."""
+    """Return the current level."""
     global _level
     if _level is None:
         _level = _parse(os.environ.get("FLODL_VERBOSITY", "normal"))
@@ -69,19 +69,19 @@ def verbosity() -> Verbosity:
 
 
 def enabled(level: Verbosity) -> bool:
-    """Tell whether messages of `level` are shown; guards work that only a message needs."""
+    """Tell whether messages of `level` are shown; use it to skip work that only a message needs."""
     return level <= verbosity()
 
 
 def msg(text: object, *args: object, level: Verbosity = Verbosity.NORMAL) -> None:
-    """Say one line if `level` is enabled; otherwise do nothing at all.
+    """Print one line if `level` is enabled; otherwise do nothing.
 
     Args:
-        text: The line. With `args` it is a :meth:`str.format` pattern, without them it is printed
-            as it is, braces included.
+        text: The line. With `args` it is a :meth:`str.format` pattern. Without them it is printed
+            unchanged, including braces.
         args: Values for the pattern. A function, method or ``partial`` (also as `text`) is called
-            for its value, and only when the line is really shown.
-        level: Up to VERBOSE the line goes to stdout, beyond to stderr.
+            for its value, and only when the line is printed.
+        level: Levels up to VERBOSE print to stdout, higher levels to stderr.
     """
     if not enabled(level):
         return
@@ -92,24 +92,24 @@ def msg(text: object, *args: object, level: Verbosity = Verbosity.NORMAL) -> Non
 
 
 def verbose(text: object, *args: object) -> None:
-    """Say one line at VERBOSE; see :func:`msg`."""
+    """Print one line at VERBOSE; see :func:`msg`."""
     msg(text, *args, level=Verbosity.VERBOSE)
 
 
 def debug(text: object, *args: object) -> None:
-    """Say one line at DEBUG; see :func:`msg`."""
+    """Print one line at DEBUG; see :func:`msg`."""
     msg(text, *args, level=Verbosity.DEBUG)
 
 
 def trace(text: object, *args: object) -> None:
-    """Say one line at TRACE; see :func:`msg`."""
+    """Print one line at TRACE; see :func:`msg`."""
     msg(text, *args, level=Verbosity.TRACE)
 
 
 def warning(text: str) -> None:
-    """Say on stderr, at every level, that something went wrong from which the program recovers.
+    """Print a warning on stderr at every level: something failed and the program recovers.
 
-    Never raises: where even stderr is gone there is nobody left to tell.
+    Never raises, even when stderr is closed.
     """
     with contextlib.suppress(OSError, ValueError):
         _write(f"warning: {text}", sys.stderr)
@@ -129,7 +129,7 @@ def _write(line: str, stream: TextIO | None) -> None:
         try:
             stream.write(line + "\n")
         except UnicodeEncodeError:
-            # An ASCII or legacy console: show the rest of the line rather than fail.
+            # An ASCII or legacy console: escape what it cannot show instead of failing.
             encoding = stream.encoding or "ascii"
             stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         stream.flush()

@@ -1,7 +1,7 @@
-"""Memory and hardware, asked for in one place: CUDA statistics, the process, the machine.
+"""Memory and hardware of this machine: CUDA statistics, the process, the processor.
 
-A query about CUDA memory raises on a machine without a CUDA device, so that a zero is never taken
-for a measurement; what only lets memory go does nothing there.
+Queries about CUDA memory raise on a machine without a CUDA device, so that a zero always means a
+measured zero. Functions that only release memory do nothing there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def cuda_memory_info(device: Device = None) -> tuple[int, int]:
-    """Return bytes ``(used, total)`` of a device; used counts every process and the driver.
+    """Return ``(used, total)`` bytes of a device; used includes all processes and the driver.
 
     Args:
         device: A CUDA device; default: the current one.
@@ -38,7 +38,7 @@ def cuda_memory_info(device: Device = None) -> tuple[int, int]:
 
 
 def cuda_active_bytes(device: Device = None) -> int:
-    """Return the bytes that tensors hold now (``torch.cuda.memory_allocated``).
+    """Return the bytes that tensors occupy now (``torch.cuda.memory_allocated``).
 
     Raises:
         StateError: There is no CUDA device.
@@ -48,7 +48,7 @@ def cuda_active_bytes(device: Device = None) -> int:
 
 
 def cuda_allocated_bytes(device: Device = None) -> int:
-    """Return the bytes the allocator has from the driver now (``torch.cuda.memory_reserved``).
+    """Return the bytes that the allocator holds now (``torch.cuda.memory_reserved``).
 
     Raises:
         StateError: There is no CUDA device.
@@ -58,7 +58,7 @@ def cuda_allocated_bytes(device: Device = None) -> int:
 
 
 def cuda_peak_active_bytes(device: Device = None) -> int:
-    """Return the most bytes tensors held at once since the last reset of the peaks.
+    """Return the highest number of bytes that tensors occupied since the last reset of the peaks.
 
     Raises:
         StateError: There is no CUDA device.
@@ -68,7 +68,7 @@ def cuda_peak_active_bytes(device: Device = None) -> int:
 
 
 def cuda_peak_reserved_bytes(device: Device = None) -> int:
-    """Return the most bytes the allocator had at once since the last reset of the peaks.
+    """Return the highest number of bytes the allocator held since the last reset of the peaks.
 
     Raises:
         StateError: There is no CUDA device.
@@ -88,28 +88,28 @@ def cuda_utilization(device: Device = None) -> int:
 
 
 def cuda_reset_peak_stats(device: Device = None) -> None:
-    """Let the peaks start again from what is held now; without CUDA there is nothing to reset."""
+    """Restart the peaks from the current values; does nothing without CUDA."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def cuda_empty_cache() -> None:
-    """Give unused cached blocks back to the driver; without CUDA there are none."""
+    """Return unused cached blocks to the driver; does nothing without CUDA."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def set_cudnn_benchmark(enabled: bool) -> None:
-    """Let cuDNN try its convolution algorithms once per input shape and keep the fastest.
+    """Let cuDNN time its convolution algorithms once per input shape and keep the fastest.
 
-    Pays where shapes repeat, costs where they change, and may choose algorithms whose sums run in
-    another order from run to run.
+    It helps when shapes repeat and costs time when they change. Sums may run in another order from
+    run to run.
     """
     torch.backends.cudnn.benchmark = enabled
 
 
 def manual_seed(seed: int) -> None:
-    """Seed torch's generators: the CPU's and every accelerator's."""
+    """Seed torch's generators: those of the CPU and of all accelerators."""
     torch.manual_seed(seed)
 
 
@@ -119,10 +119,10 @@ def rss_kb() -> int:
 
 
 def malloc_trim() -> bool:
-    """Ask the C library to give free heap back to the system.
+    """Ask the C library to return free heap memory to the system.
 
     Returns:
-        Whether any was given back; False where the C library is not glibc.
+        Whether memory was returned; False if the C library is not glibc.
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
@@ -133,13 +133,13 @@ def malloc_trim() -> bool:
 
 
 def live_tensor_count() -> int:
-    """Count the tensors Python can reach: a number that grows from epoch to epoch is a leak.
+    """Count the tensors that Python can reach; growth from epoch to epoch means a leak.
 
-    Walks over every object the garbage collector follows: for looking into, not for every step.
-    Tensors that only autograd or C++ hold are not among them.
+    It visits every object of the garbage collector: use it for diagnosis, not in every step.
+    Tensors that only autograd or C++ hold are not counted.
     """
-    # type() rather than isinstance: an object may lie about its class, at the price of a side
-    # effect such as a lazy import.
+    # type() instead of isinstance: an object may report another class, and asking it may have a
+    # side effect such as a lazy import.
     return sum(issubclass(type(candidate), Tensor) for candidate in gc.get_objects())
 
 

@@ -1,8 +1,7 @@
 """Random numbers for the Python side of a program: order of files, augmentation, coin flips.
 
-Torch's generators fill tensors; every draw from one costs microseconds and moves the state that
-weights and dropout depend on. :class:`Rng` is separate from all of them: what it draws changes
-nothing else, and nothing else changes what it draws.
+Torch's generators are made to fill tensors. Each draw takes microseconds and advances the state
+that weights and dropout depend on. :class:`Rng` is independent of them: neither affects the other.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any, Self, final
 
 @final
 class Rng:
-    """A stream of random numbers with a private state (Mersenne Twister).
+    """A stream of random numbers with its own state (Mersenne Twister).
 
-    Made by :meth:`seed` or :meth:`from_entropy`. Equal seeds give equal streams on every machine
-    and in every process. A copy, a clone and an unpickled stream continue where the original
-    stood. Not for secrets.
+    Create it with :meth:`seed` or :meth:`from_entropy`. Equal seeds give equal streams on every
+    machine and in every process. A copy, a clone and an unpickled stream continue where the
+    original stood. Do not use it for secrets.
     """
 
     def __init__(self, source: random.Random) -> None:
@@ -33,17 +32,17 @@ class Rng:
             seed: An integer of at least 0.
 
         Raises:
-            ValueError: ``seed`` is negative or no integer.
+            ValueError: ``seed`` is negative or not an integer.
         """
-        # Python's generator takes the absolute value: -1 would silently be the stream of 1.
+        # Python's generator takes the absolute value, so -1 would give the stream of 1.
         if not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed must be an integer of at least 0, got {seed!r}")
-        return cls(random.Random(seed))  # noqa: S311 - repeatable is what it is for
+        return cls(random.Random(seed))  # noqa: S311 - made to be repeatable
 
     @classmethod
     def from_entropy(cls) -> Self:
-        """Start a stream nobody can repeat, seeded by the operating system."""
-        return cls(random.Random())  # noqa: S311 - never meant for secrets
+        """Start a stream that cannot be repeated; the operating system seeds it."""
+        return cls(random.Random())  # noqa: S311 - not for secrets
 
     def usize(self, n: int) -> int:
         """Draw an index: an integer of 0 … n-1, all equally likely.
@@ -74,7 +73,7 @@ class Rng:
         return self._source.random()
 
     def bernoulli(self, p: float) -> bool:
-        """Flip a coin that says True with probability ``p``.
+        """Return True with probability ``p``.
 
         Raises:
             ValueError: ``p`` is not within 0 … 1.
@@ -99,12 +98,12 @@ class Rng:
         return mean + std * radius * math.cos(2 * math.pi * self.f64())
 
     def shuffle(self, items: MutableSequence[Any]) -> None:
-        """Bring a list into random order, in place (Fisher and Yates).
+        """Shuffle a list in place (Fisher and Yates).
 
         Raises:
-            TypeError: ``items`` is a tensor, an array or another type that is no list.
+            TypeError: ``items`` is a tensor, an array or another type that is not a list.
         """
-        # Rows of tensors and arrays are views: exchanging two of them would double one.
+        # Rows of tensors and arrays are views: swapping two of them would duplicate one.
         if not isinstance(items, MutableSequence):
             raise TypeError(
                 f"shuffle exchanges the items of a list, not of a {type(items).__name__}; for "
@@ -113,7 +112,7 @@ class Rng:
         self._source.shuffle(items)
 
     def clone(self) -> Self:
-        """Copy the stream: both continue alike and independently."""
-        source = random.Random()  # noqa: S311 - takes over the state at once
+        """Copy the stream: both continue with the same numbers, independently."""
+        source = random.Random()  # noqa: S311 - its state is replaced at once
         source.setstate(self._source.getstate())
         return type(self)(source)

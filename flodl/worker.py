@@ -1,4 +1,4 @@
-"""Work for another thread, one task after the other."""
+"""Run tasks on another thread, one after the other."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class CpuWorker:
     """Runs tasks on one thread in the order they were submitted.
 
-    The thread lives only while there is work, and a program that ends waits for it: a save that
-    was submitted is never lost because somebody forgot :meth:`finish`. What a task raises is kept
-    for :meth:`finish` and does not keep the others from running. A forked process begins with an
-    empty worker: what was queued stays the business of the process that queued it.
+    - The thread exists only while there is work. A program that ends waits for it, so a submitted
+      save is not lost when :meth:`finish` is never called.
+    - An exception in a task is kept for :meth:`finish`; the other tasks still run.
+    - A forked process starts with an empty worker. Queued tasks stay with the parent process.
 
-    As a context manager it finishes at the end of the block.
+    Used as a context manager, it finishes at the end of the block.
     """
 
     def __init__(self) -> None:
@@ -40,17 +40,17 @@ class CpuWorker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is queued or running."""
+        """Whether no task is queued or running."""
         self._leave_parent()
         with self._changed:
             return not self._busy
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Queue a function without arguments; what it returns is dropped.
+        """Queue a function without arguments; its return value is dropped.
 
         Raises:
-            StateError: After :meth:`finish`.
-            RuntimeError: The system has no thread left; the task was not queued.
+            StateError: :meth:`finish` was called before.
+            RuntimeError: The system cannot start a thread; the task was not queued.
         """
         self._leave_parent()
         with self._changed:
@@ -62,11 +62,11 @@ class CpuWorker:
             self._tasks.append(task)
 
     def finish(self) -> None:
-        """Wait until every task has run; nothing can be submitted any more.
+        """Wait until every task has run; afterwards :meth:`submit` is refused.
 
         Raises:
-            BaseException: What the first failing task raised, with a note on every further one. A
-                second call raises nothing.
+            BaseException: The exception of the first failed task, with a note for each later one.
+                A second call raises nothing.
         """
         self._leave_parent()
         with self._changed:
@@ -95,7 +95,7 @@ class CpuWorker:
             error.add_note(f"a background task raised {type(failure).__name__}: {failure}")
 
     def _leave_parent(self) -> None:
-        """In a forked process, leave the tasks to the process whose thread runs them."""
+        """In a forked process, drop the queued tasks: the parent's thread runs them."""
         if os.getpid() != self._owner:
             self._begin()
 
@@ -109,6 +109,6 @@ class CpuWorker:
                 task = self._tasks.popleft()
             try:
                 task()
-            except BaseException as error:  # kept for finish, SystemExit included
+            except BaseException as error:  # kept for finish(), including SystemExit
                 self._errors.append(error)
-            del task  # what it holds, a snapshot for instance, may be large
+            del task  # it may hold something large, such as a snapshot

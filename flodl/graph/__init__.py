@@ -1,4 +1,4 @@
-"""Graphs: describe a network with FlowBuilder, run it as a torch module."""
+"""Graphs: describe a network with FlowBuilder, then run it as a torch module."""
 
 from flodl.graph.attached import LossContext as LossContext
 from flodl.graph.builder import FlowBuilder as FlowBuilder

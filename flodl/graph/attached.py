@@ -1,4 +1,4 @@
-"""Training attached to a graph: an optimizer, a schedule, a loader and a loss of its own."""
+"""Training with parts attached to a graph: optimizer, schedule, loader and loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HasRate(Protocol):
-    """What ``set_scheduler`` takes: a calculator of learning rates."""
+    """A learning-rate schedule for ``set_scheduler``."""
 
     def lr(self, step: int, /) -> float:
         """The learning rate of a step, counted from 0."""
@@ -27,12 +27,12 @@ class HasRate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LossContext:
-    """What a loss function of a graph sees.
+    """The argument of a graph's loss function.
 
     Attributes:
         output: The output of the graph for the batch.
-        batch: The batch itself, targets included.
-        tags: Value of every tag.
+        batch: The batch itself, including targets.
+        tags: The value of every tag.
         traces: Published traces of the loops, by name.
     """
 
@@ -46,7 +46,7 @@ LossFunction = Callable[[LossContext], Tensor]
 
 
 class Progress:
-    """What attached training consists of, and its counters."""
+    """The attached parts and the counters of a training."""
 
     __slots__ = (
         "epoch_count", "epoch_step", "forward_input", "loader", "loss", "lr_scale",
@@ -69,7 +69,7 @@ class Progress:
 
 
 class Attached(GraphBase):
-    """The part of a graph's interface that trains it without a Trainer."""
+    """The part of a graph's interface that trains without a Trainer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,10 +81,10 @@ class Attached(GraphBase):
         """Attach an optimizer for :meth:`step`.
 
         Args:
-            factory: Called once with all parameters; returns the optimizer. Call ``to`` first.
+            factory: Gets all parameters, once, and returns the optimizer. Call ``to`` before.
 
         Raises:
-            ValueError: The factory returned something else.
+            ValueError: The factory did not return an optimizer.
         """
         optimizer = factory(list(self.parameters()))
         if not isinstance(optimizer, Optimizer):
@@ -100,11 +100,11 @@ class Attached(GraphBase):
         self._warn_about_uncovered()
 
     def set_scheduler(self, scheduler: HasRate | None) -> None:
-        """Let a schedule set the learning rate at every :meth:`step`; None takes it away.
+        """Let a schedule set the learning rate at every :meth:`step`; None removes the schedule.
 
         Args:
-            scheduler: ``scheduler.lr(training_step)`` is the rate of the first parameter group;
-                the others keep their ratio to it.
+            scheduler: ``scheduler.lr(training_step)`` is the rate of the first parameter group.
+                The other groups keep their ratio to it.
         """
         if scheduler is not None and not callable(getattr(scheduler, "lr", None)):
             raise ValueError(f"a scheduler has a method lr(step), {scheduler!r} has none")
@@ -126,9 +126,9 @@ class Attached(GraphBase):
             group["lr"] = lr
 
     def step(self) -> None:
-        """Finish a training step: schedule, update, clear gradients, ``end_step``.
+        """Finish a training step: apply the schedule, update, clear gradients, call ``end_step``.
 
-        Without an optimizer only the counters move.
+        Without an optimizer only the counters advance.
         """
         progress = self._progress
         if progress.optimizer is not None:
@@ -158,7 +158,7 @@ class Attached(GraphBase):
             group["lr"] = lr * (rate / first if first else 1.0)
 
     def _warn_about_uncovered(self) -> None:
-        """Report parameters without an optimizer that want to be trained, each one once."""
+        """Warn once per trainable parameter that the optimizer does not hold."""
         uncovered = self._progress.uncovered
         missed = [name for name, parameter in uncovered if parameter.requires_grad]
         if missed:
@@ -172,15 +172,15 @@ class Attached(GraphBase):
     # --- Data and loss ---------------------------------------------------------------------
 
     def set_data_loader(self, loader: DataLoader, forward_input: str | int) -> None:
-        """Attach a loader whose batches :meth:`forward_batch` takes apart.
+        """Attach a loader whose batches :meth:`forward_batch` feeds to the graph.
 
         Args:
-            loader: Its ``names`` must hold every auxiliary input of the graph but the optional
-                ones. Where it learns them from the first batch, they are compared then.
+            loader: Its ``names`` must include all auxiliary inputs of the graph except optional
+                ones. If it learns the names from the first batch, they are checked then.
             forward_input: The field that feeds the entry, by name or by position.
 
         Raises:
-            ValueError: A name is missing; lists what there is.
+            ValueError: A name is missing; the message lists the existing ones.
         """
         optional, names = self.topology.optional, loader.names
         roles = [(port, "the input") for port in self.topology.inputs[1:] if port not in optional]
@@ -204,7 +204,7 @@ class Attached(GraphBase):
         return self._loader().epoch(epoch)
 
     def forward_batch(self, batch: Batch) -> Tensor:
-        """Run the graph on the fields of a batch; what no input takes is a target.
+        """Run the graph on the fields of a batch; fields without an input are targets.
 
         Raises:
             StateError: No loader is attached.
@@ -220,15 +220,15 @@ class Attached(GraphBase):
         return output
 
     def data_num_batches(self) -> int:
-        """Batches of an epoch of the attached loader."""
+        """Number of batches in an epoch of the attached loader."""
         return self._loader().num_batches
 
     def data_batch_size(self) -> int:
-        """Samples of a batch of the attached loader."""
+        """Number of samples in a batch of the attached loader."""
         return self._loader().batch_size
 
     def set_loss_fn(self, function: LossFunction | None) -> None:
-        """Attach the loss, a function of a :class:`LossContext`; None takes it away."""
+        """Attach the loss, a function of a :class:`LossContext`; None removes it."""
         self._progress.loss = function
 
     def loss(self, batch: Batch) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the halves of a graph's interface have in common: topology, tags, children."""
+"""The common part of a graph's interface: topology, tags, children."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GraphBase(nn.Module):
-    """The part of a graph every mixin may rely on; ``Graph`` is the only concrete class.
+    """The part of a graph that every mixin may use; ``Graph`` is the only concrete class.
 
     A mixin derives from this class, takes no constructor arguments, and calls
     ``super().__init__()`` before it sets attributes of its own.
@@ -23,12 +23,12 @@ class GraphBase(nn.Module):
 
     @property
     def topology(self) -> Topology:
-        """Nodes, wires and tags; a value that can be read but not changed."""
+        """Nodes, wires and tags, as an immutable value."""
         raise NotImplementedError
 
     @property
     def has_run(self) -> bool:
-        """Whether the values of a forward that ended well are there to be read."""
+        """Whether the values of a successful forward can be read."""
         raise NotImplementedError
 
     def structural_hash(self) -> str:
@@ -36,24 +36,24 @@ class GraphBase(nn.Module):
         raise NotImplementedError
 
     def tagged(self, name: str) -> Tensor | None:
-        """The value a tag had in the last forward, or None before the first."""
+        """The value of a tag in the last forward, or None before the first."""
         raise NotImplementedError
 
     def _captured_tags(self) -> dict[str, Tensor]:
-        """What the last forward left under every tag; empty before the first."""
+        """The values of all tags in the last forward; empty before the first."""
         raise NotImplementedError
 
     @property
     def label(self) -> str | None:
-        """The name given with ``label()``, or None."""
+        """The name set with ``label()``, or None."""
         return self.topology.label
 
     def tag_names(self) -> list[str]:
-        """All tags in declaration order."""
+        """All tags in the order of their declaration."""
         return list(self.topology.tagged_nodes)
 
     def tag_group(self, name: str) -> list[str] | None:
-        """The tags of a group, or None when there is no such group."""
+        """The tags of a group, or None if there is no such group."""
         members = dict(self.topology.groups).get(name)
         return None if members is None else list(members)
 
@@ -63,21 +63,21 @@ class GraphBase(nn.Module):
         for node in self.topology.nodes:
             module = self._modules[node.prefix] if node.prefix else None
             if isinstance(module, GraphBase) and module.label is not None:
-                # Graph is the only concrete class of this family, and not known here.
+                # Graph is the only concrete subclass; importing it here would be circular.
                 children[module.label] = cast("Graph", module)
         return children
 
     def _tree(self) -> Iterator[tuple[str, Graph]]:
-        """This graph under no prefix, then every labelled graph below under its dotted one."""
+        """Yield this graph with an empty prefix, then every labelled graph below with its path."""
         yield "", cast("Graph", self)
         for label, child in self.tree_children().items():
             for prefix, graph in child._tree():
                 yield f"{label}.{prefix}", graph
 
     def _owner(self, name: str) -> tuple[Graph, str]:
-        """Split a dotted name: the labelled graph it leads to, and its name there.
+        """Split a dotted name into the labelled graph it names and the rest, a name in that graph.
 
-        As many leading segments as are labels count; what no label begins belongs to this graph.
+        Leading segments count as long as they are labels; the rest belongs to the graph found.
         """
         label, dot, rest = name.partition(".")
         child = self.tree_children().get(label) if dot else None

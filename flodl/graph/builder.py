@@ -1,4 +1,4 @@
-"""FlowBuilder: a network described from input to output, checked while it is described."""
+"""FlowBuilder: describe a network from input to output; each step is checked at once."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def _caller() -> str:
 class FlowBuilder:
     """Describes a graph as a stream of values that flows through modules.
 
-    Methods change the builder and return it. The first misuse is remembered with the place of the
-    call, later calls do nothing, and :meth:`build` raises it; after a build the builder is spent.
-    Wherever a module is expected, a function of tensors serves as well.
+    Every method changes the builder and returns it. The first misuse is recorded with the place of
+    the call; later calls do nothing, and :meth:`build` raises it. A builder builds only once.
+    Where a module is expected, a function of tensors works too.
 
-    ``FlowBuilder.from_(module)`` feeds the graph's input to ``module``; ``FlowBuilder()`` starts
+    ``FlowBuilder.from_(module)`` feeds the graph's input to ``module``. ``FlowBuilder()`` starts
     with an identity.
 
     Example:
@@ -64,7 +64,7 @@ class FlowBuilder:
     """
 
     _makes: ClassVar[type[Graph]] = Graph
-    """The class of the graphs that :meth:`build` makes."""
+    """The class of the graphs from :meth:`build`."""
 
     def __init__(self) -> None:
         self._begin()
@@ -99,7 +99,7 @@ class FlowBuilder:
 
         Args:
             module: Takes the stream's tensor and returns the next one.
-            name: Fixes the module's prefix in the registry and in checkpoints.
+            name: The module's prefix in the registry and in checkpoints.
         """
         self._continue(self._draft.call(module, self._stream(), name))
 
@@ -108,8 +108,8 @@ class FlowBuilder:
         """Add a module's output to the stream: ``x + module(x)``, a residual connection.
 
         Args:
-            module: Keeps the shape of the stream. A following ``using`` reaches it.
-            name: Fixes the module's prefix; a following ``tag`` names the sum instead.
+            module: Keeps the shape of the stream. A ``using`` right after it applies to it.
+            name: The module's prefix; a ``tag`` right after names the sum instead.
             broadcast: Allow an output of another shape that broadcasts with the stream.
         """
         stream = self._stream()
@@ -122,9 +122,9 @@ class FlowBuilder:
         """Replace the stream by ``skip(x) + main(x)``: a residual connection with a projection.
 
         Args:
-            skip: From the stream to the first term.
-            main: From the stream to the second, of the same shape. A following ``using`` reaches
-                it.
+            skip: Computes the first term from the stream.
+            main: Computes the second term from the stream, with the same shape. A ``using`` right
+                after applies to it.
             broadcast: Allow terms of different shapes that broadcast with each other.
         """
         stream = self._stream()
@@ -134,13 +134,13 @@ class FlowBuilder:
 
     @_fluent
     def fork(self, module: ModuleLike, *, name: str | None = None) -> None:
-        """Run a side branch on the stream, which goes on unchanged.
+        """Run a side branch on the stream; the stream itself stays unchanged.
 
-        ``using`` and ``tag`` that follow at once apply to the branch.
+        A ``using`` or ``tag`` right after applies to the branch.
 
         Args:
             module: Takes the stream's tensor.
-            name: Fixes the module's prefix in the registry and in checkpoints.
+            name: The module's prefix in the registry and in checkpoints.
         """
         self._fork = self._draft.fork(module, self._stream(), name)
         self._main_targets, self._targets = self._targets, [self._fork]
@@ -149,7 +149,7 @@ class FlowBuilder:
     def split(self, branches: Iterable[ModuleLike]) -> None:
         """Feed the stream to two or more modules; their outputs stay open until ``merge``.
 
-        A following ``using`` reaches every one of them.
+        A ``using`` right after applies to all of them.
         """
         stream = self._stream()
         parallel = modules(*branches)
@@ -163,7 +163,7 @@ class FlowBuilder:
     def merge(self, how: MergeOp | str, *, broadcast: bool = False) -> None:
         """Join the open streams into one.
 
-        Streams of different shapes are an error when the graph runs, unless ``broadcast`` is set.
+        Streams of different shapes raise an error when the graph runs, unless ``broadcast`` is set.
 
         Args:
             how: ``MergeOp.ADD`` or ``"add"``, ``MergeOp.MEAN`` or ``"mean"``.
@@ -187,12 +187,12 @@ class FlowBuilder:
     def tag(self, name: str, *, keep: bool = True) -> None:
         """Name the stream, or the branch of a fork, so that ``Graph.tagged`` returns its value.
 
-        The first tag of a module also becomes its prefix in the registry and in checkpoints. A
-        node may carry several tags.
+        The first tag of a module is also its prefix in the registry and in checkpoints. A node may
+        have several tags.
 
         Args:
-            name: Of the value.
-            keep: Whether the value outlives the forward. Otherwise the name only serves ``using``,
+            name: The name of the value.
+            keep: Whether to keep the value after the forward. If not, only ``using`` can read it,
                 and ``Graph.tagged`` returns None.
         """
         self._draft.claim_tag(name, self._stream() if self._fork is None else self._fork)
@@ -208,16 +208,16 @@ class FlowBuilder:
 
     @_fluent
     def using(self, *names: str | Iterable[str], init: Mapping[str, Initial] | None = None) -> None:
-        """Deliver tagged values to the last module, by name.
+        """Pass tagged values to the last module, by name.
 
-        A tag that was given before this call is read in the same pass. Any other one makes the
-        graph recurrent: the module reads the value the tag had in the previous call, zeros of the
-        shape of its input in the first. Calls add up.
+        A tag defined before this call has the value of the same pass. Any other tag makes the
+        graph recurrent: the module reads the tag's value from the previous call. In the first call
+        it reads zeros with the shape of its input. Several calls add up.
 
         Args:
             names: Tags, one by one or as a list.
-            init: For tags given later: what the first call reads instead of zeros, a tensor or a
-                function of the module's input.
+            init: For tags defined later: the value for the first call instead of zeros, a tensor
+                or a function of the module's input.
         """
         tags = [tag for name in names for tag in _each_name(name)]
         unknown = sorted(set(init or {}) - set(tags))
@@ -230,18 +230,18 @@ class FlowBuilder:
 
     @_fluent
     def entry(self, name: str) -> None:
-        """Name the graph's first input, which is ``input`` otherwise, so that calls can, too."""
+        """Name the graph's first input, so that calls can pass it by name; default: ``input``."""
         self._draft.name_entry(name)
 
     @_fluent
     def input(self, *names: str, optional: bool = False) -> None:
-        """Add auxiliary inputs to the graph, each under a tag of its name.
+        """Add auxiliary inputs to the graph; each gets a tag with its name.
 
-        Neither the stream nor the target of ``using`` moves.
+        The stream stays the same, and so does the module that ``using`` applies to.
 
         Args:
-            names: Of the inputs, in the order of the arguments of a call.
-            optional: Whether a call may leave them out: modules that read them receive None.
+            names: Names of the inputs, in the order of the arguments of a call.
+            optional: Whether a call may omit them: modules that read them then get None.
         """
         for name in names:
             self._draft.port(name)
@@ -250,12 +250,12 @@ class FlowBuilder:
 
     @_fluent
     def internal(self, tag: str) -> None:
-        """Hide a tag from the graphs this one becomes a part of."""
+        """Hide a tag from graphs that contain this one."""
         self._draft.internal.setdefault(tag, self._draft.here)
 
     @_fluent
     def label(self, text: str) -> None:
-        """Name the graph; the name enters neither checkpoint keys nor the structural hash."""
+        """Name the graph; the name is not part of checkpoint keys or the structural hash."""
         if not isinstance(text, str) or not text or "." in text:
             raise BuildError(f"a label is a non-empty text without dots, not {text!r}")
         self._draft.label = text
@@ -268,11 +268,11 @@ class FlowBuilder:
     # --- Blocks ----------------------------------------------------------------------------
 
     def loop_body(self, body: ModuleLike, *, name: str | None = None) -> LoopBuilder:
-        """Begin a loop: its body's output is its next input. Say how often on what this returns.
+        """Start a loop: each output of the body is its next input. Set its end on the result.
 
         Args:
             body: Keeps the shape of its input.
-            name: Fixes the loop's prefix in the registry and in checkpoints.
+            name: The loop's prefix in the registry and in checkpoints.
         """
         self._begin_block("loop_body")
         return LoopBuilder(self, body, name)
@@ -284,10 +284,10 @@ class FlowBuilder:
         """Run all experts on the stream and add their outputs, weighted by a router.
 
         Args:
-            router: From the stream to weights ``[..., N]``; normalising them is its business. A
-                following ``using`` reaches it.
-            experts: N modules with outputs of one shape, two or more.
-            name: Fixes the gate's prefix in the registry and in checkpoints.
+            router: Computes weights ``[..., N]`` from the stream; they are not normalised here. A
+                ``using`` right after applies to it.
+            experts: N modules with outputs of the same shape, two or more.
+            name: The gate's prefix in the registry and in checkpoints.
         """
         chosen = _several("experts", experts)
         self._continue(self._draft.gate(as_module(router), chosen, self._stream(), name))
@@ -299,31 +299,32 @@ class FlowBuilder:
         """Run one of several branches on the stream, for the whole batch.
 
         Args:
-            router: From the stream to one element, the index of the branch, truncated toward
-                zero. A following ``using`` reaches it.
-            branches: Two modules or more.
-            name: Fixes the switch's prefix in the registry and in checkpoints.
+            router: Computes one element from the stream: the index of the branch, truncated toward
+                zero. A ``using`` right after applies to it.
+            branches: Two or more modules.
+            name: The switch's prefix in the registry and in checkpoints.
         """
         chosen = _several("branches", branches)
         self._continue(self._draft.switch(as_module(router), chosen, self._stream(), name))
 
     def map(self, body: ModuleLike, *, name: str | None = None) -> MapBuilder:
-        """Begin a map: a body that runs on slices. Say on which on what this returns.
+        """Start a map: a body that runs on slices. Choose the slices on the result.
 
         Args:
             body: Runs on one slice, or on all of them at once.
-            name: Fixes the body's prefix in the registry and in checkpoints.
+            name: The body's prefix in the registry and in checkpoints.
         """
         self._begin_block("map")
         return MapBuilder(self, body, name)
 
     def build(self) -> Graph:
-        """Make the graph.
+        """Build the graph.
 
         Raises:
-            BuildError: The first misuse recorded, with its place; a loop or map without an end;
-                open streams; references to tags that were never given; nested graphs with the
-                same label; two modules with the same prefix; or the builder has been built before.
+            BuildError: A misuse was recorded (the first is reported, with its place); a loop or map
+                has no end; streams are open; a referenced tag is never defined; two nested graphs
+                have the same label; two modules have the same prefix; or ``build`` was called
+                before.
         """
         self._refuse_if_spent("build")
         if self._misuse is None and self._unfinished is not None:
@@ -411,7 +412,7 @@ class FlowBuilder:
 
 
 class _BlockBuilder:
-    """A block whose last word is still to be said."""
+    """A loop or map whose end is not set yet."""
 
     def __init__(self, flow: FlowBuilder, body: ModuleLike, name: str | None) -> None:
         self._flow = flow
@@ -420,7 +421,7 @@ class _BlockBuilder:
         self._opened = flow._unfinished
 
     def _finish(self) -> FlowBuilder:
-        # Only the block that is open can be closed: a second ending would append a second node.
+        # Only the open block can be closed: a second ending would append a second node.
         if self._flow._misuse is None and self._flow._unfinished is not self._opened:
             self._flow._misuse = f"{_caller()}: this block is finished already"
         self._flow._unfinished = None
@@ -428,7 +429,7 @@ class _BlockBuilder:
 
 
 class LoopBuilder(_BlockBuilder):
-    """A loop that still needs to know when to stop."""
+    """A loop whose number of iterations is not set yet."""
 
     def for_n(self, n: int) -> FlowBuilder:
         """Run the body exactly ``n`` times."""
@@ -454,14 +455,14 @@ class LoopBuilder(_BlockBuilder):
 
 
 class MapBuilder(_BlockBuilder):
-    """A map that still needs to know its slices."""
+    """A map whose slices are not set yet."""
 
     def __init__(self, flow: FlowBuilder, body: ModuleLike, name: str | None) -> None:
         super().__init__(flow, body, name)
         self._batched = False
 
     def batched(self) -> Self:
-        """Give the body all slices in one call; it must treat them independently."""
+        """Pass all slices to the body in one call; it must treat them independently."""
         self._batched = True
         return self
 
@@ -470,11 +471,11 @@ class MapBuilder(_BlockBuilder):
         return self._end(Map("each", batched=self._batched), None)
 
     def over(self, tag: str) -> FlowBuilder:
-        """As :meth:`each`, on a tagged value; the result becomes the stream."""
+        """Like :meth:`each`, but on a tagged value; the result becomes the stream."""
         return self._end(Map("over", batched=self._batched), tag)
 
     def slices(self, n: int) -> FlowBuilder:
-        """Cut the last dimension into ``n`` pieces: ``[..., D]`` is seen as ``[..., D / n]``."""
+        """Cut the last dimension into ``n`` pieces: ``[..., D]`` becomes ``[..., D / n]``."""
         return self._end(Map("slices", n, self._batched), None)
 
     def _end(self, operation: Map, tag: str | None) -> FlowBuilder:

@@ -1,4 +1,4 @@
-"""Which graphs a compiler can take as one piece."""
+"""Find out which graphs a compiler can take as one piece."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flodl.graph.nodes import LoopNode
 
 @dataclass(frozen=True, slots=True)
 class Capturable:
-    """True when nothing stands in the way.
+    """True if nothing prevents a compiler from taking the graph as one piece.
 
     Attributes:
-        reasons: What does, one sentence per obstacle with its node.
+        reasons: What prevents it, one sentence per obstacle with its node.
     """
 
     reasons: tuple[str, ...] = ()
@@ -24,12 +24,12 @@ class Capturable:
 
 
 def obstacles(graph: GraphBase) -> Iterator[str]:
-    """Why a graph, taken with its shell by ``torch.compile`` or ``torch.export``, falls apart.
+    """Yield why ``torch.compile`` or ``torch.export`` cannot take the whole graph as one piece.
 
-    Only what graphs are made of is judged; a module of the user's may hold surprises of its own.
+    Only the parts of graphs are checked. User modules may have obstacles of their own.
 
     Yields:
-        One sentence per obstacle, those of nested graphs under their paths.
+        One sentence per obstacle; those of nested graphs begin with their path.
     """
     for path, module in graph.named_modules():
         if isinstance(module, GraphBase):

@@ -1,4 +1,4 @@
-"""Taking parameters out of training, and keeping the statistics of normalisation layers."""
+"""Exclude parameters from training, and keep the statistics of normalisation layers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 PINNED = "_statistics_pinned"
-"""Attribute of a pinned layer; an ordinary one, so that copies and pickles are pinned as well."""
+"""Attribute of a pinned layer; a plain attribute, so that copies and pickles are pinned too."""
 
 
 def freeze_params(parameters: Iterable[Tensor]) -> None:
-    """Stop training tensors and drop their gradients.
+    """Freeze tensors: they are no longer trained, and their gradients are dropped.
 
-    Without the latter, an optimizer that holds them would go on moving them by the last gradient,
-    by momentum and by weight decay.
+    With its gradient, an optimizer that holds the tensor would continue to move it by the last
+    gradient, by momentum and by weight decay.
     """
     for parameter in parameters:
         parameter.requires_grad_(False)
@@ -22,20 +22,20 @@ def freeze_params(parameters: Iterable[Tensor]) -> None:
 
 
 def unfreeze_params(parameters: Iterable[Tensor]) -> None:
-    """Train tensors again, from the next backward on; those of integers have no gradient."""
+    """Train tensors again from the next backward on; integer tensors stay without a gradient."""
     for parameter in parameters:
         if parameter.is_floating_point() or parameter.is_complex():
             parameter.requires_grad_(True)
 
 
 def pin_statistics(module: nn.Module) -> None:
-    """Put every normalisation layer that keeps running statistics into evaluation mode, for good.
+    """Put normalisation layers with running statistics into evaluation mode until released.
 
     Args:
-        module: Searched with everything below it.
+        module: Searched together with everything below it.
     """
     for layer in module.modules():
-        # By what it keeps, not by class: that of BatchNorm, of InstanceNorm and of lookalikes.
+        # By buffer, not by class: this finds BatchNorm, InstanceNorm and similar layers.
         if "running_mean" in layer._buffers:
             setattr(layer, PINNED, True)
             layer.training = False
@@ -45,8 +45,8 @@ def release_statistics(module: nn.Module, *, training: bool) -> None:
     """Undo :func:`pin_statistics`.
 
     Args:
-        module: Searched with everything below it.
-        training: The mode released layers are in from now on.
+        module: Searched together with everything below it.
+        training: The mode of released layers from now on.
     """
     for layer in module.modules():
         if PINNED in layer.__dict__:
@@ -55,7 +55,7 @@ def release_statistics(module: nn.Module, *, training: bool) -> None:
 
 
 def follow_mode(module: nn.Module) -> None:
-    """Put pinned layers back into evaluation mode after the mode of everything has changed."""
+    """Put pinned layers back into evaluation mode after a change of mode of the whole model."""
     for layer in module.modules():
         if PINNED in layer.__dict__:
             layer.training = False

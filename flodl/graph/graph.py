@@ -1,4 +1,4 @@
-"""The executable graph: a thin shell that keeps state around a pure core."""
+"""The executable graph: it keeps state around a generated function that has none."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Graph(
 ):
     """A network made by :class:`~flodl.graph.FlowBuilder`; an ordinary ``torch.nn.Module``.
 
-    Every node's module is a direct child under its prefix (its ``name=``, else its first tag,
-    else its node id), so ``state_dict``, ``to``, hooks, ``torch.compile`` and everything else of
-    torch applies. Call it like a module: ``graph(x)``.
+    Every node's module is a direct child. Its prefix is its ``name=``, else its first tag, else
+    its node id. So ``state_dict``, ``to``, hooks, ``torch.compile`` and the rest of torch work as
+    usual. Call it like a module: ``graph(x)``.
 
     Args:
         topology: Nodes, wires and tags.
-        node_modules: The module of every node that runs one, by node number.
-        initials: What state readers see before there is a value, by node number.
+        node_modules: The module of each node that runs one, by node number.
+        initials: Values for state readers before the first value exists, by node number.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Graph(
         self._core = Core(topology, initials)
         self._compile_options: dict[str, Any] | None = None
         self._captures = type(self._captures)(len(topology.state_tags))
-        # Written directly: add_module refuses names that are methods of Graph, which a tag may be.
+        # Not add_module: it refuses names of Graph's methods, and a tag may be one.
         for node in topology.nodes:
             if node.prefix:
                 self._modules[node.prefix] = node_modules[node.number]
@@ -73,17 +73,17 @@ class Graph(
         """Run every node.
 
         Args:
-            inputs: The entry's tensor, any shape its module takes, then the auxiliary inputs in
-                the order they were declared; None for an optional one that is not there.
+            inputs: The entry's tensor, of any shape its module takes. Then the auxiliary inputs in
+                the order of their declaration; None for an optional input that is absent.
             named: Inputs by name.
 
         Returns:
             The value of the last node.
 
         Raises:
-            ValueError: Another number of inputs than the graph has.
-            TypeError: A module returned neither a tensor nor a tuple or list led by one.
-            StateError: The graph carries state and cannot run at this moment.
+            ValueError: The number of inputs does not match the graph.
+            TypeError: A module returned neither a tensor nor a tuple or list that starts with one.
+            StateError: The graph has state and cannot run now.
         """
         core, captures, metrics = self._core, self._captures, self._metrics
         if named or len(inputs) != core.arity:
@@ -110,7 +110,7 @@ class Graph(
         return output
 
     def _exported(self, inputs: tuple[Tensor | None, ...]) -> Tensor:
-        # The tensors of an exporter hold no values: none may stay behind in the captures.
+        # Tensors of an exporter hold no values: none may remain in the captures.
         if self._captures.state:
             raise StateError(
                 f"{self._named()} carries {', '.join(map(repr, self.topology.state_tags))} from "
@@ -120,7 +120,7 @@ class Graph(
         return self._core.run(self._modules, inputs, ())[0]
 
     def forward_multi(self, inputs: Sequence[Tensor | None]) -> Tensor:
-        """Call the graph with its inputs in a list, the entry first."""
+        """Call the graph with a list of inputs, the entry first."""
         output: Tensor = self(*inputs)
         return output
 
@@ -150,19 +150,19 @@ class Graph(
 
     @property
     def topology(self) -> Topology:
-        """Nodes, wires and tags; a value that can be read but not changed."""
+        """Nodes, wires and tags, as an immutable value."""
         return self._core.topology
 
     @property
     def capturable(self) -> Capturable:
-        """Whether a compiler can take the graph, shell included, as one piece; else why not."""
+        """Whether a compiler can take the whole graph as one piece; if not, it gives reasons."""
         return Capturable(tuple(obstacles(self)))
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile the pure core in place, with the options of ``torch.compile``.
 
-        State, captures and their policy stay outside, so that they work as in eager mode. A copy
-        of the graph is not compiled.
+        State, captures and their policy stay outside and work as in eager mode. A copy of the
+        graph is not compiled.
         """
         if args:
             raise TypeError("compile takes the options of torch.compile by name")
@@ -175,39 +175,39 @@ class Graph(
             self.compile(**self._compile_options)
 
     def _set_mark(self, mark: Mark | None) -> None:
-        """Have ``mark`` called as nodes run, or nothing; see :class:`~flodl.graph.codegen.Core`."""
+        """Call ``mark`` as nodes run; None stops it. See :class:`~flodl.graph.codegen.Core`."""
         self._change_core(tags=self._core.tags, mark=mark)
 
     # --- Tags and traces -------------------------------------------------------------------
 
     @property
     def has_run(self) -> bool:
-        """Whether the values of a forward that ended well are there to be read."""
+        """Whether the values of a successful forward can be read."""
         return self._captures.tags is not None
 
     def observe(self, on: bool = True) -> Self:
-        """Keep tagged values after a forward, as by default, or let them die in it.
+        """Keep tagged values after a forward (the default), or release them in it.
 
-        Switched off for export and for inference that is short of memory.
+        Switch it off for export, and for inference when memory is short.
         """
         self._captures.tags = None
         self._change_core(tags=on, mark=self._core.mark)
         return self
 
     def tagged(self, name: str) -> Tensor | None:
-        """The value a tag had in the last forward, with its autograd graph.
+        """The value of a tag in the last forward, with its autograd graph.
 
         Args:
-            name: A tag, or the path of one in a graph below, such as ``"encoder.hidden"``.
+            name: A tag, or the path of a tag in a nested graph, such as ``"encoder.hidden"``.
 
         Returns:
-            The tensor; None before the first forward, after one that failed, while
-            ``observe(False)`` holds, for a tag that is not kept, and for an optional input that was
-            left out.
+            The tensor. None in these cases: before the first forward, after a failed one, while
+            ``observe(False)`` holds, for a tag that is not kept, and for an optional input that
+            was absent.
 
         Raises:
             KeyError: The graph has no such tag.
-            PathError: The path leads nowhere, or to a graph.
+            PathError: The path does not exist, or is the path of a graph.
         """
         if name not in self.topology.tagged_nodes:
             if "." in name:
@@ -220,31 +220,31 @@ class Graph(
         return {name: value for name, value in captured if value is not None}
 
     def traces(self, name: str) -> list[Tensor] | None:
-        """What the last forward left under the name of a trace.
+        """The values that the last forward recorded under the name of a trace.
 
         Args:
-            name: A name a loop body published; the tag of a loop whose body has a ``trace``
-                method; or ``<node id>/halt`` for the raw outputs of a loop's condition. Behind
-                labels of graphs below, as in ``"encoder.steps"``, a trace of theirs.
+            name: One of three: a name that a loop body published; the tag of a loop whose body has
+                a ``trace`` method; or ``<node id>/halt`` for the raw outputs of a loop's
+                condition. Prefix it with labels for a nested graph, as in ``"encoder.steps"``.
 
         Returns:
-            One tensor per publication, with its autograd graph; None when there is no such trace.
+            One tensor per publication, with its autograd graph; None if there is no such trace.
 
         Raises:
-            FlodlError: Two loops left something under one name.
+            FlodlError: Two loops recorded values under the same name.
         """
         found = self._captured_traces().get(name)
         graph, rest = self._owner(name)
         return found if found is not None or graph is self else graph.traces(rest)
 
     def traces_named(self, name: str) -> list[Tensor] | None:
-        """As :meth:`traces`, for published names only."""
-        self._captured_traces()  # two loops with one name are refused here, too
+        """Like :meth:`traces`, for published names only."""
+        self._captured_traces()  # raises when two loops share a name
         published = (traces.published for _, traces in self._loop_traces())
         return next((traces[name] for traces in published if name in traces), None)
 
     def traces_by_node(self, node_id: str) -> list[Tensor] | None:
-        """What the ``trace`` method of a loop's body returned, by the id of the loop's node."""
+        """The results of the ``trace`` method of a loop's body, by the node id of the loop."""
         found = (traces.returned for node, traces in self._loop_traces() if node.id == node_id)
         return next((list(values) for values in found if values), None)
 
@@ -283,9 +283,9 @@ class Graph(
     # --- Cadence ---------------------------------------------------------------------------
 
     def end_step(self) -> None:
-        """Mark the end of a training step; does nothing when no forward ran since the last one.
+        """Mark the end of a training step; does nothing if no forward ran since the last one.
 
-        Detaches what the last forward left, here and in nested graphs.
+        Detaches the values of the last forward, here and in nested graphs.
         """
         captures = self._captures
         if not captures.pending_step:
@@ -302,7 +302,7 @@ class Graph(
         self._progress.epoch_step += 1
 
     def end_epoch(self) -> None:
-        """Mark the end of an epoch: flush the metrics and start counting steps anew."""
+        """Mark the end of an epoch: flush the metrics and restart the count of its steps."""
         self.flush()
         self._flush_if_profiling()
         self._progress.epoch_count += 1
@@ -310,24 +310,24 @@ class Graph(
 
     @property
     def step_count(self) -> int:
-        """Training steps ended since the graph was built."""
+        """Training steps finished since the graph was built."""
         return self._progress.step_count
 
     @property
     def epoch_step(self) -> int:
-        """Training steps ended in this epoch."""
+        """Training steps finished in this epoch."""
         return self._progress.epoch_step
 
     @property
     def epoch_count(self) -> int:
-        """Epochs ended since the graph was built."""
+        """Epochs finished since the graph was built."""
         return self._progress.epoch_count
 
     def observed_state(self) -> dict[str, Any]:
-        """Return metrics and counters of this graph, nested ones aside, for another process.
+        """Return metrics and counters of this graph, without nested ones, for another process.
 
-        Buffered values are read, which on a device waits for them. Times of nodes are left out:
-        they say something about the machine that measured them.
+        Buffered values are read; on a GPU this waits for them. Times of nodes are left out because
+        they depend on the machine.
 
         Raises:
             StateError: A recorded tensor was changed in place.
@@ -336,10 +336,10 @@ class Graph(
         return {"metrics": self._metrics.state(), "counts": counts}
 
     def set_observed_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with metrics and counters as :meth:`observed_state` returned them.
+        """Continue with metrics and counters from :meth:`observed_state`.
 
         Raises:
-            ValueError: It is no such state; nothing is changed.
+            ValueError: ``state`` does not come from it; nothing is changed.
         """
         counts = state.get("counts")
         if not isinstance(counts, dict) or counts.keys() != set(_COUNTERS):
@@ -353,9 +353,9 @@ class Graph(
     # --- Devices ---------------------------------------------------------------------------
 
     def move_to_device(self, device: torch.device | str) -> Self:
-        """The same as ``to(device)``."""
+        """Move the graph, the same as ``to(device)``."""
         return self.to(device)
 
     def set_device(self, device: torch.device | str) -> Self:
-        """The same as ``to(device)``."""
+        """Move the graph, the same as ``to(device)``."""
         return self.to(device)

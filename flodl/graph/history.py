@@ -1,4 +1,4 @@
-"""Named values, buffered as they come and averaged into one point per flush."""
+"""Named values: buffered one by one, averaged into one point per flush."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch import Tensor
 from flodl.errors import StateError
 
 _LOOSE = 1024
-"""Values a buffer holds one by one; then it joins its tensors, which saves their headers."""
+"""Values that a buffer holds one by one before it joins its tensors, which saves their headers."""
 
 
 class Point(NamedTuple):
     """One flush of one metric."""
 
     value: float
-    """Mean of what was buffered."""
+    """Mean of the buffered values."""
     seconds: float
-    """When it was flushed, from the start of the history's clock."""
+    """Time of the flush, counted from the start of the history's clock."""
 
 
 class Recorded:
-    """A tensor kept until somebody reads its values: recording never waits for a device.
+    """A tensor whose values are read later, so that recording never waits for a device.
 
     Args:
         tensor: Detached from autograd.
-        version: Its version, where somebody else may change it in place; None where nobody can.
+        version: Its version, if other code may change it in place; None if no other code can.
     """
 
     __slots__ = ("tensor", "version")
@@ -40,27 +40,27 @@ class Recorded:
         self.version = version
 
     def __reduce__(self) -> tuple[type[Recorded], tuple[Tensor]]:
-        return Recorded, (self.tensor,)  # a copied tensor is nobody else's
+        return Recorded, (self.tensor,)  # no other code has the copied tensor
 
     @classmethod
     def of(cls, tensor: Tensor) -> Recorded:
-        """Keep the values a tensor has now, without its autograd graph."""
-        # A fresh result of autograd is nobody else's buffer; anything else (a parameter, a static
-        # input, a slice of either) may hold other numbers by the time of the flush.
+        """Keep the current values of a tensor, without its autograd graph."""
+        # No other code writes into a fresh result of autograd. Any other tensor (a parameter, a
+        # static input, a slice of either) may hold other numbers at the flush, so it is copied.
         if tensor.is_leaf or tensor._is_view():
             return cls(tensor.detach().clone())
         return cls(tensor.detach(), tensor._version)
 
     @property
     def kind(self) -> tuple[torch.device, torch.dtype]:
-        """What tensors must share to be joined."""
+        """Device and dtype: tensors that share them can be joined."""
         return self.tensor.device, self.tensor.dtype
 
     def flat(self, name: str) -> Tensor:
-        """The values as one dimension, unless an in-place operation has changed them since.
+        """The values as one dimension.
 
         Raises:
-            StateError: The value is lost.
+            StateError: The values are lost: an in-place operation has changed them.
         """
         if self.version is not None and self.tensor._version != self.version:
             raise StateError(
@@ -71,20 +71,20 @@ class Recorded:
 
 
 Values = SupportsFloat | Iterable[float | Tensor] | Tensor
-"""What can be recorded at once: a number of Python, NumPy or torch, or several."""
+"""Values for one call of ``record``: one number of Python, NumPy or torch, or several."""
 
 Entry = float | Recorded
-"""One value that was recorded, or the tensor that holds one or several."""
+"""One recorded value, or a tensor that holds one or several."""
 
 
 class MetricHistory:
-    """A batch buffer per metric, and the history its means are appended to.
+    """A buffer of values per metric, and the history of their means.
 
     Args:
-        clock: Seconds that only grow.
+        clock: Returns seconds that never decrease.
 
     Attributes:
-        started: What the clock said at the first forward, record or flush; None before.
+        started: The clock at the first forward, record or flush; None before.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -96,7 +96,7 @@ class MetricHistory:
         self._points: dict[str, list[Point]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process has another clock: what passes on is the time that has gone by.
+        # Another process has another clock, so only the elapsed time is passed on.
         passed = None if self.started is None else self._clock() - self.started
         return {**self.__dict__, "started": passed}
 
@@ -106,14 +106,14 @@ class MetricHistory:
             self.started = self._clock() - self.started
 
     def start(self) -> None:
-        """Start the clock, unless it runs."""
+        """Start the clock if it is not running."""
         if self.started is None:
             self.started = self._clock()
 
     # --- For another process ---------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return all values: text, numbers and float64 tensors, for :meth:`set_state`.
+        """Return all values as text, numbers and float64 tensors, for :meth:`set_state`.
 
         Raises:
             StateError: A recorded tensor was changed in place.
@@ -130,10 +130,10 @@ class MetricHistory:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned; everything recorded here is lost.
+        """Take over the result of :meth:`state`; everything recorded here is lost.
 
         Raises:
-            ValueError: It is no such state; nothing is changed.
+            ValueError: ``state`` does not come from :meth:`state`; nothing is changed.
         """
         try:
             passed = None if state["passed"] is None else float(state["passed"])
@@ -165,8 +165,9 @@ class MetricHistory:
         """Buffer values; a tensor of any shape counts as all of its elements.
 
         Raises:
-            TypeError: It is a text, or what is neither a number nor several.
-            ValueError: A tensor among the values has several elements; nothing is buffered.
+            TypeError: ``values`` is a string, or neither a number nor several numbers.
+            ValueError: One of several values is a tensor with several elements; nothing is
+                buffered.
         """
         if isinstance(values, str | bytes):
             raise TypeError(f"{name!r}: a value is a number or a tensor, not {values!r}")
@@ -175,7 +176,7 @@ class MetricHistory:
         elif isinstance(values, Tensor):
             self._keep(name, [Recorded.of(values)] if values.numel() else [])
         elif not isinstance(values, Iterable) or getattr(values, "ndim", None) == 0:
-            # A NumPy array without dimensions looks iterable and is not.
+            # A NumPy array without dimensions looks iterable but is not.
             self.record_scalar(name, cast("float", values))
         else:
             self._keep(name, [_as_entry(name, value) for value in values])
@@ -184,9 +185,9 @@ class MetricHistory:
         """Buffer one value.
 
         Raises:
-            ValueError: A tensor with several elements.
+            ValueError: ``value`` is a tensor with several elements.
         """
-        # The one method that is called several times in every step: no detours here.
+        # This method runs several times in every step, so it must be fast.
         if not isinstance(value, Tensor):
             number = float(value)
         elif value.is_cpu:
@@ -203,7 +204,7 @@ class MetricHistory:
             self._begin(name).append(number)
 
     def collected(self, name: str) -> list[float]:
-        """The raw values of one metric since its last flush.
+        """The buffered values of one metric since its last flush.
 
         Raises:
             StateError: A recorded tensor was changed in place.
@@ -230,7 +231,7 @@ class MetricHistory:
         self._limits[name] = len(entries) + _LOOSE
 
     def _join(self, name: str) -> None:
-        """Join the tensors among the entries that came since the last time."""
+        """Join the tensors among the entries that were added since the last join."""
         buffer, start = self._pending[name], self._limits[name] - _LOOSE
         buffer[start:] = _joined(name, buffer[start:])
         self._limits[name] = len(buffer) + _LOOSE
@@ -238,7 +239,7 @@ class MetricHistory:
     # --- Flushing --------------------------------------------------------------------------
 
     def flush(self, names: Iterable[str] = ()) -> None:
-        """Append the mean of every buffer (or of the named ones) to its history and clear it.
+        """Append the mean of every buffer (or of the named ones) to its history; clear the buffer.
 
         Raises:
             StateError: A recorded tensor was changed in place; nothing is flushed.
@@ -246,7 +247,7 @@ class MetricHistory:
         self.append(self.means(names))
 
     def means(self, names: Iterable[str] = ()) -> dict[str, float]:
-        """The mean of every buffer that holds a value (or of the named ones).
+        """The mean of every buffer with a value (or of the named ones).
 
         Raises:
             StateError: A recorded tensor was changed in place.
@@ -268,11 +269,11 @@ class MetricHistory:
 
     @property
     def flush_count(self) -> int:
-        """How many flushes have added a point."""
+        """Number of flushes that added a point."""
         return len(self._flush_times)
 
     def eta(self, total: int) -> float:
-        """Seconds that the flushes missing to `total` will take at the mean pace so far."""
+        """Seconds until the number of flushes reaches `total`, at the mean pace so far."""
         if not self._flush_times:
             return 0.0
         return self._flush_times[-1] / self.flush_count * max(0, total - self.flush_count)
@@ -280,7 +281,7 @@ class MetricHistory:
     # --- History ---------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Every metric that was recorded, in the order they were first seen."""
+        """All recorded metrics, in the order of their first value."""
         return list(self._points)
 
     def points(self, name: str) -> list[Point]:
@@ -292,11 +293,11 @@ class MetricHistory:
         return [point.value for point in self._points.get(name, ())]
 
     def latest(self) -> list[tuple[str, float]]:
-        """The last point of every metric that has one, in the order they were first seen."""
+        """The last point of every metric that has one, in the order of their first value."""
         return [(name, points[-1].value) for name, points in self._points.items() if points]
 
     def reset(self, names: Iterable[str] = ()) -> None:
-        """Forget the points of every metric (or of the named ones); buffers and count stay."""
+        """Delete the points of every metric (or of the named ones); buffers and count stay."""
         for name in list(names) or self._points:
             if name in self._points:
                 self._points[name] = []
@@ -333,7 +334,7 @@ def _as_entry(name: str, value: float | Tensor) -> Entry:
         return float(value)
     if value.numel() != 1:
         raise _not_one(name, value)
-    # No device to wait for: reading the number is quicker than keeping the tensor.
+    # On the CPU nothing waits, so reading the number is quicker than keeping the tensor.
     return value.item() if value.is_cpu else Recorded.of(value)
 
 
@@ -345,7 +346,7 @@ def _not_one(name: str, value: Tensor) -> ValueError:
 
 
 def _joined(name: str, entries: list[Entry]) -> list[Entry]:
-    """The same values in the same order, neighbouring tensors of one kind as one tensor."""
+    """Return the same values in the same order, with adjacent tensors of one kind joined."""
     result: list[Entry] = []
     for kind, run in groupby(entries, lambda one: one.kind if isinstance(one, Recorded) else None):
         if kind is None:

@@ -8,15 +8,15 @@ from typing import Any
 from torch import nn
 
 ModuleLike = nn.Module | Callable[..., Any]
-"""Anything that can become a node: a module, or a callable on tensors."""
+"""Values that can become a node: a module, or a callable on tensors."""
 
 
 class Lambda(nn.Module):
-    """A function as a module: ``Lambda(torch.sin)``; it has no parameters of its own.
+    """A function as a module: ``Lambda(torch.sin)``; it has no parameters.
 
     Args:
-        function: Called with the inputs of the module. A graph that holds a lambda expression
-            cannot be pickled; one that holds a named function can.
+        function: Called with the inputs of the module. A graph with a lambda expression cannot be
+            pickled; a graph with a named function can.
 
     Raises:
         ValueError: ``function`` is not callable.
@@ -33,12 +33,12 @@ class Lambda(nn.Module):
         return self.function(*inputs)
 
     def extra_repr(self) -> str:
-        """Name the function."""
+        """Return the name of the function."""
         return getattr(self.function, "__qualname__", repr(self.function))
 
 
 def as_module(candidate: ModuleLike) -> nn.Module:
-    """Return a module as it is, and any other callable as a :class:`Lambda`.
+    """Return a module unchanged, and any other callable as a :class:`Lambda`.
 
     Raises:
         ValueError: The candidate is neither, or is a class instead of an instance.

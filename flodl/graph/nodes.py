@@ -1,7 +1,7 @@
-"""The modules behind composite nodes: loops, gates, switches; and what a map does.
+"""The modules behind composite nodes (loops, gates, switches), and the functions of a map.
 
-They are registered like any other module (``loop_2.body``, ``gate_3.experts.0``) and run through
-``__call__``; children are looked up when they are needed, so a replaced one takes effect.
+They are registered like other modules (``loop_2.body``, ``gate_3.experts.0``) and run through
+``__call__``. Children are looked up at each call, so a replaced child takes effect.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Refs = Mapping[str, Tensor]
 
 
 class LoopTraces(NamedTuple):
-    """What a loop left behind.
+    """The traces of one run of a loop.
 
     Attributes:
-        published: What its body published, by name.
-        returned: What the body's ``trace()`` returned, one value per iteration that gave one.
+        published: Values that its body published, by name.
+        returned: Results of the body's ``trace()``, one per iteration with a result.
         halts: Raw outputs of the condition, one per test.
     """
 
@@ -34,10 +34,10 @@ class LoopTraces(NamedTuple):
 
 
 def first_tensor(value: object, node_id: str) -> Tensor:
-    """Accept what a module returned: a tensor of any subclass, or a tuple or list led by one.
+    """Return the tensor in a module's output: the output, or the first item of a tuple or list.
 
     Raises:
-        TypeError: It is something else; names the node and the type.
+        TypeError: The output is something else; the message names the node and the type.
     """
     if isinstance(value, Tensor):
         return value
@@ -50,7 +50,7 @@ def first_tensor(value: object, node_id: str) -> Tensor:
 
 
 def call_with(module: nn.Module, x: Tensor, refs: Refs | None, style: RefStyle | None) -> Any:
-    """Call a module the way it takes references."""
+    """Call a module with its references in the style that it expects."""
     if style is None or refs is None:
         return module(x)
     if style is RefStyle.METHOD:
@@ -61,11 +61,11 @@ def call_with(module: nn.Module, x: Tensor, refs: Refs | None, style: RefStyle |
 
 
 class LoopNode(nn.Module):
-    """Feeds a body its own output; gradients flow through all iterations (BPTT, Werbos 1990).
+    """Feeds the output of a body back to it; gradients pass all iterations (BPTT, Werbos 1990).
 
     Args:
-        body: From the state to the next state, of the same shape.
-        cond: From the state to a tensor; the loop stops when the value is > 0, in all elements.
+        body: Computes the next state from the state, in the same shape.
+        cond: Computes a tensor from the state; the loop stops when all of its elements are > 0.
             None for a loop of fixed length.
         operation: Kind and limit.
         node_id: The node, for messages.
@@ -81,14 +81,14 @@ class LoopNode(nn.Module):
         self.node_id = node_id
 
     def forward(self, x: Tensor, refs: Refs | None = None) -> tuple[Tensor, LoopTraces]:
-        """Iterate.
+        """Run the loop.
 
         Args:
             x: The first state.
             refs: Tag -> tagged value, the same in every iteration.
 
         Returns:
-            The last state, and the traces.
+            The last state and the traces.
         """
         body = self.body
         reset(body)
@@ -106,7 +106,7 @@ class LoopNode(nn.Module):
 
     @property
     def leaves_traces(self) -> bool:
-        """Whether the body records something in every iteration."""
+        """Whether the body records a value in every iteration."""
         return isinstance(self.body, LoopBody) or _returns_traces(self.body)
 
     def _iterate(
@@ -127,7 +127,7 @@ class LoopNode(nn.Module):
     def _step(
         self, body: nn.Module, refs: Refs | None, traces: LoopTraces
     ) -> Callable[[Tensor], Any]:
-        """The body as a function of the state alone; the body itself where that is enough."""
+        """The body as a function of the state alone; the body itself if that is enough."""
         step: Callable[[Tensor], Any] = body
         if isinstance(body, LoopBody):
             step = _publishing(body, refs or {}, TraceEmit(traces.published))
@@ -148,15 +148,15 @@ class LoopNode(nn.Module):
     def _captured(self, step: Callable[[Tensor], Any], x: Tensor) -> Tensor:
         """The loop in torch's own operators, which a compiler keeps as a loop.
 
-        Traced, a condition has no value yet.
+        While a compiler traces, a condition has no value yet.
         """
         from torch._higher_order_ops.while_loop import while_loop
 
         limit = self.operation.limit
 
         def unfinished(count: Tensor, state: Tensor) -> Tensor:
-            # The first iteration is not asked: torch 2.13 differentiates a loop that never ran
-            # as if it had run once.
+            # The first iteration runs without a test: torch 2.13 differentiates a loop that never
+            # ran as if it had run once.
             return (count == 0) | ((count < limit) & ~(self._signal(state) > 0).all())
 
         def advance(count: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,7 +174,7 @@ class LoopNode(nn.Module):
 
 
 def _publishing(body: LoopBody, refs: Refs, emit: TraceEmit) -> Callable[[Tensor], Any]:
-    # A body that defines forward in terms of step has no room for an emitter there.
+    # A body that overrides forward cannot take an emitter there.
     direct = type(body).forward is not LoopBody.forward
 
     def step(x: Tensor) -> Any:
@@ -202,14 +202,14 @@ def _recording(
 
 
 def reset(module: nn.Module) -> None:
-    """Have a module forget what it keeps by itself, if it says how."""
-    # On the class: asking the instance for what it lacks is a slow walk through torch's registries.
+    """Call a module's ``reset()`` if its class defines one."""
+    # On the class: a missing attribute of an instance is searched slowly in torch's registries.
     if callable(getattr(type(module), "reset", None)):
         cast("Any", module).reset()
 
 
 def _within(node_id: str, router: nn.Module, part: nn.Module, name: str = "") -> str:
-    """A note on an exception: which part of a gate or switch raised it."""
+    """Return a note for an exception: the part of a gate or switch that raised it."""
     return f"in {node_id}, {'router' if part is router else name} ({type(part).__name__})"
 
 
@@ -217,8 +217,8 @@ class GateNode(nn.Module):
     """Runs every expert and adds their outputs, weighted by a router (Jacobs et al. 1991).
 
     Args:
-        router: From the stream to weights ``[..., N]``, normalised as it likes.
-        experts: N modules whose outputs have one shape.
+        router: Computes weights ``[..., N]`` from the stream; they are not normalised here.
+        experts: N modules whose outputs have the same shape.
         operation: Number of experts, and how the router takes references.
         node_id: The node, for messages.
     """
@@ -233,14 +233,14 @@ class GateNode(nn.Module):
         self.node_id = node_id
 
     def forward(self, x: Tensor, refs: Refs | None = None) -> Tensor:
-        """Weigh the experts.
+        """Compute the weighted sum of the experts' outputs.
 
         Args:
-            x: The stream; router and experts see the same.
+            x: The stream, for the router and all experts.
             refs: Tag -> tagged value, for the router.
 
         Raises:
-            ValueError: Weights and expert outputs do not go together.
+            ValueError: The shapes of weights and expert outputs do not match.
         """
         node = self.node_id
         part: nn.Module = self.router
@@ -259,7 +259,7 @@ class GateNode(nn.Module):
 
 
 def weigh(weights: Tensor, outputs: Sequence[Tensor]) -> Tensor:
-    """``sum_i weights[..., i] * outputs[i]``.
+    """Return ``sum_i weights[..., i] * outputs[i]``.
 
     Args:
         weights: ``[lead..., N]``, where ``lead`` are the first dimensions of an output: none, some
@@ -267,7 +267,7 @@ def weigh(weights: Tensor, outputs: Sequence[Tensor]) -> Tensor:
         outputs: N tensors of one shape.
 
     Raises:
-        ValueError: N differs, ``lead`` is something else, or the outputs differ in shape.
+        ValueError: The number of outputs is not N, ``lead`` differs, or the output shapes differ.
     """
     shape, lead = outputs[0].shape, weights.shape[:-1]
     if any(output.shape != shape for output in outputs):
@@ -284,7 +284,7 @@ def weigh(weights: Tensor, outputs: Sequence[Tensor]) -> Tensor:
             f"{list(shape)}: one weight per expert for each of the leading dimensions"
         )
     weights = weights.reshape(*lead, *(1 for _ in shape[len(lead) :]), len(outputs))
-    # One split and fused multiply-adds: fewer operators than N slices, products and sums.
+    # One split and fused multiply-adds need fewer operators than N slices, products and sums.
     first, *others = weights.unbind(-1)
     total = first * outputs[0]
     for weight, output in zip(others, outputs[1:], strict=True):
@@ -293,11 +293,11 @@ def weigh(weights: Tensor, outputs: Sequence[Tensor]) -> Tensor:
 
 
 class SwitchNode(nn.Module):
-    """Runs the one branch a router names, for the whole batch.
+    """Runs the branch that a router chooses, for the whole batch.
 
     Args:
-        router: From the stream to one number, the index of the branch.
-        branches: Two modules or more.
+        router: Computes one number from the stream: the index of the branch.
+        branches: Two or more modules.
         operation: Number of branches, and how the router takes references.
         node_id: The node, for messages.
     """
@@ -312,10 +312,10 @@ class SwitchNode(nn.Module):
         self.node_id = node_id
 
     def forward(self, x: Tensor, refs: Refs | None = None) -> Tensor:
-        """Choose and run.
+        """Choose a branch and run it.
 
         Args:
-            x: The stream; router and branch see the same.
+            x: The stream, for the router and the branch.
             refs: Tag -> tagged value, for the router.
 
         Raises:
@@ -357,7 +357,7 @@ class SwitchNode(nn.Module):
         return index
 
     def _captured(self, branches: list[nn.Module], choice: Tensor, x: Tensor) -> Tensor:
-        # Traced by a compiler, the index has no value yet: torch's own operator keeps it.
+        # While a compiler traces, the index has no value yet: torch's own operator keeps it.
         if len(branches) == 1:
             return self._alone(branches[0], x)
         half = len(branches) // 2
@@ -380,7 +380,7 @@ def refuse_shapes(node_id: str, *values: Tensor) -> NoReturn:
     """Refuse to add values of different shapes.
 
     Raises:
-        ValueError: Always; names the node and the shapes.
+        ValueError: Always; the message names the node and the shapes.
     """
     shapes = " with ".join(str(list(value.shape)) for value in values)
     raise ValueError(
@@ -392,7 +392,7 @@ def refuse_shapes(node_id: str, *values: Tensor) -> NoReturn:
 def map_each(body: nn.Module, x: Tensor, node_id: str) -> Tensor:
     """Run ``body`` on slices ``[1, ...]`` of the first dimension and join the results along it.
 
-    An empty input is returned as it is.
+    An empty input is returned unchanged.
     """
     if x.shape[0] == 0:
         return x
@@ -400,24 +400,24 @@ def map_each(body: nn.Module, x: Tensor, node_id: str) -> Tensor:
 
 
 def map_whole(body: nn.Module, x: Tensor, node_id: str) -> Tensor:
-    """Run ``body`` once on all slices; an empty input is returned as it is."""
+    """Run ``body`` once on all slices; an empty input is returned unchanged."""
     return x if x.shape[0] == 0 else first_tensor(body(x), node_id)
 
 
 def map_slices(body: nn.Module, x: Tensor, pieces: int, node_id: str) -> Tensor:
-    """Cut the last dimension into pieces, run ``body`` on all of them, put the results together.
+    """Cut the last dimension into pieces, run ``body`` on all of them and join the results.
 
     Args:
-        body: From ``[N, D / pieces]`` to ``[N, out]``.
-        x: ``[..., D]``, two dimensions at least.
-        pieces: How many.
+        body: Maps ``[N, D / pieces]`` to ``[N, out]``.
+        x: ``[..., D]``, at least two dimensions.
+        pieces: Number of pieces.
         node_id: The node, for messages.
 
     Returns:
         ``[..., pieces * out]``.
 
     Raises:
-        ValueError: Fewer than two dimensions, or D cannot be divided.
+        ValueError: ``x`` has fewer than two dimensions, or D is not a multiple of ``pieces``.
     """
     *lead, width = x.shape
     if not lead or width % pieces:

@@ -1,4 +1,4 @@
-"""The metrics half of a graph's interface: collect, flush, look at the trend, write it out."""
+"""The metrics part of a graph's interface: collect, flush, ask for trends, write to files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flodl.graph.trend import Trend, TrendGroup
 
 
 class Reduce(Enum):
-    """How a tensor of several elements becomes one value; ``NORM`` is the Euclidean norm."""
+    """How to reduce a tensor of several elements to one value; ``NORM`` is the Euclidean norm."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -43,9 +43,9 @@ _REDUCTIONS: dict[Reduce, Callable[[Tensor], Tensor]] = {
 class Observed(GraphBase):
     """Metrics of a graph; a base class of ``Graph``.
 
-    Values are buffered batch by batch, by :meth:`collect` from tags and by :meth:`record` from
-    anywhere. A :meth:`flush`, usually at the end of an epoch, turns each buffer into one point, its
-    mean. The points of a metric are its :meth:`trend`.
+    Values are buffered batch by batch: :meth:`collect` takes them from tags, :meth:`record` from
+    the caller. :meth:`flush`, usually called at the end of an epoch, adds the mean of each buffer
+    as one point. The points of a metric are its :meth:`trend`.
     """
 
     def __init__(self) -> None:
@@ -55,19 +55,19 @@ class Observed(GraphBase):
     # --- Buffering -------------------------------------------------------------------------
 
     def collect(self, *tags: str) -> None:
-        """Buffer the value each tag had in the last forward.
+        """Buffer the value of each tag in the last forward.
 
-        The values are detached, and read at the flush: collecting waits for no device.
+        The values are detached, and read at the flush. So collecting does not wait for a device.
 
         Args:
-            tags: Tags whose values have one element, or tag groups of such; also by path, such as
-                ``"encoder.hidden"``, for the metrics of the graph they belong to.
+            tags: Tags whose values have one element, or tag groups of such tags. A path such as
+                ``"encoder.hidden"`` collects for the metrics of the graph that has the tag.
 
         Raises:
             KeyError: The graph has no such tag.
-            PathError: A path leads nowhere.
+            PathError: A path does not exist.
             StateError: There are no values: no forward has run.
-            ValueError: A value has not exactly one element. Nothing is buffered.
+            ValueError: A value does not have exactly one element. Nothing is buffered.
         """
         captured = self._captured(tags)
         for name, value in captured.items():
@@ -80,13 +80,12 @@ class Observed(GraphBase):
             self.record_scalar(name, value)
 
     def collect_with(self, tags: str | Iterable[str], reduce: Reduce | str) -> None:
-        """Buffer the value each tag had in the last forward, reduced to one element.
+        """Buffer the value of each tag in the last forward, reduced to one element.
 
         Args:
-            tags: As for :meth:`collect`, one or several. Values of one element are taken as they
-                are.
-            reduce: A :class:`Reduce` or its name, such as ``"max"``. Half precision is widened to
-                float32 first, and so are integers of which a mean or a norm is taken.
+            tags: As for :meth:`collect`, one or several. Values of one element stay as they are.
+            reduce: A :class:`Reduce` or its name, such as ``"max"``. Half precision is first
+                converted to float32, and so are integers for a mean or a norm.
 
         Raises:
             KeyError: The graph has no such tag.
@@ -107,23 +106,24 @@ class Observed(GraphBase):
         """Buffer values of a metric until the next :meth:`flush`.
 
         Args:
-            name: The metric; behind labels of graphs below, as in ``"encoder.loss"``, theirs.
-            values: A number of Python, NumPy or torch, several numbers or one-element tensors, or
-                one tensor whose elements all count. Tensors are detached and read at the flush,
-                all in one transfer.
+            name: The metric; with labels before it, as in ``"encoder.loss"``, that of a nested
+                graph.
+            values: A number of Python, NumPy or torch; several numbers or one-element tensors; or
+                one tensor, whose elements all count. Tensors are detached. They are read at the
+                flush, all in one transfer.
 
         Raises:
-            TypeError: It is none of these.
-            ValueError: A tensor among several values has several elements.
+            TypeError: ``values`` is none of these.
+            ValueError: One of several values is a tensor with several elements.
         """
         graph, metric = self._metric(name)
         graph._metrics.record(metric, values)
 
     def record_scalar(self, name: str, value: float | Tensor) -> None:
-        """Buffer one value of a metric until the next :meth:`flush`; names as for :meth:`record`.
+        """Buffer one value of a metric until the next :meth:`flush`; for names see :meth:`record`.
 
         Raises:
-            ValueError: A tensor with several elements.
+            ValueError: ``value`` is a tensor with several elements.
         """
         if "." in name:
             graph, name = self._metric(name)
@@ -132,7 +132,7 @@ class Observed(GraphBase):
             self._metrics.record_scalar(name, value)
 
     def collected(self, name: str) -> list[float]:
-        """The raw values of a metric since its last flush.
+        """The buffered values of a metric since its last flush.
 
         Args:
             name: As for :meth:`trend`.
@@ -147,13 +147,13 @@ class Observed(GraphBase):
     # --- Flushing --------------------------------------------------------------------------
 
     def flush(self, *names: str) -> None:
-        """Turn what is buffered into one point per metric: the mean of its values.
+        """Add one point per metric, the mean of its buffered values, and clear the buffers.
 
-        Every labelled graph below is then flushed completely. A graph with nothing buffered gets
-        no point, and its :attr:`flush_count` stays.
+        Afterwards every labelled graph below is flushed completely. A graph with empty buffers
+        gets no point, and its :attr:`flush_count` stays the same.
 
         Args:
-            names: Metrics or tag groups of this graph to flush; all when none is given.
+            names: Metrics or tag groups of this graph to flush; default: all.
 
         Raises:
             KeyError: Nothing was ever recorded under a name, and it is not a tag.
@@ -164,7 +164,7 @@ class Observed(GraphBase):
         _flush({self._metrics: own, **below})
 
     def flush_local(self, *names: str) -> None:
-        """Flush as :meth:`flush` does, but this graph only.
+        """Flush like :meth:`flush`, but only this graph.
 
         Raises:
             KeyError: As for :meth:`flush`.
@@ -174,7 +174,7 @@ class Observed(GraphBase):
 
     @property
     def flush_count(self) -> int:
-        """How many flushes have added a point to this graph."""
+        """Number of flushes that added a point to this graph."""
         return self._metrics.flush_count
 
     def eta(self, total: int) -> float:
@@ -187,10 +187,10 @@ class Observed(GraphBase):
     # --- Looking at the past ---------------------------------------------------------------
 
     def latest_metrics(self) -> list[tuple[str, float]]:
-        """``(name, value)`` of every metric's last point.
+        """Return ``(name, value)`` for the last point of every metric.
 
-        The graph's own come first, in the order they were first seen, then those of the labelled
-        graphs below as ``child.metric``.
+        The graph's own metrics come first, in the order of their first value. Then those of the
+        labelled graphs below follow as ``child.metric``.
         """
         return [
             (prefix + name, value)
@@ -199,15 +199,15 @@ class Observed(GraphBase):
         ]
 
     def latest_metrics_local(self) -> list[tuple[str, float]]:
-        """``(name, value)`` of every metric's last point, without the graphs below."""
+        """Return ``(name, value)`` for the last point of every metric, without graphs below."""
         return self._metrics.latest()
 
     def trend(self, name: str) -> Trend:
         """The points of one metric; an empty trend before its first flush.
 
         Args:
-            name: A metric of this graph, also a tag that is still to be collected; or a path to
-                one of a graph below, such as ``"encoder.loss"``.
+            name: A metric of this graph, or a tag that is not collected yet; or the path of a
+                metric of a nested graph, such as ``"encoder.loss"``.
 
         Raises:
             KeyError: Nothing was ever recorded under the name, and it is not a tag.
@@ -216,7 +216,7 @@ class Observed(GraphBase):
         return Trend(graph._metrics.values(metric))
 
     def trends(self, *names: str) -> TrendGroup:
-        """The trends of several metrics; a tag group stands for its members.
+        """The trends of several metrics; a tag group means all of its members.
 
         Raises:
             KeyError: As for :meth:`trend`.
@@ -224,12 +224,12 @@ class Observed(GraphBase):
         return TrendGroup(self.trend(name) for name in self._expanded(names))
 
     def reset_trend(self, *names: str) -> None:
-        """Forget the points of metrics or tag groups, of all of this graph when none is given.
+        """Delete the points of metrics or tag groups; default: of all metrics of this graph.
 
         Buffered values, :attr:`flush_count` and the clock stay.
 
         Raises:
-            KeyError: As for :meth:`trend`; nothing is forgotten.
+            KeyError: As for :meth:`trend`; nothing is deleted.
         """
         for graph, metric in [self._known_metric(name) for name in self._expanded(names)]:
             graph._metrics.reset([metric])
@@ -239,29 +239,28 @@ class Observed(GraphBase):
     # --- Writing ---------------------------------------------------------------------------
 
     def plot_html(self, path: str | os.PathLike[str], *names: str) -> None:
-        """Write a page that draws metrics over epochs and needs nothing but a browser.
+        """Write a page that draws metrics over epochs; it needs only a browser.
 
         Args:
-            path: File to write; an older one is replaced, missing folders are made.
-            names: Metrics, tag groups, or ``child.metric`` of a graph below; all when none is
-                given, sorted.
+            path: File to write; an existing one is replaced, missing folders are created.
+            names: Metrics, tag groups, or ``child.metric`` of a nested graph; default: all, sorted.
 
         Raises:
-            ValueError: One of them has no points, or none has.
+            ValueError: A named metric has no points, or no metric has any.
         """
         from flodl.graph import plot
 
         plot.page(path, _values(self._series(names)))
 
     def export_trends(self, path: str | os.PathLike[str], *names: str) -> None:
-        """Write metrics as CSV: ``epoch`` (from 1), then one column each with eight decimals.
+        """Write metrics as CSV: ``epoch`` (from 1), then one column per metric, eight decimals.
 
         Args:
             path: As for :meth:`plot_html`.
             names: As for :meth:`plot_html`.
 
         Raises:
-            ValueError: One of them has no points, or none has.
+            ValueError: A named metric has no points, or no metric has any.
         """
         from flodl.graph import plot
 
@@ -272,11 +271,11 @@ class Observed(GraphBase):
 
         Args:
             path: As for :meth:`plot_html`.
-            total: Epochs the run intends to train; 0 leaves the ETA out.
+            total: Number of epochs that the run is to train; 0 omits the ETA.
             names: As for :meth:`plot_html`.
 
         Raises:
-            ValueError: One of them has no points, or none has.
+            ValueError: A named metric has no points, or no metric has any.
         """
         from flodl.graph import plot
 
@@ -298,7 +297,7 @@ class Observed(GraphBase):
         names = self._expanded(tags)
         own, found = self._captured_tags(), {}
         for name in names:
-            value = own[name] if name in own else self.tagged(name)  # refuses what is no tag
+            value = own[name] if name in own else self.tagged(name)  # raises if it is not a tag
             if value is not None:
                 found[name] = value
         for name in names:
@@ -308,7 +307,7 @@ class Observed(GraphBase):
         return found
 
     def _expanded(self, names: Iterable[str]) -> list[str]:
-        """The names, tag groups replaced by their members, each once."""
+        """The names without duplicates, with tag groups replaced by their members."""
         expanded: list[str] = []
         for name in names:
             graph, group = self._owner(name)
@@ -317,7 +316,7 @@ class Observed(GraphBase):
         return list(dict.fromkeys(expanded))
 
     def _metric(self, name: str) -> tuple[Observed, str]:
-        """Whose metric a name is, and its name there; a recorded name with dots stays its own."""
+        """Return the graph a metric belongs to and its name there; recorded dotted names win."""
         return (self, name) if name in self._metrics else self._owner(name)
 
     def _known_metric(self, name: str) -> tuple[Observed, str]:
@@ -334,7 +333,7 @@ class Observed(GraphBase):
         raise KeyError(self._no_such("metric", name, known))
 
     def _own_metrics(self, names: Iterable[str]) -> list[str]:
-        """Metrics of this graph for names and groups; refuses those of other graphs."""
+        """Names and groups as metrics of this graph; raises for those of other graphs."""
         own = self._expanded(names)
         for name in own:
             if self._known_metric(name)[0] is not self:
@@ -352,7 +351,7 @@ class Observed(GraphBase):
 
 
 def _flush(chosen: dict[MetricHistory, Iterable[str]]) -> None:
-    # All are read before one is changed: a lost value must not leave half of a tree flushed.
+    # Read all before changing any: a lost value must not leave half of a tree flushed.
     means = {history: history.means(names) for history, names in chosen.items()}
     for history, found in means.items():
         history.append(found)

@@ -1,4 +1,4 @@
-"""Loading one child of a graph from a file: its own, or that of a graph around it."""
+"""Load one child of a graph from its own checkpoint or from one of a graph that contains it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def load_part(
     root: Graph, path: str, file: str | os.PathLike[str], on_shape_mismatch: OnShapeMismatch
 ) -> LoadReport:
-    """Do what ``Graph.load_subgraph_checkpoint`` promises."""
+    """Do the work of ``Graph.load_subgraph_checkpoint``."""
     child = root.subgraph(path)
     stored = checkpoint_metadata(file).get("structural_hash", "")
     if stored == child.structural_hash():
@@ -50,14 +50,14 @@ def load_part(
 
 
 def _graphs_around(root: Graph, path: str) -> list[Graph]:
-    """The graphs that a path goes through, the innermost first."""
+    """The graphs along a path, innermost first."""
     labels = path.split(".")[:-1]
     between = [root.subgraph(".".join(labels[:end])) for end in range(len(labels), 0, -1)]
     return [*between, root]
 
 
 def _names_in(owner: Graph, child: Graph) -> dict[str, str]:
-    """The names of a child's tensors in files of a graph around it, each with its own name."""
+    """Map the names of a child's tensors in a file of ``owner`` to their names in the child."""
     prefix = next(name for name, module in owner.named_modules() if module is child)
     tensors = (*child.named_parameters(), *persistent_buffers(child))
     return {qualify(f"{prefix}.{name}"): qualify(name) for name, _ in tensors}

@@ -1,8 +1,8 @@
 """Dotted paths through nested graphs: ``encoder.read.hidden``.
 
-Every segment but the last names a labelled child graph; the last names a child or, failing that, a
-tag. What leads to neither is looked up among the dotted names of modules, which may be patterns;
-see :mod:`flodl.graph.selection`. Nothing is searched for further up.
+Every segment except the last is the label of a child graph. The last is a child or, if there is no
+such child, a tag. A path that fits neither is looked up among the dotted names of modules, which
+may contain patterns; see :mod:`flodl.graph.selection`. Parent graphs are not searched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PathKind(Enum):
-    """What a path leads to."""
+    """What a path names: a graph or a tag."""
 
     SUBGRAPH = "subgraph"
     TAG = "tag"
@@ -31,10 +31,10 @@ class PathKind(Enum):
 
 
 class Target(NamedTuple):
-    """Where a path ends.
+    """The graph or tag that a path names.
 
     Attributes:
-        graph: The graph it names, or the graph whose tag it names.
+        graph: The graph, or the graph that has the tag.
         tag: The tag; None for a graph.
     """
 
@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
     @property
     def kind(self) -> PathKind:
-        """Graph or tag."""
+        """The kind of the target: graph or tag."""
         return PathKind.SUBGRAPH if self.tag is None else PathKind.TAG
 
     @property
@@ -56,32 +56,32 @@ class Target(NamedTuple):
 
     @property
     def module(self) -> nn.Module | None:
-        """The graph, or the tagged node's module; None where the node has no module."""
+        """The graph, or the tagged node's module; None if the node has no module."""
         if self.tag is None:
             return self.graph
         return self.graph._modules[self.prefix] if self.prefix else None
 
 
 class _InternalTagError(PathError):
-    """The path names a tag that is not to be seen from there, not even as a module."""
+    """The tag is internal: it cannot be addressed from there, not even as a module."""
 
 
 Found = Target | Spot
-"""What a path leads to: a graph or a tag, or one of the modules it names."""
+"""The result of a path: a graph or a tag, or one of the modules that it names."""
 
 
 def locate(root: Graph, path: str) -> Sequence[Found]:
-    """Follow a path from a graph to a child, a tag, or all modules it names.
+    """Follow a path from a graph to a child, a tag, or all modules that it names.
 
     Args:
-        root: Where the first segment is looked up.
-        path: What :func:`resolve` takes, or what :func:`~flodl.graph.selection.select` takes.
+        root: The graph in which the first segment is looked up.
+        path: A path for :func:`resolve` or for :func:`~flodl.graph.selection.select`.
 
     Returns:
         One target, or at least one module.
 
     Raises:
-        PathError: It leads nowhere, or a pattern is malformed.
+        PathError: The path does not exist, or a pattern is malformed.
     """
     _split(path)
     try:
@@ -97,13 +97,13 @@ def locate(root: Graph, path: str) -> Sequence[Found]:
 
 
 def place_of(root: Graph, path: str) -> tuple[nn.Module, str]:
-    """Find where the one module stands that a path leads to.
+    """Find the parent of the one module that a path names.
 
     Returns:
-        The module that holds it, and its name there.
+        The parent module, and the name of the module in it.
 
     Raises:
-        PathError: The path leads nowhere, to several modules, to ``root``, or to a node without a
+        PathError: The path does not exist or names several modules, ``root``, or a node without a
             module.
     """
     found = locate(root, path)
@@ -130,11 +130,11 @@ def resolve(root: Graph, path: str) -> Target:
     """Follow a path from a graph to a child or a tag.
 
     Args:
-        root: Where the first segment is looked up; all of its tags are visible.
+        root: The graph in which the first segment is looked up; all of its tags are visible.
         path: Segments joined by dots.
 
     Raises:
-        PathError: A segment is empty, names nothing, or names a tag that is internal to a child.
+        PathError: A segment is empty, does not exist, or is a tag internal to a child.
     """
     segments = _split(path)
     graph = root
@@ -155,10 +155,10 @@ def resolve(root: Graph, path: str) -> Target:
 
 
 def resolve_owner(root: Graph, path: str) -> tuple[Graph, str]:
-    """Follow all segments but the last, which is a free name: that of a metric.
+    """Follow all segments except the last, which may be any name, such as that of a metric.
 
     Raises:
-        PathError: A segment is empty, or one before the last names no child.
+        PathError: A segment is empty, or one before the last is not a child.
     """
     segments = _split(path)
     graph = root
@@ -168,14 +168,14 @@ def resolve_owner(root: Graph, path: str) -> tuple[Graph, str]:
 
 
 def timed_nodes(root: Graph, path: str) -> tuple[Graph, list[int]]:
-    """Follow a path to what a profile has the time of: a node, or a child graph's nodes.
+    """Follow a path to nodes that a profile has times for: one node, or a child graph's nodes.
 
     Returns:
-        The graph that runs it, and the numbers of its nodes there: several for a child graph that
-        runs more than once.
+        The graph that runs them, and their numbers there. A child graph that runs more than once
+        has several nodes.
 
     Raises:
-        PathError: The path leads nowhere, to several modules, or to what is not a node.
+        PathError: The path does not exist, names several modules, or does not name a node.
     """
     found = locate(root, path)
     if len(found) == 1 and isinstance(target := found[0], Target) and target.tag is not None:
@@ -211,7 +211,7 @@ def _is_internal(graph: Graph, tag: str) -> bool:
 
 
 def _nothing(graph: Graph, segments: list[str], depth: int, path: str, *, tags: bool) -> str:
-    """Say that a segment names nothing, where that is, and what was meant or would be there."""
+    """Return the message for a missing segment: its place, and similar or existing names."""
     segment = segments[depth]
     labels = list(graph.tree_children())
     visible = [t for t in graph.topology.tagged_nodes if not (depth and _is_internal(graph, t))]

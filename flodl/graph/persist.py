@@ -1,4 +1,4 @@
-"""The checkpoint half of a graph: qualified names, saving, loading, the source configuration."""
+"""The checkpoint part of a graph: qualified names, saving, loading, the source configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flodl.graph.base import GraphBase
 
 
 class Checkpointed(GraphBase):
-    """What a graph offers for keeping its weights."""
+    """The part of a graph's interface that saves and loads its weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,32 +29,32 @@ class Checkpointed(GraphBase):
     # --- Names -----------------------------------------------------------------------------
 
     def qualified_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """Parameters under their checkpoint names (``encoder/weight``); a shared one once."""
+        """Parameters with their checkpoint names (``encoder/weight``); a shared one once."""
         return [(qualify(name), parameter) for name, parameter in self.named_parameters()]
 
     def qualified_buffers(self) -> list[tuple[str, Tensor]]:
-        """Persistent buffers under their checkpoint names; a shared one once."""
+        """Persistent buffers with their checkpoint names; a shared one appears once."""
         return [(qualify(name), buffer) for name, buffer in persistent_buffers(self)]
 
     def trainable_parameters(self) -> list[nn.Parameter]:
-        """The parameters that require a gradient; a shared one once."""
+        """The parameters that require a gradient; a shared one appears once."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     # --- Source configuration --------------------------------------------------------------
 
     @property
     def source_config(self) -> str | None:
-        """The text given with :meth:`set_source_config`, or None."""
+        """The text from :meth:`set_source_config`, or None."""
         return self._source_config
 
     def set_source_config(self, text: str) -> None:
-        """Keep the configuration this graph was built from, usually JSON, with its checkpoints.
+        """Set the configuration this graph was built from, usually JSON, for its checkpoints.
 
-        :meth:`save_checkpoint` stores it inside the file and, word for word, in
+        :meth:`save_checkpoint` stores the unchanged text twice: in the checkpoint and in
         ``<stem>.config.json`` beside it.
 
         Raises:
-            ValueError: ``text`` is no string.
+            ValueError: ``text`` is not a string.
         """
         if not isinstance(text, str):
             raise ValueError(
@@ -64,7 +64,7 @@ class Checkpointed(GraphBase):
         self._source_config = text
 
     def clear_source_config(self) -> None:
-        """Save without a configuration from now on; files written before stay."""
+        """Save without a configuration from now on; existing files stay."""
         self._source_config = None
 
     # --- Checkpoints -----------------------------------------------------------------------
@@ -72,14 +72,14 @@ class Checkpointed(GraphBase):
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write parameters and persistent buffers to ``path``, atomically.
 
-        The file is a safetensors file that carries label and structural hash; a path ending in
-        ``.gz`` is compressed. A shared tensor is stored once.
+        The file is a safetensors file with label and structural hash. A path ending in ``.gz`` is
+        compressed. A shared tensor is stored once.
 
-        A graph under ``fully_shard`` gives the file of the same graph on one device. Call this on
-        every rank then: all gather, one tensor at a time, and rank 0 writes.
+        Under ``fully_shard`` the file is the same as that of this graph on one device. Then call
+        this on every rank: the ranks gather one tensor at a time, and rank 0 writes.
 
         Raises:
-            CheckpointError: The file cannot be written, or other ranks that hold parts of the
+            CheckpointError: The file cannot be written, or other ranks with parts of the
                 parameters did not call this within five minutes.
             ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
         """
@@ -98,17 +98,17 @@ class Checkpointed(GraphBase):
     ) -> LoadReport:
         """Copy a file's tensors into this graph by name; an error changes nothing.
 
-        Under ``fully_shard`` every rank reads the file and takes the parts it holds.
+        Under ``fully_shard`` every rank reads the file and takes its own parts.
 
         Args:
             path: A file written by ``save_checkpoint``.
-            on_shape_mismatch: ``"skip"`` transfers what fits from another architecture: tensors
-                of another shape are left alone and the structural hash is not compared.
+            on_shape_mismatch: ``"skip"`` loads what fits from another architecture: tensors of
+                another shape are skipped and the structural hash is not compared.
 
         Raises:
             ArchitectureMismatch: The file was saved from another architecture.
             ShapeMismatch: Tensors of the same name differ in shape.
-            CheckpointError: The file is unreadable, or nothing in it matched.
+            CheckpointError: The file is unreadable, or no tensor in it matches.
         """
         reshard(self)
         report = load_checkpoint_file(

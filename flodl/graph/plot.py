@@ -1,4 +1,4 @@
-"""Series of points as files: a page with curves, a table, a log. Plain values in, no graph."""
+"""Write series of points to files: a page with curves, a table, a log. It knows no graphs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from flodl.monitor.records import finite, to_json
 
 SeriesT = TypeVar("SeriesT", bound=Sequence[object])
 
-# Numbers, scales and colours are those of the training report.
+# Numbers, scales and colours are the same as in the training report.
 _SHARED_SCRIPTS = ("format.js", "scale.js")
 _SHARED_STYLE = "report.css"
 
 
 def select(series: Mapping[str, SeriesT], names: Iterable[str] = ()) -> dict[str, SeriesT]:
-    """Pick series by name: those named, in that order; all that have points, sorted, if none is.
+    """Choose series: the named ones, in that order; without names, all with points, sorted.
 
     Raises:
-        ValueError: A named series has no points, or none has.
+        ValueError: A named series has no points, or no series has any.
     """
     filled = {name: series[name] for name in sorted(series) if series[name]}
     chosen = list(dict.fromkeys(names)) or list(filled)
@@ -49,19 +49,19 @@ def page(
     title: str = "Training curves",
     unit: str = "",
 ) -> None:
-    """Write an HTML page that draws the series and needs nothing but a browser.
+    """Write an HTML page that draws the series; it needs only a browser.
 
-    A click on a name shows that curve or group alone. Names are grouped by what stands before
-    their last dot. Values that are not finite leave a gap and a mark on the axis.
+    A click on a name shows only that curve or group. Names are grouped by the part before their
+    last dot. Values that are not finite leave a gap and a mark on the axis.
 
     Args:
-        path: File to write; an older one is replaced, missing folders are made.
-        series: Points by name, the first of each being epoch 1.
+        path: File to write; an existing one is replaced, missing folders are created.
+        series: Points by name; the first point of each is epoch 1.
         title: Heading of the page.
-        unit: What the values are measured in, shown beside the heading.
+        unit: Unit of the values, shown beside the heading.
 
     Raises:
-        ValueError: There is no series, or one of them has no points.
+        ValueError: There is no series, or a series has no points.
     """
     form = [
         {"name": name, "values": [finite(float(value)) for value in values]}
@@ -76,10 +76,10 @@ def page(
 def table(path: str | os.PathLike[str], series: Mapping[str, Sequence[float]]) -> None:
     """Write a CSV file with the columns ``epoch`` (from 1) and one per series.
 
-    Values have eight decimals; a series that is shorter than others ends in blanks.
+    Values have eight decimals; a series shorter than others ends with empty cells.
 
     Raises:
-        ValueError: There is no series, or one of them has no points.
+        ValueError: There is no series, or a series has no points.
     """
     columns = list(_filled(series).values())
     text = io.StringIO()
@@ -94,16 +94,16 @@ def table(path: str | os.PathLike[str], series: Mapping[str, Sequence[float]]) -
 def log(path: str | os.PathLike[str], total: int, series: Mapping[str, Sequence[Point]]) -> None:
     """Write one line per epoch: ``epoch   1  loss=0.5000  [1.2s  ETA 2.4s]``.
 
-    In brackets stand the time the epoch took and, before the last one, the time the remaining ones
-    will take at the mean pace so far.
+    The brackets hold the time that the epoch took. Before the last epoch they also hold the time
+    for the remaining epochs at the mean pace so far.
 
     Args:
-        path: File to write; an older one is replaced, missing folders are made.
-        total: Epochs the run intends to train.
-        series: Points by name, the first of each being epoch 1.
+        path: File to write; an existing one is replaced, missing folders are created.
+        total: Number of epochs that the run is to train.
+        series: Points by name; the first point of each is epoch 1.
 
     Raises:
-        ValueError: There is no series, or one of them has no points.
+        ValueError: There is no series, or a series has no points.
     """
     _filled(series)
     lines = ["# flodl training log"]
@@ -111,7 +111,7 @@ def log(path: str | os.PathLike[str], total: int, series: Mapping[str, Sequence[
     before = 0.0
     for row in range(max(map(len, series.values()))):
         points = {name: line[row] for name, line in series.items() if row < len(line)}
-        # Metrics flushed one after the other end their epoch with the last of them.
+        # If metrics are flushed one after the other, the last flush ends the epoch.
         now = max(before, *(point.seconds for point in points.values()))
         left = now / (row + 1) * (total - row - 1)
         lines.append(_log_line(f"{row + 1:>{width}}", points, now - before, left))
@@ -150,14 +150,14 @@ def _write(path: str | os.PathLike[str], text: str) -> None:
 
 @functools.cache
 def _shell() -> Template:
-    """Return the page with style and scripts in place; open are title, unit and data."""
+    """Return the page with style and scripts filled in; title, unit and data are still open."""
     report = resources.files("flodl.monitor") / "page"
     own = resources.files(__package__) / "page"
     scripts = [report / name for name in _SHARED_SCRIPTS] + [own / "plot.js"]
     style = (report / _SHARED_STYLE).read_text(encoding="utf-8")
     shell = Template((own / "plot.html").read_text(encoding="utf-8"))
     script = "\n".join(f"<script>\n{file.read_text(encoding='utf-8')}</script>" for file in scripts)
-    # Their dollar signs are not places to fill.
+    # Dollar signs in style and scripts are not placeholders.
     return Template(
         shell.safe_substitute(style=style.replace("$", "$$"), scripts=script.replace("$", "$$"))
     )

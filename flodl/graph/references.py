@@ -13,10 +13,10 @@ from flodl.graph.topology import RefStyle
 
 
 class NamedInputModule(nn.Module):
-    """A module with further inputs, delivered by name with ``FlowBuilder.using``.
+    """A module with further inputs, passed by name with ``FlowBuilder.using``.
 
     Subclasses implement :meth:`forward_named`. Calling the module goes through ``forward``, so
-    hooks fire.
+    hooks run.
 
     Example:
         >>> class AddContext(NamedInputModule):
@@ -25,7 +25,7 @@ class NamedInputModule(nn.Module):
     """
 
     def forward(self, x: Tensor, refs: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Hand over to :meth:`forward_named`, with an empty mapping when there are no references.
+        """Call :meth:`forward_named`, with an empty mapping if there are no references.
 
         Args:
             x: The stream.
@@ -45,7 +45,7 @@ class NamedInputModule(nn.Module):
 
 
 def ref_style(module: nn.Module) -> RefStyle | None:
-    """How a module takes references, or None when it takes none."""
+    """How a module takes references, or None if it takes none."""
     if isinstance(module, LoopBody):
         return RefStyle.STEP
     if isinstance(module, NamedInputModule):
@@ -56,10 +56,10 @@ def ref_style(module: nn.Module) -> RefStyle | None:
 
 
 def delivered(graph: GraphBase, given: Collection[str]) -> list[str]:
-    """Auxiliary inputs of a graph that a node delivers, in the graph's order.
+    """Auxiliary inputs of a graph that a node provides, in the graph's order.
 
     Raises:
-        ValueError: The graph has no such input, or needs one that is not delivered.
+        ValueError: The graph has no such input, or needs one that is not provided.
     """
     ports, optional = graph.topology.inputs[1:], graph.topology.optional
     known = [port for port in ports if port in given]
@@ -70,5 +70,5 @@ def delivered(graph: GraphBase, given: Collection[str]) -> list[str]:
 
 
 def port_style(graph: GraphBase, given: Collection[str]) -> RefStyle:
-    """How a graph receives those of its auxiliary inputs that are delivered."""
+    """How a graph receives its auxiliary inputs that are provided."""
     return RefStyle.PORTS if len(given) == len(graph.topology.inputs) - 1 else RefStyle.NAMED

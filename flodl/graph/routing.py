@@ -1,4 +1,4 @@
-"""Ready-made routers, selectors, halting conditions and reference targets for graphs."""
+"""Ready-made routers, selectors, halting conditions and modules that read references."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class _ProjectedRouter(NamedInputModule):
 
     @abstractmethod
     def _decide(self, logits: Tensor) -> Tensor:
-        """Turn logits ``[..., choices]`` into what the gate or switch reads."""
+        """Turn logits ``[..., choices]`` into the value for the gate or switch."""
 
     def extra_repr(self) -> str:
-        """Sizes of the projection."""
+        """Return the sizes of the projection."""
         return f"in_features={self.in_features}, choices={self.choices}"
 
 
@@ -72,10 +72,10 @@ class SigmoidRouter(_ProjectedRouter):
 
 
 class ArgmaxSelector(_ProjectedRouter):
-    """Picks a switch's branch for the whole batch: the largest logit of a linear layer.
+    """Selects a switch's branch for the whole batch: the largest logit of a linear layer.
 
-    Logits are averaged over all leading dimensions first, since one branch serves every sample;
-    of equal logits the lowest index wins. The choice has no gradient.
+    Logits are averaged over all leading dimensions first, because one branch serves all samples.
+    Among equal logits the lowest index wins. The choice has no gradient.
 
     Args:
         in_features: Width D of the stream ``[..., D]``.
@@ -90,13 +90,13 @@ class ArgmaxSelector(_ProjectedRouter):
 
 
 class FixedSelector(nn.Module):
-    """Always picks the same branch of a switch.
+    """Always selects the same branch of a switch.
 
     Args:
         index: The branch, counted from 0.
 
     Raises:
-        ValueError: The index is negative or no integer.
+        ValueError: The index is negative or not an integer.
     """
 
     def __init__(self, index: int) -> None:
@@ -106,21 +106,21 @@ class FixedSelector(nn.Module):
         self.index = index
 
     def forward(self, x: Tensor) -> Tensor:
-        """The index as a tensor without dimensions, on the device of the stream."""
+        """Return the index as a 0-d tensor on the device of the stream."""
         return torch.full((), self.index, dtype=torch.int64, device=x.device)
 
     def extra_repr(self) -> str:
-        """The index."""
+        """Return the index."""
         return f"index={self.index}"
 
 
 class ThresholdHalt(nn.Module):
-    """Halts a loop once any element of its state is above a threshold, for the whole batch.
+    """Stops a loop when any element of its state is above a threshold, for the whole batch.
 
-    Emits ``max(x) - threshold``; a loop stops when the value is > 0.
+    It returns ``max(x) - threshold``; a loop stops when the value is > 0.
 
     Args:
-        threshold: In the unit of the state's elements; their largest counts, not a norm.
+        threshold: In the unit of the state's elements; it is compared with the largest, not a norm.
 
     Raises:
         ValueError: The threshold is not a number.
@@ -133,19 +133,19 @@ class ThresholdHalt(nn.Module):
         self.threshold = float(threshold)
 
     def forward(self, x: Tensor) -> Tensor:
-        """How far the largest element is above the threshold, without dimensions."""
+        """Return how far the largest element is above the threshold, as a 0-d tensor."""
         return x.max() - self.threshold
 
     def extra_repr(self) -> str:
-        """The threshold."""
+        """Return the threshold."""
         return f"threshold={self.threshold:g}"
 
 
 class LearnedHalt(nn.Module):
-    """Halts a loop by a linear layer on its state: one value per sample; stops when all are > 0.
+    """Stops a loop by a linear layer on its state: one value per sample; stops when all are > 0.
 
-    The number of iterations has no gradient: the layer learns from a loss on what it emitted,
-    which the loop keeps as trace ``"<node id>/halt"``, and from nothing else.
+    The number of iterations has no gradient. The layer learns only from a loss on its outputs,
+    which the loop keeps as trace ``"<node id>/halt"``.
 
     Args:
         dim: Width D of the state ``[..., D]``.
@@ -165,30 +165,30 @@ class LearnedHalt(nn.Module):
         return self.projection(x)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
-        """The width."""
+        """Return the width."""
         return f"dim={self.dim}"
 
 
 class StateAdd(NamedInputModule):
-    """Adds the references to the stream: a memory, when it is used with the tag it carries.
+    """Adds the references to the stream; a reference to its own tag makes it a memory.
 
     Example:
         >>> memory = FlowBuilder().through(StateAdd()).using("memory").tag("memory")
     """
 
     def forward_named(self, x: Tensor, refs: Mapping[str, Tensor]) -> Tensor:
-        """``x`` plus all references, which must have its shape or broadcast to it."""
+        """Return ``x`` plus all references, which must have its shape or broadcast to it."""
         return _sum_with(x, refs)
 
 
 class Reshape(nn.Module):
-    """Gives the stream another shape with the same elements in the same order.
+    """Changes the shape of the stream; the elements and their order stay.
 
     Args:
-        shape: All dimensions, that of the batch included; one may be -1 and follows from the rest.
+        shape: All dimensions, including the batch. One may be -1; it is computed from the others.
 
     Raises:
-        ValueError: No dimensions, a dimension that is neither positive nor -1, or two of -1.
+        ValueError: There are no dimensions, one is neither positive nor -1, or two are -1.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -202,11 +202,11 @@ class Reshape(nn.Module):
         self.shape = shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """The elements of ``x`` in the new shape; a view where strides allow it."""
+        """Return the elements of ``x`` in the new shape, as a view if strides allow it."""
         return x.reshape(self.shape)
 
     def extra_repr(self) -> str:
-        """The shape."""
+        """Return the shape."""
         return f"shape={self.shape}"
 
 

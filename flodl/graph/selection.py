@@ -1,8 +1,6 @@
-"""Modules of a graph by their dotted names: ``encoder.layer.[0-5].attention``.
+"""Select modules of a graph by their dotted names: ``encoder.layer.[0-5].attention``.
 
-A name is that of a state-dict key without its last segment. A segment may be a pattern:
-
-=============  ==================================================================================
+A module's name is its state-dict key without the last segment. A segment may be a pattern:
 ``*``          any text within the segment
 ``?``          one character
 ``[0-11]``     a number from 0 to 11; ``[0,2,4-6]`` lists numbers and ranges
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from flodl.graph.graph import Graph
 
 Matcher = Callable[[str], bool]
-"""Whether a segment of a name is meant."""
+"""Tests whether a segment of a name matches."""
 
 _RANGE = re.compile(r"\d+-\d+")
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -35,15 +33,15 @@ _LISTED = 12
 
 
 class Spot(NamedTuple):
-    """A module and where it stands.
+    """A module and its place.
 
     Attributes:
         module: The module.
-        path: Its dotted name from the graph the search began at; empty for that graph.
-        graph: The innermost graph it belongs to; itself where it is one.
+        path: Its dotted name from the graph where the search began; empty for that graph.
+        graph: The innermost graph that contains it; the module itself if it is a graph.
         prefix: Its dotted name within that graph; empty for the graph itself.
-        parent: The module that holds it; None for the graph the search began at.
-        key: Its name there.
+        parent: The module that holds it; None for the graph where the search began.
+        key: Its name in the parent.
     """
 
     module: nn.Module
@@ -55,19 +53,19 @@ class Spot(NamedTuple):
 
 
 def select(root: GraphBase, path: str) -> list[Spot]:
-    """Find the modules a dotted name or pattern leads to, in the order of their registration.
+    """Find the modules for a dotted name or pattern, in the order of their registration.
 
-    A nested graph answers to its label as well as to the name it is registered under. The first
-    segment may be the label of ``root`` itself, so that the names of a model which holds this
-    graph lead to the same modules here.
+    A nested graph is found by its label and by its registered name. The first segment may be the
+    label of ``root`` itself. So names from a model that contains this graph find the same modules
+    here.
 
     Args:
-        root: Where the first segment is looked up.
+        root: The graph in which the first segment is looked up.
         path: Segments joined by dots.
 
     Returns:
-        One entry per place; empty where nothing matches. A module that stands in two places is
-        found in both.
+        One entry per place; empty if nothing matches. A module registered in two places gives two
+        entries.
 
     Raises:
         PathError: A pattern is malformed.
@@ -81,7 +79,7 @@ def select(root: GraphBase, path: str) -> list[Spot]:
 
 
 def places(root: GraphBase) -> Iterator[Spot]:
-    """Every module below a graph, at every place it stands, parents before children."""
+    """Yield every module below a graph, once per place, parents before children."""
     pending = [Spot(root, "", cast("Graph", root), "")]
     while pending:
         spot = pending.pop(0)
@@ -93,7 +91,7 @@ def segment_matcher(text: str) -> Matcher:
     """Turn one segment of a path into a test for names.
 
     Raises:
-        PathError: A bracket is not closed, holds something other than numbers and ranges of
+        PathError: A bracket is not closed, it holds something other than numbers and ranges of
             numbers, or a range runs backwards.
     """
     if _RANGE.fullmatch(text):
@@ -123,15 +121,15 @@ def segment_matcher(text: str) -> Matcher:
 
 
 def explain_absence(root: GraphBase, path: str, told: str) -> str:
-    """Say how far a path leads among the modules of a graph, and what is there.
+    """Say which part of a path exists among the modules of a graph, and what is there.
 
     Args:
-        root: Where the first segment is looked up.
-        path: One that :func:`select` finds nothing for.
-        told: What the message says before that.
+        root: The graph in which the first segment is looked up.
+        path: A path for which :func:`select` finds nothing.
+        told: The message so far.
 
     Returns:
-        The rest of the message; empty where ``told`` names everything there is to name.
+        The rest of the message; empty if ``told`` already has all names.
     """
     segments = path.split(".")
     reached = [Spot(root, "", cast("Graph", root), "")]

@@ -1,8 +1,8 @@
-"""What a graph keeps between calls: carried state, captured tags and traces, and when they detach.
+"""Values that a graph keeps between calls: carried state, captured tags and traces.
 
-Forward references make a graph recurrent: the value a tag had in one call is read in the next.
-Several forwards before one backward give backpropagation through time over all of them; after a
-backward the carried values are cut from their history (truncated BPTT, Williams & Peng 1990).
+Forward references make a graph recurrent: a call reads the value that a tag had in the previous
+call. Several forwards before one backward give backpropagation through time over all of them. A
+backward detaches the carried values from their history (truncated BPTT, Williams & Peng 1990).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ StatePolicy = Literal["auto", "manual"]
 _CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
 
 _LONG_CHAIN = 256
-"""Forwards without a backward after which somebody probably forgot one."""
+"""Forwards without a backward after which a warning is given: it was probably forgotten."""
 
 
 class BackwardSeen:
-    """Set by the first backward that reaches a tensor of the graph; knows nothing of the graph."""
+    """Set by the first backward that reaches a tensor of the graph; it does not know the graph."""
 
     __slots__ = ("value",)
 
@@ -37,25 +37,25 @@ class BackwardSeen:
         self.value = False
 
     def mark(self, _grad: Tensor) -> None:
-        """The hook."""
+        """Set the value; used as a hook."""
         self.value = True
 
 
 class Captures:
-    """What forwards left behind; a copy or a pickle of it is blank.
+    """Values left by forwards; a copy or a pickle of it is empty.
 
-    A plain object with slots: writing an attribute of a module costs a microsecond.
+    A plain object with slots, because writing an attribute of a module takes a microsecond.
 
     Attributes:
-        tags: Value of every tag that is kept, in declaration order, None for an optional input that
-            was left out; None in all before and during a forward.
-        traces: What every loop left, in building order; None likewise.
-        state: Carried value of every state tag; None where there is none yet.
+        tags: Value of every kept tag, in declaration order; None for an absent optional input.
+            All are None before and during a forward.
+        traces: The traces of every loop, in building order; None as for tags.
+        state: Carried value of every state tag; None if there is none yet.
         pending_step: Whether a forward ran since the last ``end_step``.
-        backward: Whether a backward has reached what the carried values depend on.
-        hooked: Whether a call since the last detach is being watched for that.
-        linked: Whether the values that entered the last call hang on such a call.
-        chain: Forwards that recorded for autograd since the last backward or detach.
+        backward: Whether a backward has reached a tensor that the carried values depend on.
+        hooked: Whether hooks watch a call since the last detach for such a backward.
+        linked: Whether all values that entered the last call depend on a watched call.
+        chain: Forwards recorded for autograd since the last backward or detach.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Captures:
         self._begin_history()
 
     def values(self) -> Iterator[Tensor | None]:
-        """Everything a backward could begin at, beside the output."""
+        """All tensors at which a backward could start, except the output."""
         yield from self.state
         yield from self.tags or ()
         for traces in self.traces or ():
@@ -98,13 +98,13 @@ class Captures:
         self._begin_history()
 
     def _begin_history(self) -> None:
-        # A new one: a late backward through the old history says nothing about the new.
+        # A new object: a late backward through the old history must not mark the new one.
         self.backward = BackwardSeen()
         self.hooked = self.linked = False
         self.chain = 0
 
     def copied(self) -> Captures:
-        """Captures that begin with copies of the carried values."""
+        """Return captures that start with copies of the carried values."""
         other = Captures(len(self.state))
         other.state = tuple(None if v is None else v.detach().clone() for v in self.state)
         return other
@@ -119,7 +119,7 @@ def _detached(traces: LoopTraces) -> LoopTraces:
 
 
 class Stateful(GraphBase):
-    """The part of a graph's interface that concerns what it carries from call to call."""
+    """The part of a graph's interface for values carried from call to call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,13 +128,13 @@ class Stateful(GraphBase):
 
     @property
     def state_policy(self) -> StatePolicy:
-        """When carried state is cut from its history.
+        """When carried state is detached from its history.
 
         ``"auto"``: the first forward after a backward detaches it; no ``end_step`` is needed.
-        ``"manual"``: only ``end_step``, ``step`` and ``detach_state`` do, and a forward that would
-        run into a used-up history raises ``StateError``. While a compiler traces the graph
-        together with its shell (``torch.compile(graph)``), state behaves as with ``"manual"``;
-        ``graph.compile()`` keeps the policy.
+        ``"manual"``: only ``end_step``, ``step`` and ``detach_state`` detach it. A forward that
+        would use a history already consumed by a backward raises ``StateError``. While a compiler
+        traces the graph with its shell (``torch.compile(graph)``), state behaves as with
+        ``"manual"``; ``graph.compile()`` keeps the policy.
         """
         return self._state_policy
 
@@ -149,9 +149,9 @@ class Stateful(GraphBase):
         return any(graph.topology.state_tags for graph in self._graphs())
 
     def reset_state(self) -> None:
-        """Lose all carried values: the next call starts a new sequence.
+        """Delete all carried values: the next call starts a new sequence.
 
-        Also reaches nested graphs, and calls ``reset()`` of every module that defines it.
+        Includes nested graphs, and calls ``reset()`` of every module that defines it.
         """
         for module in self.modules():
             if isinstance(module, Stateful):
@@ -160,14 +160,14 @@ class Stateful(GraphBase):
                 reset(module)
 
     def end_sequence(self) -> None:
-        """The same as :meth:`reset_state`."""
+        """Start a new sequence, the same as :meth:`reset_state`."""
         self.reset_state()
 
     def detach_state(self) -> None:
-        """Keep what the last forward left and cut it from its history.
+        """Keep the values of the last forward and detach them from their history.
 
-        Covers carried values, tagged values and loop traces; reaches nested graphs and every
-        module that defines ``detach_state``.
+        Includes carried values, tagged values and loop traces, nested graphs, and every module
+        that defines ``detach_state``.
         """
         self._captures.detach()
         for module in outermost_stateful(self):
@@ -175,10 +175,10 @@ class Stateful(GraphBase):
 
     @contextmanager
     def preserve_state(self) -> Iterator[Self]:
-        """Run a block, validation for instance, on a copy of the carried state.
+        """Run a block, such as a validation, on a copy of the carried state.
 
-        Afterwards state, tags and traces are what they were before, history included. Covers
-        nested graphs; state that other modules keep by themselves is theirs to protect.
+        Afterwards state, tags and traces are as before, including their history. Nested graphs are
+        included. State that other modules keep themselves is not protected.
         """
         kept = [(graph, graph._captures) for graph in self._graphs()]
         for graph, captures in kept:
@@ -190,17 +190,17 @@ class Stateful(GraphBase):
                 graph._captures = captures
 
     def carried_state(self) -> tuple[Tensor | None, ...]:
-        """Return what this graph, nested ones aside, carries to its next call, without history.
+        """Return the values this graph, without nested ones, carries to its next call, detached.
 
-        One tensor per state tag in the order of their declaration, None where there is none yet.
+        One tensor per state tag in the order of their declaration, None if there is none yet.
         """
         return tuple(None if v is None else v.detach() for v in self._captures.state)
 
     def set_carried_state(self, values: Sequence[Tensor | None]) -> None:
-        """Let the next call start from these values, as :meth:`carried_state` returned them.
+        """Start the next call from these values, which :meth:`carried_state` returned.
 
         Raises:
-            ValueError: Another number of values than state tags.
+            ValueError: The number of values is not the number of state tags.
         """
         if len(values) != len(self._captures.state):
             raise ValueError(
@@ -220,10 +220,10 @@ class Stateful(GraphBase):
         return self
 
     def _prepare_state(self) -> None:
-        """Before a forward where state is carried, here or below: repair or refuse what must fail.
+        """Before a forward with carried state, here or below: detach it, or refuse what must fail.
 
-        A graph watches for those nested in it: what they carry may hang on its own layers, and a
-        backward that uses up those need not reach the nested graph itself.
+        A graph also watches for its nested graphs. Their carried values may depend on layers of
+        this graph, and a backward through those need not reach the nested graph itself.
         """
         if torch._C._current_graph_task_id() != -1:
             raise StateError(
@@ -247,10 +247,10 @@ class Stateful(GraphBase):
         )
 
     def _watch(self, output: Tensor) -> None:
-        """After a forward: learn of any backward from what it returned, captured or carried.
+        """After a forward: hook the returned, captured and carried values to notice a backward.
 
-        A hook costs a tenth of a small step. Where every returned value leads back to what was
-        carried into the call, the hooks of the call that began the history hear of it.
+        A hook takes a tenth of a small step. It is not needed if every returned value depends on
+        the carried values: then the hooks of the first call of the history notice the backward.
         """
         captures = self._captures
         if not (captures.linked and self.topology.leads_back):
@@ -264,7 +264,7 @@ class Stateful(GraphBase):
         mark = self._captures.backward.mark
         hooked: list[Tensor] = []
         for value in values:
-            # A leaf outlives the call, and its hooks would pile up.
+            # A leaf outlives the call, so its hooks would accumulate.
             if value is None or not value.requires_grad or value.is_leaf:
                 continue
             if not any(value is other for other in hooked):
@@ -295,7 +295,7 @@ class Stateful(GraphBase):
 
 
 def outermost_stateful(module: nn.Module) -> Iterator[Any]:
-    """The modules below that define ``detach_state``, not looking into those that do."""
+    """Yield the outermost modules below that define ``detach_state``."""
     for child in module.children():
         if callable(getattr(type(child), "detach_state", None)):
             yield child

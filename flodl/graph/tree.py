@@ -30,18 +30,17 @@ if TYPE_CHECKING:
 
 
 class Tree(GraphBase):
-    """The part of a graph's interface that reaches into nested graphs.
+    """The part of a graph's interface that works on nested graphs.
 
-    A labelled graph that is a node of another is its child. ``"encoder.read.hidden"`` is the tag
-    ``hidden`` of the child ``read`` of the child ``encoder``. Tags that a graph declares
-    ``internal``, and those that begin with an underscore, are seen by that graph alone.
+    A labelled graph that is a node of another graph is its child. ``"encoder.read.hidden"`` is the
+    tag ``hidden`` of the child ``read`` of the child ``encoder``. Tags that a graph declares
+    ``internal``, and tags that begin with an underscore, are visible only in that graph.
 
-    Where modules are meant, a path may also be a dotted name of modules, such as
-    ``"encoder.layer.[0-5]"``; see :mod:`flodl.graph.selection` for its patterns. It stands for
-    everything below it, too.
+    Methods for modules also take the dotted name of modules, such as ``"encoder.layer.[0-5]"``.
+    See :mod:`flodl.graph.selection` for its patterns. The name includes everything below.
 
-    Every method that takes a path raises :class:`~flodl.errors.PathError` for one that leads
-    nowhere; the message names the segment and what is there instead.
+    Every method with a path raises :class:`~flodl.errors.PathError` if the path does not exist. The
+    message names the segment and what exists instead.
     """
 
     def __init__(self) -> None:
@@ -52,7 +51,7 @@ class Tree(GraphBase):
 
     @property
     def is_composed(self) -> bool:
-        """Whether this graph has been made a child of another."""
+        """Whether this graph is a child of another graph."""
         return self._composed
 
     def child_graph(self, label: str) -> Graph | None:
@@ -60,15 +59,15 @@ class Tree(GraphBase):
         return self.tree_children().get(label)
 
     def validate_path(self, path: str) -> PathKind:
-        """Tell what a path leads to."""
+        """Tell whether a path names a graph or a tag."""
         found = self._all_at(path)[0]
         return found.kind if isinstance(found, Target) else PathKind.MODULE
 
     def subgraph(self, path: str) -> Graph:
-        """The graph a path leads to.
+        """The graph with this path.
 
         Raises:
-            PathError: The path leads nowhere, to a tag, or to modules that are no single graph.
+            PathError: The path does not exist, or names a tag or modules that are not one graph.
         """
         found = self._all_at(path)
         target = found[0]
@@ -79,24 +78,24 @@ class Tree(GraphBase):
         return target.graph
 
     def replace(self, path: str, module: nn.Module) -> nn.Module:
-        """Put another module where one stands; it is called as the old one was.
+        """Replace a module; the new one is called like the old one.
 
-        An optimizer goes on holding the old parameters: make it afterwards. Parameters that the
-        old module shared with others are no longer shared.
+        An optimizer keeps the old parameters: create it afterwards. Parameters that the old module
+        shared with others are no longer shared.
 
         Args:
-            path: One module; one that stands in several places is replaced in this one.
-            module: Moved to the mode of the old one; its device and dtype are left alone.
+            path: One module. If it is registered in several places, only this one changes.
+            module: Set to the mode of the old one; its device and dtype stay.
 
         Returns:
             The old module.
 
         Raises:
-            PathError: The path leads nowhere, to several modules, to this graph, or to a node
+            PathError: The path does not exist, or names several modules, this graph, or a node
                 without a module.
-            TypeError: ``module`` is no module.
-            ValueError: It holds the very place it is to stand at, or is a graph whose label names
-                something else there.
+            TypeError: ``module`` is not a module.
+            ValueError: ``module`` contains the place where it is to go, or it is a graph whose
+                label already names something else there.
         """
         if not isinstance(module, nn.Module):
             raise TypeError(f"replace wants a module, not {type(module).__name__}")
@@ -105,7 +104,7 @@ class Tree(GraphBase):
             raise ValueError(f"what is to stand at {path!r} holds that place itself")
         _check_label(parent, key, module)
         old = cast("nn.Module", parent._modules[key])
-        # Written directly: add_module refuses names that are methods of Graph, which a tag may be.
+        # Not add_module: it refuses names of Graph's methods, and a tag may be one.
         parent._modules[key] = module.train(old.training)
         for holder in self.modules():
             if isinstance(holder, Tree):
@@ -115,38 +114,38 @@ class Tree(GraphBase):
         return old
 
     def tree_summary(self) -> str:
-        """This graph and all below it as indented text: labels, sizes, tags."""
+        """This graph and all graphs below as indented text: labels, sizes, tags."""
         return tree_report.tree_summary(self._as_graph)
 
     def param_summary(self) -> str:
-        """A table of what each child holds, and this graph itself as ``(own)``.
+        """A table of the parameters of each child, and of this graph itself as ``(own)``.
 
-        Columns are the number of parameter tensors, of their elements, the share of all elements,
-        and ``trainable``, ``frozen`` or ``i/n frozen``, counted in tensors. A shared parameter
-        counts once, where it comes first.
+        The columns are the number of parameter tensors, the number of their elements, the share of
+        all elements, and ``trainable``, ``frozen`` or ``i/n frozen``, counted in tensors. A shared
+        parameter counts once, where it first appears.
         """
         return tree_report.param_summary(self._as_graph)
 
     def _adopt_children(self) -> None:
-        """Note on every child that it has a parent now; called when the nodes are registered."""
+        """Mark every child as having a parent; called when the nodes are registered."""
         for child in self.tree_children().values():
             child._composed = True
 
     # --- Parameters ------------------------------------------------------------------------
 
     def parameters_at(self, path: str) -> list[nn.Parameter]:
-        """The parameters of a graph, a tagged node or modules, a shared one once.
+        """The parameters of a graph, a tagged node or modules; a shared one appears once.
 
-        There are none where a node has no module.
+        The list is empty if a node has no module.
         """
         modules = self._modules_at(path)
         return list(dict.fromkeys(p for module in modules for p in module.parameters()))
 
     def named_parameters_at(self, path: str) -> list[tuple[str, nn.Parameter]]:
-        """Like :meth:`parameters_at`, with the names they have in the target's own graph.
+        """Like :meth:`parameters_at`, with the names in the target's own graph.
 
-        These are the names in a checkpoint of that graph: ``linear_1/weight`` for a parameter of
-        a child, ``hidden/weight`` for one of a tagged node.
+        These names are used in a checkpoint of that graph: ``linear_1/weight`` for a parameter of
+        a child, ``hidden/weight`` for a parameter of a tagged node.
         """
         named = {
             parameter: qualify(name)
@@ -184,19 +183,19 @@ class Tree(GraphBase):
         *,
         on_shape_mismatch: OnShapeMismatch = "error",
     ) -> LoadReport:
-        """Load a child from its own checkpoint, or from one of a whole graph that contains it.
+        """Load a child from its own checkpoint, or from that of a graph that contains it.
 
-        The structural hash in the file tells which: it is that of the child, of this graph, or of
-        a graph in between. Nothing but the child changes, and the report has the child's names.
+        The structural hash in the file shows which it is: the hash of the child, of this graph, or
+        of a graph in between. Only the child changes, and the report uses the child's names.
 
         Args:
             path: A child graph.
             file: The checkpoint.
-            on_shape_mismatch: ``"skip"`` compares no hash and takes what fits by name, also out of
-                another whole model in which the child has the same place.
+            on_shape_mismatch: ``"skip"`` compares no hash and loads what fits by name. The file
+                may then be that of another model with the child in the same place.
 
         Raises:
-            PathError: The path leads nowhere, or to a tag.
+            PathError: The path does not exist or names a tag.
             ArchitectureMismatch: The file was saved from another architecture.
             CheckpointError: As for ``Graph.load_checkpoint``.
         """
@@ -207,13 +206,13 @@ class Tree(GraphBase):
     def freeze(self, path: str, *, stats: bool = False) -> None:
         """Exclude parameters from training.
 
-        Their gradients are dropped as well, so that an optimizer that holds them applies neither
-        momentum nor weight decay.
+        Their gradients are dropped too, so that an optimizer that holds them does not apply
+        momentum or weight decay.
 
         Args:
             path: A graph, a tagged node or modules.
-            stats: Also keep the running statistics of normalisation layers below: these layers
-                stay in evaluation mode, whatever ``train()`` says, until :meth:`thaw`.
+            stats: Also keep the running statistics of normalisation layers below. These layers
+                stay in evaluation mode until :meth:`thaw`, even after ``train()``.
         """
         for module in self._modules_at(path):
             freeze_params(module.parameters())
@@ -221,24 +220,24 @@ class Tree(GraphBase):
                 pin_statistics(module)
 
     def thaw(self, path: str) -> None:
-        """Undo :meth:`freeze`; normalisation layers take the mode this graph is in."""
+        """Undo :meth:`freeze`; normalisation layers get the mode of this graph."""
         for module in self._modules_at(path):
             unfreeze_params(module.parameters())
             release_statistics(module, training=self.training)
 
     def is_frozen(self, path: str) -> bool:
-        """Whether there are parameters and none of them is trained."""
+        """Whether there are parameters and all of them are frozen."""
         parameters = self.parameters_at(path)
         return bool(parameters) and not any(p.requires_grad for p in parameters)
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode, except for layers that ``freeze(..., stats=True)`` has pinned."""
+        """Set training mode, except for layers pinned by ``freeze(..., stats=True)``."""
         super().train(mode)
         follow_mode(self)
         return self
 
     def set_training_at(self, path: str, training: bool) -> None:
-        """Set the mode of what a path leads to; a later ``train()`` of this graph resets it.
+        """Set the mode of what a path names; a later ``train()`` of this graph resets it.
 
         Args:
             path: A graph, a tagged node or modules.
@@ -251,10 +250,10 @@ class Tree(GraphBase):
     # --- Observation -----------------------------------------------------------------------
 
     def tagged_at(self, path: str) -> Tensor | None:
-        """The value a tag had in the last forward, or None before the first.
+        """The value of a tag in the last forward, or None before the first.
 
         Raises:
-            PathError: The path leads nowhere, or to a graph.
+            PathError: The path does not exist or names a graph.
         """
         target = self._tag_at(path)
         return target.graph.tagged(cast("str", target.tag))
@@ -263,26 +262,26 @@ class Tree(GraphBase):
         """Record values of a metric of a nested graph.
 
         Args:
-            path: Labels that lead to a graph, then the name of the metric. A name alone is a
-                metric of this graph.
+            path: Labels of nested graphs, then the name of the metric. A name alone is a metric of
+                this graph.
             values: As for ``Graph.record``.
         """
         graph, metric = resolve_owner(self._as_graph, path)
         graph.record(metric, values)
 
     def trend_at(self, path: str) -> Trend:
-        """The history of a metric of a nested graph; the path is that of :meth:`record_at`."""
+        """The history of a metric of a nested graph; for the path see :meth:`record_at`."""
         graph, metric = resolve_owner(self._as_graph, path)
         return graph.trend(metric)
 
     def collect_at(self, *paths: str | Iterable[str]) -> None:
-        """Buffer the present values of tags as metrics of the graphs they belong to.
+        """Buffer the current values of tags as metrics of the graphs that have them.
 
         Args:
             paths: Paths of tags, one by one or in lists.
 
         Raises:
-            PathError: A path leads nowhere, or to a graph; nothing is collected then.
+            PathError: A path does not exist or names a graph; nothing is collected then.
             ValueError: A value has several elements.
             StateError: No forward has run.
         """
@@ -310,7 +309,7 @@ class Tree(GraphBase):
 
 
 def _check_label(parent: nn.Module, key: str, module: nn.Module) -> None:
-    """Refuse a graph that a path could not tell from another child or from a tag."""
+    """Refuse a graph whose label is already taken by another child or a tag."""
     label = module.label if isinstance(module, GraphBase) else None
     if label is None or not isinstance(parent, GraphBase):
         return

@@ -1,4 +1,4 @@
-"""What a series of points says: where it stands, where it is going, whether it has settled."""
+"""Questions about a series of points: its last value, its slope, whether it is stable."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import final, overload
 class Trend:
     """The points of one metric, oldest first, and questions about them.
 
-    Windows are counted in points from the newest one backwards; 0 means all points. A window that
-    holds a nan has a slope and a variance of nan, so it is neither improving, stalled nor
-    converged.
+    Windows count points from the newest backwards; 0 means all points. A window that contains nan
+    has a slope and a variance of nan. So it is neither improving, nor stalled, nor converged.
 
     Args:
         values: The points; they are copied.
@@ -38,11 +37,11 @@ class Trend:
 
     @property
     def values(self) -> list[float]:
-        """All points; a list of the caller's own."""
+        """All points, as a new list."""
         return list(self._values)
 
     def last(self, n: int) -> list[float]:
-        """The newest `n` points, oldest first; all when there are fewer, none for 0.
+        """The newest `n` points, oldest first; all if there are fewer, none for 0.
 
         Raises:
             ValueError: `n` is negative.
@@ -50,19 +49,19 @@ class Trend:
         return self._values[len(self._values) - min(_whole("n", n), len(self._values)) :]
 
     def latest(self) -> float:
-        """The newest point; nan when there is none."""
+        """The newest point; nan if there is none."""
         return self._values[-1] if self._values else math.nan
 
     def mean(self) -> float:
-        """Mean of all points; nan when there is none."""
+        """Mean of all points; nan if there is none."""
         return _mean(self._values) if self._values else math.nan
 
     def min(self) -> float:
-        """The smallest point that is a number; +inf when there is none."""
+        """The smallest point that is a number; +inf if there is none."""
         return min(self._numbers(), default=math.inf)
 
     def max(self) -> float:
-        """The largest point that is a number; -inf when there is none."""
+        """The largest point that is a number; -inf if there is none."""
         return max(self._numbers(), default=-math.inf)
 
     def slope(self, window: int = 0) -> float:
@@ -83,7 +82,7 @@ class Trend:
         return rise / (count * (count * count - 1) / 12)
 
     def improving(self, window: int = 0) -> bool:
-        """Whether the window falls: improvement means smaller values, as of a loss.
+        """Whether the window falls: smaller values count as better, as for a loss.
 
         Raises:
             ValueError: `window` is negative.
@@ -94,10 +93,10 @@ class Trend:
         """Whether the window is level: the absolute slope is below the tolerance.
 
         Args:
-            window: Points looked at; 0 for all.
+            window: Number of points to use; 0 for all.
             tolerance: In units of the metric per point.
-            min_points: Points there must be for an answer other than False; ``max(2, window)``
-                when None, so that a run which has only begun has not stalled.
+            min_points: With fewer points the answer is False. None means ``max(2, window)``, so
+                that a run which has just started is not stalled.
 
         Raises:
             ValueError: `window` or `min_points` is negative.
@@ -105,12 +104,12 @@ class Trend:
         return self._enough(window, min_points) and abs(self.slope(window)) < tolerance
 
     def converged(self, window: int, tolerance: float, *, min_points: int | None = None) -> bool:
-        """Whether the window is quiet: its population variance is below the tolerance.
+        """Whether the window is stable: its population variance is below the tolerance.
 
         Args:
-            window: Points looked at; 0 for all.
+            window: Number of points to use; 0 for all.
             tolerance: In squared units of the metric.
-            min_points: As for :meth:`stalled`.
+            min_points: See :meth:`stalled`.
 
         Raises:
             ValueError: `window` or `min_points` is negative.
@@ -131,10 +130,10 @@ class Trend:
 
 @final
 class TrendGroup:
-    """Several trends asked at once, such as those of a tag group.
+    """Several trends in one object, such as those of a tag group.
 
-    ``all_…`` is True when every trend says yes, ``any_…`` when one does; both are False for a
-    group without trends.
+    ``all_…`` is True if the answer is True for every trend, ``any_…`` if it is True for at least
+    one. Both are False for a group without trends.
 
     Args:
         trends: The members, in order.
@@ -170,31 +169,31 @@ class TrendGroup:
         return _mean(self.slopes(window)) if self._trends else 0.0
 
     def all_improving(self, window: int = 0) -> bool:
-        """Whether every trend is :meth:`Trend.improving`."""
+        """Whether :meth:`Trend.improving` is True for every trend."""
         return self._all(lambda trend: trend.improving(window))
 
     def any_improving(self, window: int = 0) -> bool:
-        """Whether a trend is :meth:`Trend.improving`."""
+        """Whether :meth:`Trend.improving` is True for at least one trend."""
         return any(trend.improving(window) for trend in self._trends)
 
     def all_stalled(self, window: int, tolerance: float, *, min_points: int | None = None) -> bool:
-        """Whether every trend is :meth:`Trend.stalled`."""
+        """Whether :meth:`Trend.stalled` is True for every trend."""
         return self._all(lambda trend: trend.stalled(window, tolerance, min_points=min_points))
 
     def any_stalled(self, window: int, tolerance: float, *, min_points: int | None = None) -> bool:
-        """Whether a trend is :meth:`Trend.stalled`."""
+        """Whether :meth:`Trend.stalled` is True for at least one trend."""
         return any(one.stalled(window, tolerance, min_points=min_points) for one in self._trends)
 
     def all_converged(
         self, window: int, tolerance: float, *, min_points: int | None = None
     ) -> bool:
-        """Whether every trend is :meth:`Trend.converged`."""
+        """Whether :meth:`Trend.converged` is True for every trend."""
         return self._all(lambda trend: trend.converged(window, tolerance, min_points=min_points))
 
     def any_converged(
         self, window: int, tolerance: float, *, min_points: int | None = None
     ) -> bool:
-        """Whether a trend is :meth:`Trend.converged`."""
+        """Whether :meth:`Trend.converged` is True for at least one trend."""
         return any(one.converged(window, tolerance, min_points=min_points) for one in self._trends)
 
     def _all(self, says: Callable[[Trend], bool]) -> bool:

@@ -1,4 +1,4 @@
-"""Layers, losses, optimizers and schedules: what torch lacks, or names and checks differently."""
+"""Layers, losses, optimizers and schedules: missing in torch, or with simpler names and checks."""
 
 from flodl.nn.amp import AutocastGuard as AutocastGuard
 from flodl.nn.amp import GradScaler as GradScaler

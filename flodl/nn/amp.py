@@ -1,4 +1,4 @@
-"""Mixed precision: autocast, casting of parameters, and a scaler against vanishing gradients."""
+"""Mixed precision: autocast, casting of parameters, and a gradient scaler."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def autocast(dtype: torch.dtype, fn: Callable[[], T], device_type: str | None = 
 def autocast(
     dtype: torch.dtype, fn: Callable[[], T] | None = None, device_type: str | None = None
 ) -> torch.autocast | T:
-    """Compute in ``dtype`` where torch deems it safe, in float32 elsewhere.
+    """Compute in ``dtype`` where torch considers it safe, and in float32 elsewhere.
 
-    Wrap the forward pass and the loss, not the backward pass, which follows by itself.
+    Wrap the forward pass and the loss. Leave out the backward pass; it uses the same dtypes.
 
     Args:
         dtype: ``torch.bfloat16`` or ``torch.float16``.
-        fn: Run this and return its result; None returns a context manager.
-        device_type: Where the tensors are; default: CUDA where there is a device, else the CPU.
+        fn: Function to run and whose result to return; None returns a context manager.
+        device_type: Device of the tensors; default: CUDA if there is a device, else the CPU.
 
     Raises:
-        ValueError: Another dtype.
+        ValueError: ``dtype`` is another type.
     """
     if dtype not in _HALF:
         raise ValueError(
@@ -60,11 +60,11 @@ def autocast(
 
 @final
 class AutocastGuard:
-    """Autocast from here on, until :meth:`close` or the end of the ``with`` block it opens.
+    """Switch autocast on until :meth:`close` or until the end of its ``with`` block.
 
     Args:
         dtype: ``torch.bfloat16`` or ``torch.float16``.
-        device_type: Where the tensors are; default: CUDA where there is a device, else the CPU.
+        device_type: Device of the tensors; default: CUDA if there is a device, else the CPU.
     """
 
     def __init__(self, dtype: torch.dtype, device_type: str | None = None) -> None:
@@ -73,7 +73,7 @@ class AutocastGuard:
         self._open = True
 
     def close(self) -> None:
-        """Compute as before; a second call does nothing."""
+        """Switch autocast off again; a second call does nothing."""
         if self._open:
             self._open = False
             self._region.__exit__(None, None, None)
@@ -91,7 +91,7 @@ class AutocastGuard:
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:
-    """Tell whether autocast is on; default: for CUDA where there is a device, else for the CPU."""
+    """Tell whether autocast is on; default: for CUDA if there is a device, else for the CPU."""
     return bool(torch.is_autocast_enabled(device_type or _default_device_type()))
 
 
@@ -100,17 +100,17 @@ def cast_parameters(
     dtype: torch.dtype,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> None:
-    """Turn floating-point parameters and their gradients into ``dtype``, in place.
+    """Convert floating-point parameters and their gradients to ``dtype``, in place.
 
-    Cast before the first step of an optimizer: its running averages keep the dtype of the
-    parameters they began with.
+    Cast before the first step of an optimizer: its running averages keep the dtype that the
+    parameters had at that step.
 
     Args:
-        params: Parameters, or a module for all of its own.
+        params: Parameters, or a module to convert all of its parameters.
         dtype: A floating-point type.
-        optimizer: Over these parameters; default: the one attached to the module, if any. A
-            warning tells of an ``eps`` that vanishes in ``dtype``: the division it protects then
-            gives inf.
+        optimizer: The optimizer of these parameters; default: the one attached to the module, if
+            any. It is checked only: a warning says if its ``eps`` becomes 0 in ``dtype``, because
+            then a division gives inf.
 
     Raises:
         ValueError: ``dtype`` is not a floating-point type.
@@ -120,7 +120,7 @@ def cast_parameters(
     for parameter in params.parameters() if isinstance(params, nn.Module) else params:
         if parameter.is_floating_point():
             grad = parameter.grad
-            parameter.grad = None  # torch wants a gradient to have the dtype of its parameter
+            parameter.grad = None  # torch requires a gradient to have the dtype of its parameter
             parameter.data = parameter.data.to(dtype)
             parameter.grad = None if grad is None else grad.to(dtype)
     if optimizer is None:
@@ -130,24 +130,24 @@ def cast_parameters(
 
 
 def scaling_in_progress() -> bool:
-    """Whether gradients may hold the factor of a scaler: after ``scale``, before ``unscale_``."""
+    """Whether gradients may be scaled now: after ``scale``, before ``unscale_``."""
     return bool(_scaling)
 
 
 @final
 class GradScaler:
-    """Keeps small fp16 gradients from becoming 0: scales the loss, unscales the gradients.
+    """Scale the loss so that small fp16 gradients do not become 0, then unscale the gradients.
 
-    The factor grows while gradients stay finite and shrinks when they do not; a step with a
-    gradient that is not finite is left out (Micikevicius et al. 2018, "Mixed Precision
-    Training"). The numbers are those of ``torch.amp.GradScaler``, on any device::
+    The factor grows while gradients are finite and shrinks when they are not. A step with a
+    gradient that is not finite is skipped (Micikevicius et al. 2018, "Mixed Precision
+    Training"). The results equal those of ``torch.amp.GradScaler``, on any device::
 
         scaler.scale(loss).backward()
         scaler.step(optimizer, clip_norm=1.0)
         scaler.update()
 
     Args:
-        init: First factor.
+        init: The first factor.
         growth: Multiplies the factor after ``interval`` finite steps in a row; above 1.
         backoff: Multiplies the factor after a step that was not finite; between 0 and 1.
         interval: Finite steps before the factor grows.
@@ -178,21 +178,21 @@ class GradScaler:
         self._all_finite = True
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Return the loss times the factor, in float32 at least, for ``backward()``."""
+        """Return the loss times the factor, in float32 or wider; call ``backward()`` on it."""
         self._scaled = True
         _scaling.add(self)
         if loss.dtype in _HALF:
-            loss = loss.float()  # 65536 is more than fp16 can hold
+            loss = loss.float()  # fp16 cannot hold 65536
         return loss * self._scale
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients of an optimizer's parameters by the factor, once per step.
 
-        Only needed to look at gradients or change them before :meth:`step`.
+        Call it only to read or change gradients before :meth:`step`.
 
         Raises:
-            StateError: ``scale`` was not called, or this optimizer's gradients are unscaled.
-            ValueError: A parameter is fp16 itself: its gradient has lost what scaling would save.
+            StateError: ``scale`` was not called, or these gradients are already unscaled.
+            ValueError: A parameter is fp16: its gradient has already lost the small values.
         """
         self._check_scaled("unscale_")
         if optimizer in self._stages:
@@ -207,17 +207,17 @@ class GradScaler:
         _scaling.discard(self)
 
     def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> bool:
-        """Unscale where that is still to do, then clip and step if all gradients are finite.
+        """Unscale the gradients if needed, then clip and step if all of them are finite.
 
         Args:
-            optimizer: Holds the gradients of scaled losses.
-            clip_norm: Largest total 2-norm of the unscaled gradients; None leaves them.
+            optimizer: The optimizer of the parameters with scaled gradients.
+            clip_norm: Largest total 2-norm of the unscaled gradients; None does not clip.
 
         Returns:
             Whether the optimizer stepped.
 
         Raises:
-            StateError: ``scale`` was not called, or the optimizer was stepped since ``update``.
+            StateError: ``scale`` was not called, or the optimizer stepped since ``update``.
             ValueError: ``clip_norm`` is not greater than 0.
         """
         if clip_norm is not None and not clip_norm > 0:
@@ -239,9 +239,9 @@ class GradScaler:
         return True
 
     def update(self) -> None:
-        """Adjust the factor by what the steps since the last update found."""
+        """Adjust the factor by the results of the steps since the last update."""
         if not self._all_finite or _Stage.NOT_FINITE in self._stages.values():
-            # Not to 0, from which no growth leads back.
+            # Never 0: no factor makes 0 grow again.
             self._scale = max(self._scale * self._backoff, _SMALLEST)
             self._finite_steps = 0
         else:
@@ -256,11 +256,11 @@ class GradScaler:
         _scaling.discard(self)
 
     def scale_factor(self) -> float:
-        """Return the factor the next loss is multiplied by."""
+        """Return the factor for the next loss."""
         return self._scale
 
     def state_dict(self) -> dict[str, Any]:
-        """Return factor, rule and counter; ``torch.amp.GradScaler`` understands them, too."""
+        """Return factor, settings and counter; ``torch.amp.GradScaler`` can load them."""
         return {
             "scale": self._scale,
             "growth_factor": self._growth,
@@ -270,7 +270,7 @@ class GradScaler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`, of this class or of ``torch.amp.GradScaler``.
+        """Continue from a :meth:`state_dict` of this class or of ``torch.amp.GradScaler``.
 
         Raises:
             ValueError: A value is missing or out of its range; nothing was changed.
@@ -300,7 +300,7 @@ class GradScaler:
 
 
 class _Stage(Enum):
-    """How far an optimizer has come since the last update."""
+    """Progress of an optimizer since the last update."""
 
     UNSCALED = auto()
     NOT_FINITE = auto()
@@ -318,7 +318,7 @@ def _default_device_type() -> str:
 
 
 def _gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return what can be scaled in place: dense gradients, and the values of sparse ones."""
+    """Return the tensors to scale in place: dense gradients and the values of sparse ones."""
     gradients: list[Tensor] = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -340,9 +340,9 @@ def _gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 @torch.no_grad()
 def _finite(gradients: list[Tensor]) -> bool:
-    """Look at all gradients with one wait for the device."""
+    """Check all gradients with a single wait for the device."""
     filled = [gradient for gradient in gradients if gradient.numel()]
-    # The largest magnitude, because a 2-norm of finite numbers may overflow.
+    # The largest magnitude, because the 2-norm of finite numbers may overflow.
     return not filled or bool(torch.isfinite(nn.utils.get_total_norm(filled, math.inf)))
 
 

@@ -1,4 +1,4 @@
-"""Self-attention with one input and one output, so that it chains like any other layer."""
+"""Self-attention with one input and one output, so that it chains like other layers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor, nn
 class SelfAttention(nn.Module):
     """Multi-head scaled dot-product attention of a sequence to itself (Vaswani et al., 2017).
 
-    ``torch.nn.MultiheadAttention`` wants query, key and value and returns weights as well; this
-    takes a batch of sequences and returns one.
+    ``torch.nn.MultiheadAttention`` takes query, key and value and also returns attention weights.
+    This layer takes one batch of sequences and returns one.
 
     Args:
         embed: Width E of every position.
         heads: Number of heads; E must be a multiple of it.
 
     Raises:
-        ValueError: A size is not a positive integer, or ``embed`` is no multiple of ``heads``.
+        ValueError: A size is not a positive integer, or ``embed`` is not a multiple of ``heads``.
     """
 
     def __init__(self, embed: int, heads: int) -> None:
@@ -29,7 +29,7 @@ class SelfAttention(nn.Module):
         self.attention = nn.MultiheadAttention(embed, heads, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend from every position of ``[B, T, E]`` to all positions; the shape stays."""
+        """Attend from every position of ``[B, T, E]`` to all positions; keeps the shape."""
         attended: Tensor = self.attention(x, x, x, need_weights=False)[0]
         return attended
 

@@ -1,4 +1,4 @@
-"""Gaussian blur of images, for preprocessing and for penalties on smoothness."""
+"""Gaussian blur of images, for preprocessing and for smoothness penalties."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 def gaussian_blur_2d(x: Tensor, sigma: float) -> Tensor:
     """Blur every channel of a batch of images with a Gaussian.
 
-    The kernel reaches three standard deviations to each side, 2⌈3σ⌉ + 1 pixels, and sums to one;
-    it runs over columns, then over rows. Outside the image everything is zero, so borders darken.
-    No gradient flows through.
+    The kernel covers three standard deviations to each side, 2⌈3σ⌉ + 1 pixels, and sums to one.
+    It runs over columns, then over rows. Pixels outside the image count as zero, so borders
+    darken. No gradient flows through.
 
     Args:
         x: Images ``[B, C, H, W]`` of a floating dtype.
@@ -24,7 +24,7 @@ def gaussian_blur_2d(x: Tensor, sigma: float) -> Tensor:
         Images of the same shape and dtype.
 
     Raises:
-        ValueError: ``sigma`` is not a positive number, or ``x`` no batch of floating images.
+        ValueError: ``sigma`` is not positive, or ``x`` is not a batch of floating-point images.
     """
     _check_sigma(sigma)
     if x.dim() != 4 or not x.is_floating_point():

@@ -1,4 +1,4 @@
-"""Clipping of gradients, between ``backward`` and the optimizer's step."""
+"""Gradient clipping, between ``backward`` and the optimizer's step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def clip_grad_norm(
     """Scale all gradients together so that their Euclidean norm is at most ``max_norm``.
 
     Args:
-        params: Parameters; those without a gradient do not count.
+        params: Parameters; those without a gradient are ignored.
         max_norm: Largest norm allowed; infinity only measures.
         check: Refuse gradients that a gradient scaler has not unscaled yet.
 
     Returns:
-        The norm before clipping, 0-d, on the device of the gradients: nothing waits for it. It is
-        not finite when a gradient is not.
+        The norm before clipping, 0-d, on the device of the gradients; nothing waits for it. It is
+        not finite if a gradient is not.
 
     Raises:
         ValueError: ``max_norm`` is not above 0.
@@ -44,12 +44,12 @@ def clip_grad_value(
     This changes the direction of the gradient as a whole; :func:`clip_grad_norm` keeps it.
 
     Args:
-        params: Parameters; those without a gradient do not count.
+        params: Parameters; those without a gradient are ignored.
         max_value: Largest magnitude allowed.
         check: Refuse gradients that a gradient scaler has not unscaled yet.
 
     Returns:
-        The largest magnitude before clipping, 0-d, on the device of the gradients; 0 without any.
+        The largest magnitude before clipping, 0-d, on the gradients' device; 0 without gradients.
 
     Raises:
         ValueError: ``max_value`` is not above 0.
@@ -62,7 +62,7 @@ def clip_grad_value(
     with torch.no_grad():
         grads = [param.grad for param in listed if param.grad is not None]
         largest = torch.nn.utils.get_total_norm(grads, norm_type=math.inf)
-    if grads:  # torch cannot clip nothing
+    if grads:  # torch's function refuses an empty list
         torch.nn.utils.clip_grad_value_(listed, max_value)
     return largest
 

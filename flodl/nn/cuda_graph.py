@@ -1,4 +1,4 @@
-"""CUDA graphs: record the kernels of a function once, launch them all at once ever after."""
+"""CUDA graphs: record the kernels of a function once, then launch them all in one call."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 class CaptureMode(StrEnum):
-    """Which CUDA calls are refused while a capture runs, as ``cudaStreamCaptureMode`` says."""
+    """Which CUDA calls are refused during a capture, as in ``cudaStreamCaptureMode``."""
 
     GLOBAL = "global"
-    """Unsafe calls of any thread are refused."""
+    """Refuse unsafe calls of all threads."""
     THREAD_LOCAL = "thread_local"
-    """Unsafe calls of the capturing thread are refused."""
+    """Refuse unsafe calls of the capturing thread."""
     RELAXED = "relaxed"
-    """None are refused: a loader may copy batches meanwhile."""
+    """Refuse none: a loader may copy batches during the capture."""
 
 
 @final
 class CudaGraph:
     """A recorded sequence of kernels over fixed tensors.
 
-    Between :meth:`capture_begin` and :meth:`capture_end` kernels of the current stream are
-    recorded instead of run; the stream must not be the default one. :func:`cuda_graph_capture`
-    sees to that and to the warm-up. A replay reads and writes the very tensors that were used
-    during the capture: copy new values into them first.
+    Between :meth:`capture_begin` and :meth:`capture_end`, kernels of the current stream are
+    recorded instead of run. The stream must not be the default one. :func:`cuda_graph_capture`
+    chooses a stream and runs the warm-up. A replay reads and writes the same tensors that the
+    capture used: copy new values into them first.
 
     Raises:
         StateError: There is no CUDA device.
@@ -48,15 +48,15 @@ class CudaGraph:
     def capture_begin(
         self, pool: PoolHandle | None = None, mode: CaptureMode | str = CaptureMode.RELAXED
     ) -> None:
-        """Record from here on.
+        """Start recording.
 
         Args:
             pool: Memory shared with graphs that never run at the same time as this one.
-            mode: Which unsafe calls are refused meanwhile.
+            mode: Which unsafe calls are refused during the recording.
 
         Raises:
-            ValueError: An unknown mode.
-            StateError: The graph holds a recording already; reset it first.
+            ValueError: ``mode`` is unknown.
+            StateError: The graph already holds a recording; reset it first.
         """
         mode = CaptureMode(mode)
         if self._captured:
@@ -64,12 +64,12 @@ class CudaGraph:
         self._graph.capture_begin(pool=pool, capture_error_mode=mode.value)
 
     def capture_end(self) -> None:
-        """Stop recording; from now on the graph can be replayed."""
+        """Stop recording; the graph can be replayed from now on."""
         self._graph.capture_end()
         self._captured = True
 
     def replay(self) -> None:
-        """Launch everything that was recorded, on the current stream, without waiting for it.
+        """Launch the recorded kernels on the current stream, without waiting for them.
 
         Raises:
             StateError: Nothing was recorded.
@@ -82,13 +82,13 @@ class CudaGraph:
         self._graph.replay()
 
     def reset(self) -> None:
-        """Forget the recording and let go of its memory."""
+        """Drop the recording and free its memory."""
         self._graph.reset()
         self._captured = False
 
     @property
     def pool(self) -> PoolHandle:
-        """Handle of the memory this graph uses, for a graph that may share it."""
+        """Handle of this graph's memory, to share it with another graph."""
         return self._graph.pool()
 
 
@@ -99,22 +99,22 @@ def cuda_graph_capture(
     *,
     mode: CaptureMode | str = CaptureMode.RELAXED,
 ) -> CudaGraph:
-    """Run a function a few times, then record it.
+    """Call a function a few times, then record it.
 
-    The warm-up lets libraries choose algorithms, and autograd and the optimizer make their
-    buffers, none of which may happen during a capture. It runs on a stream of its own, as the
-    capture does, and it counts: a training step that is warmed up three times has been trained
-    three times. The capture itself executes nothing.
+    In the warm-up, libraries choose algorithms, and autograd and the optimizer create their
+    buffers. None of this may happen during a capture. Warm-up and capture run on a stream of their
+    own. The warm-up has effects: three warm-up calls of a training step train three steps. The
+    capture itself executes nothing.
 
     Args:
         warmup: Calls before the capture; 3 are enough for a training step.
-        pool: Memory shared with another graph, see :func:`cuda_graph_pool_handle`; None for its
-            own.
+        pool: Memory shared with another graph, see :func:`cuda_graph_pool_handle`; None allocates
+            its own.
         fn: Works on fixed tensors; must not wait for the device or read a value from it.
         mode: Which unsafe calls are refused during the capture.
 
     Raises:
-        ValueError: ``warmup`` is negative, or the mode is unknown.
+        ValueError: ``warmup`` is negative, or ``mode`` is unknown.
         StateError: There is no CUDA device.
     """
     if warmup < 0:
@@ -129,7 +129,7 @@ def cuda_graph_capture(
             fn()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
-    # A tensor collected in the middle of a capture would free memory there, which is not allowed.
+    # A tensor collected during a capture would free memory there, which CUDA does not allow.
     gc.collect()
     torch.cuda.empty_cache()
     with torch.cuda.stream(stream):
@@ -139,7 +139,7 @@ def cuda_graph_capture(
 
 
 def cuda_graph_pool_handle() -> PoolHandle:
-    """Return a new memory pool for graphs that take turns.
+    """Return a new memory pool for graphs that never run at the same time.
 
     Raises:
         StateError: There is no CUDA device.
@@ -165,11 +165,11 @@ def _record(
 
 
 def _abandon(graph: CudaGraph) -> None:
-    """End a capture that failed, so that the stream can be used again."""
+    """End a failed capture, so that the stream can be used again."""
     try:
         graph.capture_end()
     except RuntimeError:
-        return  # the failed call has ended the capture itself; there is nothing to let go of
+        return  # the failed call has already ended the capture; nothing is left to free
     graph.reset()
 
 

@@ -1,14 +1,15 @@
-"""Starting values of weights, as new float32 tensors.
+"""Initial values of weights, as new float32 tensors.
 
-Layers start with torch's own defaults; these are for weights of your own, or to start a layer
-otherwise::
+Layers start with torch's own defaults. Use these functions for your own weights, or to start a
+layer differently::
 
     layer.weight = nn.Parameter(xavier_normal((64, 128), fan_in=128, fan_out=64))
 
-``fan_in`` and ``fan_out`` are the numbers of inputs that reach one output and of outputs that one
-input reaches. Every function takes the keywords ``generator``, to draw from a generator of your own
-instead of torch's global one, and ``device``, where the tensor is made (the generator's device,
-or torch's default).
+``fan_in`` is the number of inputs that reach one output; ``fan_out`` is the number of outputs that
+one input reaches. Every function takes two keywords:
+
+- ``generator``: draw from this generator instead of torch's global one.
+- ``device``: create the tensor there (default: the generator's device, else torch's default).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def kaiming_uniform(
     generator: Generator | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Uniform within ±√3·√(2/(1+a²))/√fan_in (He et al., 2015), which suits ReLU layers.
+    """Uniform within ±√3·√(2/(1+a²))/√fan_in (He et al., 2015), for ReLU layers.
 
     Args:
         shape: Shape of the tensor.
@@ -85,7 +86,7 @@ def xavier_uniform(
         device: Where the tensor is made.
 
     Raises:
-        ValueError: A fan is below 1.
+        ValueError: ``fan_in`` or ``fan_out`` is below 1.
     """
     bound = math.sqrt(3) * _xavier_std(fan_in, fan_out)
     return uniform(shape, -bound, bound, generator=generator, device=device)
@@ -109,7 +110,7 @@ def xavier_normal(
         device: Where the tensor is made.
 
     Raises:
-        ValueError: A fan is below 1.
+        ValueError: ``fan_in`` or ``fan_out`` is below 1.
     """
     return normal(shape, 0.0, _xavier_std(fan_in, fan_out), generator=generator, device=device)
 
@@ -173,7 +174,7 @@ def orthogonal(
     generator: Generator | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """A matrix with orthonormal rows, or columns when it has fewer of them (Saxe et al., 2013).
+    """A matrix with orthonormal rows, or columns if there are fewer columns (Saxe et al., 2013).
 
     Args:
         shape: Rows and columns.
@@ -182,7 +183,7 @@ def orthogonal(
         device: Where the tensor is made.
 
     Raises:
-        ValueError: ``shape`` has not two dimensions.
+        ValueError: ``shape`` does not have two dimensions.
     """
     if len(shape) != 2:
         raise ValueError(
@@ -202,10 +203,10 @@ def trunc_normal(
     generator: Generator | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Normal, restricted to within ``a`` and ``b`` standard deviations of the mean.
+    """Normal, restricted to between ``a`` and ``b`` standard deviations from the mean.
 
-    The distribution is cut, not clamped: no mass piles up at the bounds, so values spread less
-    than ``std``. Bounds count in standard deviations; torch's ``trunc_normal_`` wants values.
+    The distribution is cut, not clamped: values do not pile up at the bounds, so they spread less
+    than ``std``. Bounds are in standard deviations; those of torch's ``trunc_normal_`` are values.
 
     Args:
         shape: Shape of the tensor.
@@ -217,14 +218,14 @@ def trunc_normal(
         device: Where the tensor is made.
 
     Raises:
-        ValueError: ``a`` is not below ``b``, the interval holds no probability that a double can
-            tell from zero, or ``mean`` or ``std`` are impossible.
+        ValueError: ``a`` is not below ``b``, the probability of the interval rounds to zero in
+            double precision, or ``mean`` or ``std`` are impossible.
     """
     _check_normal(mean, std)
     if not -math.inf < a < b < math.inf:
         raise ValueError(f"a and b must be finite and in this order, got {a!r} and {b!r}")
-    # The quantile function of a uniform number is exact and needs a fixed number of draws. Far out
-    # on the right probabilities are too close to 1 to be told apart, so work on the left.
+    # The quantile function of a uniform number is exact and needs a fixed number of draws. Far in
+    # the right tail, probabilities are too close to 1 to differ, so the left tail is used.
     mirrored = a > 0
     lower, upper = (-b, -a) if mirrored else (a, b)
     low, high = (0.5 * math.erfc(-bound / math.sqrt(2)) for bound in (lower, upper))

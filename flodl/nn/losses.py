@@ -1,7 +1,7 @@
-"""Loss functions, averaged over the batch, each taking predictions first and targets second.
+"""Loss functions, averaged over the batch; predictions come first, targets second.
 
-Nine are torch's own under the same name. Five wrap torch's where its default or its checks trip
-people; :func:`focal_loss` torch does not have.
+Nine are torch's own under the same name. Five wrap torch's to change a surprising default or to
+add a check. :func:`focal_loss` does not exist in torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def cross_entropy_loss(
         target: Class indices ``[N]`` or ``[N, …]`` of any integer dtype, or probabilities with
             the shape of ``logits``.
         weight: One factor per class ``[C]``; the mean is weighted by it.
-        ignore_index: Positions with this class index do not count.
+        ignore_index: Positions with this class index are ignored.
         label_smoothing: Share of the target spread evenly over all classes, 0 … 1.
 
     Returns:
@@ -53,7 +53,7 @@ def bce_loss(probability: Tensor, target: Tensor, *, weight: Tensor | None = Non
     """Binary cross entropy of probabilities; :func:`bce_with_logits_loss` is more precise.
 
     Args:
-        probability: Values of 0 … 1 of any shape, as a sigmoid gives them.
+        probability: Values of 0 … 1 of any shape, such as the output of a sigmoid.
         target: Values of 0 … 1 of the same shape; integers and booleans are converted.
         weight: Factors that can be broadcast to the shape.
 
@@ -74,7 +74,7 @@ def bce_with_logits_loss(
     weight: Tensor | None = None,
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """Binary cross entropy of logits: sigmoid and logarithm in one, without overflow.
+    """Binary cross entropy of logits: sigmoid and logarithm in one step, without overflow.
 
     Args:
         logits: Any shape; not normalised.
@@ -97,11 +97,12 @@ def bce_with_logits_loss(
 def kl_div_loss(log_prediction: Tensor, target: Tensor, *, log_target: bool = False) -> Tensor:
     """Kullback–Leibler divergence of predictions from targets, per sample.
 
-    The sum over all elements divided by the length of the first dimension, which is the
+    The sum over all elements, divided by the length of the first dimension. This is the
     definition; torch's own default divides by the number of elements.
 
     Args:
-        log_prediction: Logarithms of probabilities ``[N, …]``, as ``log_softmax`` gives them.
+        log_prediction: Logarithms of probabilities ``[N, …]``, such as the output of
+            ``log_softmax``.
         target: Probabilities of the same shape, or their logarithms.
         log_target: Whether ``target`` holds logarithms.
 
@@ -121,7 +122,7 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, beta: float = 1.0) -> Ten
     Args:
         prediction: Any shape.
         target: The same shape.
-        beta: Where the two meet: d²/2β for |d| < β, else |d| − β/2.
+        beta: Where the two parts meet: d²/2β for |d| < β, else |d| − β/2.
 
     Returns:
         The mean, 0-d.
@@ -136,21 +137,21 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, beta: float = 1.0) -> Ten
 
 
 def focal_loss(logits: Tensor, target: Tensor, alpha: float = 0.25, gamma: float = 2.0) -> Tensor:
-    """Cross entropy with well classified samples played down (Lin et al., 2017, arXiv 1708.02002).
+    """Cross entropy that weights easy samples less (Lin et al., 2017, arXiv 1708.02002).
 
     The mean of −α (1 − p_t)^γ log p_t, where p_t is the probability of the true class.
 
     Args:
         logits: ``[N, C]``, not normalised.
         target: Class indices ``[N]`` of any integer dtype.
-        alpha: Factor on everything.
-        gamma: How strongly certainty is played down; 0 leaves α times the cross entropy.
+        alpha: Factor on the whole loss.
+        gamma: How strongly easy samples are weighted down; 0 gives α times the cross entropy.
 
     Returns:
         The mean, 0-d.
 
     Raises:
-        ValueError: The shapes do not fit, the target is no integer, or ``gamma`` is below 0.
+        ValueError: The shapes do not match, the target is not integer, or ``gamma`` is below 0.
     """
     if logits.dim() != 2 or target.shape != logits.shape[:1] or target.is_floating_point():
         raise ValueError(
@@ -160,14 +161,14 @@ def focal_loss(logits: Tensor, target: Tensor, alpha: float = 0.25, gamma: float
     if not gamma >= 0:
         raise ValueError(f"focal_loss: gamma must be at least 0, got {gamma!r}")
     log_p = logits.log_softmax(dim=1).gather(1, target.long()[:, None])
-    # Clamped a hair above 0: at 0 a power below one has an infinite slope, and the gradient of a
+    # Clamped just above 0: at 0 a power below one has an infinite slope, so the gradient of a
     # perfectly classified sample would be 0 · inf.
     doubt = (-torch.expm1(log_p)).clamp(min=torch.finfo(log_p.dtype).tiny)
     return (-alpha * doubt**gamma * log_p).mean()
 
 
 def _check_same_shape(name: str, prediction: Tensor, target: Tensor) -> None:
-    """Broadcasting two different shapes is nearly always a forgotten squeeze."""
+    """Refuse different shapes: broadcasting them is nearly always a forgotten squeeze."""
     if prediction.shape != target.shape:
         raise ValueError(
             f"{name}: prediction and target must have the same shape, got "

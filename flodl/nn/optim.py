@@ -1,7 +1,7 @@
 """Torch's optimizers with learning rates that are easy to read and to set.
 
-Each class is torch's, by inheritance: same signature, same numbers, same ``state_dict``, and
-schedulers, hooks, pickling and ``torch.compile`` work as before. On top come :class:`RateControl`
+Each class inherits from torch's: same signature, same results, same ``state_dict``. Schedulers,
+hooks, pickling and ``torch.compile`` work as before. New are the methods of :class:`RateControl`
 and parameter groups built step by step::
 
     optimizer = AdamW.with_groups(weight_decay=0.05).group(body, 1e-5).group(head, 1e-3).build()
@@ -23,18 +23,18 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-O = TypeVar("O", bound=Optimizer)  # noqa: E741 - an optimizer
+O = TypeVar("O", bound=Optimizer)  # noqa: E741 - it stands for an optimizer
 Group = dict[str, Any]
 
-# Settings that choose between torch's implementations of one update rule.
+# Settings that choose one of torch's implementations of the same update rule.
 _IMPLEMENTATIONS = ("fused", "foreach", "differentiable")
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
     """Set the learning rate of all parameter groups.
 
-    A rate that is a tensor, as compiled and captured steps need it, stays the same tensor and takes
-    the new value.
+    A rate stored as a tensor, as compiled and captured steps need it, stays the same tensor; only
+    its value changes.
 
     Raises:
         ValueError: ``lr`` is negative or not finite.
@@ -94,7 +94,7 @@ def _checked(name: str, number: float) -> float:
 
 
 class RateControl(Optimizer):
-    """What every optimizer of this module adds to torch's."""
+    """The methods that every optimizer of this module adds to torch's."""
 
     @property
     def lr(self) -> float:
@@ -105,33 +105,33 @@ class RateControl(Optimizer):
         return float(self.param_groups[0]["lr"])
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rate of all groups, as :func:`set_lr`."""
+        """Set the learning rate of all groups, see :func:`set_lr`."""
         set_lr(self, lr)
 
     def set_group_lr(self, index: int, lr: float) -> None:
-        """Set the learning rate of one group, as :func:`set_group_lr`."""
+        """Set the learning rate of one group, see :func:`set_group_lr`."""
         set_group_lr(self, index, lr)
 
     def scale_lr(self, factor: float) -> None:
-        """Multiply all learning rates, as :func:`scale_lr`."""
+        """Multiply all learning rates, see :func:`scale_lr`."""
         scale_lr(self, factor)
 
     @classmethod
     def with_groups(cls, **defaults: Any) -> GroupBuilder[Self]:
-        """Begin an optimizer with several parameter groups.
+        """Start an optimizer with several parameter groups.
 
         Args:
-            **defaults: What the constructor takes besides the parameters, for all groups.
+            **defaults: Arguments of the constructor for all groups, without the parameters.
 
         Raises:
-            TypeError: The constructor does not know one of them.
+            TypeError: The constructor does not have one of these arguments.
         """
         return GroupBuilder(cls, defaults)
 
 
 @final
 class GroupBuilder(Generic[O]):
-    """Collects parameter groups; made by ``with_groups`` of an optimizer class."""
+    """Collects parameter groups; ``with_groups`` of an optimizer class makes it."""
 
     def __init__(self, optimizer: type[O], defaults: Group) -> None:
         self._optimizer = optimizer
@@ -146,12 +146,12 @@ class GroupBuilder(Generic[O]):
 
         Args:
             params: Its parameters; none may be in another group.
-            lr: Its learning rate; without one, the default of all groups.
-            **settings: What else differs from the defaults, such as ``weight_decay=0``.
+            lr: Its learning rate; default: the learning rate of all groups.
+            **settings: Other settings of this group, such as ``weight_decay=0``.
 
         Raises:
             ValueError: The group is empty.
-            TypeError: The constructor does not know a setting.
+            TypeError: The constructor does not have one of these settings.
         """
         self._check_names(settings)
         members = list(params)
@@ -188,7 +188,7 @@ class GroupBuilder(Generic[O]):
 
 
 def _wants_pair_of_betas(optimizer: type[O]) -> type[O]:
-    """Look at ``betas`` first: a weight decay in third place would become one otherwise."""
+    """Check ``betas`` first: a weight decay given as third argument would be taken for it."""
     construct: Callable[..., None] = optimizer.__init__
     signature = inspect.signature(construct)
 
@@ -207,7 +207,7 @@ def _wants_pair_of_betas(optimizer: type[O]) -> type[O]:
 
 
 def _fused_on_cuda(optimizer: type[O]) -> type[O]:
-    """Choose ``fused=True`` where torch can and the caller has not decided."""
+    """Choose ``fused=True`` if torch supports it and the caller has not decided."""
     construct: Callable[..., None] = optimizer.__init__
     signature = inspect.signature(construct)
 
@@ -227,7 +227,7 @@ def _fused_on_cuda(optimizer: type[O]) -> type[O]:
 
 
 def _with_list(entry: Any) -> Any:
-    """A group whose parameters can be read twice; a set is left for torch to refuse."""
+    """Make a group's parameters readable twice; a set stays, so that torch refuses it."""
     if isinstance(entry, dict) and isinstance(entry.get("params"), Iterator):
         return {**entry, "params": list(entry["params"])}
     return entry
@@ -244,7 +244,7 @@ def _can_be_fused(params: list[Any]) -> bool:
 
 
 def _tensors(params: Iterable[Any]) -> Iterator[Tensor]:
-    """Every tensor of parameters, of named parameters or of groups of either."""
+    """Yield every tensor of parameters, of named parameters, or of groups of either."""
     for entry in params:
         if isinstance(entry, dict):
             members = entry["params"]
@@ -262,11 +262,11 @@ class SGD(RateControl, torch.optim.SGD):
 class Adam(RateControl, torch.optim.Adam):
     """:class:`torch.optim.Adam` with :class:`RateControl`.
 
-    Where all parameters are floating tensors on CUDA, ``fused=True`` is chosen unless ``fused``,
-    ``foreach`` or ``differentiable`` say otherwise.
+    If all parameters are floating-point tensors on CUDA, ``fused=True`` is chosen. Passing
+    ``fused``, ``foreach`` or ``differentiable`` overrides this choice.
 
     Raises:
-        ValueError: ``betas`` is no pair, which happens when a weight decay is given by position.
+        ValueError: ``betas`` is not a pair, for example a weight decay given by position.
     """
 
 

@@ -1,9 +1,8 @@
-"""Learning-rate schedules as calculators: the rate of a step is a function of the step.
+"""Learning-rate schedules as functions: the step number gives the rate.
 
-No schedule but :class:`PlateauScheduler` has a state, none knows an optimizer. A Trainer or a graph
-asks for the rate of every step; a loop of your own calls
-``optimizer.set_lr(schedule.lr(step))``, or wraps the schedule with :func:`as_torch_scheduler`
-wherever a torch scheduler is expected.
+Only :class:`PlateauScheduler` has a state, and no schedule knows an optimizer. A Trainer or a graph
+asks for the rate of every step. In your own loop, call ``optimizer.set_lr(schedule.lr(step))``.
+Where a torch scheduler is expected, wrap the schedule with :func:`as_torch_scheduler`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """Anything that knows the learning rate of a step."""
+    """Any object that returns the learning rate of a step."""
 
     def lr(self, step: int) -> float:
         """Learning rate of optimizer step ``step``, counted from 0.
@@ -38,9 +37,9 @@ class StepDecay:
     """A rate that falls by a factor at regular intervals: b·γ^⌊t/s⌋.
 
     Attributes:
-        base_lr: Rate b at first.
+        base_lr: Initial rate b.
         step_size: Steps s between two falls.
-        gamma: Factor γ of a fall.
+        gamma: Factor γ of each fall.
     """
 
     base_lr: float
@@ -62,7 +61,7 @@ class ExponentialLR:
     """A rate that falls by a factor at every step: b·γ^t.
 
     Attributes:
-        base_lr: Rate b at first.
+        base_lr: Initial rate b.
         gamma: Factor γ from step to step.
     """
 
@@ -83,9 +82,9 @@ class MultiStepLR:
     """A rate that falls by a factor at given steps: b·γ^(milestones reached).
 
     Attributes:
-        base_lr: Rate b at first.
-        milestones: Steps from which on one more factor applies, in any order.
-        gamma: Factor γ of a fall.
+        base_lr: Initial rate b.
+        milestones: Steps at which another factor applies, in any order.
+        gamma: Factor γ of each fall.
     """
 
     base_lr: float
@@ -107,14 +106,14 @@ class MultiStepLR:
 @final
 @dataclass(frozen=True)
 class CosineScheduler:
-    """Half a cosine from one rate to another, where it stays (Loshchilov and Hutter, 2017).
+    """Half a cosine from one rate to another, then constant (Loshchilov and Hutter, 2017).
 
     m + ½(b−m)(1 + cos(π·min(t,T)/T)). Torch's ``CosineAnnealingLR`` rises again after T.
 
     Attributes:
-        base_lr: Rate b at first.
-        min_lr: Rate m in the end.
-        total_steps: Steps T from one to the other.
+        base_lr: Initial rate b.
+        min_lr: Final rate m.
+        total_steps: Steps T from b to m.
     """
 
     base_lr: float
@@ -134,14 +133,14 @@ class CosineScheduler:
 @final
 @dataclass(frozen=True)
 class WarmupScheduler:
-    """A linear rise in front of another schedule: target·(t+1)/W for t < W, then inner.lr(t−W).
+    """A linear rise before another schedule: target·(t+1)/W for t < W, then inner.lr(t−W).
 
-    The whole lasts W steps longer than the inner schedule; give that one the steps that remain.
+    In total it lasts W steps longer than the inner schedule: give that one the remaining steps.
 
     Attributes:
-        inner: The schedule that follows.
-        target_lr: Rate reached by the last step of the rise; normally that of ``inner.lr(0)``.
-        warmup_steps: Steps W of the rise; 0 leaves it out.
+        inner: The schedule after the rise.
+        target_lr: Rate at the last step of the rise; normally the same as ``inner.lr(0)``.
+        warmup_steps: Steps W of the rise; 0 skips it.
     """
 
     inner: Scheduler
@@ -154,7 +153,7 @@ class WarmupScheduler:
 
     @property
     def total_steps(self) -> int | None:
-        """Steps until the inner schedule has come to its end; None when it has none."""
+        """Steps until the inner schedule ends; None if it has no end."""
         inner: int | None = getattr(self.inner, "total_steps", None)
         return None if inner is None else self.warmup_steps + inner
 
@@ -165,7 +164,7 @@ class WarmupScheduler:
         return self.inner.lr(step - self.warmup_steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the inner schedule, empty unless it has one."""
+        """State of the inner schedule; empty if that has no state."""
         return _state_of(self.inner)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -176,15 +175,15 @@ class WarmupScheduler:
 @final
 @dataclass(frozen=True)
 class OneCycleLR:
-    """Up to a high rate in a line and down in half a cosine, within one run (Smith, 2018).
+    """A linear rise to a high rate, then half a cosine down, within one run (Smith, 2018).
 
-    From max/25 to max over the first W = ⌊frac·T + ½⌋ steps, then back to max/25 at step T, where
-    it stays.
+    From max/25 to max over the first W = ⌊frac·T + ½⌋ steps, then back to max/25 at step T and
+    constant from there.
 
     Attributes:
         max_lr: The highest rate.
-        total_steps: Steps T of the whole.
-        warmup_frac: Share of them that goes up.
+        total_steps: Steps T in total.
+        warmup_frac: Fraction of the steps in which the rate rises.
     """
 
     max_lr: float
@@ -206,7 +205,7 @@ class OneCycleLR:
 
     @classmethod
     def with_warmup_frac(cls, max_lr: float, total_steps: int, warmup_frac: float) -> Self:
-        """The same as the constructor with all three arguments."""
+        """Make a schedule; the same as the constructor with all three arguments."""
         return cls(max_lr, total_steps, warmup_frac)
 
     def lr(self, step: int) -> float:
@@ -225,13 +224,13 @@ class OneCycleLR:
 @final
 @dataclass(frozen=True)
 class CyclicLR:
-    """A rate that swings between two values in straight lines, without end (Smith, 2017).
+    """A rate that alternates linearly between two values, without end (Smith, 2017).
 
     Attributes:
-        base_lr: The lower rate, where it begins.
+        base_lr: The lower rate; the schedule starts here.
         max_lr: The upper rate.
-        steps_up: Steps of every rise.
-        steps_down: Steps of every fall; as many as of a rise unless given.
+        steps_up: Steps of each rise.
+        steps_down: Steps of each fall; default: as many as ``steps_up``.
     """
 
     base_lr: float
@@ -247,7 +246,7 @@ class CyclicLR:
 
     @classmethod
     def asymmetric(cls, base_lr: float, max_lr: float, steps_up: int, steps_down: int) -> Self:
-        """The same as the constructor with all four arguments."""
+        """Make a schedule; the same as the constructor with all four arguments."""
         return cls(base_lr, max_lr, steps_up, steps_down)
 
     def lr(self, step: int) -> float:
@@ -260,17 +259,17 @@ class CyclicLR:
 
 @final
 class PlateauScheduler:
-    """A rate that falls when a metric has stopped improving.
+    """A rate that falls when a metric stops improving.
 
     After ``patience`` observations in a row without a new lowest value, the rate is multiplied by
-    ``factor`` and the count begins again. Torch's ``ReduceLROnPlateau`` waits for one more
-    observation and asks for an improvement by a threshold.
+    ``factor`` and the count starts again. Torch's ``ReduceLROnPlateau`` differs: it waits for one
+    more observation and requires an improvement by a threshold.
 
     Args:
-        base_lr: Rate at first.
-        patience: Observations without improvement that make it fall, at least 1.
-        factor: What it is multiplied by, between 0 and 1.
-        min_lr: The rate does not fall below.
+        base_lr: Initial rate.
+        patience: Observations without improvement before the rate falls, at least 1.
+        factor: Factor of each fall, between 0 and 1.
+        min_lr: Lowest rate.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -294,7 +293,7 @@ class PlateauScheduler:
         self._without_improvement = 0
 
     def observe(self, metric: float | Tensor) -> float:
-        """Take in a value of the metric, normally once per epoch.
+        """Record a value of the metric, normally once per epoch.
 
         Args:
             metric: Lower is better. nan counts as no improvement.
@@ -314,11 +313,11 @@ class PlateauScheduler:
         return self._lr
 
     def lr(self, step: int = 0) -> float:  # noqa: ARG002 - schedules are asked with a step
-        """The learning rate now, whatever the step."""
+        """The current learning rate; ``step`` is ignored."""
         return self._lr
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs, as JSON values."""
+        """The state that a resumed run needs, as JSON values."""
         return {
             "lr": self._lr,
             "best": self._best,
@@ -326,7 +325,7 @@ class PlateauScheduler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; the constructor's arguments stay."""
+        """Continue from a state; the arguments of the constructor stay."""
         self._lr = state["lr"]
         self._best = state["best"]
         self._without_improvement = state["without_improvement"]
@@ -335,16 +334,16 @@ class PlateauScheduler:
 def as_torch_scheduler(
     optimizer: Optimizer, schedule: Scheduler, last_epoch: int = -1
 ) -> LRScheduler:
-    """Make a torch scheduler of a schedule.
+    """Wrap a schedule as a torch scheduler.
 
-    It sets the rate of step 0 at once and the next at every ``step()``. The first parameter group
-    gets the scheduled rate, the others keep the ratio to it that they have now. Its ``state_dict``
-    is plain data and holds the state of the schedule, if that has one.
+    It sets the rate of step 0 at once and the next rate at every ``step()``. The first parameter
+    group gets the scheduled rate. The other groups keep their current ratio to it. Its
+    ``state_dict`` is plain data and holds the state of the schedule, if that has one.
 
     Args:
         optimizer: Any torch optimizer; rates that are tensors stay tensors.
-        schedule: What is asked for the rates.
-        last_epoch: Last step done, to continue with an optimizer that was scheduled before.
+        schedule: The schedule that gives the rates.
+        last_epoch: Last finished step, to continue with an optimizer that was scheduled before.
     """
     return _CalculatedLR(optimizer, schedule, last_epoch)
 
