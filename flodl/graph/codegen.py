@@ -1,9 +1,8 @@
 """The pure core of a graph: one straight-line Python function, generated once.
 
-``core(modules, inputs, state) -> (output, tags, traces, state)`` has no side effects of its own:
-whatever it makes, it returns. Every node is one source line; a value is deleted after its last
-reader. Nothing is interpreted per call, and modules are looked up in the registry, so that
-replacing one there takes effect.
+``core(modules, inputs, state) -> (output, tags, traces, state)`` has no side effects: it returns
+everything it computes. Every node is one source line. A value is deleted after its last reader. A
+call interprets nothing. Modules are looked up in the registry, so replacing one there takes effect.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ CoreFunction = Callable[
     tuple[Tensor, tuple[Tensor | None, ...], tuple[LoopTraces, ...], State],
 ]
 Initial = Tensor | Callable[[Tensor], Tensor]
-"""What a state reader sees before there is a value: a tensor, or a function of the stream."""
+"""Value of a state reader before the first one exists: a tensor, or a function of the stream."""
 
 Mark = Callable[[int], None]
 
@@ -59,19 +58,19 @@ _ABOUT_DTYPES = re.compile(r"\b(dtypes?|scalar types?|tensor types?|Float|Double
 
 
 class Core:
-    """The function of one topology.
+    """The generated function of one topology.
 
-    A copied or unpickled core is generated anew from its topology.
+    A copied or unpickled core is generated again from its topology.
 
     Args:
-        topology: What the function computes.
-        initials: Initial values of state readers that have one of their own, by node number.
-        tags: Whether tagged values are returned; without, they die after their last reader.
-        mark: Called with 0 when the function starts, and with the number of each node that ran.
+        topology: The graph to compute.
+        initials: Custom initial values of state readers, by node number.
+        tags: Whether to return tagged values; if not, they are deleted after their last reader.
+        mark: Called with 0 when the function starts, and with the number of each node after it ran.
 
     Attributes:
         source: The Python source.
-        run: The function itself.
+        run: The function.
         arity: Number of graph inputs.
     """
 
@@ -93,8 +92,8 @@ class Core:
         self.mark = mark
         self.arity = len(topology.inputs)
         self.source, self._lines = _Writer(topology, tags, mark is not None).write()
-        # Tracebacks and debuggers find the lines there. One name per core: torch.compile counts
-        # recompilations per code object and reports them under its file.
+        # Tracebacks and debuggers find the lines under this name. It is unique per core, because
+        # torch.compile counts recompilations per code object and reports them by file.
         name = f"<graph {topology.label or 'core'} {next(_serial)}>"
         linecache.cache[name] = (len(self.source), None, self.source.splitlines(True), name)
         weakref.finalize(self, linecache.cache.pop, name, None).atexit = False
@@ -110,7 +109,7 @@ class Core:
             "map_slices": map_slices,
             "mark": mark,
         }
-        exec(compile(self.source, name, "exec"), scope)  # noqa: S102 - the text is our own
+        exec(compile(self.source, name, "exec"), scope)  # noqa: S102 - generated text only
         self.run: CoreFunction = scope["core"]
 
     def __reduce__(self) -> tuple[Callable[..., Core], tuple[Any, ...]]:
@@ -121,7 +120,7 @@ class Core:
         return Core(self.topology, self.initials, tags=tags, mark=mark)
 
     def explain(self, error: BaseException) -> None:
-        """Note on an exception out of ``run`` which node failed, and on what input shapes."""
+        """Add a note to an exception from ``run``: the failed node and its input shapes."""
         located = self._locate(error.__traceback__)
         if located is None:
             return
@@ -145,7 +144,7 @@ class Core:
                 )
 
     def _locate(self, traceback: TracebackType | None) -> tuple[Node, FrameType] | None:
-        # The good path pays nothing for this: the failing line of the generated code is the node.
+        # A successful call pays nothing: the failing line of the generated code gives the node.
         while traceback is not None:
             frame = traceback.tb_frame
             if frame.f_code.co_filename.startswith("<graph ") and frame.f_code.co_name == "core":
@@ -165,7 +164,7 @@ def _shape(value: object) -> str:
 
 
 def _dtypes(node: Node, frame: FrameType, message: str) -> str:
-    """The dtypes at a node, where they differ or the error is about one; else empty."""
+    """The dtypes at a node if they differ or the error is about a dtype; else empty."""
     values = [frame.f_locals.get(f"v{wire.source}") for wire in node.wires]
     given = [value.dtype for value in values if isinstance(value, Tensor)]
     module = frame.f_locals["modules"].get(node.prefix) if node.prefix else None
@@ -203,7 +202,7 @@ class _Writer:
         self.slots = {tag: slot for slot, tag in enumerate(topology.state_tags)}
 
     def write(self) -> tuple[str, dict[int, Node]]:
-        """Return the source, and the node that stands on each of its lines."""
+        """Return the source, and the node on each of its lines."""
         topology = self.topology
         ports = {n.operation.name: n.number for n in self.order if isinstance(n.operation, Port)}
         inputs = [ENTRY, *(ports[name] for name in topology.inputs[1:])]
@@ -238,7 +237,7 @@ class _Writer:
         values = [f"v{wire.source}" for wire in node.wires]
         match node.operation:
             case Call(style):
-                # The type test costs some 20 ns; a name for the raw result would keep it longer.
+                # The type test takes about 20 ns; a name for the raw result would keep it alive.
                 call = f"{target} := {self._call(node, module, style)}"
                 repair = f"{target} := first_tensor({target}, {node.id!r})"
                 return f"type({call}) is Tensor or ({repair})"
@@ -247,8 +246,8 @@ class _Writer:
                 total = total if how is MergeOp.ADD else f"({total}) / {len(values)}"
                 if broadcast:
                     return f"{target} = {total}"
-                # A result with as many elements as each input was not broadcast. Comparing shapes
-                # tells more (a leading 1) and costs about three times as much.
+                # If each input has as many elements as the result, nothing was broadcast. Comparing
+                # shapes would find more (a leading 1) but takes about three times as long.
                 equal = " == ".join(f"{value}.numel()" for value in values)
                 refuse = f"refuse_shapes({node.id!r}, {', '.join(values)})"
                 return f"({target} := {total}).numel() == {equal} or {refuse}"
@@ -277,9 +276,9 @@ class _Writer:
         return f"{module}{method}({stream}, {{{named}}})"
 
     def _state_reads(self, node: Node) -> list[str]:
-        """Statements that give the state readers of a node their values, just before it runs.
+        """Statements that compute the state readers of a node just before it runs.
 
-        A reader belongs to one consumer, whose input gives the zeros their shape.
+        A reader belongs to one consumer. The consumer's input gives the shape of the zeros.
         """
         reads = []
         for wire in node.references:
@@ -293,12 +292,12 @@ class _Writer:
         return reads
 
     def _expiring(self) -> dict[int, list[int]]:
-        """Which values die at which node: those it is the last to read, except what is returned."""
+        """Values to delete after each node: it is their last reader, and they are not returned."""
         kept = {self.topology.output, *self.tagged, *self.carried}
         last: dict[int, int] = {}
         for node in self.order:
             if not isinstance(node.operation, Port | StateRead):
-                last[node.number] = node.number  # a value nobody reads dies where it was made
+                last[node.number] = node.number  # an unread value is deleted where it was made
             for wire in node.wires:
                 last[wire.source] = node.number
         expiring: dict[int, list[int]] = {}

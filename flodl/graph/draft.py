@@ -1,4 +1,4 @@
-"""A graph while it is described: nodes, tags and references, and every check of how they fit."""
+"""A graph under construction: nodes, tags and references, and all checks of how they fit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from flodl.graph.topology import (
     Wire,
 )
 
-# Looking a module up under one of these would find torch's own attribute instead.
+# A module registered under one of these names would be hidden by torch's own attribute.
 _TORCH_ATTRIBUTES = frozenset(dir(nn.Module()))
 
 
@@ -41,13 +41,13 @@ class Draft:
     """The parts of a graph under construction.
 
     Attributes:
-        here: ``file:line`` of the step that is being described.
-        tags: Number of the node of every tag.
+        here: ``file:line`` of the current step.
+        tags: Node number of every tag.
         groups: Tags of every group.
-        internal: Tags hidden from parents, with the place that hid them.
+        internal: Tags hidden from parents, with the place that hides them.
         inputs: Names of the graph's inputs, the entry first.
         label: Name of the graph.
-        optional: Auxiliary inputs that may be left out.
+        optional: Auxiliary inputs that a call may omit.
         passing: Tags whose values are not kept.
     """
 
@@ -77,14 +77,14 @@ class Draft:
         return len(self._nodes)
 
     def call(self, module: ModuleLike, source: int, name: str | None) -> int:
-        """Append a node that runs a module."""
+        """Append a node that calls a module."""
         called = as_module(module)
         return self.block(kind_of(called), Call(), called, source, name)
 
     def block(
         self, kind: str, operation: Operation, module: nn.Module, source: int, name: str | None
     ) -> int:
-        """Append a node with a module of any operation."""
+        """Append a node with a module and any operation."""
         self._check_free_name(name)
         number = self.add(kind, operation, (Wire(source),))
         self._modules[number] = module
@@ -122,13 +122,13 @@ class Draft:
         return self.block("switch", operation, module, source, name)
 
     def fork(self, module: ModuleLike, source: int, name: str | None) -> int:
-        """Append a side branch; one that never gets a tag draws a warning in the end."""
+        """Append a side branch; a branch without a tag gives a warning at the end."""
         number = self.call(module, source, name)
         self._forks.append(number)
         return number
 
     def port(self, name: str) -> None:
-        """Append an auxiliary input, which carries a tag of its name."""
+        """Append an auxiliary input; it gets a tag with its name."""
         if name in self.inputs:
             raise BuildError(f"the graph has an input {name!r} already: {', '.join(self.inputs)}")
         self.check_free_tag(name)
@@ -136,7 +136,7 @@ class Draft:
         self.inputs.append(name)
 
     def name_entry(self, name: str) -> None:
-        """Give the entry another name than ``input``."""
+        """Rename the entry; its default name is ``input``."""
         check_name(name)
         if name in self.inputs[1:]:
             raise BuildError(f"the graph has an input {name!r} already: {', '.join(self.inputs)}")
@@ -157,7 +157,7 @@ class Draft:
         self._places.setdefault(name, self.here)
 
     def claim_group(self, name: str, numbers: Sequence[int]) -> None:
-        """Tag several nodes ``<name>_0``, ``<name>_1``, … and remember them as a group."""
+        """Tag several nodes ``<name>_0``, ``<name>_1``, … and record them as a group."""
         check_name(name)
         self.check_free_tag(name)
         members = tuple(f"{name}_{index}" for index in range(len(numbers)))
@@ -169,7 +169,7 @@ class Draft:
         self._places[name] = self.here
 
     def check_free_tag(self, name: str) -> None:
-        """Refuse a tag that exists."""
+        """Refuse a tag that already exists."""
         if name in self.tags or name in self.groups:
             raise BuildError(f"tag {name!r} is taken, since {self._places[name]}")
 
@@ -183,9 +183,9 @@ class Draft:
     # --- References ------------------------------------------------------------------------
 
     def refer(self, target: int, tags: Sequence[str], init: Mapping[str, Initial]) -> None:
-        """Deliver tagged values to a node by name.
+        """Pass tagged values to a node by name.
 
-        A tag that exists is a wire of the same pass, any other one becomes carried state.
+        An existing tag becomes a wire of the same pass; any other tag becomes carried state.
         """
         node = self._nodes[target - 1]
         style = self._style_of(node)
@@ -231,10 +231,10 @@ class Draft:
     # --- The end ---------------------------------------------------------------------------
 
     def finish(self, output: int) -> tuple[Topology, dict[int, nn.Module], dict[int, Initial]]:
-        """Check the whole and hand out its parts.
+        """Check the whole graph and return its parts.
 
         Raises:
-            BuildError: Something does not fit together.
+            BuildError: The parts do not fit together.
         """
         self._check_references()
         self._check_internal()
@@ -255,7 +255,7 @@ class Draft:
         for node in topology.nodes:
             module = self._modules.get(node.number)
             if isinstance(module, LoopNode | GateNode | SwitchNode):
-                module.operation = node.operation  # type: ignore[assignment]  # its own kind
+                module.operation = node.operation  # type: ignore[assignment]  # of matching kind
         return topology, self._modules, self._initials
 
     def _check_references(self) -> None:
@@ -272,7 +272,7 @@ class Draft:
             )
 
     def _near(self, name: str) -> Sequence[str]:
-        """Tags that may have been meant: the members of a group, else those spelled alike."""
+        """Tags that were perhaps meant: the members of a group, else similar names."""
         return self.groups.get(name) or difflib.get_close_matches(name, self.tags)
 
     def _check_internal(self) -> None:
@@ -349,7 +349,7 @@ class Draft:
 
 
 def _receiver(operation: Operation, module: nn.Module | None) -> nn.Module | None:
-    """The module inside a node that references would reach."""
+    """The module inside a node that receives references."""
     match operation, module:
         case Call(), nn.Module():
             return module
@@ -366,7 +366,7 @@ def _styled(operation: Operation, style: RefStyle) -> Operation:
 
 
 def kind_of(module: nn.Module) -> str:
-    """The kind of a module: what it calls itself, or its class in lower case."""
+    """The kind of a module: its ``flodl_name``, or its class name in lower case."""
     kind = getattr(module, "flodl_name", type(module).__name__.lower())
     if not isinstance(kind, str) or not kind or "." in kind or "/" in kind:
         raise BuildError(f"flodl_name must be a text without dots and slashes, not {kind!r}")
@@ -374,7 +374,7 @@ def kind_of(module: nn.Module) -> str:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be a tag or a prefix."""
+    """Refuse a name that cannot be a tag or a prefix."""
     if not isinstance(name, str) or not name or not name.isprintable():
         raise BuildError(f"a name is a non-empty, printable text, not {name!r}")
     if "." in name or "/" in name:

@@ -1,4 +1,4 @@
-"""Pictures of a graph: Graphviz source, SVG, and what notebooks show."""
+"""Drawings of a graph: Graphviz source, SVG, and the display in notebooks."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ Engine = Literal["layered", "dot"]
 class Drawn(GraphBase):
     """Drawing of a graph; a base class of ``Graph``.
 
-    A node shows its kind, its tags, its parameters, how many of them are frozen, and the time it
-    took in the last forward where that was profiled. Nested graphs, loops, maps, gates and
-    switches are closed boxes that can be opened: ``depth`` opens all of them to that many nested
-    diagrams, ``expand`` some by path (``"encoder.loop_2"``: registry keys, or labels).
+    A node shows its kind, its tags, its parameters and how many of them are frozen. If the last
+    forward was profiled, it also shows its time. Nested graphs, loops, maps, gates and switches are
+    closed boxes that can be opened: ``depth`` opens all boxes up to that nesting; ``expand`` opens
+    some by path (``"encoder.loop_2"``, made of registry keys or labels).
     """
 
     def dot(self, *, depth: int = 1, expand: Iterable[str] = ()) -> str:
-        """The graph in the language of Graphviz, with a dashed cluster per level.
+        """The graph as Graphviz source, with a dashed cluster per level.
 
         Args:
-            depth: How many nested diagrams are shown; 1 shows this graph alone.
-            expand: Paths of composites that are open whatever the depth.
+            depth: Number of nested diagrams to show; 1 shows only this graph.
+            expand: Paths of composites to open at any depth.
 
         Raises:
-            ValueError: ``depth`` is below 1, or ``expand`` is one text instead of several.
-            PathError: There is nothing to open at a path.
+            ValueError: ``depth`` is below 1, or ``expand`` is one string instead of several.
+            PathError: A path does not name a composite.
         """
         from flodl.graph.draw import drawing
 
         return drawing.dot(self, depth, expand, profiled=False)
 
     def dot_with_profile(self, *, depth: int = 1, expand: Iterable[str] = ()) -> str:
-        """As :meth:`dot`, with boxes coloured by their share of the slowest node's time.
+        """Like :meth:`dot`, with boxes coloured by their time relative to the slowest node.
 
-        Green is 0, orange one half, red the slowest. Without a profile it is :meth:`dot`.
+        Green is 0, orange one half, red the slowest. Without a profile it equals :meth:`dot`.
         """
         from flodl.graph.draw import drawing
 
@@ -57,8 +57,8 @@ class Drawn(GraphBase):
         """The graph as an SVG image without scripts and remote assets, for light and dark pages.
 
         Args:
-            path: File to write as well; an older one is replaced, missing folders are made.
-            engine: ``"layered"``, the default, is built in and draws the same everywhere;
+            path: File to write as well; an existing one is replaced, missing folders are created.
+            engine: ``"layered"``, the default, is built in and draws the same on all machines;
                 ``"dot"`` is Graphviz, which must be installed.
             depth: As for :meth:`dot`.
             expand: As for :meth:`dot`.
@@ -78,7 +78,7 @@ class Drawn(GraphBase):
         depth: int = 1,
         expand: Iterable[str] = (),
     ) -> bytes:
-        """As :meth:`svg`, coloured as :meth:`dot_with_profile` is."""
+        """Like :meth:`svg`, with the colours of :meth:`dot_with_profile`."""
         return self._svg(path, engine, depth, expand, profiled=True)
 
     def _svg(
@@ -103,11 +103,11 @@ class Drawn(GraphBase):
         return image
 
     def _repr_svg_(self) -> str:
-        """What notebooks show where they show no HTML."""
+        """The display in notebooks that show no HTML."""
         return self.svg().decode()
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the drawing, and what is inside its boxes, to be unfolded."""
+        """The display in notebooks: the drawing, and the inside of its boxes, to be unfolded."""
         from flodl.graph.draw import drawing
 
         return drawing.unfolding(self)

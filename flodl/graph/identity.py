@@ -1,4 +1,4 @@
-"""The structural hash: which architecture a graph is, whatever its weights are."""
+"""The structural hash: it identifies the architecture of a graph, independent of its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flodl.graph.topology import StateRead, Topology
 
 Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]
 Contents = tuple[Shapes, Shapes, tuple[tuple[str, str], ...]]
-"""What the module of one node holds: parameters, persistent buffers, hashes of nested graphs."""
+"""The contents of one node's module: parameters, persistent buffers, hashes of nested graphs."""
 
 _EMPTY: Contents = ((), (), ())
 
@@ -22,11 +22,16 @@ _EMPTY: Contents = ((), (), ())
 def structural_hash(topology: Topology, registry: Mapping[str, nn.Module | None]) -> str:
     """SHA-256, in hex, of the canonical JSON of a graph's structure.
 
-    Covered: nodes with their operation's arguments and the shapes of their parameters and
-    persistent buffers, wires, carried state, tags, inputs, output, and the hashes of graphs nested
-    anywhere below a node. A tensor known by several names counts under each of them, so that tying
-    changes nothing. Not covered: label, weights, dtype, device, mode, and hyper-parameters that
-    leave no shape (dropout rate).
+    Included:
+
+    - nodes, with the arguments of their operation and the shapes of their parameters and
+      persistent buffers
+    - wires, carried state, tags, inputs and output
+    - the hashes of graphs nested anywhere below a node
+
+    A tensor with several names counts under each of them, so tying changes nothing. Not included:
+    label, weights, dtype, device, mode, and hyper-parameters that do not affect a shape (dropout
+    rate).
 
     Args:
         topology: Nodes, wires and tags.
@@ -36,21 +41,21 @@ def structural_hash(topology: Topology, registry: Mapping[str, nn.Module | None]
 
 
 class Identified(GraphBase):
-    """The part of a graph's interface that tells which architecture it is."""
+    """The part of a graph's interface that identifies its architecture."""
 
     def __init__(self) -> None:
         super().__init__()
         self._hashed: tuple[list[Contents], str] | None = None
 
     def structural_hash(self) -> str:
-        """SHA-256 of the architecture in hex; computed at the first call and kept.
+        """SHA-256 of the architecture in hex; computed once and again after a change.
 
-        It covers nodes, wires, tags and the shapes of parameters and buffers, never weights,
-        label, dtype or device; it is equal across processes and machines. A module replaced in
-        place, at any depth, is noticed.
+        It includes nodes, wires, tags and the shapes of parameters and buffers, but not weights,
+        label, dtype or device. It is the same across processes and machines. It notices modules
+        replaced in place at any depth.
         """
-        # Anybody may write into a registry and nobody would tell: every call looks again at all
-        # that can change, the names and shapes, and saves only the writing and digesting.
+        # Any code may change the registry without notice. So every call reads all names and shapes
+        # again; only the JSON and the digest are saved.
         contents = _inventory(self.topology, self._modules)
         if self._hashed is None or self._hashed[0] != contents:
             self._hashed = contents, _digest(self.topology, contents)
@@ -66,9 +71,9 @@ def _inventory(topology: Topology, registry: Mapping[str, nn.Module | None]) -> 
 
 
 def _contents(module: nn.Module | None) -> Contents:
-    """Walk a module once; torch's own iterators would take three walks and several times as long.
+    """Collect a module's contents in one pass; torch's iterators need three and are slower.
 
-    Each list is sorted by name, whatever the order of registration.
+    Each list is sorted by name, so the order of registration does not matter.
     """
     if module is None:
         return _EMPTY
@@ -94,12 +99,12 @@ def _contents(module: nn.Module | None) -> Contents:
 
 
 def _shapes(tensors: Iterable[tuple[str, Tensor]]) -> Shapes:
-    # A lazy tensor has no shape before its module has seen an input.
+    # A lazy tensor has no shape until its module has seen an input.
     return tuple(sorted((n, None if is_lazy(t) else tuple(t.shape)) for n, t in tensors))
 
 
 def _digest(topology: Topology, contents: Iterable[Contents]) -> str:
-    """SHA-256 of what is in ``topology`` and ``contents``, as canonical JSON."""
+    """SHA-256 of ``topology`` and ``contents`` as canonical JSON."""
     writers = topology.tagged_nodes
     structure = {
         "nodes": [

@@ -1,4 +1,4 @@
-"""Loop bodies that publish what they see in every iteration."""
+"""Loop bodies that publish values in every iteration."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Traces = dict[str, list[Tensor]]
 
 
 class TraceEmit:
-    """Where a loop body publishes the values of one step.
+    """Collects the values that a loop body publishes in one step.
 
     Args:
-        traces: Lists to append to; None throws every value away.
+        traces: Lists to append to; None discards every value.
     """
 
     __slots__ = ("_published", "_traces")
@@ -27,18 +27,18 @@ class TraceEmit:
 
     @classmethod
     def discard(cls) -> TraceEmit:
-        """An emitter whose values nobody reads; publishing a name twice is still refused."""
+        """Make an emitter that discards all values; it still refuses a name twice in one step."""
         return cls(None)
 
     def publish(self, name: str, value: Tensor) -> None:
-        """Append a value to the trace ``name``; a step may leave a name out.
+        """Append a value to the trace ``name``; a step need not publish every name.
 
         Args:
-            name: Name of the trace, read back with ``Graph.traces(name)``.
+            name: Name of the trace, read with ``Graph.traces(name)``.
             value: Kept with its autograd graph.
 
         Raises:
-            ValueError: The name was published in this step already.
+            ValueError: The name was already published in this step.
         """
         if name in self._published:
             raise ValueError(f"trace {name!r} was published twice in one step; use two names")
@@ -47,14 +47,14 @@ class TraceEmit:
             self._traces.setdefault(name, []).append(value)
 
     def next_step(self) -> None:
-        """Forget which names the last step published."""
+        """Start a new step, in which every name may be published again."""
         self._published.clear()
 
 
 class LoopBody(nn.Module):
     """A loop body with references and traces: subclasses implement :meth:`step`.
 
-    Outside a loop the module can be called as usual; its traces are then thrown away.
+    Outside a loop the module can be called as usual; its traces are then discarded.
     """
 
     def forward(
@@ -63,12 +63,12 @@ class LoopBody(nn.Module):
         refs: Mapping[str, Tensor] | None = None,
         emit: TraceEmit | None = None,
     ) -> Tensor:
-        """Run one step, through ``__call__`` so that hooks fire.
+        """Run one step; call the module itself, so that hooks run.
 
         Args:
-            x: The state the loop feeds back.
+            x: The state that the loop feeds back.
             refs: Tag -> tagged value, the same in every iteration.
-            emit: Where to publish; nowhere by default.
+            emit: Collects published values; by default they are discarded.
         """
         emit = TraceEmit.discard() if emit is None else emit
         return self.step(x, {} if refs is None else refs, emit)
@@ -86,5 +86,5 @@ class LoopBody(nn.Module):
 
 
 def forward_via_step(body: LoopBody, x: Tensor, refs: Mapping[str, Tensor] | None = None) -> Any:
-    """Run ``body.step`` once without recording: for bodies that define ``forward`` by it."""
+    """Run ``body.step`` once without recording; use it in bodies that override ``forward``."""
     return body.step(x, {} if refs is None else refs, TraceEmit.discard())

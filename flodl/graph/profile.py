@@ -1,4 +1,4 @@
-"""How long each node of a graph takes: one profiled forward, and its history over epochs."""
+"""The time each node of a graph takes: in one profiled forward, and its history over epochs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flodl.graph.graph import Graph
 
 _UNREAD = 32
-"""Passes whose events may wait to be read. Older ones have long ended: reading them is free."""
+"""Passes whose events may stay unread. Older ones have finished, so reading them does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class NodeTiming:
         id: The node.
         tags: Its tags.
         level: Its level in the order of execution, from 0.
-        seconds: From the end of the node before it to its own end.
+        seconds: From the end of the previous node to its own end.
     """
 
     id: str
@@ -47,13 +47,13 @@ class NodeTiming:
 
 @dataclass(frozen=True, slots=True)
 class LevelTiming:
-    """The time of the nodes that could run side by side.
+    """The time of the nodes that could run in parallel.
 
     Attributes:
         index: The level, from 0.
         wall: Seconds from the start of its first node to the end of its last.
-        sum_nodes: Seconds of its nodes together.
-        num_nodes: How many there are.
+        sum_nodes: Sum of the seconds of its nodes.
+        num_nodes: Number of its nodes.
     """
 
     index: int
@@ -63,7 +63,7 @@ class LevelTiming:
 
     @property
     def parallelism(self) -> float:
-        """Time of the nodes over wall time; 1 for a single node, and where nodes run in turn."""
+        """Time of the nodes over wall time; 1 for a single node, and if nodes run one by one."""
         if self.num_nodes <= 1 or not self.wall:
             return 1.0
         return self.sum_nodes / self.wall
@@ -97,10 +97,10 @@ Stamp = float | torch.cuda.Event
 
 
 class Pass:
-    """The moments of one forward; those of a device become numbers when they are read.
+    """The timestamps of one forward; CUDA events become numbers when they are read.
 
     Attributes:
-        numbers: The nodes in the order they ended.
+        numbers: The nodes in the order in which they ended.
     """
 
     __slots__ = ("_seconds", "_stamps", "numbers")
@@ -116,11 +116,11 @@ class Pass:
         self._seconds = seconds
 
     def __reduce__(self) -> tuple[type[Pass], tuple[Sequence[int], tuple[()], list[float]]]:
-        return Pass, (self.numbers, (), self.seconds)  # events stay on their device
+        return Pass, (self.numbers, (), self.seconds)  # events cannot leave their device
 
     @property
     def seconds(self) -> list[float]:
-        """The time of every node; waits for the device when it is read too soon."""
+        """The time of every node; waits for the device if it has not finished."""
         if self._seconds is None:
             self._seconds = [_between(a, b) for a, b in itertools.pairwise(self._stamps)]
             self._stamps = ()
@@ -128,7 +128,7 @@ class Pass:
 
 
 def _between(start: Any, end: Any) -> float:
-    """Seconds between two moments of one clock."""
+    """Seconds between two timestamps of one clock."""
     if isinstance(end, float):
         return float(end - start)
     end.synchronize()
@@ -136,19 +136,19 @@ def _between(start: Any, end: Any) -> float:
 
 
 class Recorder:
-    """Notes when nodes end; what the core of a profiled graph calls.
+    """Records when nodes end; the core of a profiled graph calls it.
 
-    A pass is timed by one clock, so that its times add up: by events on the current stream where
-    the graph is on a CUDA device, by the host's clock otherwise. An event waits for all the work
-    before it, which is what a node that mixes both takes as well.
+    Each pass uses one clock, so that its times add up: CUDA events on the current stream if the
+    graph is on a CUDA device, else the host's clock. An event waits for all earlier work. So a node
+    that uses both host and device is timed completely.
 
     Args:
-        graph: Whose forwards are recorded.
-        count: How many nodes it has.
+        graph: The graph to time.
+        count: Its number of nodes.
     """
 
     def __init__(self, graph: nn.Module, count: int) -> None:
-        # Weakly: the graph holds its core, and the core holds this.
+        # A weak reference: the graph holds its core, and the core holds this.
         self._graph = weakref.ref(graph)
         self._count = count
         self._last: Pass | None = None
@@ -157,11 +157,11 @@ class Recorder:
         self._stamp: Callable[[], Stamp] | None = None
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        return type(None), ()  # a copied graph has a core of its own, which is not profiled
+        return type(None), ()  # a copied graph has its own core, which is not profiled
 
     def __call__(self, number: int) -> None:
-        """Note that a node has ended; 0 is the start of a forward."""
-        # There is no time between nodes that a compiler fuses or a CUDA graph replays.
+        """Record that a node has ended; 0 is the start of a forward."""
+        # Nodes fused by a compiler or replayed by a CUDA graph have no times of their own.
         if torch.compiler.is_compiling():
             return
         if number:
@@ -174,7 +174,7 @@ class Recorder:
 
     @property
     def last(self) -> Pass | None:
-        """The last forward that ended well; None before the first."""
+        """The last successful forward; None before the first."""
         self._keep()
         return self._last
 
@@ -190,7 +190,7 @@ class Recorder:
             return None
         graph = self._graph()
         tensors = [] if graph is None else [*graph.parameters(), *graph.buffers()]
-        # A graph without tensors goes where its input is; an idle stream tells the host's time.
+        # A graph without tensors runs where its input is; on an idle stream events give host time.
         return _event if not tensors or any(t.is_cuda for t in tensors) else time.perf_counter
 
 
@@ -203,12 +203,12 @@ def _event() -> torch.cuda.Event:
 class Profiled(GraphBase):
     """Times of a graph's nodes; a base class of ``Graph``.
 
-    While profiling is on, every forward is timed. The values of many forwards are collected and
-    flushed as metrics are: ``end_step`` collects, ``end_epoch`` flushes, and :meth:`timing_trend`
-    shows the points. Names are tags; all times are seconds.
+    While profiling is on, every forward is timed. Times are collected and flushed like metrics:
+    ``end_step`` collects, ``end_epoch`` flushes, and :meth:`timing_trend` returns the points.
+    Names are tags; all times are seconds.
 
-    A nested graph is one node of its parent. Labelled ones are profiled together with it, so that
-    paths such as ``"encoder.hidden"`` reach their nodes; others can be profiled on their own.
+    A nested graph is one node of its parent. Labelled ones are profiled together with the parent,
+    so that paths such as ``"encoder.hidden"`` name their nodes. Others can be profiled separately.
     """
 
     def __init__(self) -> None:
@@ -220,12 +220,12 @@ class Profiled(GraphBase):
     # --- One forward -----------------------------------------------------------------------
 
     def enable_profiling(self) -> None:
-        """Time every node of the forwards to come, also those of the labelled graphs below.
+        """Time every node in later forwards, also in the labelled graphs below.
 
         A compiled graph has no nodes left to time.
 
-        On a CUDA device nodes are timed by events, without waiting for it. On the host it costs
-        about a microsecond per node.
+        On a CUDA device, events time the nodes without waiting. On the host, timing takes about a
+        microsecond per node.
         """
         if self._recorder is None:
             self._recorder = Recorder(self, len(self.topology.nodes))
@@ -243,15 +243,15 @@ class Profiled(GraphBase):
             child.disable_profiling()
 
     def profile(self, path: str = "") -> Profile | None:
-        """The times of the last forward that ended well, or None when none was profiled.
+        """The times of the last successful forward, or None if none was profiled.
 
         Waits for the device if that forward is still running there.
 
         Args:
-            path: A labelled graph below; this graph itself when empty.
+            path: A labelled graph below; default: this graph.
 
         Raises:
-            PathError: The path leads nowhere, or not to a graph.
+            PathError: The path does not exist or does not name a graph.
         """
         if path:
             return self.subgraph(path).profile()
@@ -259,15 +259,15 @@ class Profiled(GraphBase):
         return None if last is None else _profile(self.topology, last)
 
     def timing(self, path: str) -> float:
-        """Seconds a node took in the last profiled forward; 0 before the first.
+        """Seconds that a node took in the last profiled forward; 0 before the first.
 
         Args:
-            path: A tag, a child graph, or a node by its name in the registry; below a child graph
-                as for ``freeze``: ``"encoder.hidden"``.
+            path: A tag, a child graph, or a node by its name in the registry; in a child graph
+                with labels before it, as in ``"encoder.hidden"``.
 
         Raises:
-            PathError: The path leads nowhere, to several modules, or to what is not a node.
-            StateError: This graph is profiled, and the graph below that the path leads into is not.
+            PathError: The path does not exist, names several modules, or does not name a node.
+            StateError: This graph is profiled, but the nested graph with the node is not.
         """
         graph, numbers = timed_nodes(cast("Graph", self), path)
         if graph._recorder is None and self._recorder is not None:
@@ -287,12 +287,12 @@ class Profiled(GraphBase):
         """Buffer the times of the last forward until :meth:`flush_timings`.
 
         Args:
-            tags: Tags or tag groups, those of graphs below by path; all tags of this graph when
-                none is given.
+            tags: Tags or tag groups, with a path for those of graphs below; default: all tags of
+                this graph.
 
         Raises:
             KeyError: The graph has no such tag.
-            PathError: A path leads nowhere.
+            PathError: A path does not exist.
             StateError: There are no times: profiling is off, or no forward has run since.
         """
         passes = [(graph, graph._last_pass(), names) for graph, names in self._timed_tags(tags)]
@@ -301,15 +301,15 @@ class Profiled(GraphBase):
             graph._read_timings(_UNREAD)
 
     def flush_timings(self, *tags: str) -> None:
-        """Turn what is buffered into one point per tag, the mean.
+        """Add one point per tag, the mean of its buffered times, and clear the buffers.
 
         Args:
-            tags: As for :meth:`collect_timings`; all, also of the labelled graphs below, when none
-                is given.
+            tags: As for :meth:`collect_timings`; default: all, including those of the labelled
+                graphs below.
 
         Raises:
             KeyError: The graph has no such tag.
-            PathError: A path leads nowhere.
+            PathError: A path does not exist.
         """
         every: list[tuple[Profiled, list[str]]] = [(graph, []) for _, graph in self._tree()]
         for graph, names in self._timed_tags(tags) if tags else every:
@@ -320,35 +320,35 @@ class Profiled(GraphBase):
         """The points of one tag, in seconds; an empty trend before its first flush.
 
         Args:
-            tag: A tag, or the path of one in a graph below.
+            tag: A tag, or the path of a tag in a nested graph.
 
         Raises:
             KeyError: The graph has no such tag.
-            PathError: The path leads nowhere.
+            PathError: The path does not exist.
         """
         graph, name = self._timed_tag(tag)
         return Trend(graph._timings.values(name))
 
     def timing_trends(self, *tags: str) -> TrendGroup:
-        """The trends of several tags or tag groups; of all tags of this graph when none is given.
+        """The trends of several tags or tag groups; default: of all tags of this graph.
 
         Raises:
             KeyError: The graph has no such tag.
-            PathError: A path leads nowhere.
+            PathError: A path does not exist.
         """
         names = self._timed_names(tags) or self.tag_names()
         return TrendGroup(self.timing_trend(name) for name in names)
 
     def plot_timings_html(self, path: str | os.PathLike[str], *tags: str) -> None:
-        """Write a page that draws times over epochs and needs nothing but a browser.
+        """Write a page that draws times over epochs; it needs only a browser.
 
         Args:
-            path: File to write; an older one is replaced, missing folders are made.
-            tags: Tags or tag groups; all that have points, sorted, when none is given.
+            path: File to write; an existing one is replaced, missing folders are created.
+            tags: Tags or tag groups; default: all with points, sorted.
 
         Raises:
             KeyError: The graph has no such tag.
-            ValueError: One of them has no points, or none has.
+            ValueError: A named tag has no points, or no tag has any.
         """
         from flodl.graph import plot
 
@@ -363,20 +363,20 @@ class Profiled(GraphBase):
 
         Raises:
             KeyError: The graph has no such tag.
-            ValueError: One of them has no points, or none has.
+            ValueError: A named tag has no points, or no tag has any.
         """
         from flodl.graph import plot
 
         plot.table(path, self._timing_series(tags))
 
-    # --- Seams -----------------------------------------------------------------------------
+    # --- Internals -------------------------------------------------------------------------
 
     def subgraph(self, path: str) -> Graph:
-        """The graph a path leads to."""
+        """The graph with this path."""
         raise NotImplementedError
 
     def _set_mark(self, mark: Callable[[int], None] | None) -> None:
-        """Have the core call ``mark`` with 0 when it starts and with each node's number."""
+        """Make the core call ``mark`` with 0 at its start and with each node's number."""
         raise NotImplementedError
 
     def _collect_if_profiling(self) -> None:
@@ -398,7 +398,7 @@ class Profiled(GraphBase):
         return last
 
     def _timed_tag(self, path: str) -> tuple[Profiled, str]:
-        """The graph a tag belongs to, and the tag."""
+        """The graph that has a tag, and the tag."""
         if "." not in path:
             if path not in self.topology.tagged_nodes:
                 raise KeyError(self._no_such("tag", path, self.tag_names()))
@@ -409,7 +409,7 @@ class Profiled(GraphBase):
         return graph, tag
 
     def _timed_names(self, tags: Iterable[str]) -> list[str]:
-        """Tags and paths of tags, groups replaced by their members, each once."""
+        """Tags and paths of tags without duplicates; groups are replaced by their members."""
         names: list[str] = []
         for tag in tags:
             graph, group = self._owner(tag)
@@ -418,7 +418,7 @@ class Profiled(GraphBase):
         return list(dict.fromkeys(names))
 
     def _timed_tags(self, tags: Iterable[str]) -> list[tuple[Profiled, list[str]]]:
-        """Tags by the graph they belong to; all of this graph for none."""
+        """Tags by the graph that has them; default: all of this graph."""
         chosen: dict[Profiled, list[str]] = {}
         for name in self._timed_names(tags) or self.tag_names():
             graph, tag = self._timed_tag(name)
@@ -426,7 +426,7 @@ class Profiled(GraphBase):
         return list(chosen.items()) or [(self, [])]
 
     def _read_timings(self, leave: int) -> None:
-        """Move collected times to the history, the oldest first."""
+        """Move collected times to the history, oldest first; ``leave`` of them stay."""
         while len(self._unread_timings) > leave:
             done, names = self._unread_timings.popleft()
             seconds = dict(zip(done.numbers, done.seconds, strict=True))
@@ -448,7 +448,7 @@ class Profiled(GraphBase):
 
 
 def _profile(topology: Topology, last: Pass) -> Profile:
-    """Sort the times of a pass by level."""
+    """Group the times of a pass by level."""
     tags: dict[int, list[str]] = {}
     for tag, number in topology.tags:
         tags.setdefault(number, []).append(tag)
@@ -460,7 +460,7 @@ def _profile(topology: Topology, last: Pass) -> Profile:
             NodeTiming(node.id, tuple(tags.get(node.number, ())), index, seconds[node.number])
             for node in level
         ]
-        # Nodes run in turn, so the level lasts as long as they do together.
+        # Nodes run one by one, so a level takes the sum of their times.
         together = sum(timing.seconds for timing in timings)
         levels.append(LevelTiming(index, together, together, len(timings)))
         nodes += timings

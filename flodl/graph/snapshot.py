@@ -1,4 +1,4 @@
-"""A copy of a model's weights on the CPU, to be saved while training goes on."""
+"""A copy of a model's weights on the CPU, to be saved while training continues."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from flodl.graph.base import GraphBase
 
 @dataclass(frozen=True, slots=True)
 class ModelSnapshot:
-    """Weights and buffers as they were at one moment; nothing that happens later reaches them.
+    """Parameters and buffers of a model at one moment; later changes do not affect them.
 
     Attributes:
-        params: Qualified name and CPU tensor of every parameter, further names of shared ones
-            included.
-        buffers: Likewise for persistent buffers.
+        params: Qualified name and CPU tensor of every parameter; a shared one under all its names.
+        buffers: The same for persistent buffers.
         metrics: Last value of every metric.
-        epoch: How many epochs had been flushed.
-        structural_hash: The architecture they belong to.
+        epoch: Number of epochs flushed so far.
+        structural_hash: Hash of the model's architecture.
         label: Name of the graph.
-        writes: Whether :meth:`save_file` writes; false where another rank has the tensors.
+        writes: Whether :meth:`save_file` writes; False if another rank has the tensors.
     """
 
     params: tuple[tuple[str, Tensor], ...]
@@ -37,7 +36,7 @@ class ModelSnapshot:
     writes: bool = True
 
     def save_file(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint that ``Graph.load_checkpoint`` takes, atomically.
+        """Write a checkpoint for ``Graph.load_checkpoint``, atomically.
 
         Raises:
             CheckpointError: The file cannot be written.
@@ -59,16 +58,16 @@ class Snapshots(GraphBase):
     """The part of a graph's interface that copies its weights."""
 
     def snapshot_cpu(self) -> ModelSnapshot:
-        """Copy weights and persistent buffers to the CPU, with what a checkpoint says of them.
+        """Copy parameters and persistent buffers to the CPU, with the metadata of a checkpoint.
 
-        Tensors that are shared in the model are copied once and shared in the snapshot.
+        Tensors shared in the model are copied once and shared in the snapshot.
 
-        Under ``fully_shard`` call this on every rank: all gather, one tensor at a time, and the
-        snapshot of rank 0 has the tensors. That of another rank has none, and saves nothing.
+        Under ``fully_shard`` call this on every rank: the ranks gather one tensor at a time. The
+        snapshot of rank 0 has the tensors. Snapshots of other ranks have none and save nothing.
 
         Raises:
             ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
-            CheckpointError: Other ranks that hold parts of the parameters did not come.
+            CheckpointError: Other ranks with parts of the parameters did not call this.
         """
         reshard(self)
         params = dict(self.named_parameters(remove_duplicate=False))
@@ -91,5 +90,5 @@ class Snapshots(GraphBase):
 
     @property
     def flush_count(self) -> int:
-        """How many flushes have added a point."""
+        """Number of flushes that added a point."""
         raise NotImplementedError

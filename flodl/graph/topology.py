@@ -1,8 +1,8 @@
-"""What a graph is, as values: nodes, the wires between them, tags. No modules, no tensors, no code.
+"""The structure of a graph as values: nodes, wires, tags. No modules, no tensors, no code.
 
 The builder makes a topology, code generation turns it into a function, the structural hash
-describes it, the renderer draws it. A new kind of node is a new operation here and a new case in
-``codegen``.
+describes it, and the renderer draws it. A new kind of node needs a new operation here and a new
+case in ``codegen``.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ ENTRY = 0
 """Source number of a wire that starts at the graph's first input; nodes count from 1."""
 
 REF = "ref_"
-"""Ports of references begin so; the tag follows."""
+"""Prefix of ports for references; the tag follows."""
 
 
 class MergeOp(Enum):
-    """How parallel streams become one: ``ADD`` is their sum, ``MEAN`` the sum over their number."""
+    """How to merge streams: ``ADD`` sums them, ``MEAN`` divides the sum by their number."""
 
     ADD = "add"
     MEAN = "mean"
 
 
 class RefStyle(Enum):
-    """How a module receives the values its references name; decided while building.
+    """How a module receives the values of its references; decided while building.
 
-    ``ARGUMENT``: a mapping from tag to tensor as the second argument. ``METHOD``: the method
-    ``forward_named`` is called instead of the module, with the same two arguments. ``PORTS``: the
-    auxiliary inputs of a graph, as positional arguments in their order. ``NAMED``: those of a graph
-    that is called without some optional ones, by name. ``STEP``: a loop body, which also
-    receives something to publish traces with.
+    - ``ARGUMENT``: a mapping from tag to tensor as the second argument.
+    - ``METHOD``: the method ``forward_named`` is called instead of the module, with the same two
+      arguments.
+    - ``PORTS``: the auxiliary inputs of a graph, as positional arguments in their order.
+    - ``NAMED``: the auxiliary inputs of a graph by name, because some optional ones are omitted.
+    - ``STEP``: a loop body, which also receives an emitter for traces.
     """
 
     ARGUMENT = "argument"
@@ -51,13 +52,13 @@ class Call:
     """Run the module registered under the node's prefix.
 
     Attributes:
-        style: How its references are passed; None when it has none.
+        style: How its references are passed; None if it has none.
     """
 
     style: RefStyle | None = None
 
     def arguments(self) -> list[str | int]:
-        """What distinguishes this operation from others of its kind, for the structural hash."""
+        """The arguments that define this operation, for the structural hash."""
         return []
 
 
@@ -67,54 +68,54 @@ class Combine:
 
     Attributes:
         how: Sum or mean.
-        broadcast: Whether inputs of different shapes are broadcast; otherwise they are an error.
+        broadcast: Whether inputs of different shapes are broadcast; if not, they raise an error.
     """
 
     how: MergeOp
     broadcast: bool = False
 
     def arguments(self) -> list[str | int]:
-        """What distinguishes this operation from others of its kind, for the structural hash."""
+        """The arguments that define this operation, for the structural hash."""
         return [self.how.value]
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Pass an auxiliary input of the graph on."""
+    """Return an auxiliary input of the graph."""
 
     name: str
 
     def arguments(self) -> list[str | int]:
-        """What distinguishes this operation from others of its kind, for the structural hash."""
+        """The arguments that define this operation, for the structural hash."""
         return [self.name]
 
 
 @dataclass(frozen=True, slots=True)
 class StateRead:
-    """Read what a tag left behind in the previous call, for one consumer.
+    """Read the value of a tag from the previous call, for one consumer.
 
     Attributes:
         tag: The tag whose value is carried from call to call.
-        custom: Whether the builder was given an initial value of its own for this reader; zeros
-            of the shape of the consumer's input serve otherwise.
+        custom: Whether this reader has its own initial value. If not, it starts with zeros of the
+            shape of the consumer's input.
     """
 
     tag: str
     custom: bool = False
 
     def arguments(self) -> list[str | int]:
-        """What distinguishes this operation from others of its kind, for the structural hash."""
+        """The arguments that define this operation, for the structural hash."""
         return [self.tag]
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Feed a body its own output; the registered module has children ``body`` and, maybe, ``cond``.
+    """Feed a body its own output; the registered module has a child ``body`` and perhaps ``cond``.
 
     Attributes:
         kind: ``for`` runs ``limit`` times, ``while`` tests before each iteration, ``until`` after.
-        limit: Number of iterations, or the most there can be.
-        style: How the body takes references; None when the node has none.
+        limit: Number of iterations, or the maximum.
+        style: How the body takes references; None if the node has none.
     """
 
     kind: Literal["for", "while", "until"]
@@ -122,24 +123,24 @@ class Loop:
     style: RefStyle | None = None
 
     def arguments(self) -> list[str | int]:
-        """What distinguishes this operation from others of its kind, for the structural hash."""
+        """The arguments that define this operation, for the structural hash."""
         return [self.kind, self.limit]
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Weigh the outputs of all experts; the registered module has ``router`` and ``experts``.
+    """Weight the outputs of all experts; the registered module has ``router`` and ``experts``.
 
     Attributes:
-        experts: How many there are.
-        style: How the router takes references; None when the node has none.
+        experts: Number of experts.
+        style: How the router takes references; None if the node has none.
     """
 
     experts: int
     style: RefStyle | None = None
 
     def arguments(self) -> list[str | int]:
-        """What distinguishes this operation from others of its kind, for the structural hash."""
+        """The arguments that define this operation, for the structural hash."""
         return [self.experts]
 
 
@@ -148,15 +149,15 @@ class Switch:
     """Run one of the branches; the registered module has ``router`` and ``branches``.
 
     Attributes:
-        branches: How many there are.
-        style: How the router takes references; None when the node has none.
+        branches: Number of branches.
+        style: How the router takes references; None if the node has none.
     """
 
     branches: int
     style: RefStyle | None = None
 
     def arguments(self) -> list[str | int]:
-        """What distinguishes this operation from others of its kind, for the structural hash."""
+        """The arguments that define this operation, for the structural hash."""
         return [self.branches]
 
 
@@ -168,7 +169,7 @@ class Map:
         kind: ``each`` slices the first dimension, ``over`` that of a tagged value, ``slices`` cuts
             the last dimension into ``pieces``.
         pieces: Number of pieces, for ``slices``; 0 otherwise.
-        batched: Whether the body sees all slices in one call.
+        batched: Whether the body gets all slices in one call.
     """
 
     kind: Literal["each", "over", "slices"]
@@ -176,7 +177,7 @@ class Map:
     batched: bool = False
 
     def arguments(self) -> list[str | int]:
-        """What distinguishes this operation from others of its kind, for the structural hash."""
+        """The arguments that define this operation, for the structural hash."""
         return [self.kind, self.pieces]
 
 
@@ -185,11 +186,11 @@ Operation = Call | Combine | Port | StateRead | Loop | Gate | Switch | Map
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A value on its way into a node.
+    """An input of a node.
 
     Attributes:
-        source: Number of the node whose output travels, or ``ENTRY``.
-        port: Where it arrives: ``input``; ``input_<i>`` where several streams meet; ``ref_<tag>``.
+        source: Number of the node whose output it is, or ``ENTRY``.
+        port: Its name at the node: ``input``; ``input_<i>`` for several streams; ``ref_<tag>``.
     """
 
     source: int
@@ -197,7 +198,7 @@ class Wire:
 
     @property
     def reference(self) -> str | None:
-        """The tag this wire delivers by name; None for a plain input."""
+        """The tag whose value this wire passes by name; None for a plain input."""
         return self.port[len(REF) :] if self.port.startswith(REF) else None
 
 
@@ -206,10 +207,10 @@ class Node:
     """One step of a graph.
 
     Attributes:
-        number: Position in building order, from 1; one count over all kinds.
+        number: Position in building order, from 1, counted over all kinds.
         kind: The module's kind (``linear``), or a structural one (``add``, ``merge``, ``loop``,
             ``gate``, ``switch``, ``map``, ``input``, ``state_read``).
-        operation: What the node does with its inputs.
+        operation: The operation on the inputs.
         wires: Its inputs in the order of its ports, references last.
         prefix: Key of its module in the graph's registry; empty for a node without a module.
     """
@@ -227,25 +228,25 @@ class Node:
 
     @property
     def references(self) -> tuple[Wire, ...]:
-        """The wires that deliver tagged values by name."""
+        """The wires that pass tagged values by name."""
         return tuple(wire for wire in self.wires if wire.port.startswith(REF))
 
 
 @dataclass(frozen=True)
 class Topology:
-    """The whole graph.
+    """A whole graph.
 
     Attributes:
-        nodes: All nodes in building order; node ``k`` stands at index ``k - 1``.
+        nodes: All nodes in building order; node ``k`` has index ``k - 1``.
         output: Number of the node whose value the graph returns.
-        inputs: Names of the graph's inputs, the entry first, then the auxiliary ones in the order
-            they were declared.
-        tags: Tag name and number of the node it names, in declaration order.
+        inputs: Names of the graph's inputs: the entry first, then the auxiliary ones in the order
+            of their declaration.
+        tags: Tag name and number of its node, in declaration order.
         groups: Group name and its tags, in declaration order.
-        internal: Tags that parents do not see.
+        internal: Tags hidden from parents.
         label: Name of the graph, or None.
-        optional: Auxiliary inputs that a call may leave out; their nodes have the value None then.
-        passing: Tags whose values die in the forward, after their last reader.
+        optional: Auxiliary inputs that a call may omit; their nodes then have the value None.
+        passing: Tags whose values are deleted in the forward, after their last reader.
     """
 
     nodes: tuple[Node, ...]
@@ -263,17 +264,17 @@ class Topology:
         return self.nodes[number - 1]
 
     def source_id(self, wire: Wire) -> str:
-        """Id of the node a wire starts at; the name of the entry where it is the graph's input."""
+        """Id of the source node of a wire; the name of the entry if it is the graph's input."""
         return self.inputs[0] if wire.source == ENTRY else self.node(wire.source).id
 
     def carried(self, wire: Wire) -> StateRead | None:
-        """What a wire brings over from the previous call; None for a value of this one."""
+        """The state reader at the source of a wire; None for a value of the same call."""
         operation = None if wire.source == ENTRY else self.node(wire.source).operation
         return operation if isinstance(operation, StateRead) else None
 
     @cached_property
     def tagged_nodes(self) -> dict[str, int]:
-        """Number of the node of every tag."""
+        """Node number of every tag."""
         return dict(self.tags)
 
     @cached_property
@@ -289,17 +290,17 @@ class Topology:
 
     @cached_property
     def leads_back(self) -> bool:
-        """Whether gradients of every value a call returns pass through every carried value.
+        """Whether gradients of every value that a call returns reach every carried value.
 
-        True when output, tags and carried values all stand behind every state reader, and no
-        reader feeds a router, whose decision may stop gradients.
+        True if output, tags and carried values all depend on every state reader, and no reader
+        feeds a router, because its decision may stop gradients.
         """
         readers = [node for node in self.nodes if isinstance(node.operation, StateRead)]
         returned = {self.output, *self.tagged_nodes.values()}
         return bool(readers) and all(returned <= self._behind(reader.number) for reader in readers)
 
     def _behind(self, number: int) -> set[int]:
-        """The nodes a gradient can reach this one from."""
+        """The nodes from which a gradient reaches this one; references to routers do not count."""
         behind = {number}
         for node in (node for level in self.levels for node in level):
             routed = isinstance(node.operation, Gate | Switch)
@@ -310,7 +311,7 @@ class Topology:
 
     @cached_property
     def loops(self) -> tuple[Node, ...]:
-        """The nodes that leave traces, in building order."""
+        """The nodes that record traces, in building order."""
         return tuple(node for node in self.nodes if isinstance(node.operation, Loop))
 
     @cached_property
@@ -320,13 +321,13 @@ class Topology:
 
 
 def levels(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Order nodes so that each stands behind everything it reads, after Kahn (1962).
+    """Order nodes so that each comes after everything it reads, after Kahn (1962).
 
-    A level holds the nodes that could run side by side, in building order. Nodes that read no
-    other node are in level 0.
+    A level holds the nodes that could run in parallel, in building order. Nodes that read no other
+    node are in level 0.
 
     Raises:
-        BuildError: Some nodes wait for one another.
+        BuildError: Some nodes depend on each other in a cycle.
     """
     missing = {node.number: sum(w.source != ENTRY for w in node.wires) for node in nodes}
     readers: dict[int, list[Node]] = {}

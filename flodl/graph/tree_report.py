@@ -1,4 +1,4 @@
-"""Texts about a tree of graphs: its structure, and where its parameters are."""
+"""Texts about a tree of graphs: its structure and its parameters."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def param_summary(graph: Graph) -> str:
 
 
 def _parameters_by_owner(graph: Graph) -> dict[str, list[nn.Parameter]]:
-    """Parameters by child label, then ``(own)``; a shared one under its first node only."""
+    """Parameters by child label, then ``(own)``; a shared one only under its first node."""
     children = {id(child): label for label, child in graph.tree_children().items()}
     owned: dict[str, list[nn.Parameter]] = {label: [] for label in children.values()}
     own: list[nn.Parameter] = []

@@ -1,5 +1,5 @@
-"""Drawing of graphs: a graph becomes a diagram (values), and a diagram becomes text or an image.
+"""Draw graphs: a graph becomes a diagram (values), and a diagram becomes text or an image.
 
-``describe`` reads the graph, ``opening`` closes what is not asked for; ``dot`` writes Graphviz
-source, ``svg`` draws what ``layout`` has placed (layers, their order, coordinates, routes).
+``describe`` reads the graph. ``opening`` closes the boxes that were not asked for. ``dot`` writes
+Graphviz source. ``svg`` draws the result of ``layout`` (layers, their order, coordinates, routes).
 """

@@ -1,8 +1,8 @@
 """Horizontal coordinates that keep chains straight, after Brandes and Köpf (2001).
 
-Vertices are aligned into vertical blocks, and blocks are packed. This is done four times, from
-every corner, and each vertex takes the mean of its two middle positions. Blocks are packed by
-longest paths, which also avoids the overlaps of the original packing (Brandes, Walter, Zink 2020).
+Vertices are aligned into vertical blocks, and blocks are packed. This is done four times, once per
+corner. Each vertex gets the mean of its two middle positions. Blocks are packed by longest paths,
+which also avoids the overlaps of the original packing (Brandes, Walter, Zink 2020).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def horizontal(graph: Layered, gap: float, bend_gap: float) -> list[float]:
     """Place every vertex of an ordered graph.
 
     Args:
-        graph: Its layers are in their final order.
+        graph: A graph whose layers are in their final order.
         gap: Free space between two vertices of a layer.
-        bend_gap: Free space where one of the two is a bend.
+        bend_gap: Free space if one of the two is a bend.
 
     Returns:
-        The centre of every vertex; the leftmost edge of all of them is at 0.
+        The centre of every vertex; the leftmost edge of all vertices is at 0.
     """
     if not graph.widths:
         return []
@@ -44,7 +44,7 @@ def horizontal(graph: Layered, gap: float, bend_gap: float) -> list[float]:
 
 
 def _conflicts(graph: Layered) -> set[tuple[int, int]]:
-    """Segments that cross one between two bends, as (upper, lower): the latter stays straight."""
+    """Segments (upper, lower) that cross a segment between two bends, which must stay straight."""
     found: set[tuple[int, int]] = set()
     position = _positions(graph.layers, len(graph.widths))
     for upper, layer in pairwise(graph.layers):
@@ -65,7 +65,7 @@ def _conflicts(graph: Layered) -> set[tuple[int, int]]:
 
 
 def _inner_above(graph: Layered, vertex: int) -> int | None:
-    """The bend that a bend hangs on, if it hangs on one."""
+    """The bend above a bend, or None."""
     if vertex < graph.real:
         return None
     end = graph.above[vertex][0][0]
@@ -73,9 +73,9 @@ def _inner_above(graph: Layered, vertex: int) -> int | None:
 
 
 def _eligible(neighbours: Neighbours, opposite: Neighbours) -> list[list[int]]:
-    """The neighbours each vertex may be aligned with.
+    """The adjacent vertices that each vertex may be aligned with.
 
-    These are the ones that it and they prefer: what leaves the main stream must not bend it.
+    Both ends must prefer the link, so that side branches do not bend the main stream.
     """
     highest = [max((value for _, value in ends), default=0) for ends in opposite]
     chosen = []
@@ -99,7 +99,7 @@ def _align(
     neighbours: Sequence[Sequence[int]],
     conflicts: set[tuple[int, int]],
 ) -> list[int]:
-    """Join each vertex to a median neighbour on the layer before; returns every block's root."""
+    """Align each vertex with a median of the previous layer; return the root of every block."""
     root = list(range(len(graph.widths)))
     position = _positions(layers, len(root))
     for layer in layers[1:]:
@@ -128,7 +128,7 @@ def _pack(
     gap: float,
     bend_gap: float,
 ) -> list[float]:
-    """Put every block as far left as its neighbours allow, then close gaps towards the right."""
+    """Place every block as far left as possible, then close gaps towards the right."""
     widths, real = graph.widths, graph.real
     right: dict[int, list[tuple[int, float]]] = {}
     waiting: dict[int, int] = dict.fromkeys(root, 0)
@@ -153,7 +153,7 @@ def _pack(
 
 
 def _balance(widths: Sequence[float], placements: Sequence[list[float]]) -> list[float]:
-    """Lay the placements over the narrowest one and take the mean of the two middle ones."""
+    """Align the placements with the narrowest one and take the mean of the two middle ones."""
 
     def extent(xs: list[float]) -> tuple[float, float]:
         pairs = list(zip(xs, widths, strict=True))

@@ -1,4 +1,4 @@
-"""From a graph to its diagram: which boxes there are, and what they say."""
+"""Convert a graph to its diagram: the boxes and their texts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from flodl.graph.topology import (
 )
 
 _STOPS = "stops when the value is > 0"
-"""What the way out of a conditional loop says."""
+"""Text at the exit of a conditional loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where something lies: the id of its box, and the registry path of its module."""
+    """A place in the drawing: the id of a box, and the registry path of its module."""
 
     id: str = ""
     path: str = ""
@@ -46,8 +46,8 @@ def describe(graph: GraphBase, *, profiled: bool = False) -> Diagram:
     """The diagram of a graph, with everything in it open.
 
     Args:
-        graph: What to draw.
-        profiled: Whether boxes carry the heat of the last profiled forward, if there was one.
+        graph: The graph to draw.
+        profiled: Whether boxes show the heat of the last profiled forward, if there was one.
     """
     return _of_graph(graph, _Place(), profiled)
 
@@ -84,7 +84,7 @@ def _of_graph(graph: GraphBase, place: _Place, profiled: bool) -> Diagram:
 
 
 def _box(place: _Place, operation: Operation, module: nn.Module | None, profiled: bool) -> Box:
-    """What can be said about a node or a part of a composite without its surroundings."""
+    """A box for a node or a part of a composite, with the facts known without its surroundings."""
     role = role_of(operation, module)
     return Box(
         id=place.id,
@@ -108,14 +108,14 @@ def _reads_input(node: Node) -> bool:
 
 
 def _role(node: Node, topology: Topology) -> Role | None:
-    """The role a node has through its place in the graph."""
+    """The role that a node has because of its place in the graph, or None."""
     if _reads_input(node):
         return Role.INPUT
     return Role.OUTPUT if node.number == topology.output else None
 
 
 def _shape(node: Node, topology: Topology) -> Shape | None:
-    """The shape a node has through its place in the graph."""
+    """The shape that a node has because of its place in the graph, or None."""
     if node.number == topology.output:
         return Shape.WHOLE if _reads_input(node) else Shape.OUTPUT
     return Shape.INPUT if _reads_input(node) else None
@@ -139,7 +139,7 @@ def _detail(operation: Operation, module: nn.Module | None) -> str:
 
 
 def _wires(topology: Topology, place: _Place) -> Iterator[Edge]:
-    """The edges of a graph; an inner one has points where values come in and go out."""
+    """The edges of a graph; an inner graph has points where values enter and leave."""
     inner = bool(place.id)
     entry, exit_ = f"{place.id}/in", f"{place.id}/out"
 
@@ -167,7 +167,7 @@ def _wires(topology: Topology, place: _Place) -> Iterator[Edge]:
 def _inside(
     operation: Operation, module: nn.Module | None, place: _Place, profiled: bool
 ) -> Diagram | None:
-    """What a composite is made of; None for a simple node, and for one whose module is foreign."""
+    """The inside of a composite; None for a simple node or a module of another kind."""
     if isinstance(module, GraphBase) and isinstance(operation, Call):
         return _of_graph(module, place, profiled)
     parts = {} if module is None else _parts(operation, module)
@@ -188,7 +188,7 @@ def _inside(
 
 
 def _parts(operation: Operation, module: nn.Module) -> dict[str, tuple[str, nn.Module]]:
-    """The parts of a composite: name -> its key in the registry, and its module."""
+    """The parts of a composite: name -> registry key and module."""
     registered = module._modules
     match operation:
         case Loop():
@@ -198,7 +198,7 @@ def _parts(operation: Operation, module: nn.Module) -> dict[str, tuple[str, nn.M
         case Switch():
             names = ("router", "branches")
         case Map():
-            return {"body": ("", module)}  # it stands directly under the prefix of its node
+            return {"body": ("", module)}  # registered directly under the prefix of its node
         case _:
             return {}
     found: dict[str, tuple[str, nn.Module]] = {}
@@ -213,7 +213,7 @@ def _parts(operation: Operation, module: nn.Module) -> dict[str, tuple[str, nn.M
 
 
 def _flow(operation: Operation, parts: list[str]) -> Iterator[Edge]:
-    """The edges inside a composite, between the names of its parts and its two ends."""
+    """The edges inside a composite: between the names of its parts, its entry and its exit."""
     match operation:
         case Loop("while") if "cond" in parts:
             yield Edge("in", "cond")

@@ -1,4 +1,4 @@
-"""What there is to draw, as values: boxes, edges, and diagrams inside boxes. No coordinates."""
+"""The contents of a drawing as values: boxes, edges, and diagrams inside boxes. No coordinates."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Weight:
     """The parameters of a box.
 
     Attributes:
-        elements: Number of values in all of them.
+        elements: Total number of values.
         tensors: Number of tensors.
-        frozen: How many of the tensors take no gradient.
+        frozen: Number of tensors without gradient.
     """
 
     elements: int = 0
@@ -29,7 +29,7 @@ class Weight:
 
     @property
     def freeze(self) -> str:
-        """``frozen``, ``1/4 frozen``, or nothing."""
+        """``frozen``, ``1/4 frozen``, or an empty string."""
         if not self.frozen:
             return ""
         return "frozen" if self.frozen == self.tensors else f"{self.frozen}/{self.tensors} frozen"
@@ -40,21 +40,21 @@ class Box:
     """One node of a drawing.
 
     Attributes:
-        id: Unique in the drawing: the node's id, behind the ids of the boxes it lies in and
+        id: Unique in the drawing: the ids of the boxes around it and the node's id, joined by
             slashes.
         kind: The node's id without its number.
-        path: Where its module is registered, dotted as in ``get_submodule``; empty if nowhere.
+        path: Registry path of its module, dotted as in ``get_submodule``; empty without a module.
         shape: Its outline.
-        role: What it is there for.
+        role: Its purpose.
         level: Its level in the order of execution.
-        tags: The tags that name its value.
+        tags: The tags of its value.
         weight: Its parameters.
         name: The label of a nested graph.
-        detail: What a composite holds: ``12 nodes``, ``for ×3``.
-        seconds: Time it took in the profiled forward, or None.
-        heat: That time as a share of the slowest node's, or None.
+        detail: A composite in short: ``12 nodes``, ``for ×3``.
+        seconds: Its time in the profiled forward, or None.
+        heat: That time relative to the slowest node's, or None.
         floats: Whether it may be drawn next to its reader instead of on its level.
-        inside: What it is made of, where it is drawn open; None as well where it is simple.
+        inside: Its contents if it is drawn open; None if it is closed or simple.
     """
 
     id: str
@@ -74,7 +74,7 @@ class Box:
 
     @property
     def facts(self) -> list[str]:
-        """What is known about the node, a short text each, without its names."""
+        """The facts about the node, one short text each, without its names."""
         time = "" if self.seconds is None else format_seconds(self.seconds)
         return [fact for fact in (self.detail, time, str(self.weight), self.weight.freeze) if fact]
 
@@ -84,11 +84,11 @@ class Edge:
     """An arrow between two boxes, by their ids.
 
     Attributes:
-        source: Where it starts; the diagram's ``entry`` counts as a box of an inner diagram.
-        target: Where it points; so does its ``exit``.
-        line: What travels along it.
+        source: Its start; in an inner diagram also the diagram's ``entry``.
+        target: Its end; in an inner diagram also the diagram's ``exit``.
+        line: The kind of value that it passes.
         label: A text on it.
-        back: Whether it runs against the order of execution.
+        back: Whether it points against the order of execution.
     """
 
     source: str
@@ -103,10 +103,10 @@ class Diagram:
     """Boxes and edges.
 
     Attributes:
-        id: Id of the box this is the inside of; empty for the whole drawing.
-        title: A text for the whole.
+        id: Id of the box that contains this diagram; empty for the whole drawing.
+        title: A title.
         boxes: In building order.
-        edges: Between the boxes.
+        edges: Edges between the boxes.
     """
 
     id: str
@@ -116,7 +116,7 @@ class Diagram:
 
     @property
     def entry(self) -> str:
-        """Id of the point where values come into an inner diagram."""
+        """Id of the point where values enter an inner diagram."""
         return f"{self.id}/in"
 
     @property
@@ -130,7 +130,7 @@ class Diagram:
         return 1 + max((box.level for box in self.boxes), default=-1)
 
     def walk(self) -> Iterator[Box]:
-        """All boxes, those inside open ones too."""
+        """Yield all boxes, including those inside open ones."""
         for box in self.boxes:
             yield box
             if box.inside is not None:
@@ -138,12 +138,12 @@ class Diagram:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``."""
+    """Format a count with its noun: ``1 node``, ``2 nodes``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def weigh(module: nn.Module | None) -> Weight:
-    """Count the parameters of a module, or of nothing."""
+    """Count the parameters of a module; None has none."""
     parameters = [] if module is None else list(module.parameters())
     return Weight(
         elements=sum(parameter.numel() for parameter in parameters),

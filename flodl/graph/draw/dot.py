@@ -1,4 +1,4 @@
-"""A diagram in the language of Graphviz."""
+"""A diagram as Graphviz source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INDENT = "  "
 
 
 def dot_source(diagram: Diagram) -> str:
-    """The text to give to ``dot``: a cluster per level, and one per open composite."""
+    """Return the source for ``dot``: a cluster per level, and one per open composite."""
     lines = [
         "rankdir=TB;",
         'fontname="Helvetica";',
@@ -78,16 +78,16 @@ def _edge_style(edge: Edge) -> str:
     if edge.label:
         parts += [f"label={_text(edge.label)}", f'fontcolor="{edge.line.color}"']
     if edge.back or edge.line is Line.STATE:
-        # It must not push its reader below its writer.
+        # The reader must not move below the writer because of this edge.
         parts.append("constraint=false")
     return ", ".join(parts)
 
 
 def _text(text: str) -> str:
-    """A quoted label: Graphviz reads character entities in it."""
+    """A quoted label; Graphviz replaces character entities in it."""
     return _quoted(text.replace("&", "&amp;"))
 
 
 def _quoted(text: str) -> str:
-    """A quoted string in which a backslash stands for itself and a line end breaks the line."""
+    """A quoted string in which backslashes are literal and newlines break the line."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,6 +1,6 @@
-"""From a graph to text and images: what :class:`~flodl.graph.drawn.Drawn` offers as methods.
+"""Convert a graph to text and images, for the methods of :class:`~flodl.graph.drawn.Drawn`.
 
-Apart from it, so that models which are never drawn start without the renderer.
+A separate module, so that programs which never draw do not import the renderer.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def dot(graph: GraphBase, depth: int, expand: Iterable[str], *, profiled: bool) -> str:
-    """Graphviz source."""
+    """Return Graphviz source."""
     return dot_source(opened(describe(graph, profiled=profiled), depth, expand))
 
 
 def svg(
     graph: GraphBase, engine: str | None, depth: int, expand: Iterable[str], *, profiled: bool
 ) -> bytes:
-    """An SVG image, by Graphviz where the engine is ``"dot"``."""
+    """Return an SVG image; Graphviz draws it if the engine is ``"dot"``."""
     if engine == "dot":
         return render(dot(graph, depth, expand, profiled=profiled))
     return svg_source(opened(describe(graph, profiled=profiled), depth, expand)).encode()
 
 
 def unfolding(graph: GraphBase) -> str:
-    """The drawing as HTML, with boxes that unfold."""
+    """Return the drawing as HTML, with boxes that unfold."""
     return fragment(describe(graph))

@@ -1,4 +1,4 @@
-"""Graphviz, for those who have it."""
+"""Draw with Graphviz, if it is installed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from flodl.errors import FlodlError
 
 
 def render(source: str) -> bytes:
-    """Have ``dot`` draw Graphviz source as SVG.
+    """Let ``dot`` draw Graphviz source as SVG.
 
     Raises:
-        FlodlError: The program is not on PATH, or could not draw it.
+        FlodlError: The program is not on PATH, or it failed.
     """
     program = shutil.which("dot")
     if program is None:

@@ -1,8 +1,8 @@
-"""Vertices on layers: what crossing reduction and coordinate assignment work on.
+"""Vertices on layers: the input of crossing reduction and of coordinate assignment.
 
 An edge over several layers becomes a chain of bends, one on every layer between (Sugiyama, Tagawa,
-Toda 1981). Long edges that leave the same vertex share one chain and branch off it, so that a
-value read everywhere is drawn as one trunk.
+Toda 1981). Long edges from the same vertex share one chain and branch off it. So a value with many
+readers is drawn as one trunk.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _SPARE_BENDS = 20_000
-"""Bends a drawing may have beside ten per vertex; the longest edges go straight beyond that."""
+"""Bends allowed in addition to ten per vertex; beyond that the longest edges are straight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An edge that is to be laid out.
+    """An edge to lay out.
 
     Attributes:
         source: Index of a vertex.
         target: Index of a vertex.
-        group: Links of one group that leave the same vertex share a trunk; -1 never shares.
-        priority: Of the links that end at a vertex, those of the highest are kept straight.
-        label: Width of the text on it, 0 without.
+        group: Links of one group from the same vertex share a trunk; -1 never shares.
+        priority: Among links to the same vertex, those of the highest priority are kept straight.
+        label: Width of its text, or 0.
     """
 
     source: int
@@ -35,20 +35,20 @@ class Link:
 
 @dataclass(slots=True)
 class Layered:
-    """A graph whose edges join neighbouring layers.
+    """A graph whose edges connect adjacent layers.
 
     Attributes:
-        layers: The vertices of every layer from left to right; the given ones count from 0,
-            bends follow.
+        layers: The vertices of every layer from left to right. Given vertices count from 0, bends
+            follow.
         widths: Width of every vertex.
-        above: For every vertex, its neighbours on the layer before, with the link's priority.
+        above: For every vertex, its vertices on the layer before, with the link's priority.
         below: The same for the layer after.
         layer_of: Layer of every vertex.
         real: Number of vertices that are not bends.
-        chains: For every link the bends from its upper to its lower end; None where the link goes
-            straight, because it joins vertices of one layer or is one of too many.
-        label_bends: For every link the bend that carries its text, or None.
-        joined: The pairs that are neighbours, upper one first.
+        chains: For every link, the bends from its upper to its lower end. None if it is straight:
+            it connects vertices of one layer, or there are too many bends.
+        label_bends: For every link, the bend with its text, or None.
+        joined: The connected pairs, upper vertex first.
     """
 
     layers: list[list[int]]
@@ -72,7 +72,7 @@ class Layered:
         return number
 
     def join(self, upper: int, lower: int, priority: int) -> None:
-        """Connect vertices of neighbouring layers, once."""
+        """Connect two vertices of adjacent layers, once."""
         if (upper, lower) not in self.joined:
             self.joined.add((upper, lower))
             self.below[upper].append((lower, priority))
@@ -80,13 +80,13 @@ class Layered:
 
 
 def layered(widths: Sequence[float], ranks: Sequence[int], links: Sequence[Link]) -> Layered:
-    """Put vertices on layers and break long links into chains of bends.
+    """Put vertices on layers and replace long links by chains of bends.
 
     Args:
         widths: Width of every vertex.
-        ranks: Rank of every vertex; ranks become layers, with further layers between where texts
-            or returning links need room.
-        links: Between vertices; one whose source ranks below its target is laid out upside down.
+        ranks: Rank of every vertex. Ranks become layers; extra layers are added for texts and
+            returning links.
+        links: Links between vertices; a link from a later to an earlier rank is laid out reversed.
     """
     layer_of_rank = _spread(ranks, links)
     layer_of = [layer_of_rank[rank] for rank in ranks]
@@ -107,7 +107,7 @@ def layered(widths: Sequence[float], ranks: Sequence[int], links: Sequence[Link]
 
 
 def _spread(ranks: Sequence[int], links: Sequence[Link]) -> list[int]:
-    """The layer of every rank: a free layer stands before a rank where texts or returns need it."""
+    """The layer of every rank; texts and returning links add a free layer before a rank."""
     count = max(ranks, default=-1) + 1
     roomy = [False] * (count + 1)
     for link in links:
@@ -123,7 +123,7 @@ def _spread(ranks: Sequence[int], links: Sequence[Link]) -> list[int]:
 
 
 def _chain(graph: Layered, links: Sequence[Link]) -> None:
-    """Give every link its bends: short links first, returning ones to the right of the others."""
+    """Add the bends of all links: short links first, returning ones to the right of the others."""
     trunks: dict[tuple[int, int], list[int]] = {}
     budget = _SPARE_BENDS + 10 * graph.real
     spans = [graph.layer_of[link.target] - graph.layer_of[link.source] for link in links]

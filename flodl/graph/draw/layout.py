@@ -1,4 +1,4 @@
-"""From a diagram to places: where every box stands and how every edge runs, in pixels."""
+"""Convert a diagram to positions in pixels: of every box and along every edge."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _END_WIDTH = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A box and where it stands.
+    """A box and its position.
 
     Attributes:
-        box: Which one.
-        width: Its size, that of the frame where it is open.
-        height: The same.
-        x: Its centre.
-        y: The same.
+        box: The box.
+        width: Its width; that of the frame if it is open.
+        height: Its height.
+        x: Horizontal centre.
+        y: Vertical centre.
         inside: The layout of an open box.
-        inside_at: Where that layout's upper left corner lies, from the box's own.
+        inside_at: Upper left corner of that layout, relative to the box.
     """
 
     box: Box
@@ -46,11 +46,11 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An edge and its way.
+    """An edge and its path.
 
     Attributes:
-        edge: Which one.
-        way: Where it runs.
+        edge: The edge.
+        way: Its path.
         text: Its label, shortened.
         text_at: Centre of the label.
     """
@@ -63,15 +63,15 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A diagram with places.
+    """A diagram with positions.
 
     Attributes:
-        width: Of the whole.
-        height: The same.
+        width: Total width.
+        height: Total height.
         boxes: In the order of the diagram.
         routes: In the order of its edges.
-        entry: Where values come into an inner diagram.
-        exit: Where its value leaves.
+        entry: Point where values enter an inner diagram.
+        exit: Point where its value leaves.
     """
 
     width: float
@@ -83,7 +83,7 @@ class Layout:
 
 
 def layout(diagram: Diagram) -> Layout:
-    """Place everything, inner diagrams first; the same diagram always looks the same."""
+    """Place everything, inner diagrams first; the same diagram always gives the same layout."""
     sized = [_sized(box) for box in diagram.boxes]
     ends = [Anchor(Shape.POINT, _END_WIDTH, 0.0)] * 2 if diagram.id else []
     anchors = [_anchor(placed) for placed in sized] + ends
@@ -115,12 +115,12 @@ def layout(diagram: Diagram) -> Layout:
 
 
 def _sized(box: Box) -> Placed:
-    """A box with its size, at no place yet."""
+    """A box with its size, without a position."""
     if box.inside is None:
         width, height = size_of(box)
         return Placed(box, width, height)
     inside = layout(box.inside)
-    # Values arrive at the middle of the frame; what is inside is moved so that they go on straight.
+    # Values arrive at the middle of the frame; its contents are moved so that edges go straight on.
     half = max(inside.entry[0], inside.width - inside.entry[0]) + _FRAME_PADDING
     half = max(half, text_width(heading(box), SMALL) / 2 + 8)
     return Placed(
@@ -140,7 +140,7 @@ def _anchor(placed: Placed) -> Anchor:
 
 
 def _ranks(diagram: Diagram) -> tuple[list[int], dict[str, int]]:
-    """The rank of every box and of both ends, and the index of each in that list by its id."""
+    """The rank of every box and of both ends, and their index in that list by id."""
     index = {box.id: number for number, box in enumerate(diagram.boxes)}
     first = 1 if diagram.id else 0
     ranks = [box.level + first for box in diagram.boxes]
@@ -149,7 +149,7 @@ def _ranks(diagram: Diagram) -> tuple[list[int], dict[str, int]]:
         if edge.target in index and not edge.back:
             readers.setdefault(edge.source, []).append(ranks[index[edge.target]])
     for number, box in enumerate(diagram.boxes):
-        # What is read just before its consumer runs stands just above it.
+        # A state reader runs just before its consumer, so it is drawn just above it.
         if box.floats and box.id in readers:
             ranks[number] = max(ranks[number], min(readers[box.id]) - 1)
     if diagram.id:

@@ -1,4 +1,4 @@
-"""Which composites of a diagram are open: nested graphs, loops, maps, gates and switches."""
+"""Open some composites of a diagram: nested graphs, loops, maps, gates and switches."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from flodl.graph.draw.diagram import Box, Diagram
 
 
 def opened(diagram: Diagram, depth: int, expand: Iterable[str]) -> Diagram:
-    """Close what is not asked for.
+    """Close all composites that were not asked for.
 
     Args:
-        diagram: With everything open.
-        depth: How many nested diagrams are shown; 1 shows the outermost alone.
-        expand: Composites that are open whatever the depth, by registry path
-            (``encoder.loop_2``); the label of a nested graph serves as well as its key. Whatever
-            lies around them is open too.
+        diagram: The diagram with everything open.
+        depth: Number of nested diagrams to show; 1 shows only the outermost.
+        expand: Composites to open at any depth, by registry path (``encoder.loop_2``). The label
+            of a nested graph works like its key. Composites around them are opened too.
 
     Raises:
-        ValueError: ``depth`` is below 1, or ``expand`` is one text instead of several.
-        PathError: There is no composite at a path.
+        ValueError: ``depth`` is below 1, or ``expand`` is one string instead of several.
+        PathError: A path does not name a composite.
     """
     if depth < 1:
         raise ValueError(
@@ -51,7 +50,7 @@ def _prune(diagram: Diagram, depth: int, ids: set[str]) -> Diagram:
 
 
 def _find(diagram: Diagram, wanted: list[str]) -> set[str]:
-    """The ids of the boxes at these paths, and of those around them."""
+    """The ids of the boxes with these paths, and of the boxes around them."""
     known: dict[str, set[str]] = {}
     for path, chain in _paths(diagram, "", []):
         known.setdefault(path, set()).update(box.id for box in chain)
@@ -66,7 +65,7 @@ def _find(diagram: Diagram, wanted: list[str]) -> set[str]:
 
 
 def _paths(diagram: Diagram, around: str, chain: list[Box]) -> Iterator[tuple[str, list[Box]]]:
-    """Every composite under each of its names, with the boxes around it and itself."""
+    """Yield every composite under each of its names, with the boxes around it and itself."""
     for box in diagram.boxes:
         if box.inside is None:
             continue

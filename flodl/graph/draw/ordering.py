@@ -1,7 +1,7 @@
-"""Crossing reduction: which order the vertices of a layer have.
+"""Crossing reduction: choose the order of the vertices on each layer.
 
-Vertices go to the mean position of their neighbours, layer by layer, downwards and upwards in turn
-(the barycentre method of Sugiyama, Tagawa and Toda 1981).
+Vertices move to the mean position of their connected vertices, layer by layer, downwards and
+upwards in turn (the barycentre method of Sugiyama, Tagawa and Toda 1981).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bisect import bisect_right, insort
 from flodl.graph.draw.layered import Layered
 
 _WORK = 400_000
-"""About how many segments are looked at before the best order found so far is taken."""
+"""Approximate number of segments to examine before the best order so far is used."""
 
 
 def reduce_crossings(graph: Layered) -> None:
@@ -36,7 +36,7 @@ def reduce_crossings(graph: Layered) -> None:
 
 
 def crossings(graph: Layered, position: list[int]) -> int:
-    """How many pairs of segments cross, given the position of every vertex on its layer."""
+    """Number of crossing pairs of segments, given the position of every vertex on its layer."""
     total = 0
     for layer in graph.layers:
         seen: list[int] = []
@@ -55,7 +55,7 @@ def _number(layer: list[int], position: list[int]) -> None:
 
 
 def _sort(layer: list[int], neighbours: list[list[tuple[int, int]]], position: list[int]) -> None:
-    """Order one layer by the mean position of each vertex's neighbours; one without any stays."""
+    """Sort one layer by the mean position of connected vertices; a vertex without any stays."""
     keys = {}
     for vertex in layer:
         ends = neighbours[vertex]

@@ -1,4 +1,4 @@
-"""A drawing as a piece of HTML whose composites unfold, without any script."""
+"""A drawing as HTML whose composites unfold, without scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flodl.graph.draw.svg import svg_source
 
 
 def fragment(diagram: Diagram) -> str:
-    """The diagram with everything closed, and below it one ``<details>`` per composite."""
+    """Return the diagram with everything closed, and below it one ``<details>`` per composite."""
     return "\n".join(['<div class="flodl-drawing">', *_parts(diagram), "</div>"])
 
 

@@ -1,4 +1,4 @@
-"""The vertical half of a layout: how far apart layers are, and the way of every edge."""
+"""The vertical part of a layout: distances between layers, and the path of every edge."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _ARC = 22.0
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Something edges are fixed to: a box, or an end of an inner diagram.
+    """A fixed point for edges: a box, or an end of an inner diagram.
 
     Attributes:
         shape: Its outline.
-        width: Its size.
-        height: The same.
-        exit_offset: How far beside the centre its outgoing edges start.
-        x: Its centre.
-        y: The same.
+        width: Its width.
+        height: Its height.
+        exit_offset: Horizontal distance from the centre to the start of its outgoing edges.
+        x: Horizontal centre.
+        y: Vertical centre.
     """
 
     shape: Shape
@@ -38,28 +38,28 @@ class Anchor:
     y: float = 0.0
 
     def top(self, offset: float = 0.0) -> Point:
-        """The point on the upper outline, ``offset`` beside the centre."""
+        """The point on the upper outline, ``offset`` to the side of the centre."""
         return self.x + offset, self.y - half_height(self.shape, self.width, self.height, offset)
 
     def bottom(self, offset: float = 0.0) -> Point:
-        """The point on the lower outline."""
+        """The point on the lower outline, ``offset`` to the side of the centre."""
         return self.x + offset, self.y + half_height(self.shape, self.width, self.height, offset)
 
 
 class Row(NamedTuple):
-    """The vertical room of a layer."""
+    """The vertical space of a layer."""
 
     top: float
     bottom: float
 
     @property
     def centre(self) -> float:
-        """Where its boxes are centred."""
+        """Vertical centre of its boxes."""
         return (self.top + self.bottom) / 2
 
 
 def stack(graph: Layered, heights: Sequence[float], xs: Sequence[float]) -> list[Row]:
-    """Give every layer its room, the more below it the further edges run sideways.
+    """Assign vertical space to every layer; the gap below grows with the sideways reach of edges.
 
     Args:
         graph: The layers.
@@ -84,13 +84,13 @@ def stack(graph: Layered, heights: Sequence[float], xs: Sequence[float]) -> list
 
 
 class Way(NamedTuple):
-    """Where an edge runs.
+    """The path of an edge.
 
     Attributes:
-        points: From its start to the tip of its arrow. Between two points of different ``x`` it
-            swings, leaving and arriving vertically; an arc has one point between, which it passes.
+        points: From its start to the tip of its arrow. Between points of different ``x`` it is a
+            curve that starts and ends vertically. An arc passes through one point in between.
         upwards: Whether its arrow points up.
-        arc: Whether it joins boxes of one layer.
+        arc: Whether it connects boxes of one layer.
     """
 
     points: tuple[Point, ...]
@@ -99,13 +99,13 @@ class Way(NamedTuple):
 
 
 class Router:
-    """Finds the way of links through a graph with coordinates.
+    """Computes the paths of links through a graph with coordinates.
 
     Args:
         graph: Layers and chains.
         xs: Centre of every vertex.
-        rows: Room of every layer.
-        anchors: Every vertex that is not a bend, at its place.
+        rows: Vertical space of every layer.
+        anchors: Every vertex that is not a bend, at its position.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Router:
         self._anchors = anchors
 
     def way(self, number: int, link: Link) -> Way:
-        """The way of a link from its source to its target."""
+        """The path of a link from its source to its target."""
         source, target = self._anchors[link.source], self._anchors[link.target]
         layer = self._graph.layer_of
         if layer[link.source] == layer[link.target]:
@@ -128,7 +128,7 @@ class Router:
             offsets = source.exit_offset, 0.0
             upper, lower = link.source, link.target
         else:
-            # It leaves and arrives beside the middle, where edges of the usual direction are.
+            # It starts and ends beside the middle, which edges of the usual direction use.
             upper, lower = link.target, link.source
             beside = self._xs[chain[0]] if chain else self._xs[lower] + 1
             side = 1 if beside >= self._xs[upper] else -1
@@ -137,7 +137,7 @@ class Router:
         return Way(tuple(way if downwards else way[::-1]), upwards=not downwards)
 
     def text_at(self, number: int) -> Point:
-        """Centre of a link's label; the origin for a link without."""
+        """Centre of a link's label; the origin if the link has none."""
         bend = self._graph.label_bends[number]
         if bend is None:
             return 0.0, 0.0
@@ -156,7 +156,7 @@ class Router:
         return [*way, (end[0], self._rows[layer[lower]].top), end]
 
     def _beneath(self, source: Anchor, target: Anchor, layer: int) -> Way:
-        """A way between boxes of one layer, through the gap below it."""
+        """A path between boxes of one layer, through the gap below it."""
         depth = self._rows[layer].bottom + _ARC
         side = 1 if target.x >= source.x else -1
         start = source.bottom(side * source.width / 4)

@@ -1,4 +1,4 @@
-"""Outlines in SVG: how large a box must be for its text, and the path around it."""
+"""Outlines in SVG: the size of a box for its text, and the path around it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flodl.graph.draw.diagram import Box
 from flodl.graph.draw.style import Shape
 
 FONT = 12.0
-"""Height of the letters of a box, in pixels; its smaller lines and labels have ``SMALL``."""
+"""Font size of a box in pixels; its smaller lines and labels have ``SMALL``."""
 SMALL = 10.0
 LINE = 15.0
 """Distance between the lines of a box."""
@@ -20,7 +20,7 @@ _NARROW, _WIDE = frozenset("fijlrt.,:;'|!()[]/ "), frozenset("mwMW@%#×")
 
 
 def text_width(text: str, size: float) -> float:
-    """The room a text needs in any common sans-serif font; an estimate on the safe side."""
+    """Estimate the width of a text in common sans-serif fonts, rather too large than too small."""
     ems = 0.0
     for letter in text:
         if unicodedata.east_asian_width(letter) in "WF":
@@ -35,19 +35,19 @@ def text_width(text: str, size: float) -> float:
 
 
 def shortened(text: str) -> str:
-    """The text, cut with an ellipsis where it would make a box very wide."""
+    """Return the text, cut with an ellipsis if it would make a box very wide."""
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def text_lines(box: Box) -> list[str]:
-    """What is written in a closed box, the title first."""
+    """The text of a closed box, the title first."""
     names = [f"#{tag}" for tag in box.tags]
     lines = [box.name or box.kind, *([f"({box.kind})"] if box.name else []), *names, *box.facts]
     return [shortened(line) for line in lines]
 
 
 def heading(box: Box) -> str:
-    """What is written above an open box, on one line."""
+    """The text above an open box, on one line."""
     names = [box.name, box.kind, *(f"#{tag}" for tag in box.tags)]
     return " · ".join(shortened(part) for part in (*names, *box.facts) if part)
 
@@ -76,7 +76,7 @@ def size_of(box: Box) -> tuple[float, float]:
 
 
 def half_height(shape: Shape, width: float, height: float, offset: float) -> float:
-    """Distance from the centre line to the outline, ``offset`` beside the centre."""
+    """Distance from the centre line to the outline, ``offset`` to the side of the centre."""
     share = min(1.0, abs(offset) / (width / 2)) if width else 0.0
     match shape:
         case Shape.DIAMOND:
@@ -87,7 +87,7 @@ def half_height(shape: Shape, width: float, height: float, offset: float) -> flo
 
 
 def outlines(shape: Shape, width: float, height: float) -> list[str]:
-    """The paths around a shape that is centred at the origin, the filled one first."""
+    """The paths of a shape centred at the origin, the filled one first."""
     x, y = width / 2, height / 2
     match shape:
         case Shape.CIRCLE | Shape.ELLIPSE:

@@ -1,4 +1,4 @@
-"""What a box looks like: its shape and fill by role, its colour by heat, its numbers as text."""
+"""The style of a box: shape and fill by role, colour by heat, numbers as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flodl.graph.topology import (
 
 
 class Shape(Enum):
-    """Outlines, by their names in Graphviz."""
+    """Outlines, with their names in Graphviz."""
 
     INPUT = "invhouse"
     OUTPUT = "house"
@@ -34,7 +34,7 @@ class Shape(Enum):
 
 
 class Role(Enum):
-    """What a node is there for; decides its fill."""
+    """The purpose of a node; decides its fill."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -68,7 +68,7 @@ _FILLS = {
 
 
 class Line(Enum):
-    """What travels along an edge."""
+    """The kind of value that an edge passes."""
 
     FLOW = "solid"
     REFERENCE = "dashed"
@@ -82,7 +82,7 @@ class Line(Enum):
 
 _COLORS = {Line.FLOW: "#2c3e50", Line.REFERENCE: "#2980b9", Line.STATE: "#e67e22"}
 
-# Whatever torch files under activations, except the one that is a layer of its own.
+# All classes in torch's activation module, except the one that is a layer of its own.
 _ACTIVATIONS = tuple(
     getattr(activation, name) for name in activation.__all__ if name != "MultiheadAttention"
 )
@@ -116,7 +116,7 @@ def role_of_module(module: nn.Module | None) -> Role:
 
 
 def shape_of(role: Role) -> Shape:
-    """The outline that goes with a role."""
+    """The outline of a role."""
     return {
         Role.INPUT: Shape.INPUT,
         Role.OUTPUT: Shape.OUTPUT,
@@ -145,17 +145,17 @@ def heat_color(share: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """A number of parameters as text: ``999 params``, ``1.0K params``, ``1.2M params``."""
+    """Format a number of parameters: ``999 params``, ``1.0K params``, ``1.2M params``."""
     if count < 1000:
         return f"{count} params"
-    # From here on one decimal would read 1000.0K.
+    # From here on, one decimal would give 1000.0K.
     if count < 999_950:
         return f"{count / 1e3:.1f}K params"
     return f"{count / 1e6:.1f}M params"
 
 
 def format_seconds(seconds: float) -> str:
-    """A short time as text: ``31 µs``, ``0.31 ms``, ``1.20 s``."""
+    """Format a short time: ``31 µs``, ``0.31 ms``, ``1.20 s``."""
     if seconds < 1e-4:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:

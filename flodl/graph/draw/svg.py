@@ -1,4 +1,4 @@
-"""A layout as SVG: one static file, no script, no remote asset, legible on light and dark pages."""
+"""A layout as SVG: one static file without scripts and remote assets, for light and dark pages."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MARGIN = 16.0
 _ARROW = 7.0
 _LEGEND = 30.0
 
-# Boxes keep their light fills and dark letters on dark pages, where only what lies around them
-# changes. Names are scoped: a page may hold several drawings, and other ones.
+# Boxes keep their light fills and dark letters on dark pages; only the surroundings change.
+# Names are scoped, because a page may hold several drawings.
 _STYLE = """
 .flodl-graph{font-family:Helvetica,Arial,sans-serif;font-size:10px;background:#fff;height:auto;\
 max-width:100%}
@@ -77,7 +77,7 @@ def svg_source(diagram: Diagram) -> str:
 
 
 def _layout(placed: Layout) -> Iterator[str]:
-    # Frames lie under the edges, edges under the boxes.
+    # Frames are below the edges, edges below the boxes.
     for box in placed.boxes:
         if box.inside is not None:
             yield from _frame(box, box.inside)
@@ -93,7 +93,7 @@ def _layout(placed: Layout) -> Iterator[str]:
 
 
 def _depth(route: Route) -> int:
-    """Later lines lie over earlier ones: the stream over references, those over state."""
+    """Drawing order: later lines cover earlier ones, the stream over references over state."""
     return -list(Line).index(route.edge.line)
 
 
@@ -143,7 +143,7 @@ def _route(route: Route) -> Iterator[str]:
 
 
 def _arc(start: Point, lowest: Point, end: Point) -> str:
-    # A cubic curve comes three quarters of the way to its control points.
+    # A cubic curve covers three quarters of the distance to its control points.
     control = lowest[1] + (lowest[1] - max(start[1], end[1])) / 3
     return (
         f"M{start[0]:.1f} {start[1]:.1f}"
@@ -152,7 +152,7 @@ def _arc(start: Point, lowest: Point, end: Point) -> str:
 
 
 def _path(points: list[Point]) -> str:
-    """Straight where ``x`` stays, swinging with vertical ends where it changes."""
+    """A path that is straight where ``x`` stays and curved with vertical ends where it changes."""
     parts = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for (x0, y0), (x1, y1) in pairwise(points):
         if abs(x1 - x0) < 0.05:
@@ -165,7 +165,7 @@ def _path(points: list[Point]) -> str:
 
 
 def _legend(diagram: Diagram) -> Iterator[tuple[str, str]]:
-    """What lines and colours mean, as far as they occur: text and a sample of 20 by 10 pixels."""
+    """The used lines and colours with their meaning: text and a sample of 20 by 10 pixels."""
     boxes, edges = list(diagram.walk()), list(_edges(diagram))
     roles = {box.role for box in boxes if box.heat is None}
     for role in Role:
@@ -200,7 +200,7 @@ def _is_frozen(box: Box) -> bool:
 
 
 def _about(box: Box) -> str:
-    """Everything about a box in one sentence, for pointers and screen readers."""
+    """All facts about a box in one sentence, for tooltips and screen readers."""
     tags = " ".join(f"#{tag}" for tag in box.tags)
     where = f"registered as {box.path}" if box.path else ""
     exact = f"{box.weight.elements:,} parameters" if box.weight.elements >= 1000 else ""
@@ -209,5 +209,5 @@ def _about(box: Box) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Characters that XML cannot hold, escaped or not, are shown as what they are in Python.
+    # Characters that XML cannot hold, even escaped, are shown as Python escapes.
     return escape(_ILLEGAL.sub(lambda found: ascii(found[0])[1:-1], text))

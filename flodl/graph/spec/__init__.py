@@ -1,3 +1,3 @@
-"""Architectures as JSON: a graph described without its weights, and made again from that."""
+"""Architectures as JSON: describe a graph without its weights, and make it from that again."""
 
 from flodl.graph.spec.mixin import Specified as Specified

@@ -1,7 +1,7 @@
-"""With which arguments a module was constructed, read off the module itself.
+"""Recover the arguments of a module's constructor from the module itself.
 
-Torch keeps no record of that, but most modules keep each argument under its own name. What is read
-is a guess; it counts only after a module made from it has turned out to be the same
+Torch does not record them, but most modules keep each argument in an attribute of the same name.
+The result is a guess. It is accepted only if a module made from it is the same
 (:func:`difference`).
 """
 
@@ -26,22 +26,22 @@ HOOK = "flodl_spec"
 
 _REMEDY = f"give the class a method {HOOK}() that returns its constructor's arguments"
 
-# What torch itself keeps on every module, and whether it is frozen, is not architecture.
+# Attributes that torch keeps on every module, and the frozen state, are not architecture.
 _OF_ANY_MODULE = frozenset(vars(nn.Module())) | {PINNED}
 
 
 class Arguments(NamedTuple):
-    """What to call a constructor with."""
+    """The arguments for a constructor."""
 
     positional: tuple[Any, ...]
     named: Mapping[str, Any]
 
 
 def constructor_arguments(module: nn.Module) -> Arguments:
-    """Recover the arguments a module was made with.
+    """Recover the arguments that a module was made with.
 
     Raises:
-        UndescribableError: An argument without a default left no trace, or only a tensor.
+        UndescribableError: An argument without a default is not kept, or only as a tensor.
     """
     if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         raise UndescribableError("it has not seen an input yet; run the graph once")
@@ -86,7 +86,7 @@ def _from_signature(module: nn.Module) -> Arguments:
 
 
 def _kept(module: nn.Module, parameter: inspect.Parameter) -> Any:
-    """The value of an argument; where a flag has become a parameter, whether that is there."""
+    """The value of an argument; for a flag kept as a parameter, whether the parameter exists."""
     value = getattr(module, parameter.name)
     is_flag = isinstance(parameter.default, bool) or parameter.annotation in (bool, "bool")
     if is_flag and parameter.name in (*module._parameters, *module._buffers):
@@ -120,7 +120,7 @@ def _attention(module: nn.MultiheadAttention) -> dict[str, Any]:
     }
 
 
-# These two are also known by a text, which is what most callers give.
+# These two can also be given as a string, which most callers use.
 _ACTIVATIONS: dict[Any, str] = {nn.functional.relu: "relu", nn.functional.gelu: "gelu"}
 
 
@@ -168,11 +168,11 @@ _KNOWN: dict[type, Callable[[Any], dict[str, Any]]] = {
 
 
 def difference(original: nn.Module, made: nn.Module) -> str | None:
-    """What tells a module from the one made of its description; None when nothing does.
+    """Return the first difference between a module and the one made from its description, or None.
 
-    Compared are everything below, by path: classes, names and shapes of parameters and buffers,
-    plain attributes, and the texts of ``extra_repr``. A class with the hook answers for its own
-    attributes.
+    Compared are all modules below, by path: classes, names and shapes of parameters and buffers,
+    plain attributes, and the texts of ``extra_repr``. Attributes of a class with the hook are not
+    compared.
     """
     ours, theirs = (dict(m.named_modules(remove_duplicate=False)) for m in (original, made))
     if ours.keys() != theirs.keys():
@@ -227,7 +227,7 @@ def _is_plain(value: object) -> bool:
 
 
 def dtypes(module: nn.Module) -> list[torch.dtype]:
-    """The dtypes of all parameters and buffers, in registration order, shared ones repeated."""
+    """The dtypes of all parameters and buffers, in registration order, with duplicates."""
     named = (
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
@@ -236,6 +236,6 @@ def dtypes(module: nn.Module) -> list[torch.dtype]:
 
 
 def one_precision(module: nn.Module) -> torch.dtype | None:
-    """The floating dtype that all floating tensors of a module have; None if there are several."""
+    """The one dtype of all floating-point tensors of a module; None if there are several."""
     floating = {dtype for dtype in dtypes(module) if dtype.is_floating_point}
     return floating.pop() if len(floating) == 1 else None

@@ -1,8 +1,8 @@
-"""Modules made from their descriptions, one entry after the other.
+"""Make modules from their descriptions, one entry after the other.
 
-An entry refers only to entries before it, so a description cannot run in circles. How often a
-module would occur and how large it would be is known before anything is allocated: a first pass
-makes everything on torch's meta device, where tensors have a shape and no memory.
+An entry refers only to earlier entries, so a description cannot contain a cycle. Number and size of
+the modules are known before memory is allocated: a first pass makes everything on torch's meta
+device, where tensors have a shape but no memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flodl.graph.spec.values import Vocabulary, decode
 from flodl.graph.spec.wiring import read_wiring
 
 CONTAINERS: tuple[type[nn.Module], ...] = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-"""Classes described by their children instead of by arguments."""
+"""Classes described by their children, not by arguments."""
 
 PRECISIONS = {
     str(dtype).removeprefix("torch."): dtype
@@ -30,9 +30,9 @@ PRECISIONS = {
 }
 
 DEEPEST = 100
-"""Levels of modules within modules."""
+"""Greatest depth of modules inside modules."""
 
-# A description of some kilobytes must not make a machine swap; networks are far smaller.
+# Limits: a description of a few kilobytes must not exhaust memory; real networks are far smaller.
 _MOST_MODULES = 200_000
 _MOST_TENSORS = 500_000
 _MOST_LAYERS = 1_000
@@ -42,13 +42,13 @@ class Assembler:
     """Makes the modules of a description.
 
     Args:
-        words: What may be named.
-        graph_class: Made of topology and modules.
-        max_elements: How many elements all parameters and buffers may have together; None for any
-            number.
+        words: Names that the description may use.
+        graph_class: Class of the graphs to make.
+        max_elements: Largest total number of elements of all parameters and buffers; None for no
+            limit.
 
     Attributes:
-        modules: What has been made, by index of the entry.
+        modules: The modules made so far, by index of their entry.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Assembler:
         self._words = words
         self._graph_class = graph_class
         self._max_elements = max_elements
-        # Modules and levels below each entry, and below the one being made. An entry may be used
-        # twice by the next, that one twice by its next, and so on: thirty entries of a few bytes
-        # would be a thousand million modules to every walk over them.
+        # Modules and levels below each entry, and below the current one. An entry may be used twice
+        # by the next, that one twice by its next, and so on. Thirty tiny entries could then make a
+        # thousand million modules for every walk over them.
         self._sizes: list[int] = []
         self._depths: list[int] = []
         self._size = self._depth = 1
@@ -89,7 +89,7 @@ class Assembler:
         return module
 
     def graph(self, place: Place) -> GraphBase:
-        """Make a graph of the modules made so far.
+        """Make a graph from the modules made so far.
 
         Raises:
             BuildError: Its wiring is malformed.
@@ -137,7 +137,7 @@ class Assembler:
         return module
 
     def _part(self, place: Place) -> nn.Module:
-        """The module of an earlier entry, for the one being made."""
+        """The module of an earlier entry, counted as part of the current one."""
         if not self.modules:
             raise place.wrong("refers to a module, and none is described before this one")
         index = place.integer(0, len(self.modules) - 1)
@@ -150,7 +150,7 @@ class Assembler:
         return self.modules[index]
 
     def _count_layers(self, arguments: Mapping[str, Place]) -> None:
-        """Account for constructors that make several of something, copies of a module perhaps."""
+        """Count the copies that constructors with an argument such as ``num_layers`` make."""
         for name, place in arguments.items():
             if name.startswith("num_") and name.endswith("layers") and type(place.value) is int:
                 self._copies += self._size * place.integer(0, _MOST_LAYERS)
@@ -183,7 +183,7 @@ def _construct(
         if torch.get_default_device().type == "meta" and not cls.__module__.startswith(
             ("torch.", "flodl.")
         ):
-            # A class of the caller's may look at numbers while it is made, which have no memory.
+            # A custom class may read numbers in its constructor; meta tensors have none.
             with torch.device("cpu"):
                 return _construct(cls, positional, named, entry)
         raise entry.wrong(
@@ -193,7 +193,7 @@ def _construct(
 
 @contextmanager
 def without_memory() -> Iterator[None]:
-    """Make modules on the meta device, leaving the state of random numbers alone."""
+    """Make modules on the meta device and keep the state of the random generators."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -201,7 +201,7 @@ def without_memory() -> Iterator[None]:
 
 @contextmanager
 def described_precision() -> Iterator[None]:
-    """Make modules in single precision, whatever the default is: others are described."""
+    """Make modules in float32, whatever the default is; other dtypes are part of a description."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -211,14 +211,14 @@ def described_precision() -> Iterator[None]:
 
 
 def tie(graph: nn.Module, groups: Place) -> None:
-    """Make parameters known under several names one and the same.
+    """Make parameters with several names the same tensor.
 
     Args:
         graph: Made from the description.
-        groups: Lists of dotted names; the first of each list gives its parameter to the rest.
+        groups: Lists of dotted names; the first of each list gives its parameter to the others.
 
     Raises:
-        BuildError: A name leads nowhere, or shapes or dtypes differ.
+        BuildError: A name does not exist, or shapes or dtypes differ.
     """
     for group in groups.items():
         names = group.items()
@@ -236,11 +236,11 @@ def tie(graph: nn.Module, groups: Place) -> None:
 
 
 def _slot(graph: nn.Module, place: Place) -> tuple[nn.Module, str, nn.Parameter]:
-    """The module that holds a parameter, the name under which it does, and the parameter."""
+    """The module that holds a parameter, the parameter's name there, and the parameter."""
     *path, name = place.text().split(".")
     owner: nn.Module | None = graph
     for step in path:
-        # Not getattr: a prefix may be called like a method of the graph.
+        # Not getattr: a prefix may have the name of a method of the graph.
         owner = owner._modules.get(step) if owner is not None else None
     parameter = owner._parameters.get(name) if owner is not None else None
     if owner is None or parameter is None or is_lazy(parameter):
@@ -249,7 +249,7 @@ def _slot(graph: nn.Module, place: Place) -> tuple[nn.Module, str, nn.Parameter]
 
 
 def ties_of(graph: nn.Module) -> list[list[str]]:
-    """The names of parameters that several modules hold, grouped; a module counts once."""
+    """The names of parameters shared by several modules, grouped; a module counts once."""
     names: dict[int, list[str]] = {}
     for path, module in graph.named_modules():
         for name, parameter in module._parameters.items():
@@ -259,7 +259,7 @@ def ties_of(graph: nn.Module) -> list[list[str]]:
 
 
 def shared_modules(graph: nn.Module) -> list[list[str]]:
-    """The paths of modules that occur several times, grouped."""
+    """The paths of modules that occur in several places, grouped."""
     paths: dict[int, list[str]] = {}
     for path, module in graph.named_modules(remove_duplicate=False):
         paths.setdefault(id(module), []).append(path)

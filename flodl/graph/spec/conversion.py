@@ -1,6 +1,6 @@
-"""From a graph to a description and back: what ``Graph.to_spec`` and ``Graph.from_spec`` do.
+"""Convert a graph to a description and back, for ``Graph.to_spec`` and ``Graph.from_spec``.
 
-Apart from them, so that models which are never described start without it.
+A separate module, so that programs which never describe a graph do not import it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def describe(graph: GraphBase) -> dict[str, Any]:
             wiring = describer.graph(graph)
         except UndescribableError as reason:
             raise BuildError(f"this graph cannot be described: {reason}") from None
-        # As plain data: what the caller does to the result reaches no module of the graph.
+        # Copied to plain data: changing the result must not change modules of the graph.
         spec: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -82,7 +82,7 @@ def _assemble(fields: Mapping[str, Place], assembler: Assembler) -> GraphBase:
 
 
 def _compare(graph: GraphBase, made: GraphBase) -> None:
-    """Refuse a description whose parts are right and whose whole is not."""
+    """Refuse a description that gives the right parts but another graph."""
     if made.structural_hash() != graph.structural_hash():
         raise BuildError(
             "this graph cannot be described: made again it has another structural hash"

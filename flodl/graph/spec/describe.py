@@ -1,4 +1,4 @@
-"""Descriptions written from graphs, each part of them tried out at once."""
+"""Write descriptions of graphs; every entry is tested at once."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ _PRECISION_NAMES = {dtype: name for name, dtype in PRECISIONS.items()}
 
 
 class Describer:
-    """Writes the entries of a description; a module met twice is described once.
+    """Writes the entries of a description; a module used several times is described once.
 
-    Every entry is read again at once and its module made, without memory if the caller says so;
-    one that does not come out the same is refused here, where its node is known.
+    Every entry is read back at once and its module made (without memory if the caller says so). If
+    the result differs, it is refused here, where its node is known.
 
     Args:
-        graph_class: The class of the graph and of those nested in it.
+        graph_class: The class of the graph and of the graphs nested in it.
 
     Attributes:
-        entries: The description of every module, those it is made of before it.
+        entries: The description of every module; its parts come before it.
     """
 
     def __init__(self, graph_class: type[GraphBase]) -> None:
         self.entries: list[dict[str, Any]] = []
         self._graph_class = graph_class
-        # With the modules themselves: the number of one that has died may be given to another.
+        # Holds the modules too: the id of a deleted module may be reused.
         self._indices: dict[int, tuple[int, nn.Module]] = {}
         self._open: set[int] = set()
-        # Nothing is imported for trying out: what is named has just been met.
+        # Tests import nothing: every class named in an entry is already loaded.
         self._words = Vocabulary()
         self.assembler = Assembler(self._words, graph_class, None)
 
     def graph(self, graph: GraphBase) -> dict[str, Any]:
-        """Describe the wiring of a graph, and all modules it uses.
+        """Describe the wiring of a graph and all modules that it uses.
 
         Raises:
-            UndescribableError: A node cannot be described; the text names it and the reason.
+            UndescribableError: A node cannot be described; the message names it and the reason.
         """
         if type(graph) is not self._graph_class:
             raise UndescribableError(
@@ -68,13 +68,13 @@ class Describer:
             raise UndescribableError(f"{node.id}: {reason}") from None
 
     def module(self, module: nn.Module) -> int:
-        """Describe a module unless that has been done.
+        """Describe a module if it is not described yet.
 
         Returns:
             Index of its entry.
 
         Raises:
-            UndescribableError: It, or something it is made of, cannot be described.
+            UndescribableError: The module or a part of it cannot be described.
         """
         if id(module) in self._indices:
             return self._indices[id(module)][0]
@@ -121,7 +121,7 @@ class Describer:
         return self._within(module, lambda: encode(value, self.module, self._words.add), name)
 
     def _within(self, module: nn.Module, describe: Callable[[], Any], part: str = "") -> Any:
-        """Let a reason tell in which class, and in which argument or child, it arose."""
+        """Call ``describe``; add the class and the argument or child to its error."""
         try:
             return describe()
         except UndescribableError as reason:

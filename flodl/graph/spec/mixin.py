@@ -9,25 +9,24 @@ from flodl.graph.base import GraphBase
 
 
 class Specified(GraphBase):
-    """The part of a graph's interface that turns an architecture into JSON and back."""
+    """The part of a graph's interface that converts an architecture to JSON and back."""
 
     def to_spec(self) -> dict[str, Any]:
-        """Describe the architecture as JSON data: everything but the values of tensors.
+        """Describe the architecture as JSON data: everything except the values of tensors.
 
-        Nodes, wires, tags, inputs and label are written as they are. A module is written as its
-        class and its constructor's arguments, which are read off its attributes, or returned by
-        its method ``flodl_spec()`` where it has one. Each is then made anew without memory and
-        compared, so a description that would give another network is never returned. A module or
-        parameter used in several places stays shared. Hooks, mode and ``requires_grad`` are not
-        part of an architecture.
+        Nodes, wires, tags, inputs and label are written unchanged. A module is written as its class
+        and the arguments of its constructor. These are read from its attributes, or returned by
+        its method ``flodl_spec()`` if it has one. Each module is then made again without memory
+        and compared, so a description never gives another network. A module or parameter used in
+        several places stays shared. Hooks, mode and ``requires_grad`` are not included.
 
         Returns:
-            Data that ``json.dumps`` takes; for :meth:`from_spec`.
+            Data for ``json.dumps`` and for :meth:`from_spec`.
 
         Raises:
-            BuildError: A node cannot be described, for instance a lambda, a function with a
-                closure, a carried state with an initial value, or a module whose arguments
-                cannot be found; the text names the node and the reason.
+            BuildError: A node cannot be described, for example a lambda, a function with a
+                closure, a carried state with an initial value, or a module whose arguments cannot
+                be found. The message names the node and the reason.
         """
         from flodl.graph.spec import conversion
 
@@ -41,27 +40,27 @@ class Specified(GraphBase):
         *,
         max_elements: int | None = 1_000_000_000,
     ) -> Self:
-        """Make a graph of a description; its weights are those of new modules.
+        """Make a graph from a description; its weights are newly initialised.
 
-        A description from a stranger can name only what is allowed: layers of ``torch.nn``,
-        flodl's own modules, and what the caller passes. Names are looked up, nothing is imported,
-        and everything is checked before memory is allocated. The constructors of allowed classes
-        run with whatever arguments the description gives them.
+        A description can name only allowed classes: layers of ``torch.nn``, flodl's own modules,
+        and those in ``allow``. So an untrusted description is safe in these ways: names are looked
+        up and never imported, and everything is checked before memory is allocated. But the
+        constructors of allowed classes run with any arguments from the description.
 
         Args:
-            spec: What :meth:`to_spec` returned, perhaps after a trip through a JSON file.
+            spec: The result of :meth:`to_spec`, also after saving and loading it as JSON.
             allow: Further module classes, and functions for :class:`~flodl.Lambda`.
-            max_elements: How many elements parameters and buffers may have together; None for any
-                number.
+            max_elements: Largest total number of elements of all parameters and buffers; None for
+                no limit.
 
         Returns:
-            A graph in training mode, on the device torch makes tensors on.
+            A graph in training mode, on torch's default device.
 
         Raises:
-            BuildError: The description is malformed, names what is not allowed, is of an unknown
-                version or too large, or a constructor refuses its arguments; the text tells where
-                in the JSON.
-            ValueError: ``allow`` holds something that has no name, or two things of one name.
+            BuildError: The description is malformed, names a class that is not allowed, has an
+                unknown version or is too large, or a constructor refuses its arguments. The
+                message gives the place in the JSON.
+            ValueError: An item of ``allow`` has no name, or two items have the same name.
         """
         from flodl.graph.spec import conversion
 

@@ -1,4 +1,4 @@
-"""Reading JSON that nobody vouches for: every value knows where it stands and what it must be."""
+"""Read untrusted JSON: every value knows its place and is checked when it is read."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ class Place:
     """A value of a description.
 
     Attributes:
-        value: Anything JSON can hold, or something worse.
-        path: Where it stands: ``modules[3].arguments.in_features``.
+        value: A JSON value, or an unexpected Python object.
+        path: Its place: ``modules[3].arguments.in_features``.
     """
 
     value: object
     path: str
 
     def wrong(self, reason: str) -> BuildError:
-        """The error that says what is wrong here."""
+        """The error for a wrong value here, with its place."""
         return BuildError(f"graph description, {self.path or 'top level'}: {reason}")
 
     def fields(self, *required: str, optional: tuple[str, ...] = ()) -> dict[str, Place]:
-        """The fields of a mapping, which has all of ``required`` and nothing unknown.
+        """The fields of a mapping; all of ``required`` must exist and none may be unknown.
 
         Raises:
-            BuildError: It is no such mapping.
+            BuildError: The value is not such a mapping.
         """
         entries = self.mapping()
         missing = [name for name in required if name not in entries]
@@ -45,7 +45,7 @@ class Place:
         """The entries of a mapping with any keys.
 
         Raises:
-            BuildError: It is no mapping from texts.
+            BuildError: The value is not a mapping with string keys.
         """
         if not isinstance(self.value, dict):
             raise self.wrong(f"must be a mapping, not {type(self.value).__name__}")
@@ -59,7 +59,7 @@ class Place:
         """The entries of a list.
 
         Raises:
-            BuildError: It is no list.
+            BuildError: The value is not a list.
         """
         if not isinstance(self.value, list):
             raise self.wrong(f"must be a list, not {type(self.value).__name__}")
@@ -69,7 +69,7 @@ class Place:
         """The two entries of a list of two.
 
         Raises:
-            BuildError: It is no such list.
+            BuildError: The value is not a list of two.
         """
         items = self.items()
         if len(items) != 2:
@@ -77,20 +77,20 @@ class Place:
         return items[0], items[1]
 
     def text(self) -> str:
-        """A text without control characters.
+        """A string without control characters.
 
         Raises:
-            BuildError: It is something else, or empty.
+            BuildError: The value is something else, or empty.
         """
         if not isinstance(self.value, str) or not self.value or not self.value.isprintable():
             raise self.wrong(f"must be a printable text, not {self.value!r:.50}")
         return self.value
 
     def name(self) -> str:
-        """A text that can be a key of a registry, that is, without dots and slashes.
+        """A string that can be a registry key: without dots and slashes.
 
         Raises:
-            BuildError: It is something else.
+            BuildError: The value is something else.
         """
         text = self.text()
         if "." in text or "/" in text:
@@ -101,7 +101,7 @@ class Place:
         """An integer between two bounds, inclusive.
 
         Raises:
-            BuildError: It is something else.
+            BuildError: The value is something else.
         """
         if not isinstance(self.value, int) or isinstance(self.value, bool):
             raise self.wrong(f"must be an integer, not {self.value!r:.50}")
@@ -113,17 +113,17 @@ class Place:
         """True or false.
 
         Raises:
-            BuildError: It is something else.
+            BuildError: The value is something else.
         """
         if not isinstance(self.value, bool):
             raise self.wrong(f"must be true or false, not {self.value!r:.50}")
         return self.value
 
     def choice(self, known: tuple[str, ...]) -> str:
-        """One of several texts.
+        """One of several strings.
 
         Raises:
-            BuildError: It is something else.
+            BuildError: The value is something else.
         """
         if not isinstance(self.value, str) or self.value not in known:
             raise self.wrong(f"must be one of {', '.join(known)}, not {self.value!r:.50}")

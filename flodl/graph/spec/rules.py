@@ -1,6 +1,6 @@
-"""What holds of every topology the builder makes, checked on one that somebody else made.
+"""Check a topology from elsewhere by the rules that all topologies of the builder follow.
 
-The executor generates code from a topology and relies on these rules.
+Code generation relies on these rules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_topology(topology: Topology) -> None:
     """Check nodes, wires, names and tags.
 
     Raises:
-        BuildError: A rule is broken; the text says which, and where.
+        BuildError: A rule is broken; the message says which, and where.
     """
     _check_names(topology)
     _check_tags(topology)
@@ -47,11 +47,11 @@ def check_topology(topology: Topology) -> None:
 
 
 def check_children(topology: Topology, node_modules: Mapping[int, nn.Module]) -> None:
-    """Check what depends on nested graphs: their labels and their inputs.
+    """Check the labels and the inputs of nested graphs.
 
     Raises:
-        BuildError: Two have one label, a label is a tag of another node, or a graph does not
-            receive its inputs.
+        BuildError: Two graphs have the same label, a label is a tag of another node, or a graph
+            does not receive its inputs.
     """
     owners: dict[str, Node] = {}
     for node in topology.nodes:
@@ -79,7 +79,7 @@ def check_children(topology: Topology, node_modules: Mapping[int, nn.Module]) ->
 
 
 def _receiver(module: nn.Module | None) -> nn.Module | None:
-    """The module in a node that references reach."""
+    """The module in a node that receives references."""
     if isinstance(module, LoopNode):
         return module.body
     return module.router if isinstance(module, GateNode | SwitchNode) else module
@@ -172,7 +172,7 @@ def _check_source(topology: Topology, node: Node, wire: Wire) -> None:
 
 
 def _check_readers(topology: Topology) -> None:
-    """A reader serves one consumer, which gives absent state its shape."""
+    """Check that every reader has one consumer, which gives missing state its shape."""
     uses = Counter(wire.source for node in topology.nodes for wire in node.references)
     for node in topology.nodes:
         if not isinstance(node.operation, StateRead):

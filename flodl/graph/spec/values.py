@@ -1,8 +1,8 @@
-"""Constructor arguments as JSON, and the names by which a description may call classes.
+"""Constructor arguments as JSON, and the names of classes in a description.
 
-What JSON has no notation for becomes a mapping with one key: ``{"tuple": [2, 2]}``,
+Values without a JSON notation become a mapping with one key: ``{"tuple": [2, 2]}``,
 ``{"module": 3}`` for another entry of the description, ``{"name": "torch.nn.GELU"}`` for a class
-or function. No name is ever imported: it is looked up among what the caller allows.
+or function. Names are never imported: they are looked up among the allowed ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _DTYPE_NAMES = {value: str(value).removeprefix("torch.") for value in _DTYPES.va
 
 
 class UndescribableError(Exception):
-    """Something has no place in a description; the text says why and what helps."""
+    """A value cannot be described; the message says why and what to do."""
 
 
 # --- Names ---------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def name_of(thing: object) -> str:
     """The name of a class or of a plain function.
 
     Raises:
-        UndescribableError: It has none that would mean the same elsewhere.
+        UndescribableError: It has no name, or its name would not lead back to it.
     """
     if isinstance(thing, type):
         if thing in _OWN:
@@ -73,7 +73,7 @@ def name_of(thing: object) -> str:
             f"{name} is local to a function and cannot be named; define it at the top of a module"
         )
     home = getattr(thing, "__module__", None)
-    # Torch's operators, written in C++, do not know where people find them.
+    # Torch's operators written in C++ do not know their public place.
     places: dict[str, object] = {
         "torch": torch,
         "torch.nn.functional": nn.functional,
@@ -101,10 +101,10 @@ class Vocabulary:
     """The classes and functions that a description may name.
 
     Args:
-        allow: What the caller adds to the layers of ``torch.nn`` and to flodl's own modules.
+        allow: Classes and functions allowed besides the layers of ``torch.nn`` and flodl's modules.
 
     Raises:
-        ValueError: Something is no class or plain function, or two things have one name.
+        ValueError: An item is not a class or plain function, or two items have the same name.
     """
 
     def __init__(self, allow: Iterable[object] = ()) -> None:
@@ -116,10 +116,10 @@ class Vocabulary:
                 raise ValueError(f"allow: {reason}") from None
 
     def add(self, thing: object) -> str:
-        """Allow one thing more; returns its name.
+        """Allow one more class or function; returns its name.
 
         Raises:
-            UndescribableError: It has no name, or that of something else.
+            UndescribableError: It has no name, or its name belongs to something else.
         """
         name = name_of(thing)
         if self._things.setdefault(name, thing) is not thing:
@@ -129,7 +129,7 @@ class Vocabulary:
         return name
 
     def thing(self, place: Place) -> object:
-        """What a name means.
+        """The class or function with a name.
 
         Raises:
             BuildError: It is not allowed.
@@ -143,10 +143,10 @@ class Vocabulary:
         return self._things[name]
 
     def module_class(self, place: Place) -> type[nn.Module]:
-        """The module class that a name means.
+        """The module class with a name.
 
         Raises:
-            BuildError: It is not allowed, or something else.
+            BuildError: The name is not allowed, or is not a module class.
         """
         thing = self.thing(place)
         if not isinstance(thing, type) or not issubclass(thing, nn.Module):
@@ -156,7 +156,7 @@ class Vocabulary:
 
 @functools.cache
 def _ready_made() -> dict[str, object]:
-    # Those that move other modules between devices are not layers.
+    # Modules that move other modules between devices are not layers.
     excluded = {nn.Module, nn.DataParallel}
     layers = {
         f"torch.nn.{name}": thing
@@ -178,7 +178,7 @@ def encode(value: object, refer: Callable[[nn.Module], int], name: Callable[[obj
         name: Returns the name of a class or function.
 
     Raises:
-        UndescribableError: The value, or something in it, cannot be written.
+        UndescribableError: The value, or a part of it, cannot be written.
     """
     inner = functools.partial(encode, refer=refer, name=name)
     if value is None or isinstance(value, bool) or type(value) is str:
@@ -220,13 +220,13 @@ def decode(
     """Read an argument.
 
     Args:
-        place: What :func:`encode` wrote.
+        place: The result of :func:`encode`.
         part: Returns the module of the entry that a place refers to.
-        words: What may be named.
-        depth: How many lists and mappings surround it.
+        words: Names that may be used.
+        depth: Number of lists and mappings around it.
 
     Raises:
-        BuildError: It is malformed, refers to nothing, or names what is not allowed.
+        BuildError: It is malformed, refers to a missing entry, or uses a name that is not allowed.
     """
     value = place.value
     if depth > _DEEPEST:

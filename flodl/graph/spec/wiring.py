@@ -1,4 +1,4 @@
-"""The topology of a graph as JSON, and back, with every rule the builder would have kept."""
+"""Convert the topology of a graph to JSON and back, checked by all rules of the builder."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def write_wiring(
         refer: Returns the index of the entry that describes a module of a node.
 
     Raises:
-        UndescribableError: A node holds what no builder puts there; the text names it.
+        UndescribableError: A node holds an unknown operation or value; the message names it.
     """
     return {
         "label": topology.label,
@@ -131,14 +131,14 @@ def read_wiring(place: Place, part: Part) -> tuple[Topology, dict[int, nn.Module
     """Read a graph.
 
     Args:
-        place: What :func:`write_wiring` wrote.
+        place: The result of :func:`write_wiring`.
         part: Returns the module of the entry that a place refers to.
 
     Returns:
         The topology, and the module of every node that has one, by number.
 
     Raises:
-        BuildError: Something is malformed, or does not fit together.
+        BuildError: A value is malformed, or the parts do not fit together.
     """
     fields = place.fields(
         "inputs",
