@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors containers, written atomically and checked before anything is loaded."""
+"""Checkpoints: safetensors containers, written atomically and checked before they are loaded."""
 
 from flodl.checkpoint.files import config_sidecar as config_sidecar
 from flodl.checkpoint.migrate import MigrateReport as MigrateReport

@@ -1,10 +1,12 @@
-"""The container, version 3: a safetensors file with our metadata, written and checked by hand.
+"""The container, version 3: a safetensors file with metadata of flodl.
 
-Layout: header length (u64, little-endian), JSON header padded with spaces, then the tensors' bytes
-back to back. Wide types come first, so that every tensor starts at a multiple of its item size.
-The safetensors library writes its metadata in random order; equal models would then give unequal
-files, which is why the header is made here. The metadata string ``digest`` is a checksum of header
-and tensors, the header as written here with a blank digest; a file without it is read unchecked.
+Layout: header length (u64, little-endian), JSON header padded with spaces, then the bytes of the
+tensors without gaps. Wide types come first, so every tensor starts at a multiple of its item size.
+
+The header is written here, because the safetensors library writes metadata in random order. Equal
+models would then give unequal files. The metadata string ``digest`` is a checksum of header and
+tensors; for it the header is written as here, with a blank digest. A file without a digest is read
+unchecked.
 
 Format: https://github.com/huggingface/safetensors#format
 """
@@ -36,8 +38,8 @@ VERSION = 3
 DIGEST = "digest"
 TRAINING = "training"
 TRAINING_PREFIX = ".training/"
-"""Tensors whose names begin so belong to the state of a training, described by the metadata
-string ``training``. No module can have such a name: whoever looks for a model passes over them."""
+"""Name prefix of tensors with the state of a training, described by the metadata string
+``training``. No module can have such a name. Readers of models skip these tensors."""
 RESERVED = frozenset(
     {
         "format",
@@ -52,16 +54,16 @@ RESERVED = frozenset(
         DIGEST,
     }
 )
-PREFIX_BYTES = 8  # enough to tell the formats apart; in ours, the length of the header
+PREFIX_BYTES = 8  # enough to tell the formats apart; in containers, the length of the header
 
 _METADATA = "__metadata__"
-_ALIGNMENT = 64  # of the first tensor; a mapped file then suits every vector instruction
+_ALIGNMENT = 64  # of the first tensor, so that a mapped file suits all vector instructions
 _MAX_HEADER = 100_000_000  # the limit of the safetensors library
 _MAX_DIMENSIONS = 64
 _MAX_DIGITS = 9  # of the version number
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 1 << 14, 1 << 22
 _CHANGED = "the tensors changed while they were saved; save a snapshot of a model in training"
-_PIECE = 1 << 22  # large enough that handing one to the thread of the checksum costs nothing
+_PIECE = 1 << 22  # large, so that passing one to the checksum's thread takes no noticeable time
 
 _DTYPES = {
     "F64": torch.float64,
@@ -97,12 +99,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands before the tensors.
+    """The header before the tensors.
 
     Attributes:
         entries: The stored tensors in file order.
-        metadata: The strings of the file, ``format`` and ``fdl_version`` included.
-        aliases: Second and later names of shared tensors, each with the stored name.
+        metadata: The strings of the file, including ``format`` and ``fdl_version``.
+        aliases: Further names of shared tensors, each with the stored name.
     """
 
     entries: tuple[Entry, ...]
@@ -111,12 +113,12 @@ class Header:
 
     @property
     def model_entries(self) -> tuple[Entry, ...]:
-        """The tensors of the model, in file order: all but those of a training's state."""
+        """The tensors of the model, in file order; without those of a training's state."""
         return tuple(e for e in self.entries if not e.name.startswith(TRAINING_PREFIX))
 
     @property
     def body_size(self) -> int:
-        """Bytes that follow the header."""
+        """Number of bytes after the header."""
         return self.entries[-1].end if self.entries else 0
 
 
@@ -126,8 +128,8 @@ class Container:
 
     Attributes:
         header: The checked header.
-        buffer: Bytes that hold the body.
-        offset: Where the body begins in ``buffer``.
+        buffer: Bytes that contain the body.
+        offset: Start of the body in ``buffer``.
     """
 
     header: Header
@@ -146,10 +148,10 @@ class Container:
 
 
 def lay_out(tensors: Iterable[tuple[str, Tensor]]) -> list[Entry]:
-    """Give every tensor its place: widest item first, the given order inside one width.
+    """Assign every tensor its place: widest items first, equal widths in the given order.
 
     Raises:
-        ValueError: A tensor has no storable bytes (its type, layout or device) or a reserved name.
+        ValueError: A tensor cannot be stored (its type, layout or device) or has a reserved name.
     """
     named = list(tensors)
     for name, tensor in named:
@@ -174,10 +176,10 @@ def _check_storable(name: str, tensor: Tensor) -> None:
 
 
 def check_has_values(name: str, tensor: Tensor) -> None:
-    """Make sure that a tensor can be read; reading freed memory would end the process.
+    """Check that a tensor can be read; reading freed memory would end the process.
 
     Raises:
-        ValueError: It is on the meta device, or its memory was freed.
+        ValueError: The tensor is on the meta device, or its memory was freed.
     """
     if local_part(tensor).is_meta:
         raise ValueError(
@@ -192,10 +194,10 @@ def check_has_values(name: str, tensor: Tensor) -> None:
 
 
 def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
-    """The length field and the padded JSON header.
+    """Return the length field and the padded JSON header.
 
     Raises:
-        ValueError: It is too long to be read again, or not all of it is text.
+        ValueError: The header is too long to be read again, or contains more than text.
     """
     fields: dict[str, object] = {_METADATA: {key: metadata[key] for key in sorted(metadata)}}
     for entry in entries:
@@ -228,19 +230,19 @@ def write_container(
     rewindable: bool,
     fetch: Callable[[str], Tensor],
 ) -> None:
-    """Write header and tensors; the digest is computed here.
+    """Write header and tensors, and compute the digest.
 
     Args:
-        stream: Where to write, at its beginning when ``rewindable``.
-        tensors: The tensors under the names they are stored by, none of them twice.
+        stream: Where to write; if ``rewindable``, it is at its beginning.
+        tensors: The tensors by stored name, each once.
         metadata: The strings of the file, without the digest.
-        rewindable: Whether the header can be corrected once the tensors are written. Otherwise
-            they are gone through twice, which copies them from an accelerator twice.
-        fetch: Gives the values of a tensor by name; asked in the order of :func:`fetched`.
+        rewindable: Whether the header can be corrected after the tensors are written. If not, the
+            tensors are read twice, which copies them twice from a GPU.
+        fetch: Returns the values of a tensor by name; called in the order of :func:`fetched`.
 
     Raises:
         ValueError: As for :func:`lay_out`.
-        CheckpointError: Something changed the tensors meanwhile.
+        CheckpointError: The tensors changed during the write.
     """
     entries = lay_out(tensors.items())
     blank = encode_header(entries, {**metadata, DIGEST: BLANK})
@@ -250,7 +252,7 @@ def write_container(
         disk = Disk(stream.fileno(), len(blank) + (entries[-1].end if entries else 0))
         stream.write(blank)
         digest = digest_while(blank, pieces, lambda piece: disk.wrote(stream.write(piece)))
-        # The bytes written may be others than those of the digest: nobody could load them.
+        # The written bytes may not match the digest, and then the file could not be loaded.
         if _versions(tensors) != versions:
             raise CheckpointError(_CHANGED)
         stream.seek(0)
@@ -264,7 +266,7 @@ def write_container(
 
 
 def _versions(tensors: Mapping[str, Tensor]) -> list[int]:
-    """How often each tensor was written to, as far as torch counts it."""
+    """Number of writes to each tensor, as far as torch counts them."""
     local = [local_part(tensor) for tensor in tensors.values()]
     return [0 if tensor.is_inference() else tensor._version for tensor in local]
 
@@ -280,7 +282,7 @@ def fetched(tensors: Mapping[str, Tensor], *, rewindable: bool) -> list[str]:
 
 
 def _pieces(fetch: Callable[[str], Tensor], entries: Iterable[Entry]) -> Iterator[memoryview]:
-    """The bytes of the body in row-major order; one CPU copy of one tensor at most."""
+    """The bytes of the body in row-major order; at most one CPU copy of one tensor at a time."""
     for entry in entries:
         if entry.end == entry.begin:
             continue
@@ -303,11 +305,11 @@ def check_digest(container: Container, where: str) -> None:
         return
     end = container.offset + header.body_size
     try:
-        # Written anew, because other programs may have put the fields in another order.
+        # Written again, because other programs may have put the fields in another order.
         blank = encode_header(header.entries, {**header.metadata, DIGEST: BLANK})
         with memoryview(container.buffer) as data, data[container.offset : end] as body:
             actual = digest_of([blank, body])
-    except ValueError:  # a name that no program writes
+    except ValueError:  # the header holds a name that cannot be written
         actual = "none"
     if actual != recorded:
         raise CheckpointError(
@@ -321,15 +323,15 @@ def read_header(stream: IO[bytes], prefix: bytes, where: str) -> tuple[Header, i
     """Read and check the header.
 
     Args:
-        stream: A binary stream behind the first eight bytes of a (decompressed) container.
-        prefix: Those eight bytes, or fewer where the stream has no more.
+        stream: A binary stream after the first eight bytes of a (decompressed) container.
+        prefix: Those eight bytes, or fewer if the stream has no more.
         where: The file, for messages.
 
     Returns:
-        The header, and the number of bytes up to its end: where the body begins.
+        The header, and its length in bytes: the start of the body.
 
     Raises:
-        CheckpointError: The bytes are not a sound container header.
+        CheckpointError: The bytes are not a valid container header.
     """
     if not prefix:
         raise CheckpointError(f"{where} is empty: not a checkpoint")
@@ -357,7 +359,7 @@ def read_exactly(stream: IO[bytes], size: int, where: str) -> bytearray:
 
 
 def append_exactly(data: bytearray, stream: IO[bytes], size: int, where: str) -> None:
-    """Add ``size`` bytes to ``data``, which grows as they arrive: a lying size reserves no memory.
+    """Append ``size`` bytes to ``data``, growing as they arrive: a wrong size reserves no memory.
 
     Raises:
         CheckpointError: The stream ends early.
@@ -432,9 +434,9 @@ def _are_sizes(value: object) -> bool:
 
 
 def is_shape(sizes: Sequence[int]) -> bool:
-    """Whether torch can hold a tensor of these sizes, none of them negative.
+    """Whether torch can hold a tensor with these sizes (none is negative).
 
-    It multiplies them in 63 bits, leaving out those of zero.
+    Torch multiplies the sizes in 63 bits, without those that are zero.
     """
     return len(sizes) <= _MAX_DIMENSIONS and math.prod(size or 1 for size in sizes) < 1 << 63
 

@@ -1,8 +1,8 @@
-"""The checksum of a container: finds bits that flipped on a disk or on the way.
+"""The checksum of a container: it finds bits that flipped on disk or in transfer.
 
-CRC-32 as in gzip and PNG, from the instruction set's own folding where a wheel of isal exists
-(10 GB/s), else from zlib (2 GB/s); both give the same number. It guards against accidents only:
-whoever alters a file on purpose can alter its checksum, too.
+It is CRC-32 as in gzip and PNG. If isal is installed, the processor's own instructions compute it
+(10 GB/s), else zlib (2 GB/s); both give the same number. It protects only against accidents: an
+attacker who changes a file can also change its checksum.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 BLANK = "crc32:00000000"
-"""As long as every digest: holds the place of one that is not known yet."""
+"""Placeholder for a digest that is not known yet; as long as every digest."""
 
-_WORTH_A_THREAD = 1 << 18  # bytes: handing over costs as much as a tenth of them
+_WORTH_A_THREAD = 1 << 18  # bytes: passing them takes a tenth of the time for their checksum
 
 
 def digest_of(pieces: Iterable[bytes | memoryview]) -> str:
@@ -28,12 +28,12 @@ def digest_of(pieces: Iterable[bytes | memoryview]) -> str:
 def digest_while(
     begin: bytes, pieces: Iterable[memoryview], action: Callable[[memoryview], object]
 ) -> str:
-    """Do something with every piece while another thread computes the digest.
+    """Process every piece while another thread computes the digest.
 
     Args:
-        begin: Goes into the digest first; nothing is done with it.
-        pieces: Each stays in memory until the next one is asked for.
-        action: Writes a piece, for instance.
+        begin: The first bytes of the digest; not passed to ``action``.
+        pieces: Each stays in memory until the next one is requested.
+        action: Processes a piece, for example writes it.
     """
     crc32 = _crc32()
     checksum = crc32(begin)
@@ -53,10 +53,10 @@ def digest_while(
 
 @functools.cache
 def _crc32() -> Callable[..., int]:
-    # Loading isal takes longer than all the rest of the package that only opens a model.
+    # Loading isal takes longer than everything else that opening a model needs.
     try:
         from isal.isal_zlib import crc32
-    except ImportError:  # a processor without isal wheels
+    except ImportError:  # isal has no wheel for this processor
         from zlib import crc32
     return crc32
 

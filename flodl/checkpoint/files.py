@@ -1,4 +1,4 @@
-"""Containers on disk: replaced as a whole or not at all, compressed when the name ends in .gz."""
+"""Containers on disk: replaced completely or not at all, compressed if the name ends in .gz."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _GZIP_LEVEL = 6
 
 
 def is_compressed(path: str | os.PathLike[str]) -> bool:
-    """Whether a file of this name is written compressed."""
+    """Whether a file with this name is compressed."""
     return os.fspath(path).endswith(".gz")
 
 
 def config_sidecar(path: str | os.PathLike[str]) -> Path:
-    """The file that keeps a checkpoint's source configuration beside it.
+    """Return the path of a checkpoint's source configuration, beside the checkpoint.
 
     ``model.fdl`` and ``model.fdl.gz`` both have ``model.config.json``.
     """
@@ -50,7 +50,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     Missing parent folders are created; a name ending in ``.gz`` gives a compressed file.
 
     Raises:
-        CheckpointError: The system refused (permission, space, a folder in the way).
+        CheckpointError: The system refused (permission, space, a folder with this name).
     """
     try:
         Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
@@ -69,21 +69,21 @@ def read_stream(source: IO[bytes], *, legacy: bool = False) -> Container:
     """Read a whole container from a binary stream, compressed or plain, up to its end.
 
     Args:
-        source: The stream, at the first byte of the container; it stays open.
+        source: The stream, at the first byte of the container; it is not closed.
         legacy: Also read the binary versions 1 and 2.
 
     Raises:
-        CheckpointError: The stream is truncated, damaged, foreign or of another version.
+        CheckpointError: The stream is truncated, damaged, of another format or of another version.
     """
     where = f"checkpoint {getattr(source, 'name', 'stream')}"
-    # Only a buffered reader can look at the first bytes without consuming them.
+    # Only a buffered reader can peek at the first bytes without consuming them.
     buffered = io.BufferedReader(cast("Any", source))
     try:
         with _decompressed(buffered, where) as stream:
             prefix = _read_prefix(stream, where, legacy=legacy)
             return _read_whole(stream, prefix, where)
     finally:
-        buffered.detach()  # the stream stays its owner's: collecting the reader would close it
+        buffered.detach()  # else deleting the reader would close the caller's stream
 
 
 def read_file(path: str | os.PathLike[str], *, legacy: bool = False) -> Container:
@@ -94,8 +94,8 @@ def read_file(path: str | os.PathLike[str], *, legacy: bool = False) -> Containe
         legacy: Also read the binary versions 1 and 2.
 
     Raises:
-        CheckpointError: The file cannot be read, or is truncated, damaged, foreign or of another
-            version.
+        CheckpointError: The file cannot be read, or is truncated, damaged, of another format or of
+            another version.
     """
     where = f"checkpoint {os.fspath(path)}"
     with _opened(path, where) as file, _decompressed(file, where) as stream:
@@ -104,7 +104,7 @@ def read_file(path: str | os.PathLike[str], *, legacy: bool = False) -> Containe
             return _read_whole(stream, prefix, where)
         header, offset = _read_sized_header(file, prefix, where)
         _check_version(header, where)
-        # Writable for torch, private to this process: nothing reaches the file.
+        # Torch may write to it, but only in this process: the file does not change.
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         container = Container(header, mapped, offset)
         check_digest(container, where)
@@ -115,7 +115,7 @@ def read_file_header(path: str | os.PathLike[str]) -> Header:
     """Read only the header of a file, of any version; the tensors' bytes are not checked.
 
     Raises:
-        CheckpointError: The file cannot be read or has no sound header.
+        CheckpointError: The file cannot be read or has no valid header.
     """
     where = f"checkpoint {os.fspath(path)}"
     with _opened(path, where) as file, _decompressed(file, where) as stream:
@@ -143,7 +143,7 @@ def _read_whole(stream: IO[bytes], prefix: bytes, where: str) -> Container:
     header, _ = read_header(stream, prefix, where)
     _check_version(header, where)
     body = read_exactly(stream, header.body_size, where)
-    # One more byte, not the rest: a compressed file may unpack to any size.
+    # Read only one more byte: the rest of a compressed file may have any size.
     if stream.read(1):
         raise CheckpointError(f"{where} goes on after its last tensor: it is damaged")
     container = Container(header, body, 0)
@@ -175,7 +175,7 @@ def _check_version(header: Header, where: str) -> None:
 @contextmanager
 def _opened(path: str | os.PathLike[str], where: str) -> Iterator[io.BufferedReader]:
     try:
-        file = Path(path).open("rb")  # noqa: SIM115 - only opening may be reported as such
+        file = Path(path).open("rb")  # noqa: SIM115 - only errors of opening are converted here
     except OSError as error:
         raise CheckpointError(f"cannot open {where}: {error.strerror}") from error
     with file:

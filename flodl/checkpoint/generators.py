@@ -1,4 +1,4 @@
-"""The states of all random generators that a training step may draw from."""
+"""The states of the global random generators that a training step may use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from flodl import log
 def generator_states() -> dict[str, Any]:
     """Return the states of torch's generators (CPU, every CUDA device), Python's and NumPy's.
 
-    Those of NumPy and Python are the global ones; a generator that a program made for itself is
-    the program's to keep.
+    Those of NumPy and Python are the global ones. A program must save its own generators itself.
     """
     name, key, position, has_gauss, gauss = np.random.get_state()
     version, words, following = random.getstate()
-    # Hundreds of words each: as tensors they cost a checkpoint next to nothing.
+    # Hundreds of words each: as tensors they take little space in a checkpoint.
     return {
         "torch": torch.get_rng_state(),
-        # A device that nothing has used yet has drawn nothing either.
+        # A device that is not in use yet has drawn nothing.
         "cuda": torch.cuda.get_rng_state_all() if _cuda_in_use() else [],
         "python": (version, torch.tensor(words, dtype=torch.int64, device="cpu"), following),
         "numpy": (
@@ -37,10 +36,10 @@ def generator_states() -> dict[str, Any]:
 
 
 def check_generator_states(states: Any) -> None:
-    """Make sure that states have the form of :func:`generator_states`.
+    """Check that states have the form of :func:`generator_states`.
 
     Raises:
-        ValueError: They have not.
+        ValueError: They have another form.
     """
     now = torch.get_rng_state()
     match states:
@@ -55,12 +54,12 @@ def check_generator_states(states: Any) -> None:
 
 
 def set_generator_states(states: dict[str, Any]) -> None:
-    """Let all generators go on from the given states.
+    """Let all generators continue from the given states.
 
     Raises:
-        ValueError: A state is none.
-        RuntimeError: Likewise, told by torch.
-        TypeError: Likewise, told by Python.
+        ValueError: A state is invalid.
+        RuntimeError: A state is invalid, reported by torch.
+        TypeError: A state is invalid, reported by Python.
     """
     name, key, position, has_gauss, gauss = states["numpy"]
     np.random.set_state((name, np.array(key.tolist(), np.uint32), position, has_gauss, gauss))

@@ -1,9 +1,9 @@
-"""Reader of the binary checkpoints that the Rust flodl wrote; they can be migrated, not loaded.
+"""Read the binary checkpoints of the Rust flodl; they can be migrated, not loaded.
 
 Layout, little-endian: ``FDLC``, version (u32, 1 or 2, the same layout), structural hash (32 bytes,
-zeros when there is none), number of tensors (u32); then per tensor the length of its name (u32),
+zeros if there is none), number of tensors (u32). Then per tensor: the length of its name (u32),
 the name, the number of dimensions (u32), the sizes (i64 each), the type (u8), the number of bytes
-(u64) and the values in row-major order. Nothing is aligned and nothing has a checksum.
+(u64) and the values in row-major order. There is no alignment and no checksum.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAGIC = b"FDLC"
 VERSIONS = (1, 2)
 
 _HASH_BYTES = 32
-_ALIGNMENT = 8  # the widest item; the file packs tensors at odd places
+_ALIGNMENT = 8  # the widest item; in the file tensors are not aligned
 _CHUNK = 1 << 16
 _DTYPES = {
     1: torch.float16,
@@ -44,17 +44,17 @@ _DTYPES = {
 def read_legacy(
     stream: IO[bytes], prefix: bytes, where: str, *, header_only: bool = False
 ) -> Container:
-    """Read a whole file; the tensors end up aligned in one buffer.
+    """Read a whole file; the tensors are aligned in one buffer.
 
     Args:
-        stream: A binary stream behind the first eight bytes of a (decompressed) file.
+        stream: A binary stream after the first eight bytes of a (decompressed) file.
         prefix: Those bytes, the first four of them ``FDLC``.
         where: The file, for messages.
-        header_only: Check everything, and keep no values. The names stand between the tensors,
-            so the whole file is gone through nevertheless.
+        header_only: Check everything but keep no values. The whole file is still read, because the
+            names are between the tensors.
 
     Raises:
-        CheckpointError: The file is truncated, damaged or of a version that never existed.
+        CheckpointError: The file is truncated, damaged or of an unknown version.
     """
     if len(prefix) < PREFIX_BYTES:
         raise CheckpointError(f"{where} is truncated: it ends within its first bytes")
@@ -87,7 +87,7 @@ def read_legacy(
 
 
 def _read_entry(stream: IO[bytes], position: int, where: str) -> Entry:
-    """Read what stands before a tensor's values; its range is that in our buffer."""
+    """Read the fields before a tensor's values; the entry's range is that in the new buffer."""
     raw_name = read_exactly(stream, _number(stream, 4, where), where)
     try:
         name = raw_name.decode()

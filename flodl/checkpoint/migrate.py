@@ -1,4 +1,4 @@
-"""Renaming the tensors of a checkpoint for a model whose modules have other names."""
+"""Rename the tensors of a checkpoint for a model whose modules have other names."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from flodl.checkpoint.store import (
 
 @dataclass(frozen=True, slots=True)
 class MigrateReport:
-    """What a migration did with every tensor of the file and of the model.
+    """The result of a migration for every tensor of the file and of the model.
 
     Attributes:
-        unchanged: Model tensors found under their own name, in model order.
-        remapped: ``(old name, new name)`` of those found by shape and dtype, in model order.
-        dropped: Stored tensors that nothing in the model took, in file order.
-        missing: Model tensors that found none; the new file lacks them.
-        ambiguous: New names in ``remapped`` that had several candidates: check by hand that the
-            order of the file is the order meant.
+        unchanged: Model tensors found by their own name, in model order.
+        remapped: ``(old name, new name)`` of tensors found by shape and dtype, in model order.
+        dropped: Stored tensors without a match in the model, in file order.
+        missing: Model tensors without a match; the new file does not have them.
+        ambiguous: New names in ``remapped`` with several candidates. Check them by hand: the file
+            order decided.
     """
 
     unchanged: list[str]
@@ -46,7 +46,7 @@ class MigrateReport:
         return not self.dropped and not self.missing
 
     def __str__(self) -> str:
-        """One line per tensor, under a heading with their number."""
+        """Return one line per tensor, grouped under headings with their number."""
         sections = {
             "unchanged": self.unchanged,
             "remapped": [f"{old} -> {new}" for old, new in self.remapped],
@@ -65,24 +65,24 @@ class MigrateReport:
 def migrate_checkpoint(
     src: IO[bytes], dst: IO[bytes], params: NamedTensors, buffers: NamedTensors
 ) -> MigrateReport:
-    """Write the tensors of one container into another under a model's names.
+    """Write the tensors of one container into another, with a model's names.
 
-    A model tensor first takes the stored tensor of its name, if their shapes are equal. Then every
-    model tensor left takes the first stored tensor left whose shape and dtype are equal to its
-    own. The values are copied as they are; the model is not changed. The new container has no
-    structural hash, so that any architecture may load it; label and further strings are kept.
+    A model tensor first takes the stored tensor of its name, if the shapes are equal. Then every
+    remaining model tensor takes the first remaining stored tensor with its shape and dtype. Values
+    are copied unchanged; the model is not changed. The new container has no structural hash, so
+    every architecture may load it. Label and further strings are kept.
 
     Args:
-        src: Reads a container of version 3 or a binary checkpoint of the Rust flodl (versions 1
-            and 2), compressed or plain.
-        dst: Takes the new container.
+        src: A container of version 3 or a binary checkpoint of the Rust flodl (versions 1 and 2),
+            compressed or plain.
+        dst: Stream for the new container.
         params: ``(name, tensor)`` pairs of the model; plain ``named_parameters()`` names are
             qualified.
-        buffers: Likewise for buffers.
+        buffers: The same for buffers.
 
     Raises:
         ValueError: ``src`` and ``dst`` are the same, or a name is given twice.
-        CheckpointError: The source is truncated, damaged, foreign or of another version.
+        CheckpointError: The source is truncated, damaged, of another format or another version.
     """
     if src is dst:
         raise ValueError("src and dst are the same stream: a migration needs a second one to write")
@@ -100,12 +100,12 @@ def migrate_checkpoint_file(
 ) -> MigrateReport:
     """Write the tensors of the file ``src`` into ``dst``; see :func:`migrate_checkpoint`.
 
-    ``dst`` is replaced atomically; missing parent folders are created and a path ending in
-    ``.gz`` is compressed. Compression of ``src`` is recognised by content.
+    ``dst`` is replaced atomically; missing parent folders are created. A path ending in ``.gz`` is
+    compressed. Whether ``src`` is compressed is detected from its content.
 
     Raises:
         ValueError: ``src`` and ``dst`` are the same file, or a name is given twice.
-        CheckpointError: ``src`` is no sound checkpoint, or ``dst`` cannot be written.
+        CheckpointError: ``src`` is not a valid checkpoint, or ``dst`` cannot be written.
     """
     if _is_same_file(Path(src), Path(dst)):
         raise ValueError(
@@ -128,11 +128,11 @@ def _is_same_file(src: Path, dst: Path) -> bool:
 def _match(
     source: Container, model: Mapping[str, Tensor]
 ) -> tuple[dict[str, Entry], MigrateReport]:
-    """The stored tensor of every model tensor that finds one, in model order."""
+    """The stored tensor of every model tensor with a match, in model order."""
     stored = source.header.model_entries
     found = _match_names(source, model)
     unchanged = list(found)
-    # Further names of a tied tensor follow the first one instead of taking an unrelated entry.
+    # Further names of a tied tensor use the entry of the first instead of an unrelated one.
     by_memory = {memory_of(model[name]): entry for name, entry in found.items()}
     used = {entry.name for entry in found.values()}
     left = [entry for entry in stored if entry.name not in used]

@@ -10,18 +10,18 @@ from torch import Tensor, nn
 def qualify(name: str) -> str:
     """Turn a state-dict key into a qualified name: its first dot becomes a slash.
 
-    ``encoder.weight`` becomes ``encoder/weight``; a name that has a slash already, and a name
-    without a dot, are returned as they are.
+    ``encoder.weight`` becomes ``encoder/weight``. A name with a slash, and a name without a dot,
+    are returned unchanged.
     """
     return name if "/" in name else name.replace(".", "/", 1)
 
 
 def persistent_buffers(module: nn.Module, *, tied: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """The buffers that belong to ``module.state_dict()``, under their dotted names.
+    """Yield the buffers of ``module.state_dict()`` with their dotted names.
 
     Args:
         module: The module to walk.
-        tied: Also list a shared buffer under its second and later names.
+        tied: Also yield further names of a shared buffer.
 
     Yields:
         ``(name, buffer)`` in registration order.

@@ -1,7 +1,7 @@
-"""Saving what an optimizer has learnt, and loading it into a new one; no pickle involved.
+"""Save the state of an optimizer and load it into another; no pickle is used.
 
-The file is a container like a model's. Its tensors are those of ``optimizer.state_dict()``; all
-else stands as JSON under the metadata key ``optimizer``, in the form of
+The file is a container like that of a model. Its tensors are those of ``optimizer.state_dict()``.
+Everything else is JSON under the metadata key ``optimizer``, in the form of
 :mod:`flodl.checkpoint.values`.
 """
 
@@ -33,12 +33,12 @@ def save_optimizer_state(optimizer: Optimizer, path: str | os.PathLike[str]) -> 
     Under ``fully_shard`` every rank calls this, as for :func:`~flodl.save_checkpoint_file`.
 
     Args:
-        optimizer: Any torch optimizer whose state is tensors, numbers, strings, and lists, tuples
-            and mappings of them: all those of torch.
+        optimizer: Any torch optimizer whose state consists of tensors, numbers, strings, and lists,
+            tuples and mappings of them. All optimizers of torch qualify.
         path: A name ending in ``.gz`` gives a compressed file.
 
     Raises:
-        ValueError: The state or an option holds an object of another kind.
+        ValueError: The state or an option contains another kind of object.
         CheckpointError: The file cannot be written.
     """
     tensors: dict[str, Tensor] = {}
@@ -49,20 +49,19 @@ def save_optimizer_state(optimizer: Optimizer, path: str | os.PathLike[str]) -> 
 
 @torch.no_grad()
 def load_optimizer_state(optimizer: Optimizer, path: str | os.PathLike[str]) -> None:
-    """Give an optimizer the state and the group options of a file; an error changes nothing.
+    """Load the state and the group options of a file into an optimizer; an error changes nothing.
 
-    The parameters are matched by position, as torch does it: the optimizer has to hold the same
-    ones in the same groups and order as the saved one. State tensors move to the device of their
+    Parameters are matched by position, as in torch: the optimizer must have the same parameters in
+    the same groups and order as the saved one. State tensors move to the device of their
     parameter.
 
     Args:
-        optimizer: A new or a used optimizer of the class that was saved, or of one derived from
-            it.
+        optimizer: A new or used optimizer of the saved class, or of a class derived from it.
         path: A file written by :func:`save_optimizer_state`.
 
     Raises:
-        CheckpointError: The file is unreadable or damaged, holds no optimizer state, or belongs to
-            another class of optimizer or to other parameters (their number, groups or shapes).
+        CheckpointError: The file is unreadable or damaged, holds no optimizer state, or is from
+            another class of optimizer or other parameters (their number, groups or shapes).
     """
     where = f"checkpoint {os.fspath(path)}"
     container = read_file(path)
@@ -85,11 +84,11 @@ def describe_optimizer(
 
     Args:
         optimizer: As for :func:`save_optimizer_state`.
-        prefix: What the names of its tensors shall begin with.
-        tensors: Takes the tensors of the state: the optimizer's own, no copies.
+        prefix: Prefix of the names of its tensors.
+        tensors: Receives the tensors of the state: the optimizer's own, not copies.
 
     Raises:
-        ValueError: The state or an option holds an object that a checkpoint cannot keep.
+        ValueError: The state or an option contains an object that a checkpoint cannot keep.
     """
     state = optimizer.state_dict()
     return {
@@ -103,16 +102,16 @@ def describe_optimizer(
 def read_optimizer(
     description: Any, optimizer: Optimizer, tensor: Callable[[str], Tensor], where: str
 ) -> dict[str, Any]:
-    """Check a description against an optimizer; returns what its ``load_state_dict`` takes.
+    """Check a description against an optimizer and return the argument for ``load_state_dict``.
 
     Args:
-        description: What :func:`describe_optimizer` returned.
-        optimizer: The one to load; it is not changed.
-        tensor: Gives a copy of the tensor of a name.
+        description: The result of :func:`describe_optimizer`.
+        optimizer: The optimizer to load into; it is not changed here.
+        tensor: Returns a copy of the tensor with a name.
         where: The file, for messages.
 
     Raises:
-        CheckpointError: It belongs to another class of optimizer or to other parameters.
+        CheckpointError: It is from another class of optimizer or from other parameters.
         ValueError: The description is damaged.
     """
     if not isinstance(description, dict) or description.keys() != _FIELDS:
@@ -127,7 +126,7 @@ def read_optimizer(
 def tensor_finder(container: Container) -> Callable[[str], Tensor]:
     """Return a function that copies a stored tensor, so that the file need not stay mapped.
 
-    It raises ``ValueError`` for a name that the container lacks.
+    The function raises ``ValueError`` if the container has no tensor with the name.
     """
     entries = {entry.name: entry for entry in container.header.entries}
     aliases = container.header.aliases
@@ -178,7 +177,7 @@ def _check_fit(description: Mapping[str, Any], optimizer: Optimizer, where: str)
 def _read_state(
     description: Mapping[str, Any], tensor: Callable[[str], Tensor]
 ) -> tuple[dict[int | str, Any], list[dict[str, Any]]]:
-    """State by parameter number and the groups, as ``load_state_dict`` takes them."""
+    """State by parameter number, and the groups, in the form of ``load_state_dict``."""
     state = decode(description["state"], tensor)
     groups = decode(description["groups"], tensor)
     count = sum(len(shapes) for shapes in description["shapes"])
@@ -197,7 +196,7 @@ def _read_state(
 
 
 def _scatter(state: dict[int | str, Any], optimizer: Optimizer) -> None:
-    """Of what belongs to the elements of a sharded parameter, each process takes its part."""
+    """Give each process its part of state tensors that match a sharded parameter element-wise."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for number, parameter in enumerate(parameters):
         values = state.get(number, {})
@@ -207,7 +206,7 @@ def _scatter(state: dict[int | str, Any], optimizer: Optimizer) -> None:
 
 
 def _move_options(groups: list[dict[str, Any]], optimizer: Optimizer) -> None:
-    """A learning rate that is a tensor goes where the optimizer keeps its own."""
+    """Move a learning rate that is a tensor to the device of the optimizer's own."""
     for loaded, own in zip(groups, optimizer.param_groups, strict=True):
         for key, value in loaded.items():
             if isinstance(value, Tensor) and isinstance(own.get(key), Tensor):

@@ -1,12 +1,14 @@
-"""Tensors of which every process holds a part: gathered for a file, scattered from it.
+"""Tensors split over several processes: gather them for a file, distribute them after reading.
 
 ``torch.distributed.fsdp.fully_shard`` turns the parameters of a model into DTensors. A file holds
-whole tensors, so that it equals the file of the same model on one device. All processes that hold
-parts save together: each tensor is gathered by all of them, one at a time, and the process of the
-lowest rank writes. To load, every process reads the file and takes its own parts; nobody waits.
+whole tensors, so it equals the file of the same model on one device.
 
-What processes tell each other beside the tensors goes through the store of the process group: it
-does not get in the way of collectives, and a process that is left alone notices.
+To save, all processes with parts work together: they gather one tensor at a time, and the process
+of the lowest rank writes. To load, every process reads the file and takes its own parts, without
+waiting.
+
+Besides tensors, processes exchange messages through the store of the process group. This does not
+interfere with collectives, and a process notices when the others do not come.
 """
 
 from __future__ import annotations
@@ -28,17 +30,17 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 PATIENCE_SECONDS = 300.0
-"""How long a process waits for the others to come to the same save."""
-_OUTCOME_SECONDS = 3600.0  # the file is being written meanwhile
+"""Time that a process waits for the others to start the same save."""
+_OUTCOME_SECONDS = 3600.0  # the file is written during this time
 _POLL_SECONDS = 0.005
 _PLAIN = (nn.Parameter, Tensor)
 _saves: Counter[tuple[int, ...]] = Counter()
-"""How often each group of ranks has met: the name of the next meeting."""
+"""Number of meetings of each group of ranks so far; it names the next meeting."""
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether a tensor is a DTensor; torch's own module for them is not imported to find out."""
-    if type(tensor) in _PLAIN:  # saves ask this of every tensor
+    """Whether a tensor is a DTensor; does not import torch's module for them."""
+    if type(tensor) in _PLAIN:  # quick, because a save asks this of every tensor
         return False
     module = sys.modules.get("torch.distributed.tensor")
     kind = getattr(module, "DTensor", None)
@@ -46,20 +48,20 @@ def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor, sharing its memory."""
+    """The part of a tensor in this process, sharing its memory."""
     return tensor.to_local().detach() if is_sharded(tensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor; of a sharded one a copy, which all its processes have to ask for."""
+    """The whole tensor; for a sharded one a copy, for which all its processes must call this."""
     return tensor.full_tensor().detach() if is_sharded(tensor) else tensor
 
 
 def reshard(module: nn.Module) -> None:
-    """Give back the whole parameters that ``fully_shard`` keeps after a forward pass.
+    """Release the whole parameters that ``fully_shard`` keeps after a forward.
 
-    Until then the module has copies in the place of its parameters: perhaps in another dtype, and
-    what is loaded into them is lost.
+    Until then the module has copies in place of its parameters, perhaps in another dtype. Values
+    loaded into them would be lost.
     """
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     if kind is not None:
@@ -69,7 +71,7 @@ def reshard(module: nn.Module) -> None:
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Whether a dense tensor has memory for its elements; FSDP frees that of gathered ones."""
+    """Whether a dense tensor has memory for its elements; FSDP frees that of gathered tensors."""
     local = local_part(tensor)
     if local.numel() == 0 or local.is_meta or local.layout is not torch.strided:
         return True
@@ -82,10 +84,10 @@ def has_memory(tensor: Tensor) -> bool:
 
 
 def like(value: Tensor, target: Tensor) -> Tensor:
-    """Spread a whole tensor as another one is; a plain target leaves it as it is.
+    """Shard a whole tensor like ``target``; if that is not sharded, return the tensor unchanged.
 
     Args:
-        value: The same in every process, of the shape of ``target``.
+        value: The same in every process, with the shape of ``target``.
         target: Any tensor.
     """
     if not is_sharded(target) or is_sharded(value):
@@ -98,12 +100,12 @@ def like(value: Tensor, target: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fill(target: Tensor, value: Tensor) -> None:
-    """Copy a whole tensor into another one, of which this process may hold a part."""
+    """Copy a whole tensor into ``target``; this process may hold only a part of it."""
     local_part(target).copy_(local_part(like(value, target)))
 
 
 def sharing_ranks(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """Ranks of the processes that hold parts of some tensors; none where one process holds all."""
+    """Ranks of the processes that hold parts of tensors; empty if one process holds everything."""
     ranks: set[int] = set()
     for mesh in {tensor.device_mesh for tensor in tensors if is_sharded(tensor)}:
         ranks |= set(mesh.mesh.flatten().tolist())
@@ -111,10 +113,10 @@ def sharing_ranks(tensors: Iterable[Tensor]) -> tuple[int, ...]:
 
 
 def agreed(value: Any, tensors: Iterable[Tensor], what: str) -> Any:
-    """Return the JSON value of the lowest rank in all processes that share some tensors.
+    """Return the JSON value of the lowest rank, in all processes that share the tensors.
 
     Raises:
-        CheckpointError: Other processes did not come to ask.
+        CheckpointError: Other processes did not call this.
     """
     ranks = sharing_ranks(tensors)
     if not ranks:
@@ -126,12 +128,12 @@ def agreed(value: Any, tensors: Iterable[Tensor], what: str) -> Any:
 
 
 def collected(value: Any, tensors: Iterable[Tensor], what: str) -> list[Any]:
-    """Return the JSON value of every process that shares some tensors, by rank.
+    """Return the JSON values of all processes that share the tensors, by rank.
 
-    Empty where one process holds all of them.
+    Empty if one process holds everything.
 
     Raises:
-        CheckpointError: Other processes did not come.
+        CheckpointError: Other processes did not call this.
     """
     ranks = sharing_ranks(tensors)
     if not ranks:
@@ -143,11 +145,11 @@ def collected(value: Any, tensors: Iterable[Tensor], what: str) -> list[Any]:
 
 @torch.no_grad()
 def everywhere(flags: Tensor, tensors: Iterable[Tensor]) -> Tensor:
-    """Return which flags are set in all processes that share some tensors; collective.
+    """Return which flags are set in all processes that share the tensors; a collective.
 
     Args:
         flags: Booleans of any shape, on the device of the tensors.
-        tensors: Alike in all processes.
+        tensors: The same in all processes.
     """
     meshes = dict.fromkeys(t.device_mesh for t in tensors if is_sharded(t))
     if not meshes:
@@ -164,18 +166,18 @@ def everywhere(flags: Tensor, tensors: Iterable[Tensor]) -> Tensor:
 
 @contextmanager
 def gathering(tensors: Mapping[str, Tensor], what: str) -> Iterator[Gathering]:
-    """Save tensors together with the processes that hold other parts of them.
+    """Save tensors together with the processes that hold their other parts.
 
-    The block runs in every process. In the one whose ``writes`` is true it announces the tensors
-    it wants and fetches them; in the others there is nothing left to do. An error of the writing
-    process is raised by all.
+    The block runs in every process. In the process with ``writes`` set, the block announces the
+    tensors it needs and fetches them. In the others it has nothing left to do. If the writing
+    process fails, all processes raise an error.
 
     Args:
-        tensors: By name; alike in all processes.
-        what: What is saved, for messages.
+        tensors: By name; the same in all processes.
+        what: The object to save, for messages.
 
     Raises:
-        CheckpointError: Other processes did not come, or the one that writes failed.
+        CheckpointError: Other processes did not call this, or the writing process failed.
     """
     ranks = sharing_ranks(tensors.values())
     if not ranks:
@@ -196,7 +198,7 @@ def gathering(tensors: Mapping[str, Tensor], what: str) -> Iterator[Gathering]:
 
 @final
 class Gathering:
-    """The part of one process in a save; made by :func:`gathering`."""
+    """The part of one process in a save; :func:`gathering` makes it."""
 
     def __init__(self, tensors: Mapping[str, Tensor], meeting: Meeting | None) -> None:
         self._tensors = tensors
@@ -206,29 +208,29 @@ class Gathering:
 
     @property
     def writes(self) -> bool:
-        """Whether this process writes what is saved."""
+        """Whether this process writes the file."""
         return self._meeting is None or self._meeting.leads
 
     def announce(self, names: Iterable[str]) -> None:
-        """Tell the other processes which tensors are fetched, in which order; once."""
+        """Tell the other processes which tensors will be fetched, in order; call it once."""
         self._wanted = [name for name in names if is_sharded(self._tensors[name])]
         if self._meeting is not None:
             self._meeting.tell("wanted", self._wanted)
 
     def fetch(self, name: str) -> Tensor:
-        """Return a whole tensor: the next of those announced, or one that is not sharded."""
+        """Return a whole tensor: the next announced one, or one that is not sharded."""
         tensor = self._tensors[name]
         if is_sharded(tensor):
             self._fetched += 1
         return whole(tensor)
 
     def follow(self) -> None:
-        """Take part in what another process fetches.
+        """Take part in gathering the tensors that another process fetches.
 
         Raises:
-            CheckpointError: It failed.
+            CheckpointError: The other process failed.
         """
-        assert self._meeting is not None  # noqa: S101 - one process alone writes
+        assert self._meeting is not None  # noqa: S101 - a single process never follows
         for name in self._meeting.hear("wanted"):
             whole(self._tensors[name])
         if failure := self._meeting.hear("outcome"):
@@ -237,7 +239,7 @@ class Gathering:
             )
 
     def end(self, failure: str) -> None:
-        """Let the other processes go on: with the rest of what was announced, and the outcome."""
+        """Finish: gather the announced tensors that are left, then tell the others the outcome."""
         if self._meeting is None:
             return
         if self._wanted is None:
@@ -249,11 +251,11 @@ class Gathering:
 
 @final
 class Meeting:
-    """Processes that came to the same save; making one waits for all of them.
+    """A meeting of processes for one save; the constructor waits for all of them.
 
     Args:
-        ranks: Their ranks; this process is one of them.
-        what: What they save, for messages.
+        ranks: Their ranks, including that of this process.
+        what: The object to save, for messages.
 
     Raises:
         CheckpointError: Some did not come within :data:`PATIENCE_SECONDS`.
@@ -272,20 +274,20 @@ class Meeting:
         self._store = PrefixStore(name, _get_default_store())
         self._wait_for_all(self.rank)
         _saves[ranks] += 1
-        if self._number:  # all have left the meeting before
+        if self._number:  # all processes have left the previous meeting
             own = (f"{self.rank}", f"value {self.rank}")
             for key in ("arrived", "wanted", "outcome", *own) if self.leads else own:
                 self._store.delete_key(f"{self._number - 1}/{key}")
 
     def tell(self, key: str, value: object) -> None:
-        """Tell the other processes a JSON value."""
+        """Send a JSON value to the other processes."""
         self._store.set(f"{self._number}/{key}", json.dumps(value))
 
     def hear(self, key: str) -> Any:
-        """Wait for what a process tells.
+        """Wait for the value of a process.
 
         Raises:
-            CheckpointError: It told nothing for an hour.
+            CheckpointError: The process sent nothing for an hour.
         """
         limit = time.monotonic() + _OUTCOME_SECONDS
         while not self._store.check([f"{self._number}/{key}"]):
@@ -301,7 +303,7 @@ class Meeting:
         limit = time.monotonic() + PATIENCE_SECONDS
         while count < len(self.ranks):
             if time.monotonic() > limit:
-                # The last of the others may arrive at this moment, and go on with this one.
+                # The last other process may arrive just now and continue with this one.
                 if self._store.add(arrived, -1) == len(self.ranks) - 1:
                     return
                 self._give_up(rank)

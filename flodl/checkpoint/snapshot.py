@@ -1,4 +1,4 @@
-"""Copies of tensors in host memory, taken fast and again and again."""
+"""Fast repeated copies of tensors in host memory."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from flodl.checkpoint.store import untie
 def snapshot(
     tensors: Mapping[str, Tensor], reuse: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor] | None:
-    """Copy tensors to the CPU; those that share memory share their copy, too.
+    """Copy tensors to the CPU; tensors that share memory also share their copy.
 
-    Where tensors are DTensors, every process that holds a part calls this; the lowest rank gets
-    the copy, gathered one tensor at a time.
+    If tensors are DTensors, every process with a part must call this. The lowest rank gets the
+    copy, gathered one tensor at a time.
 
     Args:
         tensors: By name, on any device.
-        reuse: A former snapshot that nobody needs any more. Where its tensors fit they are
-            overwritten: fresh memory costs several times as much as the copy itself.
+        reuse: An earlier snapshot that is no longer needed. Its tensors are overwritten where they
+            fit, because allocating new memory takes several times as long as the copy.
 
     Returns:
-        Dense tensors under the same names; None where another process has them. Copies from a
-        CUDA device are page-locked, and complete when this returns.
+        Dense tensors with the same names; None if another process has them. Copies from a CUDA
+        device are page-locked, and complete when this returns.
 
     Raises:
         ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
-        CheckpointError: Other processes that hold parts did not come.
+        CheckpointError: Other processes with parts did not call this.
     """
     with gathering(tensors, "the state of a training") as ranks:
         if not ranks.writes:
@@ -46,7 +46,7 @@ def snapshot(
         devices: set[torch.device] = set()
         for name, tensor in stored.items():
             former = None if reuse is None else reuse.get(name)
-            # Tensors that were shared before and are no longer need a buffer each.
+            # Tensors that shared memory before but no longer do need one buffer each.
             copy = _buffer(tensor, None if id(former) in taken else former)
             taken.add(id(copy))
             copy.copy_(ranks.fetch(name), non_blocking=True)

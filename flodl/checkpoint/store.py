@@ -1,4 +1,4 @@
-"""Saving named tensors, and loading them back into the tensors of a model."""
+"""Save named tensors, and load them back into the tensors of a model."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ OnShapeMismatch = Literal["error", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What a load did.
+    """The result of a load.
 
     Attributes:
-        loaded: Model tensors that took their values from the file, in model order.
-        skipped: Stored tensors that nothing in the model took, in file order.
+        loaded: Model tensors with values from the file, in model order.
+        skipped: Stored tensors without a match in the model, in file order.
         missing: Model tensors that kept their values, in model order.
     """
 
@@ -69,30 +69,30 @@ def save_checkpoint(
     source_config: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a container to a binary stream, which needs no more than ``write``.
+    """Write a container to a binary stream, which needs only the method ``write``.
 
-    Equal arguments give equal bytes: no time stamps, no random order. A tensor that occurs under
+    Equal arguments give equal bytes: there are no time stamps and no random order. A tensor with
     several names is stored under the first; the others are recorded as aliases. DTensors are saved
-    as :func:`save_checkpoint_file` does, and written to the stream of the lowest rank.
+    like in :func:`save_checkpoint_file`, to the stream of the lowest rank.
 
     Args:
         dest: Where to write.
         params: ``(name, tensor)`` pairs; plain ``named_parameters()`` names are qualified.
-        buffers: Likewise for buffers.
-        hash: Structural hash of the graph the tensors belong to, checked when loading.
-        label: Name of the graph; for people, never checked.
-        config: What the run was configured with, as JSON data; kept as one string under the
-            metadata key ``config``.
-        epoch: Epochs completed.
-        metrics: What was measured last, kept as JSON; values that are not finite become null.
-        source_config: The text of the configuration the model was built from, kept as it is.
-        metadata: Further strings to keep, read back by :func:`checkpoint_metadata`.
+        buffers: The same for buffers.
+        hash: Structural hash of the graph, checked when loading.
+        label: Name of the graph; for information, never checked.
+        config: Configuration of the run, as JSON data; kept as one string under the metadata key
+            ``config``.
+        epoch: Number of completed epochs.
+        metrics: The last metrics, kept as JSON; values that are not finite become null.
+        source_config: Text of the model's configuration, kept unchanged.
+        metadata: Further strings to keep; :func:`checkpoint_metadata` returns them.
 
     Raises:
         ValueError: A name or a metadata key is given twice, a tensor cannot be stored, the
-            metadata use a reserved key or hold something other than strings, or ``config`` is not
-            JSON data.
-        CheckpointError: Something changed the tensors while they were written.
+            metadata use a reserved key or contain something other than strings, or ``config`` is
+            not JSON data.
+        CheckpointError: The tensors changed while they were written.
     """
     named = tensors_by_name(params, buffers)
     kept = _optional_metadata(config, epoch, metrics, source_config)
@@ -117,17 +117,17 @@ def save_checkpoint_file(
 ) -> None:
     """Write a container to ``path`` atomically; see :func:`save_checkpoint`.
 
-    Missing parent folders are created. A path ending in ``.gz`` is compressed. Whatever goes
-    wrong, a file that stood there before survives and no temporary file is left. A
-    ``source_config`` is also written to ``<stem>.config.json`` beside the checkpoint.
+    Missing parent folders are created. A path ending in ``.gz`` is compressed. If an error occurs,
+    an existing file stays and no temporary file is left. A ``source_config`` is also written to
+    ``<stem>.config.json`` beside the checkpoint.
 
-    Where tensors are DTensors, as ``fully_shard`` makes them, every process that holds a part
-    calls this: all gather, one tensor at a time, and the lowest rank writes the file, which is that
-    of the same model on one device. It is there when the call returns on any rank.
+    If tensors are DTensors, as with ``fully_shard``, every process with a part must call this. The
+    processes gather one tensor at a time, and the lowest rank writes. The file equals that of the
+    same model on one device. It exists when the call returns on any rank.
 
     Raises:
-        CheckpointError: The file or its companion cannot be written, or other ranks did not call
-            this within five minutes.
+        CheckpointError: The file or its configuration file cannot be written, or other ranks did
+            not call this within five minutes.
         ValueError: As for :func:`save_checkpoint`.
     """
     strings = checkpoint_strings(hash, label, config, epoch, metrics, source_config, metadata)
@@ -150,14 +150,14 @@ def write_named(
     rewindable: bool,
     ranks: Gathering | None = None,
 ) -> None:
-    """Write a container, storing a tensor that has several names once.
+    """Write a container; a tensor with several names is stored once.
 
     Args:
         dest: Where to write.
         named: Tensors by qualified name.
         strings: The metadata, without aliases and digest.
         rewindable: Whether ``dest`` is a plain file that begins with the container.
-        ranks: Gives the values of ``named``; None where no tensor is sharded.
+        ranks: Returns the values of ``named``; None if no tensor is sharded.
     """
     stored, aliases = untie(named)
     if ranks is not None:
@@ -179,24 +179,24 @@ def load_checkpoint(
 ) -> LoadReport:
     """Copy the tensors of a container into the tensors of a model, by name.
 
-    Everything is checked before the first value is written: an error leaves the model as it was.
-    Values are cast to the model's dtype and moved to its device; ``requires_grad`` and the
-    optimizer's references stay intact. Of a DTensor every process fills the part it holds, on its
-    own: all have to read the same file.
+    Everything is checked before the first value is written: an error leaves the model unchanged.
+    Values are cast to the model's dtype and moved to its device. ``requires_grad`` and the
+    optimizer's references stay intact. For a DTensor, every process fills its own part: all
+    processes must read the same file.
 
     Args:
         src: A binary stream at the first byte of a container, compressed or plain.
         params: ``(name, tensor)`` pairs to fill; plain ``named_parameters()`` names are qualified.
-        buffers: Likewise for buffers.
-        hash: Structural hash of the model; compared when the file has one, too.
-        on_shape_mismatch: ``"skip"`` leaves a tensor of another shape alone and reports it both
-            as skipped and as missing, which is what transfer to a new head wants.
+        buffers: The same for buffers.
+        hash: Structural hash of the model; compared if the file has one too.
+        on_shape_mismatch: ``"skip"`` skips tensors of another shape and reports them both as
+            skipped and as missing. Use it to load a model with a new head.
 
     Raises:
         ArchitectureMismatch: Both sides have a structural hash and they differ.
-        ShapeMismatch: Tensors of the same name differ in shape; lists every one.
-        CheckpointError: The stream is truncated, damaged, foreign or of another version.
-        ValueError: A name is given twice, or an argument makes no sense.
+        ShapeMismatch: Tensors of the same name differ in shape; the message lists all of them.
+        CheckpointError: The stream is truncated, damaged, of another format or of another version.
+        ValueError: A name is given twice, or an argument is invalid.
     """
     return _fill(read_stream(src), tensors_by_name(params, buffers), hash, on_shape_mismatch)
 
@@ -214,22 +214,22 @@ def load_checkpoint_file(
 
 
 def checkpoint_keys(path: str | os.PathLike[str]) -> list[str]:
-    """The names stored in a file, in file order; reads the header only.
+    """Return the names stored in a file, in file order; reads only the header.
 
-    Those of a training's state, which begin with ``.training/``, are left out.
+    Names of a training's state, which begin with ``.training/``, are left out.
     """
     return [entry.name for entry in read_file_header(path).model_entries]
 
 
 def checkpoint_version(path: str | os.PathLike[str]) -> int:
-    """The container version of a file; reads the header only."""
+    """Return the container version of a file; reads only the header."""
     return int(read_file_header(path).metadata["fdl_version"])
 
 
 def checkpoint_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The strings stored beside the tensors (label, hash, …); reads the header only.
+    """Return the strings stored beside the tensors (label, hash, …); reads only the header.
 
-    The state of a training, which only resuming can use, is left out.
+    The state of a training, which only resuming needs, is left out.
     """
     metadata = dict(read_file_header(path).metadata)
     metadata.pop(TRAINING, None)
@@ -240,7 +240,7 @@ def tensors_by_name(params: NamedTensors, buffers: NamedTensors) -> dict[str, Te
     """Tensors by qualified name, parameters first.
 
     Raises:
-        ValueError: A name is given twice, or belongs to the container.
+        ValueError: A name is given twice, or is reserved.
     """
     named: dict[str, Tensor] = {}
     for source in (params, buffers):
@@ -255,7 +255,7 @@ def tensors_by_name(params: NamedTensors, buffers: NamedTensors) -> dict[str, Te
 
 
 def untie(named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Separate the tensors to store from the further names of those met before."""
+    """Separate the tensors to store from the further names of shared ones."""
     stored: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first_names: dict[object, str] = {}
@@ -269,11 +269,11 @@ def untie(named: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str
 
 
 def memory_of(tensor: Tensor) -> object:
-    """What two tensors have in common when they are the same numbers in the same memory.
+    """A key that is equal for tensors with the same numbers in the same memory.
 
-    The identity of the object would miss ``state_dict()``, whose values are detached.
+    Comparing objects would miss ``state_dict()``, whose values are detached.
     """
-    local = local_part(tensor)  # a DTensor itself is at no address
+    local = local_part(tensor)  # a DTensor itself has no address
     if local.layout is not torch.strided or local.numel() == 0 or local.is_meta:
         return id(tensor)
     address = local.data_ptr()
@@ -306,7 +306,7 @@ def checkpoint_strings(
     source_config: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The metadata of a checkpoint; the arguments are those of :func:`save_checkpoint`."""
+    """Return the metadata of a checkpoint; for the arguments see :func:`save_checkpoint`."""
     kept = _optional_metadata(config, epoch, metrics, source_config)
     return _metadata(hash, label, kept, metadata or {})
 
@@ -342,7 +342,7 @@ def _optional_metadata(
 
 
 def _config_text(config: Mapping[str, Any]) -> str:
-    """A configuration as JSON whose keys have one order, so that equal ones give equal bytes."""
+    """Return a configuration as JSON with sorted keys, so that equal ones give equal bytes."""
     try:
         return json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as problem:
@@ -355,7 +355,7 @@ def _config_text(config: Mapping[str, Any]) -> str:
 def _writer_version() -> str:
     try:
         return importlib.metadata.version("flodl")
-    except importlib.metadata.PackageNotFoundError:  # a source tree that nobody installed
+    except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
         return ""
 
 
@@ -388,7 +388,7 @@ def _fill(
 
 
 def check_hash(stored: str, wanted: str | None) -> None:
-    """Compare two structural hashes, if there are two.
+    """Compare two structural hashes, if both exist.
 
     Raises:
         ArchitectureMismatch: They differ.
@@ -401,7 +401,7 @@ def check_hash(stored: str, wanted: str | None) -> None:
 
 
 def _match(container: Container, model: Mapping[str, Tensor]) -> dict[str, Entry]:
-    """The stored tensor of every model tensor that has one, in model order."""
+    """The stored tensor of every model tensor with a match, in model order."""
     entries = {entry.name: entry for entry in container.header.model_entries}
     aliases = container.header.aliases
     matches = {name: entries.get(aliases.get(name, name)) for name in model}
@@ -411,7 +411,7 @@ def _match(container: Container, model: Mapping[str, Tensor]) -> dict[str, Entry
 def describe_misfits(
     misfits: Iterable[str], matches: Mapping[str, Entry], model: Mapping[str, Tensor]
 ) -> str:
-    """Tell of every tensor whose shape in the file is another than in the model."""
+    """Describe every tensor whose shape differs between file and model."""
     lines = [
         f"  {name}: file {list(matches[name].shape)}, model {list(model[name].shape)}"
         for name in misfits

@@ -1,8 +1,8 @@
-"""A model's checkpoint that also holds all a training needs to go on as if it had never stopped.
+"""A model's checkpoint with all the state that a training needs to resume exactly.
 
-To every other reader the file is a checkpoint of the model: the rest are tensors whose names begin
-with ``.training/`` and the metadata string ``training``, a JSON object in the form of
-:mod:`flodl.checkpoint.values`.
+To other readers the file is a checkpoint of the model. The rest is stored in two places: tensors
+whose names begin with ``.training/``, and the metadata string ``training``. That string is a JSON
+object in the form of :mod:`flodl.checkpoint.values`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FIELDS = ("position", "optimizer", "random", "carried", "observed", "states", "
 
 
 def describe_training(facts: Mapping[str, object], tensors: dict[str, Tensor]) -> dict[str, object]:
-    """Return facts as JSON data; their tensors are collected under names of the reserved prefix.
+    """Return facts as JSON data; their tensors are collected under names with the reserved prefix.
 
     Raises:
-        ValueError: A fact holds an object that a checkpoint cannot keep.
+        ValueError: A fact contains an object that a checkpoint cannot keep.
     """
     return {
         name: encode(value, f"{TRAINING_PREFIX}{name}", tensors) for name, value in facts.items()
@@ -50,15 +50,15 @@ def save_training_file(
     """Write the file atomically.
 
     Args:
-        path: Where to.
-        named: The model's tensors by qualified name, and those of the training.
-        description: All else of the training, as JSON data; None leaves it out.
+        path: Where to write.
+        named: Tensors of the model by qualified name, and those of the training.
+        description: The rest of the training's state, as JSON data; None leaves it out.
         hash: Structural hash of the model.
         label: Name of the model.
         config: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
-        epoch: Likewise.
-        metrics: Likewise.
-        metadata: Likewise.
+        epoch: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
+        metrics: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
+        metadata: As for :func:`~flodl.checkpoint.save_checkpoint_file`.
 
     Raises:
         CheckpointError: The file cannot be written.
@@ -75,12 +75,12 @@ def save_training_file(
 
 @dataclass(frozen=True, slots=True)
 class TrainingFile:
-    """What such a file holds, read and checked in itself.
+    """The content of such a file, read and checked for consistency.
 
     Attributes:
         where: The file, for messages.
         container: Header and tensors.
-        description: The state of the training; its values are still encoded.
+        description: The state of the training; its values are not decoded yet.
     """
 
     where: str
@@ -92,7 +92,7 @@ class TrainingFile:
         """Read a file.
 
         Raises:
-            CheckpointError: It is unreadable or damaged, or holds a model alone.
+            CheckpointError: The file is unreadable or damaged, or holds only a model.
         """
         where = f"checkpoint {os.fspath(path)}"
         container = read_file(path)
@@ -119,7 +119,7 @@ class TrainingFile:
         """Decode one field; its tensors are copies.
 
         Raises:
-            ValueError: It is damaged.
+            ValueError: The field is damaged.
         """
         return decode(self.description[field], self.tensor)
 
@@ -127,7 +127,7 @@ class TrainingFile:
         """Copy a tensor of the training, so that the file need not stay mapped.
 
         Raises:
-            ValueError: The file has none of this name.
+            ValueError: The file has no tensor with this name.
         """
         header = self.container.header
         entry = self._entries().get(header.aliases.get(name, name))
@@ -138,10 +138,10 @@ class TrainingFile:
     def model_values(
         self, model: Mapping[str, Tensor], hash: str | None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Pair every tensor of a model with its value in the file, which must be its very own.
+        """Pair every tensor of a model with its value in the file, which must match exactly.
 
         Args:
-            model: Tensors by qualified name, further names of shared ones included.
+            model: Tensors by qualified name, including further names of shared ones.
             hash: Structural hash of the model.
 
         Returns:
@@ -149,7 +149,7 @@ class TrainingFile:
 
         Raises:
             ArchitectureMismatch: Both sides have a structural hash and they differ.
-            ShapeMismatch: Tensors have the same name and another shape.
+            ShapeMismatch: Tensors have the same name but another shape.
             CheckpointError: One side has tensors that the other lacks, or of another dtype.
         """
         header = self.container.header

@@ -1,8 +1,8 @@
-"""Nested Python values as JSON data beside named tensors, so that a container can hold them.
+"""Encode nested Python values as JSON data and named tensors, so that a container can hold them.
 
 A tensor becomes ``{"tensor": name}``, a tuple ``{"tuple": […]}``, a mapping
-``{"dict": [[key, value], …]}``, a float that JSON lacks ``{"float": "inf"}``. Nothing else than
-these, numbers, strings, booleans, None and lists can be kept: no pickle is involved.
+``{"dict": [[key, value], …]}``, a float that JSON lacks ``{"float": "inf"}``. Only these, numbers,
+strings, booleans, None and lists can be kept. No pickle is used.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 
 
 def encode(value: object, path: str, tensors: dict[str, Tensor]) -> object:
-    """Return a value as JSON data; its tensors are collected under the path that leads to them.
+    """Return a value as JSON data; its tensors are collected, each under its path in the value.
 
     Raises:
-        ValueError: The value contains an object of another kind.
+        ValueError: The value contains another kind of object.
     """
     if isinstance(value, Tensor):
-        # Keys may have slashes, and 1 and "1" are two: different ways may be spelt alike.
+        # Keys may contain slashes, and 1 differs from "1": different paths may be spelt alike.
         while path in tensors and tensors[path] is not value:
             path += "'"
         tensors[path] = value
@@ -44,14 +44,14 @@ def encode(value: object, path: str, tensors: dict[str, Tensor]) -> object:
 
 
 def decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """Return what :func:`encode` was given.
+    """Return the value that was given to :func:`encode`.
 
     Args:
         value: JSON data.
         tensor: Finds a tensor by the name it was collected under.
 
     Raises:
-        ValueError: The data were made by no :func:`encode`.
+        ValueError: The data do not come from :func:`encode`.
     """
     if isinstance(value, list):
         return [decode(item, tensor) for item in value]

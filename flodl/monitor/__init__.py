@@ -1,4 +1,4 @@
-"""Watching a run: a monitor emits records, sinks show or store them; where its time goes."""
+"""Monitor a run: a monitor emits records, sinks show or store them; a ledger accounts for time."""
 
 from flodl.monitor.delivery import Delivery as Delivery
 from flodl.monitor.drawing import Drawable as Drawable

@@ -1,4 +1,4 @@
-"""Carrying a run's stream to one sink without ever holding up training."""
+"""Pass the records of a run to one sink without delaying training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flodl.monitor.sinks import BufferedSink, LedgerSink, Sink, StepSink
 
 CAPACITY = 4096
 
-# A sink may spend at most this part of the time on flushing, however large its file has grown.
+# Largest share of the time that a sink may spend on flushing, however large its file is.
 _FLUSH_SHARE = 1 / 20
 
 
@@ -30,23 +30,23 @@ class _Work:
 
     @property
     def news(self) -> bool:
-        """Whether there is something to flush."""
+        """Whether there is anything to flush."""
         return self.info is not None or self.ledger is not None or bool(self.records or self.steps)
 
 
 class Delivery:
-    """One sink behind a bounded queue and a daemon thread of its own.
+    """Passes records to one sink through a bounded queue and its own daemon thread.
 
     Records and batches of steps that find the queue full are dropped and counted. A sink that
     raises is reported once on stderr and gets nothing more.
 
     Args:
-        sink: The watcher.
+        sink: The receiver.
         info: Facts of the run so far.
-        history: Records the sink has missed; delivered first, whatever their number.
-        steps: Curves by step it has missed.
-        ledger: Seconds by account so far; None where nobody keeps account.
-        capacity: Records that may wait, and as many batches of steps.
+        history: Records that the sink has missed; delivered first, regardless of the capacity.
+        steps: Step curves that it has missed.
+        ledger: Seconds by account so far; None if there is no ledger.
+        capacity: Largest number of waiting records, and of waiting batches of steps.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Delivery:
     ) -> None:
         self.sink = sink
         self.dropped = 0
-        """Records and batches of steps that the sink was too slow for."""
+        """Number of records and batches of steps dropped because the sink was too slow."""
         self.error: Exception | None = None
-        """What the sink raised, once it is detached."""
+        """The exception of the sink, if it was detached because of one."""
         self._changed = threading.Condition()
         self._info: RunInfo | None = info
         self._records = deque(history)
@@ -73,8 +73,8 @@ class Delivery:
         self._wants_ledger = isinstance(sink, LedgerSink)
         self._ledger = ledger
         self._finish: Finish | None = None
-        self._asked = 0  # flushes asked for, and
-        self._served = 0  # how many of them are done
+        self._asked = 0  # number of requested flushes
+        self._served = 0  # number of completed ones
         self._detached = self._done = False
         threading.Thread(target=self._run, name=f"flodl-sink-{self}", daemon=True).start()
 
@@ -83,7 +83,7 @@ class Delivery:
         return str(self.sink) if named else type(self.sink).__name__
 
     def inform(self, info: RunInfo) -> None:
-        """Pass on changed facts; only the newest matter."""
+        """Pass on changed facts; only the newest count."""
         with self._changed:
             self._info = info
             self._changed.notify_all()
@@ -113,7 +113,7 @@ class Delivery:
             self._changed.notify_all()
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
-        """Pass on where the time went, if the sink wants it; only the newest matters."""
+        """Pass on the seconds by account, if the sink wants them; only the newest count."""
         if self._wants_ledger:
             with self._changed:
                 self._ledger = seconds
@@ -126,7 +126,7 @@ class Delivery:
             self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until the sink has made everything so far visible; False if it did not in time."""
+        """Wait until the sink has made everything so far visible; return False on a timeout."""
         with self._changed:
             self._asked += 1
             ticket = self._asked
@@ -134,12 +134,12 @@ class Delivery:
             return self._changed.wait_for(lambda: self._done or self._served >= ticket, timeout)
 
     def join(self, timeout: float) -> bool:
-        """Wait until the sink has taken the end of the run; False if it did not in time."""
+        """Wait until the sink has received the end of the run; return False on a timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._done, timeout)
 
     def detach(self) -> None:
-        """Let the sink go without telling it the end; returns at once."""
+        """Release the sink without sending it the end of the run; returns at once."""
         with self._changed:
             self._detached = True
             self._changed.notify_all()
@@ -193,7 +193,7 @@ class Delivery:
             self.sink.ledger(work.ledger)
 
     def _take(self, until: float | None) -> _Work:
-        """Wait for something to do, at most until a flush is due, and take all of it."""
+        """Wait for work, at most until a flush is due, and take all of it."""
         with self._changed:
             timeout = None if until is None else max(0.0, until - time.monotonic())
             self._changed.wait_for(self._pending, timeout)

@@ -1,4 +1,4 @@
-"""The drawing of a graph that a monitor watches, kept fresh without holding up training."""
+"""The drawing of a graph that a monitor watches, updated without delaying training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
 
 @runtime_checkable
 class Drawable(Protocol):
-    """What :meth:`Monitor.watch` takes: a Graph, or whatever draws itself like one."""
+    """The argument of :meth:`Monitor.watch`: a Graph, or an object that draws itself like one."""
 
     def svg(self) -> bytes:
         """Return the drawing."""
@@ -21,16 +21,16 @@ class Drawable(Protocol):
 
 @final
 class DrawingSink:
-    """Draws a graph again when the run has moved on.
+    """Draws a graph again when the run has progressed.
 
-    Its :class:`Delivery` runs it on a thread of its own and keeps it to a twentieth of the time,
+    Its :class:`Delivery` runs it on its own thread and limits it to a twentieth of the time,
     however long one drawing takes.
 
     Args:
         graph: The model.
-        show: Takes the drawing.
-        watched: Whether somebody sees the drawing now; it is not renewed for nobody.
-        profiled: With node times, which change; without, one drawing is enough.
+        show: Receives the drawing.
+        watched: Whether a reader sees the drawing now; if not, it is not updated.
+        profiled: Draw node times, which change; if not, one drawing is enough.
     """
 
     flush_seconds = 1.0
@@ -54,7 +54,7 @@ class DrawingSink:
         return "drawing of the graph"
 
     def open(self, info: RunInfo) -> None:
-        """Facts do not change the drawing."""
+        """Do nothing: facts do not change the drawing."""
 
     def record(self, record: EpochRecord) -> None:  # noqa: ARG002 - any epoch has new node times
         """Note that there are new node times."""
@@ -65,19 +65,19 @@ class DrawingSink:
         self._moved = self._profiled or self._moved
 
     def renew(self) -> None:
-        """Draw at the next flush, whether somebody sees it or not."""
+        """Draw at the next flush, even if no reader sees it."""
         self._wanted = True
 
     def flush(self) -> None:
-        """Draw, if there is something new to see and somebody to see it."""
+        """Draw if there is something new and a reader to see it."""
         if self._moved and (self._wanted or self._watched()):
             self._wanted = self._moved = False
             draw = self._graph.svg_with_profile if self._profiled else self._graph.svg
             try:
                 self._show(draw())
             except (IndexError, ValueError):
-                # The forward that runs meanwhile may replace node times while they are read. That
-                # is over the next time; whatever fails twice running is something else.
+                # A forward that runs at the same time may replace node times while they are read.
+                # The next try then succeeds; two failures in a row have another cause.
                 if self._failed:
                     raise
                 self._failed = self._moved = True
@@ -85,11 +85,11 @@ class DrawingSink:
                 self._failed = False
 
     def finish(self, summary: Finish) -> None:
-        """The monitor has asked for the last drawing before the end."""
+        """Do nothing: the monitor requests the last drawing before the end."""
 
 
 def facts_of(model: Any) -> tuple[dict[str, str], dict[str, int]]:
-    """Return label and hash of a model as far as it tells them, and its parameter counts.
+    """Return label and hash of a model if it has them, and its parameter counts.
 
     Args:
         model: A Graph or any ``torch.nn.Module``.

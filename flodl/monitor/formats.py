@@ -1,4 +1,4 @@
-"""Numbers as people read them: time to go, time taken, bytes, metric values."""
+"""Format numbers for people: remaining time, duration, bytes, metric values."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
 
 
 def format_eta(seconds: float) -> str:
-    """Time still to go: ``42ms``, ``1.5s``, ``4m 32s``, ``3h 12m``; a dash when it is unknown.
+    """Format a remaining time: ``42ms``, ``1.5s``, ``4m 32s``, ``3h 12m``; a dash if unknown.
 
-    Decimals are cut, not rounded: a countdown must not show a minute before it is one.
+    Decimals are cut, not rounded: a countdown must not show a minute when less is left.
     """
     if not math.isfinite(seconds) or seconds < 0:
         return "—"
@@ -24,7 +24,7 @@ def format_eta(seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Time that something took: ``42ms``, ``1.2s``, ``2m05s``, ``3h12m``."""
+    """Format a duration: ``42ms``, ``1.2s``, ``2m05s``, ``3h12m``."""
     if not math.isfinite(seconds) or seconds < 0:
         return "—"
     if seconds < 1:
@@ -37,10 +37,10 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """A size in powers of 1024: ``512 B``, ``500 KB``, ``100 MB``, ``2.1 GB``."""
+    """Format a size in powers of 1024: ``512 B``, ``500 KB``, ``100 MB``, ``2.1 GB``."""
     if count < _KIB:
         return f"{count:.0f} B"
-    # Half a unit below the next one already rounds up to it: 1023.7 KB reads 1 MB.
+    # Half a unit below the next unit already rounds up to it: 1023.7 KB becomes 1 MB.
     if count < _MIB - _KIB / 2:
         return f"{count / _KIB:.0f} KB"
     if count < _GIB - _MIB / 2:
@@ -49,9 +49,9 @@ def format_bytes(count: float) -> str:
 
 
 def format_metric(value: float) -> str:
-    """A metric with the digits that matter: ``0``, ``1.00e-4``, ``1.2345``, ``12345.67``.
+    """Format a metric with significant digits: ``0``, ``1.00e-4``, ``1.2345``, ``12345.67``.
 
-    From 1e15 on, where decimals mean nothing any more, the exponent form is used again.
+    From 1e15 on, where decimals have no meaning, the exponent form is used again.
     """
     if value == 0:
         return "0"
@@ -69,5 +69,5 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _cut_to_tenths(seconds: float) -> float:
-    # The nudge undoes what multiplication loses: 1.1 * 10 may fall short of 11.
+    # The small addend undoes a loss of the multiplication: 1.1 * 10 may be less than 11.
     return math.floor(seconds * 10 + 1e-9) / 10

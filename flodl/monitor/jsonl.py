@@ -1,4 +1,4 @@
-"""The run's stream as a file of JSON lines, for scripts that follow or evaluate it."""
+"""The records of a run as a file of JSON lines, for scripts that follow or evaluate it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class JsonlSink:
     =============  ===============================================================================
     ``"type"``     the rest of the object
     =============  ===============================================================================
-    ``"run"``      facts of the run, without its drawing; again whenever they have changed
+    ``"run"``      facts of the run, without its drawing; again after every change
     ``"epoch"``    one epoch, counted from 1: metrics, times in seconds, resources
     ``"steps"``    a piece of a curve: ``name``, ``steps`` counted from 0, ``values``
     ``"ledger"``   ``seconds`` by account, once, before the end
-    ``"finish"``   how the run ended
+    ``"finish"``   the end of the run
     =============  ===============================================================================
 
-    Non-finite numbers are null. An existing file is continued: a line that a crash has cut off is
-    taken away, an epoch that stands there already is not written twice. An epoch that was trained
-    again after a resume has two lines, of which the later one counts.
+    Non-finite numbers are null. An existing file is continued: a line cut off by a crash is
+    removed, and an epoch that is already in the file is not written again. An epoch trained again
+    after a resume has two lines; the later one counts.
 
     Args:
-        path: File to write; missing folders are made.
+        path: File to write; missing folders are created.
     """
 
     flush_seconds = 0.0
@@ -50,7 +50,7 @@ class JsonlSink:
         return str(self._path)
 
     def open(self, info: RunInfo) -> None:
-        """Begin the file, or continue it; then keep the facts for the next flush."""
+        """Begin or continue the file; keep the facts for the next flush."""
         if not self._opened:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._continue_file()
@@ -73,17 +73,17 @@ class JsonlSink:
         self._pending += [_line("steps", piece.as_json()) for piece in series]
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
-        """Remember where the time went; only the last word is written."""
+        """Keep the seconds by account; only the last ones are written."""
         self._ledger = seconds
 
     def flush(self) -> None:
-        """Append the lines kept."""
+        """Append the kept lines."""
         if self._pending:
             append_text(self._path, "".join(line + "\n" for line in self._pending))
             self._pending.clear()
 
     def finish(self, summary: Finish) -> None:
-        """Append what is left and how the run ended."""
+        """Append the rest and the end of the run."""
         if self._ledger:
             seconds = {name: finite(value) for name, value in self._ledger.items()}
             self._pending.append(_line("ledger", {"seconds": seconds}))

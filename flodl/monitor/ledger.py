@@ -1,8 +1,8 @@
-"""Where the time of a run goes: every second is booked to exactly one account.
+"""The time ledger of a run: every second is booked to exactly one account.
 
-The ledger works like a stopwatch with lap times. Whoever ends a piece of work says what it was, and
-all the time since the previous lap goes there; so nothing is counted twice and nothing is lost
-between two measurements.
+The ledger works like a stopwatch with lap times. Code that ends a piece of work names its account,
+and all the time since the previous lap goes there. So no time is counted twice or lost between two
+measurements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flodl.monitor.formats import format_duration
 
 
 class Account(StrEnum):
-    """What time can be spent on."""
+    """What the time was used for."""
 
     IMPORT = "import"
     """Starting Python and importing modules."""
@@ -34,29 +34,29 @@ class Account(StrEnum):
     COMPILE = "compile"
     """Compiling or capturing a step while training waits for it."""
     CHECKPOINT = "checkpoint"
-    """What saving takes from the training thread."""
+    """The part of saving that the training thread waits for."""
     EVALUATION = "evaluation"
     LOGGING = "logging"
-    """Handing records to the monitor, and callbacks."""
+    """Passing records to the monitor, and callbacks."""
     SYNC = "sync"
     """Waiting for other devices or ranks."""
     IDLE = "idle"
-    """Waiting for nothing of the run itself, such as a pause."""
+    """Waiting for reasons outside the run, such as a pause."""
 
 
 @final
 class TimeLedger:
     """Books the time of one training thread.
 
-    A lap costs about three readings of the clock. In a hot loop keep the members of
-    :class:`Account` in local names: looking one up on the class may cost more than the lap.
+    A lap takes about as long as three readings of the clock. In a hot loop, keep the members of
+    :class:`Account` in local names: looking one up on the class may take longer than the lap.
 
     Args:
-        clock: Seconds that never run backwards.
+        clock: Seconds that never decrease.
 
     Attributes:
-        lap: ``lap(account)`` books all the time since the last lap, or since the ledger was made,
-            to `account`. Only one thread may call it; any thread may read the sums.
+        lap: ``lap(account)`` books all the time since the last lap (at first: since the ledger was
+            made) to `account`. Only one thread may call it; any thread may read the sums.
     """
 
     lap: Callable[[Account], None]
@@ -65,7 +65,7 @@ class TimeLedger:
         seconds = dict.fromkeys(Account, 0.0)
         last = clock()
 
-        # A closure, because reading attributes of self would cost as much as the clock.
+        # A closure, because reading attributes of self would take as long as reading the clock.
         def lap(account: Account) -> None:
             nonlocal last
             now = clock()
@@ -78,18 +78,18 @@ class TimeLedger:
 
     @classmethod
     def since_process_start(cls) -> TimeLedger:
-        """Return a ledger that has booked the life of this process so far to ``import``.
+        """Return a ledger that has booked the time since the process started to ``import``.
 
-        That time belongs to the first training of a program: a later call, or one in an interactive
-        session, where the hours before belong to the person, returns a ledger that starts now. So
-        does a system that does not tell when a process started.
+        That time belongs to the first training of a program. In these cases the ledger starts now:
+        in later calls, in an interactive session (where the user was idle before), and on systems
+        that do not report the start of a process.
         """
         global _start_is_booked
         ledger = cls()
         if not _start_is_booked and not hasattr(sys, "ps1"):
             age = _process_age()
-            # The clock goes on from here: asking may take a tenth of a second where it sets off
-            # Python's cycle collector, and the age holds that time already.
+            # Continue from here: asking for the age may take a tenth of a second if it triggers
+            # Python's garbage collector, and the age already includes that time.
             ledger.lap(Account.IMPORT)
             ledger._seconds[Account.IMPORT] = age
         _start_is_booked = True
@@ -97,7 +97,7 @@ class TimeLedger:
 
     @property
     def total(self) -> float:
-        """Seconds of this session that are booked: from the start to the last lap."""
+        """Booked seconds of this session: from the start to the last lap."""
         return math.fsum(self._seconds.values())
 
     def seconds(self) -> dict[str, float]:
@@ -105,7 +105,7 @@ class TimeLedger:
         return {account.value: spent for account, spent in self._seconds.items()}
 
     def earlier(self) -> dict[str, float]:
-        """Return the seconds of the sessions before this one by account; empty for a first one."""
+        """Return the seconds of earlier sessions by account; empty for a first session."""
         sums: dict[str, float] = {}
         for session in self._earlier:
             for account, spent in session.items():
@@ -113,9 +113,9 @@ class TimeLedger:
         return sums
 
     def table(self) -> str:
-        """Return lines for a terminal: accounts with any time, the largest first, and the total.
+        """Return lines for a terminal: accounts with time, the largest first, and the total.
 
-        A resumed run has a second pair of columns for the sessions before this one.
+        A resumed run has a second pair of columns for the earlier sessions.
         """
         earlier = self.earlier()
         columns = [("this session" if earlier else "", self.seconds())]
@@ -135,14 +135,14 @@ class TimeLedger:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, as JSON: the seconds of every session, this one last."""
+        """Return the state for a checkpoint as JSON: seconds of every session, this one last."""
         return {"sessions": [*(dict(one) for one in self._earlier), self.seconds()]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over the sessions of a run that is continued; this session's time stays its own.
+        """Take over the sessions of a run to continue; this session's time stays separate.
 
         Raises:
-            ValueError: `state` is not what :meth:`state_dict` returns.
+            ValueError: `state` does not come from :meth:`state_dict`.
         """
         sessions = state.get("sessions")
         if not isinstance(sessions, list):
@@ -157,7 +157,7 @@ _start_is_booked = False
 
 
 def _part(sums: Mapping[str, float], name: str | None) -> str:
-    """Return a cell: a time and its share of the column; the sum where there is no name."""
+    """Return a cell: a time and its share of the column; without a name, the sum."""
     total = math.fsum(sums.values())
     spent = total if name is None else sums.get(name, 0.0)
     share = 100 * spent / total if total > 0 else 0.0
@@ -181,9 +181,9 @@ def _checked_session(session: object) -> dict[str, float]:
 
 
 def _process_age() -> float:
-    """Return the seconds since the operating system started this process; 0 if it does not say."""
+    """Return the seconds since the operating system started this process; 0 if unknown."""
     try:
-        # Field 22, in ticks since boot; the name before it may contain spaces and brackets.
+        # Field 22, in ticks since boot; the name before it may contain spaces and parentheses.
         after_name = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2]
         started = int(after_name.split()[19]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)

@@ -1,4 +1,4 @@
-"""The machine's load over a stretch of time, measured beside training instead of in its way."""
+"""The machine's mean load, measured on a separate thread so that training does not wait."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PERIOD_SECONDS = 0.25
 
 
 class LoadAverage:
-    """Mean load between two questions, from readings that a daemon thread takes.
+    """Mean load between two calls, from readings of a daemon thread.
 
-    A reading asks the kernel and the driver, which takes a few hundred microseconds: as long as
-    all the rest of what the end of an epoch costs. Asking here takes a few.
+    A reading asks the kernel and the driver. This takes a few hundred microseconds, as long as the
+    rest of the work at the end of an epoch. A call here takes a few microseconds.
 
     Args:
-        sampler: Measures the machine; owned from now on.
+        sampler: Measures the machine; it belongs to this object from now on.
         period: Seconds between two readings.
     """
 
@@ -33,7 +33,7 @@ class LoadAverage:
         self._answer = ResourceSample()
 
     def take(self) -> ResourceSample:
-        """Return the mean since the last call; without a new reading, the answer of that call.
+        """Return the mean since the last call; if there is no new reading, the last result.
 
         The first call measures at once, over the time since this object was made.
         """
@@ -48,7 +48,7 @@ class LoadAverage:
         return self._answer
 
     def read(self) -> None:
-        """Take a reading; the thread does so once a period."""
+        """Take a reading; the thread does this once per period."""
         sample = self._sampler.sample()
         with self._lock:
             self._readings.add(sample)
@@ -64,7 +64,7 @@ class LoadAverage:
 
 
 class _Means:
-    """Percentages are averaged; of memory the newest figure counts."""
+    """Means of percentages; for memory the newest value."""
 
     def __init__(self) -> None:
         self._newest: ResourceSample | None = None

@@ -1,4 +1,4 @@
-"""Facts about a run, as plain JSON values."""
+"""Facts about a run as plain JSON values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _DEEPEST = 32
 
 
 def read_metadata(source: Mapping[str, Any] | str) -> dict[str, Any]:
-    """Return an independent copy made of JSON values only.
+    """Return an independent copy that contains only JSON values.
 
     Args:
-        source: A mapping, or the text of a JSON object. What JSON cannot say is written as text
-            (a path, a dtype), a non-finite number as null.
+        source: A mapping, or the text of a JSON object. Values that JSON lacks become text (a path,
+            a dtype); a non-finite number becomes null.
 
     Raises:
-        ValueError: The text is not a JSON object, or the nesting has no end.
+        ValueError: The text is not a JSON object, or the nesting never ends.
     """
     if isinstance(source, str):
         try:

@@ -1,4 +1,4 @@
-"""Turning what a program hands to :meth:`Monitor.log` into names and values."""
+"""Convert the metrics given to :meth:`Monitor.log` to names and values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flodl.monitor.records import EpochMetrics
 
 @runtime_checkable
 class HasMetrics(Protocol):
-    """Something that keeps its own metrics, such as a Graph."""
+    """An object that keeps its own metrics, such as a Graph."""
 
     def latest_metrics(self) -> Iterable[tuple[str, float]]:
         """Return the last value of every metric."""
@@ -29,10 +29,10 @@ of further values; None for an epoch without metrics."""
 
 
 def metric_pairs(source: MetricSource) -> tuple[tuple[str, float], ...]:
-    """Return names and values in the order given; the later of two equal names wins.
+    """Return names and values in the given order; the later of two equal names wins.
 
     Raises:
-        ValueError: `source` is none of the accepted forms, or a value is not one number.
+        ValueError: `source` has none of the accepted forms, or a value is not one number.
     """
     found: dict[str, float] = {}
     for name, value in _walk(source):
@@ -44,7 +44,7 @@ def _walk(source: Any) -> Iterable[tuple[object, object]]:
     if source is None:
         return ()
     if isinstance(source, EpochMetrics):
-        # A scalar that the program itself called "loss" must not hide the training loss.
+        # A scalar that the program itself named "loss" must not hide the training loss.
         loss = "avg_loss" if "loss" in source.scalars else "loss"
         return [(loss, source.avg_loss), *source.scalars.items()]
     if isinstance(source, Mapping):
@@ -76,7 +76,7 @@ def _number(name: str, value: Any) -> float:
         if not isinstance(value, (str, bytes)):
             return float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        pass  # the message below says more than torch's or Python's own
+        pass  # the message below is clearer than torch's or Python's own
     shape = getattr(value, "shape", None)
     what = type(value).__name__ + (f" of shape {list(shape)}" if shape is not None else "")
     raise ValueError(f"metric {name!r} is a {what}, not one number; reduce it, e.g. with .mean()")

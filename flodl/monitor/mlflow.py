@@ -32,14 +32,14 @@ _FORBIDDEN = re.compile(r"[^\w\-. /]")
 class MlflowSink:
     """One MLflow run: metrics by epoch (from 1), curves by step (from 0) as ``step/NAME``.
 
-    The configuration becomes parameters, environment and other facts become tags. Characters that
-    MLflow does not take in a name become ``_``.
+    The configuration becomes parameters; environment and other facts become tags. Characters that
+    MLflow does not allow in a name become ``_``.
 
     Args:
         store: Where MLflow keeps runs: a tracking URI (``http://…``, ``sqlite:///mlflow.db``), or
-            a folder for its offline file store; None for what ``MLFLOW_TRACKING_URI`` or MLflow
-            itself says.
-        experiment: The experiment that gets the run; made if missing.
+            a folder for its offline file store. None uses ``MLFLOW_TRACKING_URI`` or MLflow's own
+            default.
+        experiment: The experiment for the run; created if missing.
 
     Raises:
         FlodlError: The package ``mlflow`` is not installed.
@@ -68,7 +68,7 @@ class MlflowSink:
         return f"MLflow in {self._store}" if self._store else "MLflow"
 
     def open(self, info: RunInfo) -> None:
-        """Begin the MLflow run, then log those facts that are new."""
+        """Begin the MLflow run at the first call; log the facts that are new."""
         if self._client is None:
             self._begin(info)
         params, tags = _params(info), _tags(info)
@@ -95,14 +95,14 @@ class MlflowSink:
                 self._add(f"step/{piece.name}", float(value), int(step))
 
     def flush(self) -> None:
-        """Log the metrics kept."""
+        """Log the kept metrics."""
         for start in range(0, len(self._pending), _METRICS_PER_CALL):
             some = self._pending[start : start + _METRICS_PER_CALL]
             self._client.log_batch(self._run, metrics=some)
         self._pending.clear()
 
     def finish(self, summary: Finish) -> None:
-        """Log what is left and how the run ended."""
+        """Log the rest and the end of the run."""
         self.flush()
         end = self._started_ms + int(summary.seconds * 1000)
         self._client.set_terminated(self._run, status=_STATUS[summary.status], end_time=end)
@@ -111,9 +111,9 @@ class MlflowSink:
         uri = self._store
         if uri is not None and "://" not in uri:
             uri = Path(uri).resolve().as_uri()
-            # MLflow asks for this word before it writes into a folder.
+            # MLflow requires this setting before it writes into a folder.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        # Imported in the sink's own thread: training does not wait for it.
+        # Imported in the sink's own thread, so that training does not wait for it.
         self._entities = import_module("mlflow.entities")
         self._client = import_module("mlflow").MlflowClient(tracking_uri=uri)
         found = self._client.get_experiment_by_name(self._experiment)
@@ -143,12 +143,12 @@ def _tags(info: RunInfo) -> dict[str, str]:
 
 
 def _flat(content: Mapping[str, Any], prefix: str) -> dict[str, str]:
-    """Dotted name -> text; of a value with an origin, the value."""
+    """Return dotted name -> text; for a value with an origin, only the value."""
     found: dict[str, str] = {}
     for key, value in content.items():
         name = _name(f"{prefix}{key}")
         if isinstance(value, Mapping) and "value" in value:
-            value = value["value"]  # noqa: PLW2901 - the origin is not MLflow's to keep
+            value = value["value"]  # noqa: PLW2901 - MLflow does not get the origin
         if isinstance(value, Mapping) and value:
             found.update(_flat(value, f"{prefix}{key}."))
         else:

@@ -1,4 +1,4 @@
-"""The monitor of a run: takes epochs, emits records, lets sinks watch."""
+"""The monitor of a run: it receives epochs, emits records and passes them to sinks."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _FLUSH_TIMEOUT = 10.0
 
 
 class Monitor:
-    """Watches one run of training.
+    """Records one run of training and passes it to sinks.
 
-    Every epoch becomes one :class:`EpochRecord`, printed on the terminal at once and passed to the
-    other sinks in the background: none of them can slow down or stop training.
+    Every epoch becomes one :class:`EpochRecord`. It is printed on the terminal at once and passed
+    to the other sinks in the background. No sink can slow down or stop training.
 
     Args:
-        total_epochs: Epochs the run intends to train, at least 1.
+        total_epochs: Number of epochs that the run is to train, at least 1.
         clock: Monotonic seconds.
         terminal: Print a line per epoch.
 
@@ -74,7 +74,7 @@ class Monitor:
         self._terminal: TerminalSink | None = TerminalSink() if terminal else None
         self._load = LoadAverage()
         weakref.finalize(self, self._load.close)
-        # Held while history and deliveries change together: a late sink misses and repeats nothing.
+        # Held while history and deliveries change together: a late sink gets each record once.
         self._lock = threading.Lock()
         self._deliveries: list[Delivery] = []
         self._files: dict[tuple[type[Sink], str], Delivery] = {}
@@ -84,7 +84,7 @@ class Monitor:
 
     @property
     def history(self) -> tuple[EpochRecord, ...]:
-        """The epochs so far, those of the run that this one continues included."""
+        """The epochs so far, including those of the run that this one continues."""
         with self._lock:
             return tuple(self._history)
 
@@ -130,14 +130,14 @@ class Monitor:
     def log_steps(self, series: Sequence[StepSeries]) -> None:
         """Record values within an epoch; meant to be called about once a second.
 
-        Costs a copy of the numbers into arrays, and never waits for a sink.
+        Copies the numbers into arrays and never waits for a sink.
 
         Args:
-            series: Pieces of curves, which must not be changed afterwards. Steps that do not rise
-                above those already logged under the same name are left out.
+            series: Pieces of curves, which must not be changed afterwards. A step that is not
+                above the last logged step of the same name is left out.
 
         Raises:
-            ValueError: A piece has not as many values as steps.
+            ValueError: A piece has a different number of values and steps.
             StateError: The monitor is finished.
         """
         pieces = tuple(piece for piece in series if len(piece.steps))
@@ -150,7 +150,7 @@ class Monitor:
                     delivery.steps(pieces)
 
     def log_ledger(self, seconds: Mapping[str, float]) -> None:
-        """Record where the time went so far, in seconds by account; the newest one counts."""
+        """Record the seconds by account so far; only the newest call counts."""
         ledger = {str(account): float(taken) for account, taken in seconds.items()}
         with self._lock:
             self._ledger = ledger
@@ -158,12 +158,12 @@ class Monitor:
                 delivery.ledger(ledger)
 
     def restore(self, records: Sequence[EpochRecord]) -> None:
-        """Put the epochs of the run that this one continues before its own.
+        """Add the epochs of the run that this one continues, before its own epochs.
 
-        Sinks get them; they are not printed, and the time to go is estimated without them.
+        Sinks get them. They are not printed, and the remaining time is estimated without them.
 
         Raises:
-            StateError: An epoch was logged already.
+            StateError: An epoch was already logged.
         """
         with self._lock:
             if self._history:
@@ -177,16 +177,16 @@ class Monitor:
                     delivery.record(record)
 
     def finish(self, status: Status = "complete", *, timeout: float = 10.0) -> None:
-        """End the run: print the closing line and let every sink write what it still holds.
+        """End the run: print the closing line and let every sink write the rest.
 
         A second call does nothing.
 
         Args:
-            status: How it ended: "complete", "interrupted", "diverged" or "failed".
-            timeout: Seconds to wait for the sinks, all together.
+            status: "complete", "interrupted", "diverged" or "failed".
+            timeout: Seconds to wait for all sinks together.
 
         Raises:
-            ValueError: `status` is none of the four.
+            ValueError: `status` is not one of the four.
         """
         if status not in STATUSES:
             raise ValueError(f"status is {status!r}; use one of {', '.join(STATUSES)}")
@@ -207,29 +207,29 @@ class Monitor:
         _join(deliveries, deadline, timeout)
 
     def finish_with(self, graph: Drawable, status: Status = "complete") -> None:
-        """End the run with a drawing of `graph` that shows the last node times."""
+        """End the run with a drawing of `graph` that shows the last times of the nodes."""
         self.set_svg(graph.svg_with_profile())
         self.finish(status)
 
     def serve(self, port: int = 3000, host: str = "127.0.0.1") -> str:
         """Serve the live page until :meth:`close` or the end of the program.
 
-        On another address than a loopback one everything on the network could read the run, so
-        the page's address then holds a random token that every path requires.
+        If `host` is not a loopback address, the whole network could read the run. The page's
+        address then contains a random token, and every path requires it.
 
-        A port that is in use, or that this user may not open, gives a warning and another port; a
-        host that is not of this machine gives a warning and 127.0.0.1.
+        If the port is in use or not permitted, a warning is given and another port is used. If the
+        host is not one of this machine, a warning is given and 127.0.0.1 is used.
 
         Args:
-            port: 0 takes any free one.
+            port: 0 takes any free port.
             host: Address to listen on.
 
         Returns:
             The page's address; a second call returns that of the first.
 
         Raises:
-            StateError: The port is not one of 0 to 65535, or this machine has no socket to listen
-                on.
+            StateError: The port is not one of 0 to 65535, or this machine cannot open a socket to
+                listen on.
         """
         if self._server is None:
             self._server = LiveServer(self._curves, port=port, host=host, session=self._session)
@@ -239,11 +239,11 @@ class Monitor:
 
     @property
     def url(self) -> str | None:
-        """Address of the live page; None while it is not served."""
+        """Address of the live page; None if it is not served."""
         return self._server.url if self._server is not None else None
 
     def close(self) -> None:
-        """Stop serving the live page and free its port; the run goes on."""
+        """Stop serving the live page and free its port; the run continues."""
         if self._server is not None:
             server, self._server = self._server, None
             with self._lock:
@@ -258,19 +258,19 @@ class Monitor:
         self._watch(graph, profiled=False)
 
     def watch_profiled(self, graph: Drawable) -> None:
-        """As :meth:`watch`, the drawing renewed as training goes on, with the time of every node.
+        """Like :meth:`watch`, but redraw the graph during training, with the time of every node.
 
-        The times are those of a graph with ``enable_profiling()``. Drawing happens in the
-        background, as long as a browser shows the page and once at the end, and takes at most a
-        twentieth of the time.
+        The graph must have ``enable_profiling()`` switched on. It is drawn in the background while
+        a browser shows the page, and once at the end. Drawing takes at most a twentieth of the
+        time.
         """
         self._watch(graph, profiled=True)
 
     def add_sink(self, sink: Sink) -> Delivery:
-        """Let `sink` watch; it first gets the whole history, and the end if that has come.
+        """Add a sink; it first gets the whole history, and the end if the run has finished.
 
         Returns:
-            A handle that tells how many records were dropped and why the sink was detached.
+            A handle with the number of dropped records and the reason if the sink was detached.
         """
         with self._lock:
             curves = self._curves.snapshot() if isinstance(sink, StepSink) else ()
@@ -281,11 +281,11 @@ class Monitor:
             return delivery
 
     def set_metadata(self, metadata: Mapping[str, Any] | str) -> None:
-        """Add facts about the run, over earlier ones of the same top-level key.
+        """Add facts about the run; they replace earlier ones of the same top-level key.
 
-        The report has places for ``config`` (values, or pairs such as
+        The report has sections for ``config`` (values, or pairs such as
         ``{"value": 64, "origin": "fdl.yml:9:13"}``), ``environment`` and ``parameters`` (``total``,
-        ``trainable``, ``frozen``); everything else is listed below them.
+        ``trainable``, ``frozen``). Everything else is listed below them.
 
         Args:
             metadata: A mapping, or the text of a JSON object.
@@ -299,7 +299,10 @@ class Monitor:
     def set_identity(
         self, *, label: str | None = None, hash: str | None = None, run: str | None = None
     ) -> None:
-        """Name the model (`label`), its structural `hash` and this `run`; None keeps the old."""
+        """Set the model's name (`label`), its structural `hash` and the name of this `run`.
+
+        None keeps the old value.
+        """
         given = {"label": label, "hash": hash, "run": run}
         self._change(lambda _: {key: text for key, text in given.items() if text is not None})
 
@@ -309,24 +312,24 @@ class Monitor:
         self._change(lambda _: {"svg": text})
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the report page now, keep it fresh while training runs, complete it at the end.
+        """Write the report page now, update it during training and complete it at the end.
 
-        Calling it again with the same path brings the page up to date at once.
+        Calling it again with the same path updates the page at once.
         """
         self._follow(HtmlSink, path)
 
     def write_log(self, path: str | os.PathLike[str]) -> None:
-        """Write the terminal's lines so far into a file and append those to come."""
+        """Write the terminal's lines so far to a file and append later ones."""
         self._follow(LogSink, path)
 
     def export_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write a table of the epochs so far and append those to come; see :class:`CsvSink`."""
+        """Write a table of the epochs so far and append later ones; see :class:`CsvSink`."""
         self._follow(CsvSink, path)
 
     def flush(self, *, timeout: float = _FLUSH_TIMEOUT) -> None:
-        """Wait until the files of all sinks hold the history so far, for at most `timeout` s."""
+        """Wait until the files of all sinks hold the history so far, at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        self._draw(deadline)  # which changes the facts that the others show
+        self._draw(deadline)  # first, because the other sinks show the drawing
         with self._lock:
             deliveries = tuple(self._deliveries)
         for delivery in deliveries:
@@ -334,8 +337,8 @@ class Monitor:
 
     def _eta(self, epoch: int, now: float) -> float | None:
         remaining = self._info.total - epoch - 1
-        # Per epoch of this run, not per epoch number: a resumed run starts at a high one. Counted
-        # from the start of its first epoch: building the model and loading data do not recur.
+        # Per epoch of this run, because a resumed run starts at a high epoch number. Counted from
+        # the start of its first epoch: building the model and loading data happen only once.
         per_epoch = (now - self._trained_since) / (len(self._history) - self._restored + 1)
         return per_epoch * remaining if remaining > 0 else None
 
@@ -376,7 +379,7 @@ class Monitor:
             return
         try:
             say(self._terminal)
-        except (OSError, ValueError) as error:  # the reader of the pipe is gone, stdout is closed
+        except (OSError, ValueError) as error:  # the pipe's reader has ended, or stdout is closed
             self._terminal = None
             log.warning(f"monitor: no more lines on stdout, training goes on: {error}")
 

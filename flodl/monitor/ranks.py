@@ -1,4 +1,4 @@
-"""What the ranks of a distributed training did in one epoch, each by itself."""
+"""Measurements of each rank of a distributed training in one epoch."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 _SHARES_IN_WORDS = 8
-"""Up to so many ranks a line names the share of each."""
+"""Largest number of ranks for which a line shows the share of each."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RankMetrics:
-    """What one rank measured in one epoch."""
+    """Measurements of one rank in one epoch."""
 
     loss: float
-    """Mean over its samples; nan without one."""
+    """Mean over its samples; nan without samples."""
     scalars: Mapping[str, float] = field(default_factory=dict)
     """Further values by name, means over its samples."""
     samples: int = 0
     batches: int = 0
     busy_ms: float = 0.0
-    """Time it spent on its batches: without waiting and without exchanges."""
+    """Time it spent on its batches, without waiting and without exchanges."""
     device: str = "cpu"
-    """Where it trains, such as ``cuda:1``."""
+    """The device it trains on, such as ``cuda:1``."""
 
     @property
     def throughput(self) -> float:
-        """Samples per millisecond of busy time; nan without any."""
+        """Samples per millisecond of busy time; nan without busy time."""
         return self.samples / self.busy_ms if self.busy_ms > 0 else math.nan
 
     @property
     def device_index(self) -> int | None:
-        """Number of the device; None for a processor."""
+        """Number of the device; None for a CPU."""
         kind, _, number = self.device.partition(":")
         return None if kind == "cpu" else int(number or 0)
 
@@ -51,10 +51,10 @@ class RankMetrics:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> RankMetrics:
-        """Read what :meth:`as_json` wrote; a null value comes back as nan.
+        """Read the result of :meth:`as_json`; a null value becomes nan.
 
         Raises:
-            KeyError, TypeError, ValueError: It is something else.
+            KeyError, TypeError, ValueError: `form` is something else.
         """
         return cls(
             loss=_number(form["loss"]),
@@ -69,7 +69,7 @@ class RankMetrics:
 @final
 @dataclass(frozen=True, slots=True)
 class GpuMetrics:
-    """What one GPU did in one epoch of a training in many ranks.
+    """Measurements of one GPU in one epoch of a training on several ranks.
 
     Its load and memory are in :class:`~flodl.GpuSnapshot`.
     """
@@ -77,25 +77,25 @@ class GpuMetrics:
     device: int
     """Number of the GPU on the host of its rank."""
     rank: int
-    """The rank that trains on it; GPUs of several hosts may have one number."""
+    """The rank that trains on it; GPUs of several hosts may have the same number."""
     throughput: float
-    """Samples per millisecond of busy time; nan where it was never busy."""
+    """Samples per millisecond of busy time; nan if it was never busy."""
     chunk_ratio: float
-    """Part of the epoch's batches, in [0, 1]; nan where nobody trained any."""
+    """Share of the epoch's batches, in [0, 1]; nan if no rank trained any."""
     shard_size: int
-    """Samples of the epoch that it trained."""
+    """Number of samples it trained in the epoch."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """One epoch of many ranks, as it is shown to people."""
+    """One epoch of several ranks, for display."""
 
     per_rank: tuple[RankMetrics, ...]
     comm_ms: float = 0.0
     """Time each rank spent on exchanges."""
     wait_ms: float = 0.0
-    """Time a rank waited for the others, mean over the ranks."""
+    """Time that a rank waited for the others, mean over the ranks."""
     anchor: int | None = None
     """Batches of the slowest rank between two averages, at the end of the epoch."""
     counts: tuple[int, ...] = ()
@@ -103,12 +103,12 @@ class RankSummary:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Part of the batches that each rank trained; nothing but nan without a batch."""
+        """Share of the batches of each rank; all nan if there were no batches."""
         return shares_of(self.per_rank)
 
     @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
-        """What each GPU did, by rank; ranks on processors are left out."""
+        """Measurements of each GPU, by rank; ranks on CPUs are left out."""
         return gpu_metrics_of(self.per_rank)
 
     def text(self, seconds: float) -> str:
@@ -140,10 +140,10 @@ class RankSummary:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> RankSummary:
-        """Read what :meth:`as_json` wrote; a null value comes back as nan.
+        """Read the result of :meth:`as_json`; a null value becomes nan.
 
         Raises:
-            KeyError, TypeError, ValueError: It is something else.
+            KeyError, TypeError, ValueError: `form` is something else.
         """
         return cls(
             per_rank=tuple(RankMetrics.from_json(rank) for rank in form["each"]),
@@ -155,13 +155,13 @@ class RankSummary:
 
 
 def shares_of(per_rank: tuple[RankMetrics, ...]) -> tuple[float, ...]:
-    """Return the part of the batches that each rank trained; nan where nobody trained any."""
+    """Return the share of the batches of each rank; nan if no rank trained any."""
     total = sum(rank.batches for rank in per_rank)
     return tuple(rank.batches / total if total else math.nan for rank in per_rank)
 
 
 def gpu_metrics_of(per_rank: tuple[RankMetrics, ...]) -> tuple[GpuMetrics, ...]:
-    """Return what each GPU did, by rank; ranks on processors are left out."""
+    """Return the measurements of each GPU, by rank; ranks on CPUs are left out."""
     shares = shares_of(per_rank)
     return tuple(
         GpuMetrics(each.device_index, rank, each.throughput, shares[rank], each.samples)
@@ -175,5 +175,5 @@ def _json_number(value: float) -> float | None:
 
 
 def _number(value: object) -> float:
-    """Read a number; null is nan, and text is the name of what is not finite."""
+    """Read a number; null means nan, and text is the name of a non-finite value."""
     return math.nan if value is None else float(value)  # type: ignore[arg-type]

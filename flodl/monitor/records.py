@@ -1,7 +1,7 @@
-"""What a run emits, in order: its facts, one record per epoch, and how it ended.
+"""Records of a run, in order: its facts, one record per epoch, and its end.
 
-Sinks know nothing else of training. Every record has one JSON form, shared by the report page and
-by anything that follows a run live.
+Sinks know only these records of a training. Every record has one JSON form. The report page and
+programs that follow a run live share it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STATUSES: tuple[str, ...] = get_args(Status)
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """What a trainer measured in one epoch."""
+    """Measurements of a trainer in one epoch."""
 
     epoch: int
     """Counted from 0."""
@@ -36,13 +36,13 @@ class EpochMetrics:
     throughput: float
     """Samples per millisecond."""
     share: list[float]
-    """Part of the samples each device took; ``[1.0]`` on one device."""
+    """Share of the samples of each device; ``[1.0]`` on one device."""
     per_rank: tuple[RankMetrics, ...] = ()
-    """What each rank measured; empty where there is one."""
+    """Measurements of each rank; empty if there is only one."""
     comm_ms: float = 0.0
     """Time each rank spent on exchanges."""
     wait_ms: float = 0.0
-    """Time a rank waited for the others, mean over the ranks."""
+    """Time that a rank waited for the others, mean over the ranks."""
     anchor: int | None = None
     """Batches of the slowest rank between two averages, at the end of the epoch."""
     counts: tuple[int, ...] = ()
@@ -50,26 +50,26 @@ class EpochMetrics:
 
     @property
     def per_rank_throughput(self) -> tuple[float, ...]:
-        """Samples per millisecond of busy time, by rank; nan where a rank was never busy."""
+        """Samples per millisecond of busy time, by rank; nan if a rank was never busy."""
         return tuple(rank.throughput for rank in self.per_rank)
 
     @property
     def per_rank_batch_share(self) -> tuple[float, ...]:
-        """Part of the epoch's batches, by rank; nan where nobody trained any."""
+        """Share of the epoch's batches, by rank; nan if no rank trained any."""
         return shares_of(self.per_rank)
 
     @property
     def device_indices(self) -> tuple[int | None, ...]:
-        """Number of the device, by rank; None for a processor."""
+        """Number of the device, by rank; None for a CPU."""
         return tuple(rank.device_index for rank in self.per_rank)
 
     @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
-        """What each GPU did, by rank; empty where there is one rank, or none on a GPU."""
+        """Measurements of each GPU, by rank; empty if there is one rank or no GPU."""
         return gpu_metrics_of(self.per_rank)
 
     def rank_summary(self) -> RankSummary | None:
-        """Return what is shown of the ranks; None where there is one."""
+        """Return the summary of the ranks for display; None if there is only one."""
         if len(self.per_rank) < 2:
             return None
         return RankSummary(self.per_rank, self.comm_ms, self.wait_ms, self.anchor, self.counts)
@@ -77,11 +77,11 @@ class EpochMetrics:
 
 @dataclass(frozen=True, slots=True)
 class StepSeries:
-    """Values of one quantity, step by step; one piece of a curve or all of it."""
+    """Values of one quantity by step: a piece of a curve or the whole curve."""
 
     name: str
     steps: Sequence[int]
-    """Optimizer steps, counted from 0 over the whole run and rising."""
+    """Optimizer steps, counted from 0 over the whole run, in rising order."""
     values: Sequence[float]
     """One value per step; may be nan or infinite."""
 
@@ -96,30 +96,30 @@ class StepSeries:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """One epoch as every sink sees it."""
+    """One epoch, as all sinks get it."""
 
     epoch: int
-    """Counted from 0; everything shown to people counts from 1."""
+    """Counted from 0; all displays count from 1."""
     total: int
-    """Epochs the run intends to train."""
+    """Number of epochs that the run is to train."""
     seconds: float
     """Wall time of this epoch."""
     metrics: tuple[tuple[str, float], ...]
-    """Names and values in the order they were given; values may be nan or infinite."""
+    """Names and values in the given order; values may be nan or infinite."""
     eta: float | None
-    """Estimated seconds to go; None after the last epoch."""
+    """Estimated remaining seconds; None after the last epoch."""
     resources: ResourceSample
     """Load of the machine at the end of the epoch."""
     elapsed: float
-    """Seconds since the monitor was made."""
+    """Seconds since the monitor was created."""
     throughput: float | None = None
-    """Samples per millisecond, where the trainer knows it."""
+    """Samples per millisecond, if the trainer knows it."""
     ranks: RankSummary | None = None
-    """What the ranks did, where there are several."""
+    """Summary of the ranks, if there are several."""
 
     @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
-        """What each GPU did, by rank; empty where there is one rank, or none on a GPU."""
+        """Measurements of each GPU, by rank; empty if there is one rank or no GPU."""
         return self.ranks.gpu_metrics if self.ranks is not None else ()
 
     def as_json(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class EpochRecord:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> EpochRecord:
-        """Read what :meth:`as_json` wrote; a null value comes back as nan.
+        """Read the result of :meth:`as_json`; a null value becomes nan.
 
         Raises:
             ValueError: `form` is not such a record.
@@ -168,10 +168,10 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The facts of a run that are not measurements."""
+    """Facts of a run other than measurements."""
 
     total: int
-    """Epochs the run intends to train."""
+    """Number of epochs that the run is to train."""
     started: datetime
     """Local time with its offset."""
     label: str = ""
@@ -181,8 +181,8 @@ class RunInfo:
     hash: str = ""
     """Structural hash of the model."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """JSON values; the keys ``config``, ``environment`` and ``parameters`` have their own place in
-    the report. A configuration value may be ``{"value": …, "origin": "train/fdl.yml:9:13"}``."""
+    """JSON values; the keys ``config``, ``environment`` and ``parameters`` have their own section
+    in the report. A configuration value may be ``{"value": …, "origin": "train/fdl.yml:9:13"}``."""
     svg: str = ""
     """Drawing of the model."""
 
@@ -201,18 +201,18 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class Finish:
-    """How a run ended."""
+    """The end of a run."""
 
     status: Status
-    """``complete``, or what kept it from completing."""
+    """``complete``, or the reason why the run did not complete."""
     seconds: float
-    """From the making of the monitor to its end."""
+    """From the creation of the monitor to its end."""
     epochs: int
     """Epochs logged in this run."""
     metrics: tuple[tuple[str, float], ...]
     """Metrics of the last epoch."""
     ledger: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by account, as last given to ``Monitor.log_ledger``."""
+    """Seconds by account, from the last call of ``Monitor.log_ledger``."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form, non-finite values as null."""
@@ -226,7 +226,7 @@ class Finish:
 
 
 def finite(value: float) -> float | None:
-    """Return `value`, or None for what JSON cannot say (nan, infinities)."""
+    """Return `value`, or None for values that JSON lacks (nan, infinities)."""
     return value if math.isfinite(value) else None
 
 
@@ -235,12 +235,12 @@ def _or_nan(value: float | None) -> float:
 
 
 def to_json(form: object) -> str:
-    """Return compact JSON in plain ASCII that is also safe between ``<script>`` tags.
+    """Return compact ASCII JSON that is also safe between ``<script>`` tags.
 
-    A name such as ``</script>`` survives: every ``<`` is written as an escape.
+    A name such as ``</script>`` is safe: every ``<`` is written as an escape.
 
     Raises:
-        ValueError: `form` holds a non-finite number; take the JSON form of a record instead.
+        ValueError: `form` contains a non-finite number; use the JSON form of a record instead.
     """
     text = json.dumps(form, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")

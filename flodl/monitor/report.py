@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing but a browser."""
+"""The report of a run: one HTML file that needs only a browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flodl.files import replace_text
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
 from flodl.monitor.series import SeriesStore
 
-# In the order in which they build on each other.
+# In the order of their dependencies.
 _SCRIPTS = (
     "format.js",
     "model.js",
@@ -31,11 +31,11 @@ _SCRIPTS = (
     "main.js",
 )
 
-# Only a served page can ask for anything; it comes right before the start.
+# Only a served page can send requests; live.js comes right before the start script.
 _SCRIPTS_WHEN_LIVE = (*_SCRIPTS[:-1], "live.js", _SCRIPTS[-1])
 
 POINTS_IN_FILE = 2000
-"""Points of a curve by step in the page of a file."""
+"""Points per step curve in a page saved as a file."""
 
 _POINTS_IN_ALL = 100_000
 
@@ -47,15 +47,15 @@ class HtmlSink:
     """Keeps a report page up to date while training runs, and completes it at the end.
 
     Args:
-        path: File to write; an older one is replaced, missing folders are made.
-        refresh_seconds: Least time between two versions of the page during training.
+        path: File to write; an existing one is replaced, missing folders are created.
+        refresh_seconds: Shortest time between two versions of the page during training.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, refresh_seconds: float = 10.0) -> None:
         self.flush_seconds = refresh_seconds
         self._path = Path(path)
         self._info: RunInfo | None = None
-        # Each record is encoded once; a version of the page joins them.
+        # Each record is encoded once; each version of the page joins the results.
         self._records: list[str] = []
         self._curves = SeriesStore(4 * POINTS_IN_FILE)
         self._ledger: Mapping[str, float] = {}
@@ -65,21 +65,21 @@ class HtmlSink:
         return str(self._path)
 
     def open(self, info: RunInfo) -> None:
-        """Take the facts shown around the curves."""
+        """Set the facts shown around the curves."""
         if self._info is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         self._info = info
 
     def record(self, record: EpochRecord) -> None:
-        """Take one epoch for the next version of the page."""
+        """Add one epoch to the next version of the page."""
         self._records.append(to_json(record.as_json()))
 
     def steps(self, series: Sequence[StepSeries]) -> None:
-        """Take pieces of curves for the next version of the page."""
+        """Add pieces of curves to the next version of the page."""
         self._curves.extend(series)
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
-        """Take where the time went."""
+        """Set the seconds by account."""
         self._ledger = seconds
 
     def flush(self) -> None:
@@ -92,7 +92,7 @@ class HtmlSink:
         replace_text(self._path, page)
 
     def finish(self, summary: Finish) -> None:
-        """Write the page for good."""
+        """Write the final page."""
         self._finish = summary
         self.flush()
 
@@ -106,15 +106,15 @@ def render(
     ledger: Mapping[str, float] | None = None,
     live: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the page with a run in it.
+    """Return the page for a run.
 
     Args:
         info: The facts.
         records: The epochs, each as JSON.
-        finish: How it ended, if it has.
-        series: Curves by step.
+        finish: The end of the run, if it has ended.
+        series: Step curves.
         ledger: Seconds by account.
-        live: What a served page needs to follow the run; None makes a page that needs nothing.
+        live: Settings of a served page to follow the run; None makes a self-contained page.
     """
     facts = info.as_json() if live is None else info.as_json() | {"svg": ""}
     parts = {
@@ -136,7 +136,7 @@ def render(
 
 @functools.cache
 def csp(*, live: bool) -> str:
-    """Return the page's content security policy: its own script and style, and nothing else.
+    """Return the page's content security policy: it allows only its own script and style.
 
     Args:
         live: Whether the page may also read from the server that it came from.
@@ -156,7 +156,7 @@ def csp(*, live: bool) -> str:
 
 @functools.cache
 def _shell(*, live: bool) -> Template:
-    """Return the page with style and scripts in place; open: ``$title $policy $data``."""
+    """Return the page with style and scripts filled in; open: ``$title $policy $data``."""
     scripts = "\n".join(f"<script>{text}</script>" for text in _scripts(live=live))
     places = {"style": _style().replace("$", "$$"), "scripts": scripts.replace("$", "$$")}
     return Template(Template(_read("report.html")).safe_substitute(places))
@@ -178,5 +178,5 @@ def _read(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """Return what allows exactly this inline script or style."""
+    """Return the policy source that allows exactly this inline script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

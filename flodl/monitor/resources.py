@@ -1,7 +1,7 @@
-"""Load of the machine a run sits on: processor, memory, GPUs.
+"""Load of the machine during a run: processor, memory, GPUs.
 
-Sampling is cheap (two small files of ``/proc``) and never the reason why something starts: torch is
-not imported for it, and CUDA is asked only once the program itself uses it.
+Sampling is cheap (two small files of ``/proc``). It does not import torch or start CUDA: GPUs are
+read only if the program itself uses CUDA.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class GpuSnapshot:
-    """One GPU; memory in bytes as torch's caching allocator of this process sees it."""
+    """One GPU; memory in bytes as reported by torch's caching allocator of this process."""
 
     device: int
     name: str
     util: float | None
-    """Percent, averaged since the last sample; None where the driver does not tell."""
+    """Percent, averaged since the last sample; None if the driver does not report it."""
     reserved: int
     total: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceSample:
-    """What could be measured; what could not is None, or absent from `gpus`."""
+    """One measurement; unknown values are None, or absent from `gpus`."""
 
     cpu: float | None = None
     """Percent of all cores since the last sample."""
     ram_used: int | None = None
-    """Bytes that are not available to new programs."""
+    """Bytes that are not available to other programs."""
     ram_total: int | None = None
     gpus: tuple[GpuSnapshot, ...] = ()
 
@@ -63,7 +63,7 @@ class ResourceSample:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> ResourceSample:
-        """Read what :meth:`as_json` wrote.
+        """Read the result of :meth:`as_json`.
 
         Raises:
             KeyError, TypeError: `form` is not such a sample.
@@ -77,8 +77,8 @@ class ResourceSampler:
     """Takes :class:`ResourceSample` values; percentages cover the time since the last one.
 
     Args:
-        proc: Where the kernel publishes its counters. Where there is none (macOS, Windows), psutil
-            is asked instead, if it is installed.
+        proc: Folder of the kernel's counters. If it is missing (macOS, Windows), psutil is used if
+            it is installed.
     """
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
@@ -134,7 +134,7 @@ class ResourceSampler:
 
     def _gpus(self) -> tuple[GpuSnapshot, ...]:
         torch: Any = sys.modules.get("torch")
-        # Asking an idle CUDA would create a context, which costs memory on every GPU.
+        # Querying an unused CUDA would create a context, which takes memory on every GPU.
         if torch is None or not torch.cuda.is_initialized():
             return ()
         if self._poll is None:
@@ -154,7 +154,7 @@ class ResourceSampler:
 
 
 class _UtilisationPoll:
-    """Reads the utilisation of every GPU once a second on a thread of its own."""
+    """Reads the utilisation of every GPU once a second, on its own thread."""
 
     def __init__(self, cuda: Any, devices: int) -> None:
         self._cuda = cuda
@@ -178,7 +178,7 @@ class _UtilisationPoll:
             for device in self._devices:
                 try:
                     percent = float(self._cuda.utilization(device))
-                except Exception:  # no NVML, no permission, a lost GPU: all the same
+                except Exception:  # no NVML, no permission, a lost GPU: all have the same effect
                     return
                 with self._lock:
                     total, count = self._sums.get(device, (0.0, 0))
@@ -187,7 +187,7 @@ class _UtilisationPoll:
 
 
 def _head(file: Path) -> bytes:
-    """Return the beginning of a file; what a text file object costs beside it is felt per epoch."""
+    """Read the beginning of a file, without the noticeable cost of a text file object."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         return os.read(descriptor, 1024)

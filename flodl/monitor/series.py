@@ -1,4 +1,4 @@
-"""Curves by step: kept in bounded memory, thinned to the pixels that will show them."""
+"""Step curves: kept in bounded memory, thinned to the pixels that will show them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flodl.monitor.records import StepSeries
 
 POINTS_KEPT = 2**18
-"""Points a monitor keeps of one curve, 16 bytes each: 4 MiB per curve at most."""
+"""Points that a monitor keeps per curve, 16 bytes each: at most 4 MiB per curve."""
 
 Steps: TypeAlias = npt.NDArray[np.int64]
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -21,8 +21,8 @@ Values: TypeAlias = npt.NDArray[np.float64]
 class SeriesStore:
     """Curves by name. One thread may append while others read.
 
-    A point takes 16 bytes. A curve that reaches `limit` points is thinned to half of them, its
-    extremes kept: the past gets coarser, memory stays where it is.
+    A point takes 16 bytes. A curve that reaches `limit` points is thinned to half of them, with its
+    extremes kept. So old parts become coarser and memory stays constant.
 
     Args:
         limit: Points per curve, at least 16.
@@ -34,10 +34,10 @@ class SeriesStore:
         self._curves: dict[str, _Curve] = {}
 
     def extend(self, series: Sequence[StepSeries]) -> None:
-        """Append pieces of curves; steps that do not rise above those already there are left out.
+        """Append pieces of curves; a step that is not above the last one of its curve is left out.
 
         Raises:
-            ValueError: A piece has not as many values as steps.
+            ValueError: A piece has a different number of values and steps.
         """
         for piece in series:
             if len(piece.steps) != len(piece.values):
@@ -69,20 +69,20 @@ class SeriesStore:
         """Return a part of a curve, thinned by :func:`thinned`.
 
         With a range, the nearest point outside it is included at either end, so that a line drawn
-        through the points leaves the picture instead of ending inside it.
+        through the points extends to the edge of the plot.
 
         Args:
-            name: An unknown one gives an empty curve.
-            first: First step wanted; None for the beginning.
-            last: Last step wanted; None for the end.
-            points: Most points wanted; None for all.
+            name: An unknown name gives an empty curve.
+            first: First step; None for the beginning.
+            last: Last step; None for the end.
+            points: Largest number of points; None for all.
         """
         with self._lock:
             curve = self._curves.get(name)
             if curve is None:
                 return StepSeries(name, (), ())
             steps, values = curve.view()
-        # Appending writes behind the end of these views, and thinning makes new arrays.
+        # Appending writes beyond the end of these views, and thinning makes new arrays.
         low = 0 if first is None else max(0, int(np.searchsorted(steps, first, "left")) - 1)
         high = len(steps) if last is None else int(np.searchsorted(steps, last, "right")) + 1
         steps, values = thinned(steps[low:high], values[low:high], points)
@@ -126,15 +126,15 @@ class _Curve:
 
 
 def thinned(steps: Steps, values: Values, points: int | None) -> tuple[Steps, Values]:
-    """Return at most `points` points that draw the same picture.
+    """Return at most `points` points that draw the same curve.
 
-    The curve is cut into equal runs of points; of each the lowest, the highest and the first value
-    that is not finite remain, and so do the first and the last point of the curve.
+    The curve is cut into equal runs of points. Of each run the lowest, the highest and the first
+    non-finite value stay. The first and the last point of the curve stay too.
 
     Args:
         steps: Rising, shape ``[n]``.
         values: Shape ``[n]``.
-        points: At least 5 are kept, whatever is asked for; None keeps all.
+        points: At least 5 are kept, even if `points` is less; None keeps all.
     """
     count = len(steps)
     if points is None or count <= (most := max(5, points)):
@@ -160,7 +160,7 @@ def thinned(steps: Steps, values: Values, points: int | None) -> tuple[Steps, Va
 
 
 def _whole(steps: Sequence[int]) -> Steps:
-    """Return steps as an array; a range, the usual case, without looking at its elements."""
+    """Return steps as an array; for a range, the usual case, without reading its elements."""
     if isinstance(steps, range):
         return np.arange(steps.start, steps.stop, steps.step, dtype=np.int64)
     return np.asarray(steps, np.int64)

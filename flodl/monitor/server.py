@@ -1,4 +1,4 @@
-"""The live page: a run in the browser while it trains, from the standard library alone."""
+"""The live page: shows a run in the browser while it trains; needs only the standard library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flodl.monitor.server_http import Admission, Refused, Request, is_loopback, 
 from flodl.monitor.server_loop import Answer, ServerLoop
 
 POINTS_PER_NEWS = 400
-"""Points of one curve in one event; what is left out comes when a reader zooms in."""
+"""Points of one curve in one event; zooming in loads the others."""
 
 POINTS_ASKED = 2000
 MOST_POINTS = 20_000
@@ -37,28 +37,29 @@ class LiveServer:
     """Serves the page, the event stream and the curves of one run.
 
     ============== ===================================================================
-    ``/``          the page; it draws itself from what is embedded and from ``/events``
+    ``/``          the page; it draws itself from embedded data and from ``/events``
     ``/events``    server-sent events: ``info epoch steps ledger load drawing complete``
     ``/graph.svg`` the drawing of the model
-    ``/api/history`` every epoch so far, as a JSON array
-    ``/api/series`` names of the curves by step; with ``name=`` (repeatable) their points,
-                   of the steps ``from=`` to ``to=``, thinned to ``points=``
+    ``/api/history`` all epochs so far, as a JSON array
+    ``/api/series`` names of the step curves; with ``name=`` (repeatable) their points,
+                   for the steps ``from=`` to ``to=``, thinned to ``points=``
     ============== ===================================================================
 
-    It is a sink like any other. No method waits for a browser.
+    It is a sink like the others. No method waits for a browser.
 
-    A port that is in use or not permitted is replaced by a free one of the same host; a host that
-    is not of this machine is replaced by 127.0.0.1. Both give a warning.
+    A port that is in use or not permitted is replaced by a free one of the same host. A host that
+    is not this machine is replaced by 127.0.0.1. Both give a warning.
 
     Args:
-        curves: The monitor's curves by step.
-        port: 0 takes any free one.
-        host: Address to listen on. On any but a loopback address every path begins with a random
+        curves: The monitor's step curves.
+        port: 0 takes any free port.
+        host: Address to listen on. Unless it is a loopback address, every path begins with a random
             token, which is part of :attr:`url`.
-        session: Names the run: a page that finds another one behind its address loads anew.
+        session: Identifies the run; a page reloads if it finds another run at its address.
 
     Raises:
-        StateError: The port is not one of 0 to 65535, or this machine has no socket to listen on.
+        StateError: The port is not one of 0 to 65535, or this machine cannot open a socket to
+            listen on.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class LiveServer:
         self._sampled = self._started = time.monotonic()
         self._admission = Admission("" if is_loopback(host) else secrets.token_urlsafe(16))
         self.url = _address(host, listener.getsockname()[1], self._admission.token)
-        """Where to point a browser."""
+        """The address to open in a browser."""
         self._loop = ServerLoop(listener, self._answer, self._tick)
 
     def __str__(self) -> str:
@@ -89,45 +90,45 @@ class LiveServer:
 
     @property
     def clients(self) -> int:
-        """Browsers that follow the run now."""
+        """Number of browsers that follow the run now."""
         return self._loop.streams
 
     @property
     def dropped(self) -> int:
-        """Browsers that were cut off because they were too slow."""
+        """Number of browsers that were cut off because they were too slow."""
         return self._loop.dropped
 
     def open(self, info: RunInfo) -> None:
-        """Take the facts shown around the curves."""
+        """Send the facts shown around the curves."""
         before, self._info = self._info, info
         form = info.as_json() | {"session": self._session}
         if info.svg != (before.svg if before else ""):
             self._drawings += 1
-        # The drawing can be large and changes with every epoch: clients fetch it when they show it.
+        # The drawing can be large and changes with every epoch: clients fetch it to show it.
         form["svg"] = ""
         self._events.fact("info", to_json(form))
         self._events.fact("drawing", to_json({"version": self._drawings if info.svg else 0}))
         self._loop.wake()
 
     def record(self, record: EpochRecord) -> None:
-        """Tell one epoch."""
+        """Send one epoch."""
         self._events.epoch(to_json(record.as_json()))
         self._loop.wake()
 
     def steps(self, series: Sequence[StepSeries]) -> None:
-        """Tell pieces of curves, thinned."""
+        """Send pieces of curves, thinned."""
         pieces = [thinned_series(piece, POINTS_PER_NEWS).as_json() for piece in series]
         self._events.news("steps", to_json({"series": pieces}))
         self._loop.wake()
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
-        """Tell where the time went."""
+        """Send the seconds by account."""
         self._ledger = seconds
         self._events.fact("ledger", to_json({name: finite(at) for name, at in seconds.items()}))
         self._loop.wake()
 
     def finish(self, summary: Finish) -> None:
-        """Tell the end; browsers that read get a moment to take it before the program ends."""
+        """Send the end of the run; browsers get a moment to read it before the program ends."""
         self._finish = summary
         self._sampler.close()
         self._events.complete(to_json(summary.as_json()))
@@ -135,7 +136,7 @@ class LiveServer:
         self._loop.drain(_GOODBYE_SECONDS)
 
     def close(self) -> None:
-        """Hang up on everyone and free the port."""
+        """Close all connections and free the port."""
         self._loop.close()
         self._sampler.close()
 
@@ -148,7 +149,7 @@ class LiveServer:
         if path == "/graph.svg":
             if self._info is None or not self._info.svg:
                 raise Refused(HTTPStatus.NOT_FOUND, "this run has no drawing of its model")
-            # Opened by itself, a drawing may style itself but neither run scripts nor fetch.
+            # A drawing opened on its own may use styles, but not run scripts or fetch anything.
             policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
             return response(self._info.svg.encode(), "image/svg+xml", csp=policy)
         if path == "/api/history":
@@ -200,12 +201,12 @@ def _last_event(request: Request) -> int:
 
 
 def check_port(port: int) -> int:
-    """Return a port that exists.
+    """Return the port if it is valid.
 
     Raises:
-        StateError: It does not.
+        StateError: The port is not one of 0 to 65535.
     """
-    if not 0 <= port <= 65535:  # the system would take it modulo 65536
+    if not 0 <= port <= 65535:  # the system would reduce it modulo 65536
         raise StateError(
             f"serve(port={port}): ports are 0 to 65535; choose another, or 0 for any that is free"
         )
@@ -213,21 +214,21 @@ def check_port(port: int) -> int:
 
 
 def _listen_anywhere(host: str, port: int) -> tuple[socket.socket, str]:
-    """Listen on an address, or else on the nearest one that is free, with a warning.
+    """Listen on an address; if that fails, on the closest free one, with a warning.
 
     Returns:
-        The socket, and the host it listens on.
+        The socket and the host it listens on.
 
     Raises:
-        StateError: There is none.
+        StateError: No address works.
     """
     wanted = f"{host}:{port}"
     reason = ""
-    # The last resort is seen by this machine alone: never by more readers than were asked for.
+    # The last choice is visible only on this machine, so it never has more readers than requested.
     for place, number in dict.fromkeys([(host, port), (host, 0), ("127.0.0.1", 0)]):
         try:
             listener = _listen(place, number)
-        except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
+        except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
             reason = reason or getattr(error, "strerror", None) or str(error)
             continue
         if reason:
@@ -256,7 +257,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _address(host: str, port: int, token: str) -> str:
     name = host
-    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - asked for by the user, guarded by the token
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - chosen by the user, protected by the token
         name = "127.0.0.1"
         with contextlib.suppress(OSError):
             name = socket.gethostname() or name

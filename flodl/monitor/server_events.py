@@ -1,4 +1,4 @@
-"""The run as an event stream: what every client has yet to see, without a copy per client."""
+"""The run as an event stream; each client is a position in it, so no copies are made."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import threading
 from collections import deque
 
 RING = 512
-"""Events a client may lag behind before it is cut off; it comes back and resumes."""
+"""Number of events that a client may lag behind before it is cut off; it then reconnects."""
 
 CHUNK = 64 * 1024
-"""Bytes that a client's next piece is filled up to; one event may stand over."""
+"""Size in bytes up to which a client's next chunk is filled; one event may exceed it."""
 
 
 class Lagging(Exception):  # noqa: N818 - a state of the client
-    """The client has missed events that are gone."""
+    """The client has missed events that are no longer stored."""
 
 
 def event(kind: str, data: str, number: int | None = None) -> bytes:
-    """Return one server-sent event; `data` is JSON in one line."""
+    """Return one server-sent event; `data` is JSON on one line."""
     label = "" if number is None else f"id: {number}\n"
     return f"event: {kind}\n{label}data: {data}\n\n".encode()
 
 
 class EventLog:
-    """What was told so far.
+    """All events so far.
 
-    Epochs are kept for good and carry their number as the event's id: a client names the last it
-    has, and gets those after it. Facts of which only the newest matters (``info``, ``ledger``) are
-    told to newcomers once. Everything also enters one bounded ring, which clients follow; a client
-    is a position, so a slow one costs no memory, and one that the ring has overtaken is cut off.
+    Epochs are kept permanently, with their number as the event's id. A client sends the last number
+    it has and gets the epochs after it. Of facts (``info``, ``ledger``) only the newest matters; a
+    new client gets each once. Every event also enters a ring of limited size, which clients follow.
+    A client is only a position, so a slow one takes no memory. If the ring has overwritten events
+    that a client has not read, the client is cut off.
     """
 
     def __init__(self, ring: int = RING) -> None:
@@ -36,7 +37,7 @@ class EventLog:
         self._epochs: list[str] = []
         self._facts: dict[str, str] = {}
         self._ring: deque[tuple[int, bytes]] = deque(maxlen=ring)
-        self._told = 0  # events ever put into the ring
+        self._told = 0  # number of events ever added to the ring
         self._complete: bytes | None = None
 
     @property
@@ -46,35 +47,35 @@ class EventLog:
             return list(self._epochs)
 
     def epoch(self, data: str) -> None:
-        """Tell of an epoch."""
+        """Add an epoch."""
         with self._lock:
             self._epochs.append(data)
             number = len(self._epochs)
             self._tell(event("epoch", data, number), number)
 
     def fact(self, kind: str, data: str) -> None:
-        """Tell something that replaces what was told before, unless it is the same."""
+        """Add a fact that replaces the previous one of its kind; does nothing if it is equal."""
         with self._lock:
             if self._facts.get(kind) != data:
                 self._facts[kind] = data
                 self._tell(event(kind, data))
 
     def news(self, kind: str, data: str) -> None:
-        """Tell something that newcomers learn in another way."""
+        """Add an event that new clients do not need."""
         with self._lock:
             self._tell(event(kind, data))
 
     def complete(self, data: str) -> None:
-        """Tell the end; streams end with it."""
+        """Add the end of the run; streams end with it."""
         with self._lock:
             self._complete = event("complete", data)
             self._tell(self._complete)
 
     def reader(self, after: int = 0) -> Reader:
-        """Return a newcomer's position.
+        """Return the position of a new client.
 
         Args:
-            after: Number of the last epoch the client has.
+            after: Number of the last epoch that the client has.
         """
         with self._lock:
             first = [event(kind, data) for kind, data in self._facts.items()]
@@ -104,7 +105,7 @@ class EventLog:
 
 
 class Reader:
-    """One client's way through the log: facts, the epochs it lacks, then whatever comes."""
+    """One client's position in the log: it reads facts, missing epochs, then new events."""
 
     def __init__(
         self,
@@ -120,18 +121,18 @@ class Reader:
         self._position = position
         self._complete = complete
         self.ended = False
-        """Whether the end of the run was told."""
+        """Whether the end of the run was sent."""
 
     @property
     def lagging(self) -> bool:
-        """Whether the ring has overtaken this client."""
+        """Whether the ring has overwritten events that this client has not read."""
         return self._log._missed(self._position)
 
     def take(self) -> bytes:
-        """Return the next piece, empty if there is nothing to tell.
+        """Return the next chunk; empty if there is nothing new.
 
         Raises:
-            Lagging: The ring has overtaken this client.
+            Lagging: The ring has overwritten events that this client has not read.
         """
         if self.ended:
             return b""

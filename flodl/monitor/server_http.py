@@ -1,4 +1,4 @@
-"""The little HTTP that the live page needs: one GET per connection, answered and closed."""
+"""A small HTTP server part for the live page: one GET per connection, answered and closed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http import HTTPStatus
 from urllib.parse import parse_qs, unquote, urlsplit
 
 LONGEST_HEAD = 16 * 1024
-"""Bytes of a request line and its headers."""
+"""Largest size in bytes of a request line with its headers."""
 
 _HEADERS = (
     ("Connection", "close"),
@@ -21,8 +21,8 @@ _HEADERS = (
 )
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not a failure of ours
-    """A request that gets `status` and one line of text instead of what it asked for."""
+class Refused(Exception):  # noqa: N818 - a regular answer, not an error of the server
+    """A request that is answered with `status` and one line of text."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -32,19 +32,19 @@ class Refused(Exception):  # noqa: N818 - an answer, not a failure of ours
 
 @dataclass(frozen=True)
 class Request:
-    """A GET."""
+    """A GET request."""
 
     path: str
-    """Decoded, begins with a slash."""
+    """Decoded; begins with a slash."""
     query: Mapping[str, list[str]] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names in lower case."""
 
     def whole_number(self, name: str) -> int | None:
-        """Return a parameter of the query as a number, None where it is not given.
+        """Return a parameter of the query as a number, None if it is absent.
 
         Raises:
-            Refused: It is no whole number.
+            Refused: The parameter is not a whole number.
         """
         given = self.query.get(name)
         if not given:
@@ -57,10 +57,10 @@ class Request:
 
 
 def parse_request(head: bytes) -> Request:
-    """Read the head of a request, up to its empty line.
+    """Parse the head of a request, up to its empty line.
 
     Raises:
-        Refused: It is no HTTP, or another method than GET.
+        Refused: It is not HTTP, or not a GET request.
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
@@ -82,7 +82,7 @@ def parse_request(head: bytes) -> Request:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address can only mean this machine."""
+    """Whether a name or address always means this machine."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -93,16 +93,16 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Admission:
-    """Who may read: with a token, whoever knows it; without one, browsers that came by our name.
+    """Decides who may read: clients with the token, or, without a token, clients using our host.
 
-    A page of a stranger can make its own name point at this machine (DNS rebinding) and would then
-    read the run; its requests still carry that name in their Host header.
+    A foreign page can make its own name point to this machine (DNS rebinding) and could then read
+    the run. But its requests have that name in their Host header.
     """
 
     token: str = ""
 
     def admit(self, request: Request) -> str:
-        """Return the path that is asked for, the token taken off.
+        """Return the requested path, without the token.
 
         Raises:
             Refused: The token is wrong or missing, or the Host header names another machine.
@@ -124,10 +124,10 @@ class Admission:
 
 
 def response(body: bytes, kind: str, *, csp: str = "default-src 'none'") -> bytes:
-    """Return a whole answer.
+    """Return a complete HTTP response.
 
     Args:
-        body: What was asked for.
+        body: The content.
         kind: Its media type.
         csp: Content security policy.
     """
@@ -135,14 +135,14 @@ def response(body: bytes, kind: str, *, csp: str = "default-src 'none'") -> byte
 
 
 def refusal(refused: Refused) -> bytes:
-    """Return the answer that says why there is none."""
+    """Return the response for a refused request, with the reason."""
     body = f"{refused.status.value} {refused.status.phrase}: {refused.text}\n"
     plain = "text/plain; charset=utf-8"
     return _answer(refused.status, body.encode(), plain, "default-src 'none'")
 
 
 def stream_head() -> bytes:
-    """Return the head of an event stream, and how long a browser waits before it comes again."""
+    """Return the head of an event stream, with the delay before a browser reconnects."""
     return _head(HTTPStatus.OK, (("Content-Type", "text/event-stream"),)) + b"retry: 1000\n\n"
 
 

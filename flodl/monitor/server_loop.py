@@ -1,4 +1,4 @@
-"""One thread that serves every browser: nothing in it waits for any of them."""
+"""One thread that serves all browsers; it never waits for one of them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from flodl.monitor.server_http import (
 )
 
 HEARTBEAT_SECONDS = 15.0
-"""A stream is never silent for longer: proxies keep it open, and a dead client is noticed."""
+"""Longest silence of a stream: keeps proxies from closing it and detects dead clients."""
 
 STALLED_SECONDS = 30.0
-"""A client that takes nothing for so long is cut off."""
+"""A client that reads nothing for this time is cut off."""
 
 MOST_CONNECTIONS = 1000
 
-_SEND_BUFFER = 128 * 1024  # bytes the system may hold for one client that does not read
+_SEND_BUFFER = 128 * 1024  # bytes that the system may hold for a client that does not read
 _TICK_SECONDS = 1.0
 
 Answer = bytes | Reader
-"""A whole response, or the position of an event stream."""
+"""A complete response, or the position of an event stream."""
 
 
 class Connection:
-    """One client: its request, then what is left to send."""
+    """One client: its request, then the bytes left to send."""
 
     def __init__(self, channel: socket.socket, now: float) -> None:
         self.channel = channel
@@ -45,16 +45,16 @@ class Connection:
         self.stream: Reader | None = None
         self.answered = False
         self.moved = now
-        """When bytes last went either way."""
+        """Time of the last transfer in either direction."""
         self._rest = memoryview(b"")
 
     @property
     def pending(self) -> bool:
-        """Whether bytes wait for the client."""
+        """Whether there are bytes to send."""
         return len(self._rest) > 0
 
     def answer(self, answer: Answer) -> None:
-        """Begin to send."""
+        """Start sending an answer."""
         self.answered = True
         if isinstance(answer, Reader):
             self.stream = answer
@@ -63,16 +63,16 @@ class Connection:
             self._rest = memoryview(answer)
 
     def heartbeat(self) -> None:
-        """Send a comment, unless something else is on its way."""
+        """Send a comment if nothing else is being sent."""
         if not self.pending:
             self._rest = memoryview(b": \n\n")
 
     def send(self, now: float) -> bool:
-        """Send what the system takes; False once the connection has nothing more to do.
+        """Send as much as the system takes; return False if the connection is finished.
 
         Raises:
-            OSError: The client is gone.
-            Lagging: It was too slow for its stream.
+            OSError: The client has disconnected.
+            Lagging: The client is too slow for its stream.
         """
         while True:
             if not self.pending:
@@ -88,11 +88,11 @@ class Connection:
 
 
 class ServerLoop:
-    """Accepts, reads, answers and streams on one daemon thread.
+    """Accepts connections, reads, answers and streams on one daemon thread.
 
     Args:
         listener: A bound and listening socket.
-        handle: From a request to its answer; called on the loop's thread.
+        handle: Returns the answer to a request; called on the loop's thread.
         tick: Called about once a second while streams are open, with their number.
     """
 
@@ -112,7 +112,7 @@ class ServerLoop:
         self._rung = self._closing = False
         self._waiting: list[threading.Event] = []
         self.dropped = 0
-        """Clients that were cut off because they were too slow."""
+        """Number of clients that were cut off because they were too slow."""
         for channel in (listener, self._bell, self._ringer):
             channel.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
@@ -121,14 +121,14 @@ class ServerLoop:
         self._thread.start()
 
     def wake(self) -> None:
-        """Let streams send what is new; returns at once."""
+        """Make streams send new events; returns at once."""
         with self._lock:
             if not self._rung and not self._closing:
                 self._rung = True
                 self._ringer.send(b"!")
 
     def drain(self, timeout: float) -> bool:
-        """Wait until every stream has sent what there is; False if one has not in time."""
+        """Wait until every stream has sent everything; return False if one was too slow."""
         done = threading.Event()
         with self._lock:
             if self._closing:
@@ -147,7 +147,7 @@ class ServerLoop:
 
     @property
     def streams(self) -> int:
-        """Clients that follow the run."""
+        """Number of clients that follow the run."""
         return sum(one.stream is not None for one in tuple(self._connections.values()))
 
     def _run(self) -> None:
@@ -167,7 +167,7 @@ class ServerLoop:
                     self._advance(now)
                 elif key.data in self._connections:
                     self._serve(self._connections[key.data], mask, now)
-            if closing:  # what was told before is sent
+            if closing:  # earlier events have been sent
                 break
             if now >= due:
                 due = now + _TICK_SECONDS
@@ -183,7 +183,7 @@ class ServerLoop:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    time.sleep(0.05)  # nothing left to accept with; the client keeps waiting
+                    time.sleep(0.05)  # no file descriptors or memory left; the client keeps waiting
                 return
             if len(self._connections) >= MOST_CONNECTIONS:
                 channel.close()
@@ -208,7 +208,7 @@ class ServerLoop:
             self._send(one, now)
 
     def _receive(self, one: Connection, now: float) -> bool:
-        """Read; False once the client is gone."""
+        """Read; return False if the client has disconnected."""
         try:
             read = one.channel.recv(4096)
         except (BlockingIOError, InterruptedError):
@@ -216,7 +216,7 @@ class ServerLoop:
         if not read:
             return False
         if one.answered:
-            return True  # one request per connection; what else is said goes unheard
+            return True  # one request per connection; further data are ignored
         one.moved = now
         one.asked += read
         end = one.asked.find(b"\r\n\r\n")
@@ -228,7 +228,7 @@ class ServerLoop:
                 one.answer(self._handle(parse_request(one.asked[:end])))
         except Refused as refused:
             one.answer(refusal(refused))
-        except Exception as error:  # one bad request must not end the page for everyone
+        except Exception as error:  # one bad request must not end the page for all clients
             text = f"{type(error).__name__}: {error}"
             one.answer(refusal(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, text)))
         return True
@@ -292,8 +292,8 @@ class ServerLoop:
         for one in tuple(self._connections.values()):
             self._drop(one)
         self._selector.close()
-        # A forked child, such as a worker of a data loader, may hold the port by a copy of the
-        # socket; shutting down ends the listening itself.
+        # A forked child, such as a worker of a data loader, may hold a copy of the socket and so
+        # the port; shutting down ends the listening itself.
         _hang_up(self._listener)
         self._bell.close()
         self._ringer.close()

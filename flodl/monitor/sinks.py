@@ -1,4 +1,4 @@
-"""Those who watch a run: the sink interface, and the sinks that write text."""
+"""Receivers of a run's records: the sink interface, and the sinks that write text."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from flodl.monitor.resources import ResourceSample
 
 @runtime_checkable
 class Sink(Protocol):
-    """One watcher of a run.
+    """A receiver of a run's records.
 
-    A monitor calls the methods of one sink one after the other, from a thread of that sink's own.
-    An exception detaches the sink; training goes on.
+    A monitor calls the methods of a sink one after the other, from a thread for that sink only. An
+    exception detaches the sink; training continues.
     """
 
     def open(self, info: RunInfo) -> None:
-        """Take the facts of the run: before the first record, and again whenever they change."""
+        """Receive the facts of the run: before the first record, and again after every change."""
 
     def record(self, record: EpochRecord) -> None:
-        """Take one epoch."""
+        """Receive one epoch."""
 
     def finish(self, summary: Finish) -> None:
-        """Take how the run ended; nothing follows."""
+        """Receive the end of the run; nothing follows."""
 
 
 @runtime_checkable
 class StepSink(Protocol):
-    """A sink that also wants values within an epoch; the one method adds to those of `Sink`."""
+    """A sink that also receives values within an epoch; adds one method to those of `Sink`."""
 
     def steps(self, series: Sequence[StepSeries]) -> None:
-        """Take the steps since the last call; a late sink first gets what the monitor kept."""
+        """Receive the steps since the last call; a late sink first gets those the monitor kept."""
 
 
 @runtime_checkable
 class LedgerSink(Protocol):
-    """A sink that also wants to know where the time went; adds to the methods of `Sink`."""
+    """A sink that also receives the time ledger; adds one method to those of `Sink`."""
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
-        """Take the seconds by account since the start of the run."""
+        """Receive the seconds by account since the start of the run."""
 
 
 @runtime_checkable
 class BufferedSink(Sink, Protocol):
-    """A sink that collects records and makes them visible when told to."""
+    """A sink that collects records and makes them visible on request."""
 
     flush_seconds: float
-    """Least time between two flushes in the course of a run."""
+    """Shortest time between two flushes during a run."""
 
     def flush(self) -> None:
         """Make everything recorded so far visible to readers."""
@@ -67,19 +67,19 @@ class BufferedSink(Sink, Protocol):
 class TerminalSink:
     """One line per epoch and one at the end, through :func:`flodl.log.msg` at NORMAL.
 
-    A line that would fill more than two rows of a terminal leaves out the last metrics, and tells
-    how many; in a pipe it is whole.
+    A line longer than two rows of a terminal leaves out the last metrics and says how many. In a
+    pipe it is complete.
     """
 
     def open(self, info: RunInfo) -> None:
-        """Nothing to say yet."""
+        """Do nothing: there is nothing to print yet."""
 
     def record(self, record: EpochRecord) -> None:
         """Print the epoch's line."""
         log.msg(lambda: "  " + epoch_line(record, _room()) + _vram(record.resources))
 
     def finish(self, summary: Finish) -> None:
-        """Print how the run ended, with its last metrics."""
+        """Print the end of the run with its last metrics."""
         log.msg(lambda: "  " + finish_line(summary, _room()))
 
 
@@ -88,7 +88,7 @@ class LogSink:
     """The terminal's lines in a file, under the heading ``# flodl training log``.
 
     Args:
-        path: File to write; an older one is replaced, missing folders are made.
+        path: File to write; an existing one is replaced, missing folders are created.
     """
 
     flush_seconds = 0.0
@@ -101,7 +101,7 @@ class LogSink:
     def __str__(self) -> str:
         return str(self._path)
 
-    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - the log has lines only
+    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - the log contains no facts
         """Begin the file."""
         if not self._opened:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ class LogSink:
         self._pending.append(epoch_line(record) + _vram(record.resources))
 
     def flush(self) -> None:
-        """Append the lines kept."""
+        """Append the kept lines."""
         if self._pending:
             append_text(self._path, "".join(line + "\n" for line in self._pending))
             self._pending.clear()
@@ -128,14 +128,14 @@ class LogSink:
 class CsvSink:
     """One row per epoch; the columns are the union over all epochs.
 
-    ``epoch`` counts from 1, ``duration_s`` is in seconds, memory in bytes, percentages of all cores
-    or of the mean GPU. With several ranks there follow ``anchor``, ``comm_ms`` and ``wait_ms``, and
-    of each rank its batches, samples and ``busy_ms``. A cell without a value is blank; nan and inf
-    stand as such. Rows are appended; only when a new column appears is the file written anew, as a
-    whole.
+    ``epoch`` counts from 1. ``duration_s`` is in seconds, memory in bytes, percentages are of all
+    cores or of the mean GPU. With several ranks, ``anchor``, ``comm_ms`` and ``wait_ms`` follow,
+    and for each rank its batches, samples and ``busy_ms``. A cell without a value is empty; nan and
+    inf are written as such. Rows are appended. Only when a new column appears, the whole file is
+    written again.
 
     Args:
-        path: File to write; an older one is replaced, missing folders are made.
+        path: File to write; an existing one is replaced, missing folders are created.
     """
 
     flush_seconds = 0.0
@@ -152,7 +152,7 @@ class CsvSink:
     def __str__(self) -> str:
         return str(self._path)
 
-    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - the table holds measurements only
+    def open(self, info: RunInfo) -> None:  # noqa: ARG002 - the table contains only measurements
         """Begin the file with a heading."""
         if not self._opened:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ class CsvSink:
         self._records.append(record)
 
     def flush(self) -> None:
-        """Append the rows kept, or write the file anew where its columns have changed."""
+        """Append the kept rows, or write the file again if its columns have changed."""
         names = list(self._columns)
         if self._stale:
             heading = ["epoch", "duration_s", *names, *_RESOURCE_COLUMNS]
@@ -182,15 +182,15 @@ class CsvSink:
         self._stale = False
         self._written = len(self._records)
 
-    def finish(self, summary: Finish) -> None:  # noqa: ARG002 - the table holds measurements only
-        """Write what is left."""
+    def finish(self, summary: Finish) -> None:  # noqa: ARG002 - only measurements are written
+        """Write the remaining rows."""
         self.flush()
 
 
 def epoch_line(record: EpochRecord, room: int | None = None) -> str:
     """Return ``epoch   7/100  loss=0.0023  [24ms  ETA 1.2s]``, in ``room`` characters if given.
 
-    With several ranks their shares, anchor and waiting stand before the times.
+    With several ranks, their shares, anchor and waiting time come before the times.
     """
     total = str(record.total)
     head = f"epoch {record.epoch + 1:>{len(total)}}/{total}"
@@ -206,7 +206,7 @@ def epoch_line(record: EpochRecord, room: int | None = None) -> str:
 
 
 def finish_line(summary: Finish, room: int | None = None) -> str:
-    """Return ``training complete in 2m05s  | loss: 0.0012``, or how else it ended."""
+    """Return ``training complete in 2m05s  | loss: 0.0012``, or the other status of the run."""
     word = "in" if summary.status == "complete" else "after"
     line = f"training {summary.status} {word} {format_duration(summary.seconds)}"
     values = [f"{_printable(name)}: {format_metric(value)}" for name, value in summary.metrics]
@@ -217,7 +217,7 @@ def finish_line(summary: Finish, room: int | None = None) -> str:
 
 
 def _fitting(values: list[str], room: int) -> list[str]:
-    """The values for which there is room, one at least, and how many are missing."""
+    """Return the values that fit, at least one, and how many are left out."""
     lengths = [len(value) + 2 for value in values]
     if sum(lengths) <= room:
         return values
@@ -229,14 +229,14 @@ def _fitting(values: list[str], room: int) -> list[str]:
 
 
 def _room() -> int | None:
-    """Characters of two rows of the terminal that is standard output; None where it is none."""
+    """Return the characters in two rows of the terminal on stdout; None without a terminal."""
     if sys.stdout is None or not sys.stdout.isatty():
         return None
     return 2 * shutil.get_terminal_size().columns - _INDENTATION
 
 
 def _vram(resources: ResourceSample) -> str:
-    """Return ``  VRAM: 2.1/6.0 GB (82%)`` of the first GPU, or nothing without one."""
+    """Return ``  VRAM: 2.1/6.0 GB (82%)`` for the first GPU; empty without a GPU."""
     if not resources.gpus:
         return ""
     first, util = resources.gpus[0], resources.gpu_util
@@ -249,7 +249,7 @@ def _vram(resources: ResourceSample) -> str:
 
 
 def _printable(name: str) -> str:
-    """Show a line break or an escape sequence in a name instead of sending it to a terminal."""
+    """Escape line breaks and escape sequences in a name, so that the terminal shows them."""
     if name.isprintable():
         return name
     return "".join(

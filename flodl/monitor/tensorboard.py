@@ -18,11 +18,11 @@ from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
 class TensorBoardSink:
     """Metrics by epoch as ``epoch/NAME``, curves by step as ``step/NAME``, the run's facts as text.
 
-    Epochs count from 1, steps from 0. Beside the metrics stand ``epoch/seconds`` and, as
-    ``resources/…``, the load of the machine. Look at it with ``tensorboard --logdir FOLDER``.
+    Epochs count from 1, steps from 0. Two more groups are written: ``epoch/seconds``, and the load
+    of the machine as ``resources/…``. Show them with ``tensorboard --logdir FOLDER``.
 
     Args:
-        folder: Folder of the event files of this one run; made if missing.
+        folder: Folder for the event files of this run only; created if missing.
 
     Raises:
         FlodlError: The package ``tensorboard`` is not installed.
@@ -47,9 +47,9 @@ class TensorBoardSink:
         return f"TensorBoard in {self._folder}"
 
     def open(self, info: RunInfo) -> None:
-        """Begin the event file, then write those facts that have changed."""
+        """Begin the event file at the first call; write the facts that have changed."""
         if self._writer is None:
-            # Imported in the sink's own thread: training does not wait for it.
+            # Imported in the sink's own thread, so that training does not wait for it.
             self._proto = import_module("tensorboard.compat.proto.event_pb2")
             writer = import_module("torch.utils.tensorboard").SummaryWriter
             self._writer = writer(log_dir=str(self._folder))
@@ -83,11 +83,11 @@ class TensorBoardSink:
                 self._add(tag, int(step), float(value))
 
     def flush(self) -> None:
-        """Hand the events to the system."""
+        """Pass the events to the system."""
         self._writer.flush()
 
     def finish(self, summary: Finish) -> None:
-        """Write how the run ended, and close the file."""
+        """Write the end of the run and close the file."""
         end = f"{summary.status} after {summary.epochs} epochs"
         self._writer.add_text("end", end, walltime=self._started + summary.seconds)
         self._writer.close()
@@ -100,7 +100,7 @@ class TensorBoardSink:
 
 
 def _facts(info: RunInfo) -> Iterator[tuple[str, str]]:
-    """Title and Markdown of what is known about the run."""
+    """Title and Markdown of the facts about the run."""
     rows = {"run": info.run, "label": info.label, "hash": info.hash}
     known = {name: text for name, text in rows.items() if text}
     if known:
@@ -124,7 +124,7 @@ def _cell(text: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as text, with its origin where it has one."""
+    """A value as text, with its origin if it has one."""
     origin = ""
     if isinstance(value, Mapping) and "value" in value:
         origin = f" ({value['origin']})" if value.get("origin") else ""

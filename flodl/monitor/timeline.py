@@ -1,7 +1,7 @@
-"""A timeline of a run: the load of the machine ten times a second, and what the training did.
+"""A timeline of a run: the load of the machine ten times a second, and events of the training.
 
-It answers why a device waits: the swimlanes of :meth:`Timeline.save_html` show processor, memory
-and GPUs above the epochs, exchanges and averagings that ran at the same time.
+It shows why a device waits: the swimlanes of :meth:`Timeline.save_html` show processor, memory and
+GPUs above the epochs, exchanges and averagings of the same time.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from flodl.monitor.timeline_sampling import BusyMeter, FineSampler, LoadSampler,
 from flodl.monitor.timeline_store import SampleStore
 
 SUBSCRIBER_CAPACITY = 600
-"""Broadcasts that wait for a slow subscriber; then the oldest is dropped."""
+"""Number of broadcasts kept for a slow subscriber; beyond that the oldest is dropped."""
 
 
 @final
 class Timeline:
-    """Samples the machine on a thread of its own and takes events from any thread.
+    """Samples the machine on its own thread and records events from any thread.
 
     Use it as a context manager, or call :meth:`start` and :meth:`stop`. Recording an event takes
     microseconds and never waits for a reader.
@@ -44,17 +44,18 @@ class Timeline:
     Args:
         poll_interval_ms: Time between two samples.
         broadcast_interval_ms: Time between two broadcasts to subscribers.
-        clock: Seconds that never run backwards; the timeline begins when it is made.
-        sampler: Measures the machine, as :class:`~flodl.monitor.resources.ResourceSampler` does.
-            None takes that, with the utilisation of GPUs read at every sample.
-        max_samples: Samples that are kept, and as many events; the oldest make room. A sample takes
-            about 90 bytes and 32 more per GPU: the default keeps a day at ten a second in 100 MB.
-        rank: Whose timeline it is, where a training has several ranks; stands in every record.
+        clock: Seconds that never decrease; the timeline begins when it is created.
+        sampler: Measures the machine, like :class:`~flodl.monitor.resources.ResourceSampler`.
+            None uses that class and reads the utilisation of GPUs at every sample.
+        max_samples: Largest number of samples kept, and of events; the oldest are dropped. A sample
+            takes about 90 bytes and 32 more per GPU. The default keeps a day at ten samples a
+            second in 100 MB.
+        rank: The rank of this timeline, if a training has several; it is in every record.
 
     Attributes:
-        busy: A rank's loop tells it when work on a batch begins and ends; samples then carry the
-            part of the time that it worked.
-        rank: As given.
+        busy: A rank's loop reports here when work on a batch begins and ends. Samples then contain
+            the percentage of time that it worked.
+        rank: The argument `rank`.
 
     Raises:
         ValueError: An interval or `max_samples` is not positive, or `rank` is negative.
@@ -84,13 +85,13 @@ class Timeline:
         self._poll_ms = float(poll_interval_ms)
         self._broadcast_ms = float(broadcast_interval_ms)
         self._clock = clock
-        self._begin: float | None = clock()  # None: made from records, time stands still
-        self._end_ms = 0.0  # where the clock does not run
+        self._begin: float | None = clock()  # None: made from records, time does not advance
+        self._end_ms = 0.0  # used while the clock does not run
         self._sampler = sampler
         self._lock = threading.Lock()
         self._samples = SampleStore(max_samples)
         self._events: deque[TimelineEvent] = deque(maxlen=max_samples)
-        # What came since the last broadcast; kept only while somebody listens.
+        # Records since the last broadcast; kept only while there are subscribers.
         self._new_samples = SampleStore(max_samples)
         self._new_events: deque[TimelineEvent] = deque(maxlen=max_samples)
         self._broadcast_at = 0.0
@@ -102,7 +103,7 @@ class Timeline:
     def from_samples(
         cls, samples: Iterable[TimelineSample], events: Iterable[TimelineEvent] = ()
     ) -> Timeline:
-        """Return a timeline of records; they are put into the order of time."""
+        """Return a timeline of existing records; they are sorted by time."""
         content = TimelineContent(SampleStore(), [], 0.0)
         content.samples.extend(sorted(samples, key=lambda sample: sample.t_ms))
         content.events.extend(sorted(events, key=lambda event: event.t_ms))
@@ -113,11 +114,11 @@ class Timeline:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Timeline:
-        """Read what :meth:`save_json` wrote.
+        """Read the result of :meth:`save_json`.
 
         Raises:
             OSError: The file cannot be read.
-            DataError: It is not a timeline.
+            DataError: The file is not a timeline.
         """
         return cls._from_content(read_json(path))
 
@@ -143,14 +144,14 @@ class Timeline:
         self.stop()
 
     def start(self) -> None:
-        """Begin to sample; does nothing while it already does."""
+        """Start sampling; does nothing if it is already running."""
         with self._running:
             if self._ticker is not None:
                 return
             if self._sampler is None:
                 self._sampler = FineSampler()
             with self._lock:
-                if self._begin is None:  # go on where the records end
+                if self._begin is None:  # continue where the records end
                     self._begin = self._clock() - self._end_ms / 1000
                 self._broadcast_at = self._now_ms() + self._broadcast_ms
             sampler = self._sampler
@@ -159,9 +160,10 @@ class Timeline:
             )
 
     def stop(self) -> None:
-        """End sampling, wait for its thread and hand the rest to the subscribers.
+        """Stop sampling, wait for its thread and send the rest to the subscribers.
 
-        May be called more than once. Events are still taken afterwards, and :meth:`start` goes on.
+        It may be called several times. Events are still recorded afterwards; :meth:`start`
+        continues.
         """
         with self._running:
             if self._ticker is None:
@@ -175,29 +177,29 @@ class Timeline:
             self._broadcast(final=True)
 
     def event(self, kind: EventKind | str, **fields: object) -> None:
-        """Record that something happens now; see :class:`EventKind` for the fields.
+        """Record an event now; see :class:`EventKind` for the fields.
 
-        ``from`` is a keyword of Python: write ``from_``. A field ``rank`` says whom the event is
-        about; whose timeline it stands in is a matter of the timeline.
+        ``from`` is a keyword of Python: write ``from_``. A field ``rank`` names the rank that the
+        event is about, not the rank of the timeline.
 
         Raises:
-            ValueError: The kind is unknown, or the fields are not those of the kind.
+            ValueError: The kind is unknown, or the fields do not fit the kind.
         """
-        with self._lock:  # read the clock inside, so that events stand in the order of time
+        with self._lock:  # read the clock inside, so that events are in order of time
             event = TimelineEvent(self._now_ms(), EventKind(kind), fields, self.rank)
             self._events.append(event)
             if self._subscribers:
                 self._new_events.append(event)
 
     def subscribe(self) -> queue.Queue[TimelineBroadcast]:
-        """Return a queue that gets what comes from now on, once per broadcast interval.
+        """Return a queue for all records from now on, one broadcast per interval.
 
-        A stop sends the rest, marked `final`. A subscriber that does not read loses the oldest
-        broadcasts; the sampler never waits.
+        :meth:`stop` sends the rest, marked `final`. A subscriber that does not read loses the
+        oldest broadcasts; the sampler never waits.
         """
         subscriber: queue.Queue[TimelineBroadcast] = queue.Queue(SUBSCRIBER_CAPACITY)
         with self._lock:
-            if self._subscribers:  # the others get theirs, so that this one begins with the new
+            if self._subscribers:  # send theirs now, so that this one starts with new records
                 self._broadcast()
             self._subscribers.append(subscriber)
         return subscriber
@@ -208,7 +210,7 @@ class Timeline:
             self._subscribers = [one for one in self._subscribers if one is not subscriber]
 
     def drain(self) -> TimelineBroadcast:
-        """Take out all samples and events; what is taken is in no later file or summary."""
+        """Remove and return all samples and events; later files and summaries lack them."""
         with self._lock:
             taken = TimelineBroadcast(tuple(self._samples), tuple(self._events))
             self._samples.clear()
@@ -217,12 +219,12 @@ class Timeline:
 
     @property
     def sample_count(self) -> int:
-        """Samples held now."""
+        """Number of samples held now."""
         return len(self._samples)
 
     @property
     def elapsed_ms(self) -> float:
-        """Milliseconds since the timeline was made; of one made from records, their length."""
+        """Milliseconds since the timeline was created; for one made from records, their length."""
         return self._now_ms()
 
     @property
@@ -241,7 +243,7 @@ class Timeline:
     def idle_gaps(
         self, device: int, threshold_pct: float, min_ms: float, *, rank: int | None = None
     ) -> list[IdleGap]:
-        """Return when a GPU was used less than `threshold_pct` for at least `min_ms`.
+        """Return the times in which a GPU was used less than `threshold_pct` for `min_ms` or more.
 
         See :func:`flodl.monitor.timeline_analysis.idle_gaps`.
 
@@ -249,39 +251,39 @@ class Timeline:
             device: Number of the GPU.
             threshold_pct: Utilisation in percent.
             min_ms: Shorter gaps are left out.
-            rank: Whose samples tell, in a timeline of several; None takes those of the first.
+            rank: The rank whose samples to use, in a timeline of several; None uses the first.
         """
         moments = ((one.t_ms, one.util(device)) for one in self._content().samples.of(rank))
         return idle_gaps(moments, threshold_pct, min_ms)
 
     def summary(self) -> TimelineSummary:
-        """Return the timeline in a few numbers."""
+        """Return a summary of the timeline in a few numbers."""
         content = self._content()
         return summarize(content.samples, content.events, content.total_ms)
 
     def save_json(self, path: str | os.PathLike[str]) -> None:
-        """Write everything as JSON, which :meth:`load` reads.
+        """Write everything as JSON for :meth:`load`.
 
         Raises:
-            OSError: The file cannot be written; an older one is kept.
+            OSError: The file cannot be written; an existing one stays.
         """
         write_json(path, self._content())
 
     def save_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write a table in the order of time: one row per sample and per event.
+        """Write a table in order of time: one row per sample and per event.
 
-        Columns: ``t_ms``, the figures of samples, and ``event`` and ``fields`` (JSON) of events.
+        Columns: ``t_ms``, the values of samples, and ``event`` and ``fields`` (JSON) of events.
 
         Raises:
-            OSError: The file cannot be written; an older one is kept.
+            OSError: The file cannot be written; an existing one stays.
         """
         write_csv(path, self._content())
 
     def save_html(self, path: str | os.PathLike[str], *, title: str = "Timeline") -> None:
-        """Write the swimlanes as one page that needs nothing but a browser.
+        """Write the swimlanes as one page that needs only a browser.
 
         Raises:
-            OSError: The file cannot be written; an older one is kept.
+            OSError: The file cannot be written; an existing one stays.
         """
         write_html(path, self._content(), title=title)
 
@@ -321,7 +323,7 @@ def _sample(
     ram = None
     if load.ram_used is not None and load.ram_total is not None:
         ram = load.ram_used, load.ram_total
-    # More digits would only be noise of the measurement, and make the files larger.
+    # More digits would only be measurement noise, and make the files larger.
     cpu = None if load.cpu is None else round(load.cpu, 2)
     return TimelineSample(t_ms, cpu, ram, load.gpus, rank, busy)
 

@@ -1,4 +1,4 @@
-"""Questions a timeline answers: when a device had nothing to do, and what a run did how often."""
+"""Analyse a timeline: idle times of devices, and counts and mean times of events."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from flodl.monitor.timeline_records import (
 from flodl.monitor.timeline_store import SampleStore
 
 IDLE_BELOW_PCT = 5.0
-"""A device used less than this is called idle in summaries and on the page."""
+"""Utilisation below which summaries and the page call a device idle."""
 
 
 def idle_gaps(
     moments: Iterable[tuple[float, float | None]], threshold_pct: float, min_ms: float
 ) -> list[IdleGap]:
-    """Return the stretches in which a device was used less than `threshold_pct`.
+    """Return the times in which a device was used less than `threshold_pct`.
 
-    A stretch lasts from its first idle sample to the first busy one, or to the last sample. Where
-    the utilisation is not known the device counts as busy: an outage of the driver is no idleness.
+    A gap lasts from its first idle sample to the next busy one, or to the last sample. If the
+    utilisation is unknown, the device counts as busy: a driver outage is not idle time.
 
     Args:
-        moments: Milliseconds and utilisation in percent of every sample, in the order of time.
-        threshold_pct: Utilisation in percent; exactly this much counts as busy.
-        min_ms: Shorter stretches are left out.
+        moments: Milliseconds and utilisation in percent of every sample, in order of time.
+        threshold_pct: Utilisation in percent; exactly this value counts as busy.
+        min_ms: Shorter gaps are left out.
     """
     gaps = []
     start: float | None = None
@@ -52,7 +52,7 @@ def idle_gaps(
 def summarize(
     samples: SampleStore, events: Sequence[TimelineEvent], total_ms: float
 ) -> TimelineSummary:
-    """Count and average; see :class:`TimelineSummary`."""
+    """Compute counts and means; see :class:`TimelineSummary`."""
     seen: Counter[int] = Counter()
     idle: Counter[int] = Counter()
     for sample in samples.of():

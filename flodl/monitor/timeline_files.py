@@ -1,4 +1,4 @@
-"""Timelines in files: JSON to keep and read again, CSV for a spreadsheet."""
+"""Timelines in files: JSON to save and load, CSV for a spreadsheet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flodl.monitor.timeline_store import SampleStore
 
 @dataclass
 class TimelineContent:
-    """Everything a timeline holds at one moment."""
+    """The content of a timeline at one moment."""
 
     samples: SampleStore
     events: list[TimelineEvent]
@@ -33,7 +33,7 @@ class TimelineContent:
 def write_json(path: str | os.PathLike[str], content: TimelineContent) -> None:
     """Write ``{"total_ms", "devices": {index: name}, "samples": […], "events": […]}``.
 
-    Missing folders are made; a record stands on a line of its own.
+    Missing folders are created; every record has its own line.
     """
     samples = ",\n".join(to_json(sample.as_json()) for sample in content.samples)
     events = ",\n".join(to_json(event.as_json()) for event in content.events)
@@ -46,11 +46,11 @@ def write_json(path: str | os.PathLike[str], content: TimelineContent) -> None:
 
 
 def read_json(path: str | os.PathLike[str]) -> TimelineContent:
-    """Read what :func:`write_json` wrote.
+    """Read the result of :func:`write_json`.
 
     Raises:
         OSError: The file cannot be read.
-        DataError: It is not a timeline.
+        DataError: The file is not a timeline.
     """
     try:
         form = json.loads(Path(path).read_bytes())
@@ -74,9 +74,9 @@ def read_json(path: str | os.PathLike[str]) -> TimelineContent:
 
 
 def write_csv(path: str | os.PathLike[str], content: TimelineContent) -> None:
-    """Write one row per sample and per event, in the order of time.
+    """Write one row per sample and per event, in order of time.
 
-    The columns ``rank`` and ``busy_pct`` are there where a record tells one of them.
+    The columns ``rank`` and ``busy_pct`` exist if a record has such a value.
     """
     devices = list(content.samples.names)
     ranked = any(one.rank is not None or one.busy is not None for one in content.samples)
@@ -158,7 +158,7 @@ def _optional(value: object) -> float | None:
 
 
 def _event(form: Mapping[str, Any]) -> TimelineEvent:
-    # JSON has no nan: a number that was not finite comes back as one.
+    # JSON has no nan: a non-finite number was written as null and is read as nan.
     fields = {
         name: math.nan if value is None else value
         for name, value in form.items()

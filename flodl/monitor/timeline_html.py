@@ -1,4 +1,4 @@
-"""The swimlane view of a timeline: one HTML file that needs nothing but a browser."""
+"""The swimlane view of a timeline: one HTML file that needs only a browser."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from flodl.monitor.timeline_files import TimelineContent
 from flodl.monitor.timeline_records import known_util
 
 SHORTEST_GAP_MS = 500.0
-"""Idle stretches of a GPU from this length on are hatched."""
+"""Idle gaps of a GPU are hatched from this length on."""
 
-# In the order in which they build on each other; the report page shares the first.
+# In the order of their dependencies; the report page uses the first one too.
 _SCRIPTS = ("page/format.js", *(f"timeline_page/{name}.js" for name in ("data", "lanes", "view")))
 
 
 def write_html(path: str | os.PathLike[str], content: TimelineContent, *, title: str) -> None:
-    """Write the page; missing folders are made.
+    """Write the page; missing folders are created.
 
     Raises:
-        OSError: The file cannot be written; an older one is kept.
+        OSError: The file cannot be written; an existing one stays.
     """
     data = to_json(_columns(content))
     page = _shell().substitute(title=html.escape(title), data=data)
@@ -37,7 +37,7 @@ def write_html(path: str | os.PathLike[str], content: TimelineContent, *, title:
 
 
 def _columns(content: TimelineContent) -> dict[str, Any]:
-    """Return what the page draws: one list per curve, which is short and quick to read."""
+    """Return the data of the page: one list per curve, which is short and quick to read."""
     t: list[float] = []
     cpu, used, total = [], [], []
     gpus: dict[int, dict[str, list[Any]]] = {
@@ -71,7 +71,7 @@ def _columns(content: TimelineContent) -> dict[str, Any]:
 
 
 def _ranks(content: TimelineContent) -> list[dict[str, Any]]:
-    """Return how busy each rank was; nothing where there is one and it does not tell."""
+    """Return how busy each rank was; empty for a single rank without such values."""
     known = {*content.samples.ranks, *(one.rank for one in content.events if one.rank is not None)}
     curves: dict[int | None, dict[str, list[Any]]] = {
         rank: {"t": [], "busy": []} for rank in sorted(known)
@@ -95,7 +95,7 @@ def _gaps(t: list[float], util: list[float | None]) -> list[list[float]]:
 
 @functools.cache
 def _shell() -> Template:
-    """Return the page with style and scripts in place; open are ``$title`` and ``$data``."""
+    """Return the page with style and scripts filled in; open: ``$title`` and ``$data``."""
     folder = resources.files(__package__)
     scripts = "\n".join(f"<script>\n{_escaped(folder / name)}</script>" for name in _SCRIPTS)
     style = _escaped(folder / "timeline_page/timeline.css")
@@ -104,5 +104,5 @@ def _shell() -> Template:
 
 
 def _escaped(file: resources.abc.Traversable) -> str:
-    """Return a file's text, its dollar signs kept from being taken for places to fill."""
+    """Return a file's text with its dollar signs escaped, so that they are not placeholders."""
     return file.read_text(encoding="utf-8").replace("$", "$$")

@@ -1,4 +1,4 @@
-"""The timelines of all ranks of a training as one, on the clock of the first."""
+"""Merge the timelines of all ranks of a training, on the clock of the first."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from flodl.monitor.timeline_records import TimelineEvent, TimelineSample
 _Record = TypeVar("_Record", TimelineSample, TimelineEvent)
 
 Part: TypeAlias = Timeline | str | os.PathLike[str]
-"""A timeline, or the file that :meth:`Timeline.save_json` wrote."""
+"""A timeline, or a file from :meth:`Timeline.save_json`."""
 
 
 def merge_timelines(parts: Sequence[Part], offsets_ms: Sequence[float] | None = None) -> Timeline:
-    """Return one timeline with the records of several, in the order of time.
+    """Return one timeline with the records of several, in order of time.
 
     Its zero is that of the first part, or the earliest record if that is before it.
 
     Args:
-        parts: One per rank. A record that does not tell its rank gets the place of its part.
-        offsets_ms: What to add to the times of each part to get those of the first; None: nothing.
-            :func:`flodl.distributed.clock.clock_offsets` finds them.
+        parts: One per rank. A record without a rank gets the position of its part as rank.
+        offsets_ms: Offset for each part: added to its times, it gives the times of the first part.
+            None adds nothing. :func:`flodl.distributed.clock.clock_offsets` measures them.
 
     Raises:
-        ValueError: There is not one offset per part.
+        ValueError: The number of offsets is not the number of parts.
         OSError: A file cannot be read.
-        DataError: A file is no timeline.
+        DataError: A file is not a timeline.
     """
     offsets = [0.0] * len(parts) if offsets_ms is None else [float(one) for one in offsets_ms]
     if len(offsets) != len(parts):

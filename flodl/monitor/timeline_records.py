@@ -1,4 +1,4 @@
-"""What a timeline holds: samples of the machine, events of the training, and their sums."""
+"""Records of a timeline: samples of the machine, events of the training, and summaries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flodl.monitor.resources import GpuSnapshot
 
 
 class EventKind(StrEnum):
-    """What can happen; the fields an event of each kind takes stand behind it."""
+    """Kinds of events, each with its fields."""
 
     EPOCH_START = "epoch_start"
     """``epoch``, counted from 0."""
@@ -22,30 +22,30 @@ class EventKind(StrEnum):
     """``epoch`` and ``loss``."""
     SYNC_START = "sync_start"
     SYNC_END = "sync_end"
-    """``ms``: how long the ranks exchanged gradients or weights."""
+    """``ms``: duration of an exchange of gradients or weights between the ranks."""
     CPU_AVG_START = "cpu_avg_start"
     CPU_AVG_END = "cpu_avg_end"
-    """``ms``: how long weights were averaged on the CPU."""
+    """``ms``: duration of an averaging of weights on the CPU."""
     ANCHOR = "anchor"
     """``from`` and ``to``: batches between two averages, before and after."""
     THROTTLE = "throttle"
-    """``rank``: who was held back."""
+    """``rank``: the rank that was held back."""
     IDLE = "idle"
-    """``dev`` and ``ms``: a device that had nothing to do."""
+    """``dev`` and ``ms``: an idle device."""
     PLAN = "plan"
-    """``window`` and ``counts``: the batches that each rank is to train until the next average."""
+    """``window`` and ``counts``: the number of batches of each rank until the next average."""
     WAIT = "wait"
-    """``ms``: how long a rank has waited for the others, up to now."""
+    """``ms``: the time that a rank has waited for the others, up to now."""
     GUARD = "guard"
-    """``rank`` and ``what``: whose weights the guard against divergence spoke up about, and how."""
+    """``rank`` and ``what``: the rank reported by the guard against divergence, and its report."""
     SKIP = "skip"
-    """``count``: averages left out so far, because a rank did not come in time."""
+    """``count``: averages skipped so far because a rank did not come in time."""
     WORKER_LOST = "worker_lost"
-    """``rank``: whose process has ended."""
+    """``rank``: the rank whose process has ended."""
     RESTART = "restart"
-    """``count``: how often the ranks were started again so far."""
+    """``count``: number of restarts of the ranks so far."""
     CUSTOM = "custom"
-    """``label``: anything else."""
+    """``label``: any other event."""
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
@@ -80,16 +80,16 @@ _FIELDS: Mapping[EventKind, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """Something that happened at one moment.
+    """An event at one moment.
 
     Attributes:
-        t_ms: Milliseconds since the timeline was made.
-        kind: What happened; the string of an :class:`EventKind` is accepted.
+        t_ms: Milliseconds since the timeline was created.
+        kind: The kind; the string of an :class:`EventKind` is accepted.
         fields: The values of that kind. A name that is a keyword of Python may end in ``_``.
-        rank: Whose timeline it stood in; a field ``rank`` says whom it is about.
+        rank: The rank of its timeline; a field ``rank`` names the rank that the event is about.
 
     Raises:
-        ValueError: The kind is unknown, or the fields are not those of the kind.
+        ValueError: The kind is unknown, or the fields do not fit the kind.
     """
 
     t_ms: float
@@ -105,9 +105,9 @@ class TimelineEvent:
         object.__setattr__(self, "fields", MappingProxyType(fields))
 
     def as_json(self) -> dict[str, Any]:
-        """Return ``{"t", "k", "r", …fields}``, without ``r`` where no rank is known.
+        """Return ``{"t", "k", "r", …fields}``, without ``r`` if the rank is unknown.
 
-        The loss has six decimals, non-finite values are null.
+        The loss has six decimals; non-finite values are null.
         """
         rank = {} if self.rank is None else {"r": self.rank}
         return {"t": self.t_ms, "k": self.kind.value, **rank, **self.fields_as_json()}
@@ -125,15 +125,15 @@ class TimelineEvent:
 
 @dataclass(frozen=True, slots=True)
 class TimelineSample:
-    """The load of the machine at one moment; what was not measured is None or absent.
+    """The load of the machine at one moment; unknown values are None or absent.
 
     Attributes:
-        t_ms: Milliseconds since the timeline was made.
+        t_ms: Milliseconds since the timeline was created.
         cpu: Percent of all cores.
         ram: Used and total bytes.
         gpus: One snapshot per device.
-        rank: Whose timeline it stood in.
-        busy: Percent of the time since the sample before that this rank worked on batches.
+        rank: The rank of its timeline.
+        busy: Percent of the time since the previous sample that this rank worked on batches.
     """
 
     t_ms: float
@@ -146,9 +146,9 @@ class TimelineSample:
     def as_json(self) -> dict[str, Any]:
         """Return ``{"t", "cpu", "ram": [used, total], "gpus": [{"d", "u", "vu", "va", "vt"}]}``.
 
-        Where they are known, ``r`` is the rank and ``busy`` its percentage.
+        If known, ``r`` is the rank and ``busy`` its percentage.
         Per GPU: device, utilisation in percent, and bytes of its memory: used by this process,
-        reserved by it (more than used where the driver spills to host memory), and total.
+        reserved by it (more than used if the driver spills to host memory), and total.
         """
         form: dict[str, Any] = {
             "t": self.t_ms,
@@ -172,7 +172,7 @@ class TimelineSample:
         return form
 
     def util(self, device: int) -> float | None:
-        """Return the utilisation of a device in percent; None where it is not known."""
+        """Return the utilisation of a device in percent; None if it is unknown."""
         for gpu in self.gpus:
             if gpu.device == device:
                 return known_util(gpu)
@@ -180,13 +180,13 @@ class TimelineSample:
 
 
 def known_util(gpu: GpuSnapshot) -> float | None:
-    """Return the utilisation of a GPU in percent; None where it is not known."""
+    """Return the utilisation of a GPU in percent; None if it is unknown."""
     return None if gpu.util is None else finite(gpu.util)
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineBroadcast:
-    """What came since the last broadcast; `final` marks the last one before a stop."""
+    """The records since the last broadcast; `final` marks the last one before a stop."""
 
     samples: tuple[TimelineSample, ...]
     events: tuple[TimelineEvent, ...]
@@ -194,7 +194,7 @@ class TimelineBroadcast:
 
 
 class IdleGap(NamedTuple):
-    """A stretch in which a device had nothing to do, in milliseconds."""
+    """A time in which a device was idle, in milliseconds."""
 
     start_ms: float
     end_ms: float
@@ -202,13 +202,13 @@ class IdleGap(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankActivity:
-    """One rank of a timeline in a few numbers.
+    """A summary of one rank of a timeline.
 
     Attributes:
-        sync_count: Exchanges begun.
-        sync_ms: Length of the finished ones together.
+        sync_count: Number of exchanges that began.
+        sync_ms: Total duration of the finished ones.
         wait_ms: Time it waited for the others.
-        busy_pct: Mean over its samples of the time it worked on batches; None where unknown.
+        busy_pct: Mean percentage of time that it worked on batches; None if unknown.
     """
 
     sync_count: int
@@ -219,20 +219,20 @@ class RankActivity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimelineSummary:
-    """A timeline in a few numbers.
+    """A summary of a timeline.
 
     Attributes:
         total_ms: Length of the timeline.
-        sample_count: Samples it holds.
-        event_count: Events it holds.
-        gpu_idle_pct: Percent of its samples in which a device was used less than 5 %, by device.
-        sync_count: Exchanges begun.
-        sync_avg_ms: Mean length of the finished ones; None without one.
-        cpu_avg_count: Averagings on the CPU begun.
-        cpu_avg_avg_ms: Mean length of the finished ones; None without one.
-        anchor_count: Changes of the anchor.
-        throttle_count: Times a rank was held back.
-        ranks: Each rank by itself, where records tell their rank.
+        sample_count: Number of samples.
+        event_count: Number of events.
+        gpu_idle_pct: Percent of samples in which a device was used less than 5 %, by device.
+        sync_count: Number of exchanges that began.
+        sync_avg_ms: Mean duration of the finished ones; None if there are none.
+        cpu_avg_count: Number of averagings on the CPU that began.
+        cpu_avg_avg_ms: Mean duration of the finished ones; None if there are none.
+        anchor_count: Number of changes of the anchor.
+        throttle_count: Number of times that a rank was held back.
+        ranks: A summary per rank, if records have a rank.
     """
 
     total_ms: float
@@ -265,7 +265,7 @@ def _checked_field(kind: EventKind, name: str, value: object) -> object:
         parts = tuple(value)
         if all(isinstance(part, Integral) and not isinstance(part, bool) for part in parts):
             return tuple(map(int, parts))
-    # A bool is a number, too; the abstract numbers include those of NumPy.
+    # A bool also counts as a number; the abstract numbers include those of NumPy.
     if what in (_WHOLE, _NUMBER) and type(value) is not bool:
         if isinstance(value, Integral):
             return int(value)

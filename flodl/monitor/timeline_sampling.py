@@ -1,4 +1,4 @@
-"""Taking samples at a steady pace on a thread of their own."""
+"""Take samples at regular intervals, on a separate thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flodl import log
 from flodl.monitor.resources import GpuSnapshot, ResourceSample, ResourceSampler
 
 STOP_SECONDS = 1.0
-"""How long a stop waits for a sampler that hangs."""
+"""Time that a stop waits for a sampler that does not respond."""
 
 
 class LoadSampler(Protocol):
@@ -26,12 +26,12 @@ class LoadSampler(Protocol):
 class FineSampler:
     """A :class:`ResourceSampler` that also reads the GPUs' utilisation at every sample.
 
-    The sampler alone hears of it once a second, which leaves most samples of a timeline without.
+    The plain sampler reads it once a second, so most samples of a timeline would lack it.
     """
 
     def __init__(self) -> None:
         self._resources = ResourceSampler()
-        self._silent: set[int] = set()  # devices whose driver does not tell
+        self._silent: set[int] = set()  # devices whose driver reports no utilisation
 
     def sample(self) -> ResourceSample:
         """Measure now."""
@@ -40,38 +40,38 @@ class FineSampler:
         return dataclasses.replace(sample, gpus=gpus)
 
     def close(self) -> None:
-        """Stop what runs in the background."""
+        """Stop the background polling."""
         self._resources.close()
 
     def _with_utilisation(self, gpu: GpuSnapshot) -> GpuSnapshot:
         if gpu.device in self._silent:
             return gpu
-        torch: Any = sys.modules["torch"]  # without it the sampler would have found no GPU
+        torch: Any = sys.modules["torch"]  # loaded: otherwise the sampler finds no GPU
         try:
             return dataclasses.replace(gpu, util=float(torch.cuda.utilization(gpu.device)))
-        except Exception:  # no NVML, no permission, a lost GPU: all the same
+        except Exception:  # no NVML, no permission, a lost GPU: all have the same effect
             self._silent.add(gpu.device)
             return gpu
 
 
 class BusyMeter:
-    """Adds up the time that a rank works on batches, for the busy percentage of samples.
+    """Measures the time that a rank works on batches, for the busy percentage of samples.
 
-    One thread calls :meth:`begin` and :meth:`end`, another one :meth:`percent`.
+    One thread calls :meth:`begin` and :meth:`end`, another thread calls :meth:`percent`.
 
     Args:
-        clock: Seconds that never run backwards.
+        clock: Seconds that never decrease.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # One tuple, so that the other thread never sees half of a change.
+        # One tuple, so that the other thread never sees a partial change.
         self._state: tuple[float, float | None] = (0.0, None)
         self._read_at: float | None = None
         self._read = 0.0
 
     def begin(self) -> None:
-        """Work begins; does nothing while it is under way."""
+        """Mark the beginning of work; does nothing if it has already begun."""
         total, since = self._state
         if since is None:
             now = self._clock()
@@ -80,13 +80,13 @@ class BusyMeter:
                 self._read_at = now
 
     def end(self) -> None:
-        """Work ends; does nothing where none is under way."""
+        """Mark the end of work; does nothing if none has begun."""
         total, since = self._state
         if since is not None:
             self._state = (total + self._clock() - since, None)
 
     def percent(self) -> float | None:
-        """Return the part of the time since the last call, in percent; None before any work."""
+        """Return the busy percentage of the time since the last call; None before any work."""
         total, since = self._state
         now = self._clock()
         if self._read_at is None or now <= self._read_at:
@@ -99,15 +99,15 @@ class BusyMeter:
 
 
 class Ticker:
-    """Calls a function at a steady pace until it is stopped.
+    """Calls a function at regular intervals until it is stopped.
 
-    A call that takes longer than the interval makes the pace skip, not hurry. A call that raises
-    ends the thread, with one warning: watching must not end a training.
+    If a call takes longer than the interval, intervals are skipped. If a call raises, the thread
+    ends with one warning, because monitoring must not end a training.
 
     Args:
-        call: What to do.
-        seconds: From one call to the next; the first comes at once.
-        name: Of the thread.
+        call: The function to call.
+        seconds: Interval between calls; the first call comes at once.
+        name: Name of the thread.
     """
 
     def __init__(self, call: Callable[[], None], seconds: float, *, name: str) -> None:
@@ -118,7 +118,7 @@ class Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a call that hangs is left behind after :data:`STOP_SECONDS`."""
+        """End the thread; a call that hangs is abandoned after :data:`STOP_SECONDS`."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join(STOP_SECONDS)

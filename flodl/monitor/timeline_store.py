@@ -1,4 +1,4 @@
-"""Samples in little memory: one packed record each instead of a tree of objects."""
+"""Samples in little memory: one packed record each instead of several objects."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator
 from flodl.monitor.resources import GpuSnapshot
 from flodl.monitor.timeline_records import TimelineSample
 
-# t_ms, cpu, used and total memory, busy, rank; nan and a rank of -1 are what is not known.
+# t_ms, cpu, used and total memory, busy, rank; nan and a rank of -1 mean unknown.
 _HOST = struct.Struct("<5di")
 _GPU = struct.Struct("<4d")  # device, util, reserved and total memory
 
 
 class SampleStore:
-    """A bounded sequence of samples; the oldest make room for new ones.
+    """A bounded sequence of samples; new ones replace the oldest.
 
-    A sample takes about 90 bytes and 32 more per GPU, a fourth of what the objects would take.
-    Times, percentages and sizes are kept as float64, hence exactly (sizes up to 8 PiB).
+    A sample takes about 90 bytes and 32 more per GPU, a fourth of what objects would take. Times,
+    percentages and sizes are stored as float64, so they are exact (sizes up to 8 PiB).
 
     Args:
-        limit: Samples that are kept; None keeps all.
+        limit: Largest number of samples kept; None keeps all.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -55,7 +55,7 @@ class SampleStore:
             self.append(sample)
 
     def copy(self, limit: int | None = None) -> SampleStore:
-        """Return an independent sequence of the same samples; costs a pointer for each."""
+        """Return an independent sequence of the same samples; it takes one pointer per sample."""
         made = SampleStore(limit)
         made._packed.extend(self._packed)
         made._names = dict(self._names)
@@ -68,18 +68,18 @@ class SampleStore:
 
     @property
     def names(self) -> dict[int, str]:
-        """Names of the GPUs seen, by device."""
+        """Names of the GPUs in the samples, by device."""
         return dict(sorted(self._names.items()))
 
     @property
     def ranks(self) -> list[int]:
-        """Ranks seen, ascending."""
+        """Ranks in the samples, ascending."""
         return sorted(self._ranks)
 
     def of(self, rank: int | None = None) -> Iterator[TimelineSample]:
-        """Return the samples of one rank; None takes the first where there are several.
+        """Return the samples of one rank; if there are several, None takes the first.
 
-        Of ranks on one machine each has measured the same load: more than one would count twice.
+        Ranks on one machine have all measured the same load, so counting several would be wrong.
         """
         if rank is None:
             if len(self._ranks) < 2:
