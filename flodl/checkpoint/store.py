@@ -73,7 +73,7 @@ def save_checkpoint(
 
     Equal arguments give equal bytes: there are no time stamps and no random order. A tensor with
     several names is stored under the first; the others are recorded as aliases. DTensors are saved
-    like in :func:`save_checkpoint_file`, to the stream of the lowest rank.
+    as by :func:`save_checkpoint_file`, to the stream of the lowest rank.
 
     Args:
         dest: Where to write.

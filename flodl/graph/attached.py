@@ -81,7 +81,7 @@ class Attached(GraphBase):
         """Attach an optimizer for :meth:`step`.
 
         Args:
-            factory: Gets all parameters, once, and returns the optimizer. Call ``to`` before.
+            factory: Called once with all parameters; returns the optimizer. Call ``to`` before.
 
         Raises:
             ValueError: The factory did not return an optimizer.

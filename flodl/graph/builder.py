@@ -268,7 +268,7 @@ class FlowBuilder:
     # --- Blocks ----------------------------------------------------------------------------
 
     def loop_body(self, body: ModuleLike, *, name: str | None = None) -> LoopBuilder:
-        """Start a loop: each output of the body is its next input. Set its end on the result.
+        """Start a loop: each output of the body is its next input; end it on the returned builder.
 
         Args:
             body: Keeps the shape of its input.
@@ -308,7 +308,7 @@ class FlowBuilder:
         self._continue(self._draft.switch(as_module(router), chosen, self._stream(), name))
 
     def map(self, body: ModuleLike, *, name: str | None = None) -> MapBuilder:
-        """Start a map: a body that runs on slices. Choose the slices on the result.
+        """Start a map: a body that runs on slices; choose them on the returned builder.
 
         Args:
             body: Runs on one slice, or on all of them at once.
@@ -439,8 +439,8 @@ class LoopBuilder(_BlockBuilder):
         """Before each iteration: stops when the value is > 0.
 
         Args:
-            cond: From the state to a tensor, the value; with several elements, all must be > 0.
-            max_iter: The most iterations, and the most tests.
+            cond: Computes a tensor, the value, from the state; all of its elements must be > 0.
+            max_iter: Largest number of iterations, and of tests.
         """
         return self._finish()._loop(self._body, cond, "while", max_iter, self._name)
 
@@ -448,8 +448,8 @@ class LoopBuilder(_BlockBuilder):
         """After each iteration: stops when the value is > 0.
 
         Args:
-            cond: From the state to a tensor, the value; with several elements, all must be > 0.
-            max_iter: The most iterations; the last one is not followed by a test.
+            cond: Computes a tensor, the value, from the state; all of its elements must be > 0.
+            max_iter: Largest number of iterations; there is no test after the last one.
         """
         return self._finish()._loop(self._body, cond, "until", max_iter, self._name)
 

@@ -13,7 +13,7 @@ PINNED = "_statistics_pinned"
 def freeze_params(parameters: Iterable[Tensor]) -> None:
     """Freeze tensors: they are no longer trained, and their gradients are dropped.
 
-    With its gradient, an optimizer that holds the tensor would continue to move it by the last
+    If the gradients stayed, an optimizer with these tensors would still change them: by the last
     gradient, by momentum and by weight decay.
     """
     for parameter in parameters:

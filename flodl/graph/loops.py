@@ -13,7 +13,7 @@ Traces = dict[str, list[Tensor]]
 
 
 class TraceEmit:
-    """Collects the values that a loop body publishes in one step.
+    """Collects the values that a loop body publishes, step by step.
 
     Args:
         traces: Lists to append to; None discards every value.

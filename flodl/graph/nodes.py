@@ -61,7 +61,7 @@ def call_with(module: nn.Module, x: Tensor, refs: Refs | None, style: RefStyle |
 
 
 class LoopNode(nn.Module):
-    """Feeds the output of a body back to it; gradients pass all iterations (BPTT, Werbos 1990).
+    """Feeds a body its own output; gradients flow through all iterations (BPTT, Werbos 1990).
 
     Args:
         body: Computes the next state from the state, in the same shape.

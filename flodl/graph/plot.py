@@ -1,4 +1,4 @@
-"""Write series of points to files: a page with curves, a table, a log. It knows no graphs."""
+"""Write series of points to files: a page with curves, a table, a log; independent of graphs."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class ThresholdHalt(nn.Module):
     It returns ``max(x) - threshold``; a loop stops when the value is > 0.
 
     Args:
-        threshold: In the unit of the state's elements; it is compared with the largest, not a norm.
+        threshold: In the unit of the state's elements. The largest element counts, not a norm.
 
     Raises:
         ValueError: The threshold is not a number.

@@ -1,6 +1,8 @@
 """Select modules of a graph by their dotted names: ``encoder.layer.[0-5].attention``.
 
 A module's name is its state-dict key without the last segment. A segment may be a pattern:
+
+=============  ==================================================================================
 ``*``          any text within the segment
 ``?``          one character
 ``[0-11]``     a number from 0 to 11; ``[0,2,4-6]`` lists numbers and ranges
@@ -121,7 +123,7 @@ def segment_matcher(text: str) -> Matcher:
 
 
 def explain_absence(root: GraphBase, path: str, told: str) -> str:
-    """Say which part of a path exists among the modules of a graph, and what is there.
+    """Explain which part of a path exists among the modules of a graph, and list what is there.
 
     Args:
         root: The graph in which the first segment is looked up.

@@ -220,7 +220,7 @@ class Stateful(GraphBase):
         return self
 
     def _prepare_state(self) -> None:
-        """Before a forward with carried state, here or below: detach it, or refuse what must fail.
+        """Prepare a forward with carried state, here or below: detach it, or raise if it must fail.
 
         A graph also watches for its nested graphs. Their carried values may depend on layers of
         this graph, and a backward through those need not reach the nested graph itself.

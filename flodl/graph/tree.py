@@ -78,7 +78,7 @@ class Tree(GraphBase):
         return target.graph
 
     def replace(self, path: str, module: nn.Module) -> nn.Module:
-        """Replace a module; the new one is called like the old one.
+        """Replace a module; the graph calls the new one as it called the old one.
 
         An optimizer keeps the old parameters: create it afterwards. Parameters that the old module
         shared with others are no longer shared.
@@ -237,7 +237,7 @@ class Tree(GraphBase):
         return self
 
     def set_training_at(self, path: str, training: bool) -> None:
-        """Set the mode of what a path names; a later ``train()`` of this graph resets it.
+        """Set the mode of the modules at a path; a later ``train()`` of this graph resets it.
 
         Args:
             path: A graph, a tagged node or modules.

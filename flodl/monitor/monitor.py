@@ -260,9 +260,9 @@ class Monitor:
     def watch_profiled(self, graph: Drawable) -> None:
         """Like :meth:`watch`, but redraw the graph during training, with the time of every node.
 
-        The graph must have ``enable_profiling()`` switched on. It is drawn in the background while
-        a browser shows the page, and once at the end. Drawing takes at most a twentieth of the
-        time.
+        The times are those of a graph with ``enable_profiling()``. It is drawn in the background
+        while a browser shows the page, and once at the end. Drawing takes at most a twentieth of
+        the time.
         """
         self._watch(graph, profiled=True)
 

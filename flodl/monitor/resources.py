@@ -37,7 +37,7 @@ class ResourceSample:
     cpu: float | None = None
     """Percent of all cores since the last sample."""
     ram_used: int | None = None
-    """Bytes that are not available to other programs."""
+    """Bytes that are not available to new programs."""
     ram_total: int | None = None
     gpus: tuple[GpuSnapshot, ...] = ()
 

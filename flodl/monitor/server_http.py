@@ -93,7 +93,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Admission:
-    """Decides who may read: clients with the token, or, without a token, clients using our host.
+    """Decides who may read: clients with the token; without a token, requests to this machine.
 
     A foreign page can make its own name point to this machine (DNS rebinding) and could then read
     the run. But its requests have that name in their Host header.

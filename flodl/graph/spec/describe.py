@@ -44,7 +44,7 @@ class Describer:
         # Holds the modules too: the id of a deleted module may be reused.
         self._indices: dict[int, tuple[int, nn.Module]] = {}
         self._open: set[int] = set()
-        # Tests import nothing: every class named in an entry is already loaded.
+        # Testing an entry imports nothing: every class named in it is already loaded.
         self._words = Vocabulary()
         self.assembler = Assembler(self._words, graph_class, None)
 

@@ -43,9 +43,9 @@ class Specified(GraphBase):
         """Make a graph from a description; its weights are newly initialised.
 
         A description can name only allowed classes: layers of ``torch.nn``, flodl's own modules,
-        and those in ``allow``. So an untrusted description is safe in these ways: names are looked
-        up and never imported, and everything is checked before memory is allocated. But the
-        constructors of allowed classes run with any arguments from the description.
+        and those in ``allow``. This limits an untrusted description: names are looked up and never
+        imported, and everything is checked before memory is allocated. But the constructors of
+        allowed classes run with any arguments from the description.
 
         Args:
             spec: The result of :meth:`to_spec`, also after saving and loading it as JSON.
