@@ -109,8 +109,8 @@ def cast_parameters(
         params: Parameters, or a module to convert all of its parameters.
         dtype: A floating-point type.
         optimizer: The optimizer of these parameters; default: the one attached to the module, if
-            any. It is checked only: a warning says if its ``eps`` becomes 0 in ``dtype``, because
-            then a division gives inf.
+            any. It is only checked: a warning is given if its ``eps`` becomes 0 in ``dtype``,
+            because a division then gives inf.
 
     Raises:
         ValueError: ``dtype`` is not a floating-point type.

@@ -62,7 +62,7 @@ def clip_grad_value(
     with torch.no_grad():
         grads = [param.grad for param in listed if param.grad is not None]
         largest = torch.nn.utils.get_total_norm(grads, norm_type=math.inf)
-    if grads:  # torch's function refuses an empty list
+    if grads:  # torch's function cannot handle an empty list
         torch.nn.utils.clip_grad_value_(listed, max_value)
     return largest
 
