@@ -1,4 +1,4 @@
-"""The settings of many ranks as methods of a training's builder; without effect on one rank."""
+"""The settings of several ranks as methods of a training's builder; no effect on one rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flodl.distributed.averaging.outer import OuterOptimizer
 
 SETTINGS_VARIABLE = "FLODL_DDP"
-"""A ``ddp:`` section as JSON; what the program says itself is stronger."""
+"""A ``ddp:`` section as JSON; settings that the program makes itself take precedence."""
 
 SIMULATION_VARIABLE = "FLODL_SIM_MS"
 """Milliseconds per batch of each rank, separated by commas."""
@@ -25,7 +25,7 @@ _OF_THE_BUILDER = {
     "checkpoint_every": "checkpoint_every",
     "timeline": "record_timeline",
 }
-"""Keys of the section that are settings of every training, and their names there."""
+"""Keys of the section that any training has, and their names in the builder."""
 
 
 class RankSettings:
@@ -40,8 +40,8 @@ class RankSettings:
         """Take many settings at once.
 
         Args:
-            settings: A configuration, or a mapping with the keys of a ``ddp:`` section; values that
-                are None are left out.
+            settings: A configuration, or a mapping with the keys of a ``ddp:`` section. Values
+                that are None are ignored.
 
         Raises:
             ValueError: A value is out of its range.
@@ -54,95 +54,98 @@ class RankSettings:
         return self._rank_setting(**settings_of(settings))
 
     def policy(self, policy: Policy | str) -> Self:
-        """When the ranks agree: sync, cadence, async or auto."""
+        """Choose when the ranks average: sync, cadence, async or auto."""
         return self._rank_setting(policy=policy)
 
     def backend(self, backend: Backend | str) -> Self:
-        """Which way the values travel: nccl or cpu."""
+        """Choose how values are exchanged: nccl or cpu."""
         return self._rank_setting(backend=backend)
 
     def anchor(self, batches: int) -> Self:
-        """Batches of the slowest rank between two averages, to begin with."""
+        """Set the batches of the slowest rank between two averages at the start."""
         return self._rank_setting(anchor=batches)
 
     def min_anchor(self, batches: int) -> Self:
-        """Fewest batches of the slowest rank between two averages."""
+        """Set the fewest batches of the slowest rank between two averages."""
         return self._rank_setting(min_anchor=batches)
 
     def max_anchor(self, batches: int) -> Self:
-        """Most batches of the slowest rank between two averages."""
+        """Set the most batches of the slowest rank between two averages."""
         return self._rank_setting(max_anchor=batches)
 
     def overhead_target(self, part: float) -> Self:
-        """Communication ÷ computation from which on windows become longer: 0.01 to 0.50."""
+        """Lengthen windows above this ratio of communication to computation: 0.01 to 0.50."""
         return self._rank_setting(overhead_target=part)
 
     def speed_hint(self, rank: int, ratio: float) -> Self:
-        """Say that one rank is slower than the others, before anything is measured."""
+        """State that one rank is slower than the others, before anything is measured."""
         return self._rank_setting(speed_hint=(rank, ratio))
 
     def speeds(self, speeds: Sequence[float]) -> Self:
-        """Say how fast each rank is, relative to the others, before anything is measured."""
+        """State the relative speed of each rank, before anything is measured."""
         return self._rank_setting(speeds=tuple(speeds))
 
     def max_batch_diff(self, batches: int | None) -> Self:
-        """Batches a rank may be ahead of another; 0 is lockstep, None no limit."""
+        """Limit how many batches a rank may be ahead of another; 0: lockstep, None: no limit."""
         return self._rank_setting(max_batch_diff=batches)
 
     def max_overshoot(self, batches: int | None) -> Self:
-        """Batches a rank may train before an average that is under way arrives; None adapts."""
+        """Limit the batches a rank trains while an average is running; None: adapt the limit."""
         return self._rank_setting(max_overshoot=batches)
 
     def divergence_threshold(self, distance: float) -> Self:
-        """Relative distance of a rank from the average at which the guard looks closer."""
+        """Set the relative distance of a rank from the average that alerts the guard."""
         return self._rank_setting(divergence_threshold=distance)
 
     def no_divergence_guard(self) -> Self:
-        """Let windows grow whatever the distance between the ranks."""
+        """Let windows grow regardless of the distance between the ranks."""
         return self._rank_setting(divergence_guard=False)
 
     def progressive_dispatch(self, on: bool | None) -> Self:
-        """Hand out batches as ranks use them up, or fix the shares at the start of each epoch."""
+        """Hand out batches during an epoch (True) or fix the shares at its start (False)."""
         return self._rank_setting(progressive_dispatch=on)
 
     def partition_ratios(self, ratios: Sequence[float]) -> Self:
-        """Fix the share of each rank; nothing is balanced then."""
+        """Fix the share of each rank; this turns balancing off."""
         return self._rank_setting(partition_ratios=tuple(ratios))
 
     def snapshot_timeout(self, seconds: float) -> Self:
-        """Wait so long for a late rank before an average is skipped (backend cpu)."""
+        """Set how long to wait for a late rank before an average is skipped (backend cpu)."""
         return self._rank_setting(snapshot_timeout=seconds)
 
     def lr_scale_ratio(self, ratio: float) -> Self:
-        """Multiply the learning rate by ``1 + ratio · (W - 1)``; the default 0 leaves it alone."""
+        """Multiply the learning rate by ``1 + ratio · (W - 1)``; the default 0 changes nothing."""
         return self._rank_setting(lr_scale_ratio=ratio)
 
     def lr_world(self, world: Literal["count", "effective"]) -> Self:
-        """What W is there: the number of ranks, or ``(Σc)² / Σc²`` of their batch counts."""
+        """Define W: ``count`` is the number of ranks, ``effective`` is ``(Σc)² / Σc²``.
+
+        The c are the batches per window of each rank.
+        """
         return self._rank_setting(lr_world=world)
 
     def average_optimizer_state(self, on: bool = True) -> Self:
-        """Average the state of the optimizers with the parameters."""
+        """Average the state of the optimizers along with the parameters."""
         return self._rank_setting(average_optimizer_state=on)
 
     def outer_optimizer(self, outer: OuterOptimizer | None) -> Self:
-        """Move from the last average to the new one by this, such as ``Nesterov(0.7, 0.9)``."""
+        """Step from the last average to the new one with this, such as ``Nesterov(0.7, 0.9)``."""
         return self._rank_setting(outer_optimizer=outer)
 
     def overlap(self, on: bool = True) -> Self:
-        """Train on while an average of policy cadence is under way."""
+        """Keep training while an average of policy cadence is running."""
         return self._rank_setting(overlap=on)
 
     def stream_epochs(self, on: bool | None) -> Self:
-        """Let a window reach into the next epoch where nothing is due between."""
+        """Let a window reach into the next epoch if nothing is due between the two."""
         return self._rank_setting(stream_epochs=on)
 
     def ranks(self, count: int | None) -> Self:
-        """Start so many processes where no launcher has; None: one per usable GPU."""
+        """Start this many processes if no launcher did; None: one per usable GPU."""
         return self._rank_setting(ranks=count)
 
     def max_restarts(self, count: int) -> Self:
-        """Start the ranks anew so often after one has failed, where :meth:`run` started them."""
+        """Limit the restarts after a rank fails; applies to ranks that :meth:`run` started."""
         return self._rank_setting(max_restarts=count)
 
     def simulate_ms(self, ms: Sequence[float]) -> Self:
@@ -163,10 +166,10 @@ class RankSettings:
         return self
 
     def _rank_settings(self) -> tuple[DdpRunConfig, dict[str, Any]]:
-        """The settings of the program over those of its environment.
+        """Merge the settings of the program over those of its environment.
 
         Returns:
-            Those of the ranks, and those of the training itself that came with them.
+            The settings of the ranks, and the settings of the training itself that came with them.
         """
         text = os.environ.get(SETTINGS_VARIABLE, "")
         try:
@@ -186,7 +189,7 @@ class RankSettings:
 
 
 def _settings_of_training(section: Mapping[str, Any]) -> dict[str, Any]:
-    """What a section says about the training itself."""
+    """Return the settings in a section that any training has, by their names in the builder."""
     return {
         name: section[key] for key, name in _OF_THE_BUILDER.items() if section.get(key) is not None
     }

@@ -1,4 +1,4 @@
-"""Carrying out a training: alone, with the ranks that were launched, or in ranks of its own."""
+"""Carry out a training: in one process, with ranks of a launcher, or in ranks that it starts."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ if TYPE_CHECKING:
     from flodl.train.plan import TrainingPlan
 
 KEY = "distributed"
-"""What checkpoints of many ranks have beside those of one."""
+"""Key that only checkpoints of several ranks have."""
 
 _joined: Group | None = None
 
 
 def carry_out(plan: TrainingPlan) -> TrainerHandle:
-    """Train as the plan says, in as many ranks as there are.
+    """Train as the plan says, on one rank or several.
 
-    - Launched by torchrun or a batch system: with the other ranks.
-    - A model that is sharded over the ranks (FSDP): here, in each rank by itself.
-    - Otherwise, where ``ranks`` were asked for or several GPUs are usable: in processes of its own.
-    - Otherwise here and alone, without any process group.
+    The first case that applies decides:
+
+    - The model is sharded over the ranks (FSDP): each rank runs the training loop by itself.
+    - torchrun or a batch system launched this process: train with the other ranks.
+    - ``ranks`` is set, or several GPUs are usable: start processes and train in them.
+    - Otherwise: train in this process alone, without a process group.
     """
     end_with_launcher(os.environ)
     if plan.sharded:
@@ -67,7 +69,7 @@ def _check_shared(plan: TrainingPlan, ranks: int) -> None:
 
 
 def train_launched(plan: TrainingPlan) -> TrainerHandle:
-    """Train on this rank; what goes wrong here is told to the launcher."""
+    """Train on this rank and record an error for the launcher."""
     from flodl.distributed.launching.launch import record_failure
     from flodl.distributed.training import train_ranks
 
@@ -79,7 +81,7 @@ def train_launched(plan: TrainingPlan) -> TrainerHandle:
 
 
 def this_group(device: torch.device | str | None = None) -> Group:
-    """Return the ranks this process belongs to; joined once, and left when the program ends."""
+    """Return the group of this process; it joins once, and leaves when the program ends."""
     global _joined
     if _joined is None:
         from flodl.distributed.launching.environments import join
@@ -97,10 +99,10 @@ def _leave() -> None:
 
 
 def continues_many_ranks(plan: TrainingPlan) -> bool:
-    """Whether the checkpoint to continue was written by many ranks.
+    """Whether the checkpoint to resume from was written by several ranks.
 
-    What is left of an epoch that they had begun is no end of it, but whatever nobody has trained;
-    and their record of samples has to go on.
+    Such a checkpoint needs the loop of several ranks for two reasons. The untrained batches of an
+    unfinished epoch need not be its last ones, and the sample ledger has to be continued.
     """
     source = resume_source(plan)
     if source is None:
@@ -122,7 +124,7 @@ def _ranks_to_start(plan: TrainingPlan) -> int:
 @final
 @dataclass(frozen=True)
 class _Result:
-    """What rank 0 hands back to the process that started it."""
+    """The result that rank 0 returns to the process that started it."""
 
     state: TrainedState
     average: TrainedState | None
@@ -167,7 +169,7 @@ def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
 
 
 def _own_rank(plan: TrainingPlan) -> Any:
-    """Train on a rank that this program has started; after a restart from the last checkpoint."""
+    """Train on a rank that this program started; after a restart, from the last checkpoint."""
     launched, run = detect(os.environ), plan.run_dir
     if launched is not None and run is not None:
         plan = replace(plan, run_dir=run.for_rank(launched.rank))

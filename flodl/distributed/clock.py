@@ -1,4 +1,4 @@
-"""How the clocks of the ranks differ, found out by what they tell each other."""
+"""Measure how the clocks of the ranks differ, by exchanging times."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from flodl.distributed.group import Group
 
 ROUNDS = 16
-"""Exchanges of times: a few milliseconds together, and one quick one is enough."""
+"""Exchanges of times. Together they take a few milliseconds, and one quick exchange is enough."""
 
 
 class ClockOffset(NamedTuple):
-    """What to add to the time of a rank to get that of rank 0."""
+    """The offset that turns a time of a rank into a time of rank 0 when added."""
 
     ms: float
     within_ms: float
-    """How far from the truth it is at most, while the clocks run equally fast."""
+    """Largest possible error in milliseconds, as long as the clocks run equally fast."""
 
 
 def clock_offsets(
@@ -26,25 +26,26 @@ def clock_offsets(
 ) -> list[ClockOffset]:
     """Compare a clock of every rank with that of rank 0.
 
-    A gather ends nowhere before it has begun everywhere. So rank ``r`` begins before rank 0 ends
-    and ends after rank 0 begins: each round bounds the offset from both sides, the closer the
-    shorter it took (F. Cristian, "Probabilistic clock synchronization", 1989). The result is the
-    middle of what all rounds together leave open (K. Marzullo and S. Owicki, "Maintaining the time
-    in a distributed system", 1983), which is at least as exact as the shortest round alone.
+    A gather ends on a rank only after it has begun on all ranks. So rank ``r`` begins before
+    rank 0 ends, and ends after rank 0 begins. Each round therefore bounds the offset from both
+    sides; a shorter round gives closer bounds (F. Cristian, "Probabilistic clock
+    synchronization", 1989). The result is the middle of the interval that fits all rounds
+    (K. Marzullo and S. Owicki, "Maintaining the time in a distributed system", 1983). It is at
+    least as exact as the shortest round alone.
 
-    Clocks of machines drift apart by some milliseconds in a minute at worst: compare them when the
-    times are put together.
+    Clocks of hosts drift apart by a few milliseconds per minute at worst. So compare them when the
+    times are merged.
 
-    Collective: all ranks call it, and get the same.
+    Collective: all ranks call it and get the same result.
 
     Args:
         group: All ranks.
         now_ms: A clock of this rank that never runs backwards, such as a timeline's
-            ``elapsed_ms``; its zero may be anywhere.
+            ``elapsed_ms``. It may start at any value.
         rounds: Exchanges, at least 1.
 
     Returns:
-        One per rank.
+        One offset per rank.
 
     Raises:
         ValueError: ``rounds`` is below 1.
@@ -62,6 +63,6 @@ def clock_offsets(
         lowest = max(begun[i][0] - ends[rank][i] for i in range(rounds))
         highest = min(ends[0][i] - begun[i][rank] for i in range(rounds))
         offsets.append(ClockOffset((lowest + highest) / 2, abs(highest - lowest) / 2))
-    # Against itself a clock is exact, and the rounds cannot know that.
+    # The offset of rank 0 to itself is exactly 0, which the rounds cannot show.
     offsets[0] = ClockOffset(0.0, 0.0)
     return offsets

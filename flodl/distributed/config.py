@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 
 class Policy(StrEnum):
-    """When the ranks agree."""
+    """When the ranks bring their models together."""
 
     SYNC = "sync"
-    """After every batch, on the gradients: the maths of one process with a larger batch."""
+    """Average the gradients after every batch: the same math as one process with a larger batch."""
     CADENCE = "cadence"
-    """After a stretch that every rank ends at the same time, on the parameters."""
+    """Average the parameters after a window, which all ranks end at the same time."""
     ASYNC = "async"
-    """As CADENCE, while the next stretch is already being trained."""
+    """As CADENCE, but the ranks train the next window while the average is running."""
     AUTO = "auto"
-    """Whichever of them is predicted to be the fastest from the first measured steps."""
+    """Measure the first steps, then use the policy that is predicted to be the fastest."""
 
 
 class Backend(StrEnum):
-    """Which way the values travel."""
+    """How values are exchanged."""
 
     NCCL = "nccl"
     """From device to device, in place; ranks on the CPU use Gloo on their live tensors."""
     CPU = "cpu"
-    """Through a copy in host memory and Gloo; a rank that is late can be skipped."""
+    """Through a copy in host memory and Gloo; if a rank is late, the average can be skipped."""
 
 
 MODES = tuple(f"{b}-{p}" for b in Backend for p in Policy if p is not Policy.AUTO)
-"""Policy and backend in one word."""
+"""Backend and policy in one word."""
 
 
 @final
@@ -52,46 +52,46 @@ class DdpRunConfig:
     policy: Policy = Policy.CADENCE
     backend: Backend = Backend.NCCL
     anchor: int = 10
-    """Batches of the slowest rank in a window, to begin with."""
+    """Batches of the slowest rank in a window, at the start."""
     min_anchor: int | None = None
-    """Its lower limit; None: ``anchor``."""
+    """Lower limit of the anchor; None: ``anchor``."""
     max_anchor: int = 200
-    """Its upper limit."""
+    """Upper limit of the anchor."""
     overhead_target: float = 0.10
-    """Communication ÷ computation at which windows become longer."""
+    """Communication ÷ computation above which windows become longer."""
     speed_hint: tuple[int, float] | None = None
-    """``(rank, ratio)``: that rank is slower than the others by this ratio; below 1 its reciprocal
-    counts."""
+    """``(rank, ratio)``: this rank is slower than the others by this ratio. A ratio below 1 is
+    replaced by its reciprocal."""
     speeds: tuple[float, ...] | None = None
-    """Speed of each rank, relative to each other."""
+    """Speed of each rank, relative to the others."""
     max_batch_diff: int | None = None
-    """How many batches a rank may be ahead of another; 0 is lockstep."""
+    """How many batches a rank may be ahead of another; 0: lockstep, None: no limit."""
     max_overshoot: int | None = None
-    """ASYNC: batches a rank may train before an average that is under way arrives; None: adapts."""
+    """ASYNC: batches a rank may train while an average is running; None: adapt the limit."""
     divergence_threshold: float = 0.05
-    """Relative distance of a rank from the average at which the guard looks closer."""
+    """Relative distance of a rank from the average that alerts the guard."""
     divergence_guard: bool = True
     progressive_dispatch: bool | None = None
-    """Hand out batches as ranks use them up; False fixes the shares at the start of each epoch.
-    None: True but for SYNC."""
+    """True: hand out batches during an epoch. False: fix the shares at its start. None: True,
+    except for SYNC and with ``partition_ratios``."""
     partition_ratios: tuple[float, ...] | None = None
-    """Fixed shares, one per rank; nothing is balanced then."""
+    """Fixed shares, one per rank; they turn balancing off."""
     snapshot_timeout: float = 5.0
-    """Seconds to wait for a late rank before its average is skipped (backend CPU)."""
+    """Seconds to wait for a late rank before the average is skipped (backend CPU)."""
     lr_scale_ratio: float = 0.0
-    """The learning rate is multiplied by ``1 + ratio · (W - 1)``; 0 leaves it alone."""
+    """The learning rate is multiplied by ``1 + ratio · (W - 1)``; 0 changes nothing."""
     lr_world: Literal["count", "effective"] = "count"
-    """What W is: the number of ranks, or ``(Σc)² / Σc²`` of their batch counts."""
+    """W: ``count`` is the number of ranks, ``effective`` is ``(Σc)² / Σc²`` of their batches."""
     average_optimizer_state: bool = False
     outer_optimizer: OuterOptimizer | None = None
-    """Moves the parameters from the last average to the new one; None takes the new one."""
+    """Steps from the last average to the new one; None: take the new one."""
     overlap: bool = False
-    """CADENCE: train on while the average is under way."""
+    """CADENCE: keep training while the average is running."""
     stream_epochs: bool | None = None
-    """Let a window reach into the next epoch where nothing is due between; None: yes but for
-    SYNC."""
+    """Let a window reach into the next epoch if nothing is due between the two. None: True,
+    except for SYNC."""
     ranks: int | None = None
-    """Processes to start when none were started for us; None: one per usable GPU."""
+    """Processes to start if no launcher did; None: one per usable GPU."""
     max_restarts: int = 3
     simulate_ms: tuple[float, ...] | None = None
     """Pad every batch of a rank to this duration."""
@@ -138,7 +138,7 @@ class DdpRunConfig:
         """Check the settings that have one value per rank.
 
         Raises:
-            ValueError: One has another number of values than there are ranks.
+            ValueError: A setting does not have one value per rank, or names an unknown rank.
         """
         for name in ("speeds", "partition_ratios", "simulate_ms", "simulate_speed"):
             values = getattr(self, name)
@@ -153,7 +153,7 @@ class DdpRunConfig:
             )
 
     def relative_speeds(self, world_size: int) -> tuple[float, ...] | None:
-        """Return the speeds that were told beforehand, one per rank; None where none were."""
+        """Return the speeds given in the settings, one per rank; None if none were given."""
         if self.speeds is not None:
             return self.speeds
         if self.speed_hint is None:
@@ -162,7 +162,7 @@ class DdpRunConfig:
         return tuple(1.0 if rank == slow else ratio for rank in range(world_size))
 
     def lr_scale(self, counts: Sequence[int]) -> float:
-        """Return what the learning rate is multiplied by.
+        """Return the factor for the learning rate.
 
         Args:
             counts: Batches per window of each rank.
@@ -176,7 +176,7 @@ class DdpRunConfig:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DdpConfig:
-    """How ranks share a training whose loop is the user's own."""
+    """How ranks share a training with a loop that the user wrote."""
 
     speed_hint: tuple[int, float] | None = None
     """As in :class:`DdpRunConfig`."""
@@ -185,7 +185,7 @@ class DdpConfig:
     """None: windows adapt up to 200 batches of the slowest rank; 0: no windows; n: up to n."""
     max_grad_norm: float | None = None
     timeline: Any = None
-    """A :class:`~flodl.Timeline` that gets the exchanges."""
+    """A :class:`~flodl.Timeline` in which the exchanges are recorded."""
     average_optimizer_state: bool = False
 
     def __post_init__(self) -> None:
@@ -197,10 +197,10 @@ class DdpConfig:
 
 
 def mode_of(word: str) -> tuple[Policy, Backend]:
-    """Split a mode, such as ``cpu-async``; ``sync`` and ``auto`` are modes as well.
+    """Split a mode, such as ``cpu-async``; ``sync`` and ``auto`` are modes, too.
 
     Raises:
-        ValueError: There is no such mode.
+        ValueError: The word is not a mode.
     """
     if word in (Policy.SYNC, Policy.AUTO):
         return Policy(word), Backend.NCCL
@@ -211,10 +211,10 @@ def mode_of(word: str) -> tuple[Policy, Backend]:
 
 
 def settings_of(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate a ``ddp:`` section, or the flags made of one, to fields of DdpRunConfig.
+    """Translate a ``ddp:`` section, or the options made from one, to fields of DdpRunConfig.
 
-    A null is no setting. Names that belong to another part of a training (``nodes``, ``rdzv``,
-    ``max_grad_norm``, ``checkpoint_every``, ``timeline``) are left out.
+    Null values are ignored. Names that belong to another part of a training (``nodes``, ``rdzv``,
+    ``max_grad_norm``, ``checkpoint_every``, ``timeline``) are ignored, too.
 
     Raises:
         ValueError: A value has the wrong form.

@@ -1,4 +1,4 @@
-"""What the ranks measure in an epoch, and the metrics they make of it together."""
+"""Measurements of the ranks in an epoch, and the metrics computed from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @final
 class EpochLog:
-    """What one rank has measured of one epoch."""
+    """Measurements of one rank in one epoch."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class EpochLog:
         self.wait_ms = float(known.get("wait_ms", 0.0))
 
     def state(self) -> dict[str, Any]:
-        """Return sums and counts; waits for the device. JSON values."""
+        """Return sums and counts as JSON values; waits for the device."""
         return {
             "epoch": self.epoch,
             "losses": list(self.losses.state()),
@@ -59,12 +59,12 @@ class EpochLog:
 
 @final
 class EpochLogs:
-    """The logs of the epochs under way: at most the current one and the next.
+    """The logs of the unfinished epochs: at most the current one and the next.
 
-    Also where :func:`flodl.record_scalar` puts its values: into the epoch of the current batch.
+    :func:`flodl.record_scalar` adds its values here, to the epoch of the current batch.
 
     Args:
-        counter: Knows the step under way.
+        counter: Provides the number of the current step.
         on_device: Whether losses are on an accelerator.
     """
 
@@ -84,26 +84,26 @@ class EpochLogs:
         return log
 
     def add(self, name: str, value: float | Tensor) -> None:
-        """Take one value of :func:`flodl.record_scalar`."""
+        """Add one value of :func:`flodl.record_scalar`."""
         assert self.current is not None  # noqa: S101 - values come from batches
         self.current.scalars.add(name, value)
 
     def take(self, epoch: int) -> tuple[EpochLog, float]:
-        """Remove the log of an epoch that is complete; return it and the epoch's milliseconds."""
+        """Remove the log of a complete epoch; return it and the duration of the epoch in ms."""
         log = self.of(epoch)
         del self._open[epoch]
         return log, (time.monotonic() - self._began_at) * 1000
 
     def restart_clock(self) -> None:
-        """Let the time of the next epoch begin now: what was done since the last is no training."""
+        """Start the time of the next epoch now; the work since the last epoch was not training."""
         self._began_at = time.monotonic()
 
     def state(self) -> list[dict[str, Any]]:
-        """Return what is known of the epochs under way; JSON values."""
+        """Return the logs of the unfinished epochs as JSON values."""
         return [log.state() for _, log in sorted(self._open.items())]
 
     def load(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Go on from such a state."""
+        """Continue from a state that :meth:`state` returned."""
         for known in states:
             epoch = int(known["epoch"])
             self._open[epoch] = EpochLog(
@@ -112,7 +112,7 @@ class EpochLogs:
 
 
 def add_up(states: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Make the open epochs of several ranks those of one, for a resume on other ranks."""
+    """Combine the unfinished epochs of several ranks into one state, to resume on other ranks."""
     sums: dict[int, dict[str, Any]] = {}
     for state in states:
         for known in state:
@@ -142,14 +142,14 @@ def _nothing(epoch: int) -> dict[str, Any]:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochShare:
-    """What one rank tells of an epoch that is complete."""
+    """Report of one rank about a complete epoch."""
 
     state: Mapping[str, Any]
-    """As :meth:`EpochLog.state` gives it."""
+    """A state that :meth:`EpochLog.state` returned."""
     device: str
     epoch_ms: float
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the model observed itself."""
+    """Metrics that the model recorded itself."""
 
 
 def epoch_metrics(
@@ -160,19 +160,19 @@ def epoch_metrics(
     counts: Sequence[int],
     evaluated: Mapping[str, float],
 ) -> EpochMetrics:
-    """Put the shares of all ranks together, each weighted by its samples (scalars by their count).
+    """Combine the reports of all ranks, each weighted by its samples (scalars by their count).
 
     Args:
-        epoch: Counted from 0.
-        shares: One per rank.
-        anchor: Of the windows now.
-        counts: Batches per window of each rank now.
+        epoch: Number of the epoch, counted from 0.
+        shares: One report per rank.
+        anchor: Current batches of the slowest rank per window.
+        counts: Current batches of each rank per window.
         evaluated: Scalars measured on the averaged model.
     """
     ranks = [_rank_metrics(share) for share in shares]
-    # The wall clock of rank 0: metrics are the same everywhere.
+    # The wall clock of rank 0, so that the metrics are the same on every rank.
     epoch_ms = shares[0].epoch_ms
-    # Whoever came last has waited for nobody: what it spent is the cost of the exchanges.
+    # The last rank to arrive did not wait: its time is the cost of the exchanges.
     spent = [share.state["comm_ms"] + share.state["wait_ms"] for share in shares]
     comm_ms = min(share.state["comm_ms"] for share in shares)
     batches = sum(rank.batches for rank in ranks)
@@ -227,5 +227,5 @@ def _weighted(parts: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, flo
 
 
 def device_name(device: torch.device, rank: int) -> str:
-    """Name a rank's device for people: ``cuda:1``, or ``cpu`` with its rank."""
+    """Return a readable name of a rank's device: ``cuda:1``, or ``cpu`` with the rank number."""
     return str(device) if device.type != "cpu" else f"cpu:{rank}"

@@ -1,8 +1,12 @@
 """The ranks of a training and how they exchange values: torch.distributed, and nothing else.
 
-Process groups: *control* is always Gloo and carries small values between host memories; *data*
-carries parameters and gradients. They are separate, so that a small exchange never waits behind an
-average that is under way. *Reports* is like control for what comes right after an average.
+Process groups:
+
+- *control* is always Gloo and carries small values between host memories;
+- *data* carries parameters and gradients;
+- *reports* is like control, for the exchanges right after an average.
+
+They are separate, so that a small exchange never waits behind a running average.
 """
 
 from __future__ import annotations
@@ -30,34 +34,34 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _LETTING_GO = 0.02
-"""Seconds; the interpreter changes threads every 5 ms."""
+"""Seconds to wait before groups are destroyed; the interpreter changes threads every 5 ms."""
 
 CONTROL_TIMEOUT = timedelta(minutes=30)
-"""One rank may evaluate or write for long while the others wait."""
+"""Long, because one rank may evaluate or write for minutes while the others wait."""
 
 
 class Pending(ABC):
-    """An exchange that is under way."""
+    """An exchange that has begun."""
 
     @abstractmethod
     def done(self) -> bool:
-        """Whether :meth:`wait` would return at once; never waits."""
+        """Whether :meth:`wait` would return at once; does not block."""
 
     @abstractmethod
     def wait(self) -> Any:
-        """Return what the exchange gives."""
+        """Wait for the exchange and return its result."""
 
 
 class Group(ABC):
     """All ranks of one training, seen from one of them.
 
-    Every method that exchanges something is collective: all ranks call it, in the same order.
+    Every method that exchanges values is collective: all ranks call it, in the same order.
 
     Attributes:
         rank: Number of this process.
         world_size: Number of processes.
         local_rank: Number of this process on its host.
-        device: Where it trains.
+        device: Device on which this process trains.
     """
 
     rank: int
@@ -67,17 +71,17 @@ class Group(ABC):
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which writes and tells."""
+        """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     @abstractmethod
     def gather(self, values: Sequence[float], *, prompt: bool = False) -> list[list[float]]:
-        """Return the values of every rank, float64; all ranks give equally many.
+        """Return the values of every rank as float64; all ranks pass the same number of values.
 
         Args:
-            values: Of this rank.
-            prompt: All ranks come at about the same time, as to an exchange of parameters; one
-                that does not counts as lost as soon.
+            values: Values of this rank.
+            prompt: Use the short timeout of an exchange of parameters, because all ranks call at
+                about the same time.
         """
 
     @abstractmethod
@@ -86,7 +90,7 @@ class Group(ABC):
 
     @abstractmethod
     def gather_objects(self, value: T) -> list[T]:
-        """Return the object of every rank; objects travel as pickles between our own processes."""
+        """Return the object of every rank; objects are pickled between our own processes."""
 
     @abstractmethod
     def gather_objects_to_first(self, value: T) -> list[T] | None:
@@ -98,43 +102,43 @@ class Group(ABC):
 
     @abstractmethod
     def scatter_objects(self, values: Sequence[T] | None) -> T:
-        """Return this rank's part of a list that rank 0 gives."""
+        """Return this rank's item of a list that rank 0 passes."""
 
     @abstractmethod
     def broadcast_(self, tensor: Tensor) -> None:
-        """Overwrite a tensor, on whatever device, by that of rank 0."""
+        """Overwrite a tensor, on any device, with that of rank 0."""
 
     @abstractmethod
     def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
-        """Overwrite a tensor by the sum (or the maximum) over the ranks.
+        """Overwrite a tensor with the sum (or the maximum) over the ranks.
 
-        The data group: NCCL for a tensor on a GPU, Gloo for one in host memory.
+        Uses the data group: NCCL for a tensor on a GPU, Gloo for a tensor in host memory.
         """
 
     @abstractmethod
     def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:
-        """Begin an :meth:`all_reduce_`; the tensor belongs to it until it is done."""
+        """Begin an :meth:`all_reduce_`; do not touch the tensor until it is done."""
 
     @abstractmethod
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this."""
 
     @property
     @abstractmethod
     def store(self) -> Store:
         """Values that all ranks share, by name."""
 
-    def close(self) -> None:  # noqa: B027 - nothing to leave on one rank
-        """Leave the process groups that were made here."""
+    def close(self) -> None:  # noqa: B027 - one rank has no groups to leave
+        """Leave the process groups that this object made."""
 
     def check_same(self, facts: Mapping[str, object]) -> None:
-        """Make sure that all ranks describe the same training.
+        """Check that all ranks describe the same training.
 
         Args:
-            facts: JSON values by name; what must be equal on all ranks.
+            facts: JSON values by name that must be equal on all ranks.
 
         Raises:
-            DistributedError: One differs; the message names it with both values.
+            DistributedError: A value differs; the message names it with both values.
         """
         mine = dict(facts)
         first = self.gather_objects(mine)
@@ -150,7 +154,7 @@ class Group(ABC):
 
 @final
 class LocalGroup(Group):
-    """One rank on its own: every exchange gives back what it was given."""
+    """A group of one rank: every exchange returns the values it was passed."""
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.rank, self.world_size, self.local_rank = 0, 1, 0
@@ -172,7 +176,7 @@ class LocalGroup(Group):
         *,
         prompt: bool = False,  # noqa: ARG002
     ) -> Pending:
-        """Return the values as an exchange that is done."""
+        """Return the values as a finished exchange."""
         return _Done(self.gather(values))
 
     def gather_objects(self, value: T) -> list[T]:
@@ -193,13 +197,13 @@ class LocalGroup(Group):
         return values[0]
 
     def broadcast_(self, tensor: Tensor) -> None:
-        """Leave it."""
+        """Leave the tensor unchanged."""
 
     def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
-        """Leave it."""
+        """Leave the tensor unchanged."""
 
     def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:  # noqa: ARG002
-        """Return the tensor as an exchange that is done."""
+        """Return the tensor as a finished exchange."""
         return _Done(tensor)
 
     def barrier(self) -> None:
@@ -207,7 +211,7 @@ class LocalGroup(Group):
 
     @property
     def store(self) -> Store:
-        """A store of this process."""
+        """A store that only this process uses."""
         return self._store
 
 
@@ -219,9 +223,10 @@ class ProcessGroups(Group):
         rank: Number of this process.
         world_size: Number of processes.
         local_rank: Number of this process on its host.
-        device: Where it trains.
+        device: Device on which this process trains.
         sync_timeout: How long an exchange of parameters or gradients may take.
-        store: Where the processes meet; None: as ``MASTER_ADDR`` and ``MASTER_PORT`` say.
+        store: Store through which the processes connect; None: ``MASTER_ADDR`` and
+            ``MASTER_PORT``.
     """
 
     def __init__(
@@ -248,8 +253,8 @@ class ProcessGroups(Group):
                 timeout=CONTROL_TIMEOUT,
             )
         self._control: Any = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
-        # What follows an average must not be patient: where a connection breaks, one rank may have
-        # the whole average and another not.
+        # The exchange after an average needs a short timeout: if a connection breaks, one rank may
+        # have the complete average and another may not.
         self._reports: Any = dist.new_group(backend="gloo", timeout=sync_timeout)
         self._host: Any = dist.new_group(backend="gloo", timeout=sync_timeout)
         self._device_group: Any = (
@@ -266,7 +271,7 @@ class ProcessGroups(Group):
         return found
 
     def gather_later(self, values: Sequence[float], *, prompt: bool = False) -> Pending:
-        """Begin to gather."""
+        """Begin a gather."""
         group = self._reports if prompt else self._control
         mine = torch.tensor(values, dtype=torch.float64)
         rows = [torch.empty_like(mine) for _ in range(self.world_size)]
@@ -306,26 +311,26 @@ class ProcessGroups(Group):
         return result
 
     def broadcast_(self, tensor: Tensor) -> None:
-        """Overwrite a tensor by that of rank 0."""
+        """Overwrite a tensor with that of rank 0."""
         group = self._device_group if tensor.device.type == "cuda" else self._control
         with _with_others():
             dist.broadcast(tensor, src=0, group=group)
 
     def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
-        """Overwrite a tensor by the sum over the ranks."""
+        """Overwrite a tensor with the sum over the ranks."""
         with _with_others():
             dist.all_reduce(tensor, op=_operation(maximum), group=self._group_of(tensor))
 
     def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:
-        """Begin to sum."""
+        """Begin a sum over the ranks."""
         group = self._group_of(tensor)
         with _with_others():
             work = dist.all_reduce(tensor, op=_operation(maximum), group=group, async_op=True)
         return _Work(work, lambda: tensor)
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
-        # Not dist.barrier: with NCCL in the process it would pick a GPU.
+        """Wait until every rank has called this."""
+        # Not dist.barrier: with NCCL in the process it would choose a GPU.
         self.gather([0.0])
 
     @property
@@ -334,9 +339,9 @@ class ProcessGroups(Group):
         return self._store
 
     def close(self) -> None:
-        """Leave the process groups that were made here."""
-        # Gloo's threads may still be letting go of the tensors of the last exchange. They need the
-        # interpreter for it, and one that is ending would end the process with them.
+        """Leave the process groups that this object made."""
+        # Gloo's threads may still be releasing the tensors of the last exchange. They need the
+        # interpreter for that. If it is shutting down, they crash the process.
         time.sleep(_LETTING_GO)
         mine = (self._control, self._reports, self._host, self._device_group)
         for group in {id(g): g for g in mine}.values():
@@ -354,13 +359,13 @@ def _operation(maximum: bool) -> Any:
 
 @final
 class _Done(Pending):
-    """An exchange with nobody."""
+    """An exchange within one rank: always finished."""
 
     def __init__(self, value: object) -> None:
         self._value = value
 
     def done(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def wait(self) -> Any:
@@ -370,17 +375,17 @@ class _Done(Pending):
 
 @final
 class _Work(Pending):
-    """An exchange of torch."""
+    """An exchange that torch carries out."""
 
     def __init__(self, work: Any, result: Any) -> None:
         self._work, self._result = work, result
 
     def done(self) -> bool:
-        """Ask torch."""
+        """Whether torch has finished the exchange."""
         return bool(self._work.is_completed())
 
     def wait(self) -> Any:
-        """Let torch wait; on a GPU the stream waits, not the host."""
+        """Wait through torch; on a GPU the stream waits, not the host."""
         with _with_others():
             self._work.wait()
         return self._result()
@@ -388,10 +393,10 @@ class _Work(Pending):
 
 @contextmanager
 def _with_others() -> Iterator[None]:
-    """Say in plain words that an exchange has failed.
+    """Turn a failed exchange into an error that names the likely cause.
 
     Raises:
-        DistributedError: It has.
+        DistributedError: The exchange failed.
     """
     try:
         yield
@@ -405,5 +410,5 @@ def _with_others() -> Iterator[None]:
 
 
 def host_name() -> str:
-    """Name of this machine, for messages and for telling local ranks apart."""
+    """Return the name of this host, for messages and to group ranks by host."""
     return os.environ.get("FLODL_HOST") or socket.gethostname()

@@ -1,7 +1,7 @@
-"""ASYNC: windows whose average arrives while the next one is already being trained.
+"""ASYNC: the average of a window arrives while the ranks train the next window.
 
-After a window each rank takes a snapshot s of its parameters, begins to average the snapshots, and
-trains on. When the average arrives, p ← p + (average - s): what was learned meanwhile is kept.
+After a window each rank takes a snapshot s of its parameters, starts to average the snapshots, and
+trains on. When the average arrives, p ← p + (average - s): progress made meanwhile is kept.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _UnderWay:
-    """An average that has not arrived yet."""
+    """A running average."""
 
     plan: WindowPlan
     round: Round
     rows: Pending
     batches: int = 0
-    """Trained since its snapshot."""
+    """Batches trained since the snapshot."""
     here_at: float | None = None
-    """When every rank's part had come, in seconds."""
+    """Time in seconds at which the parts of all ranks had arrived."""
 
 
 @final
 class OverlappedLoop(WindowLoop):
-    """Trains on while an average is under way; one at a time.
+    """Trains on while an average is running; one average at a time.
 
     Args:
         worker: Trains the batches.
-        averager: Averages its model.
+        averager: Averages the worker's model.
     """
 
     def __init__(self, worker: RankWorker, averager: ParameterAverager) -> None:
@@ -50,7 +50,7 @@ class OverlappedLoop(WindowLoop):
         self._latest: Averaged | None = None
 
     def run_to_barrier(self) -> None:
-        """Train window after window; the last one before a barrier is averaged in the open."""
+        """Train window after window; before a barrier, wait for the average of the last one."""
         worker = self._worker
         plan = self._open()
         while plan is not None:
@@ -70,7 +70,11 @@ class OverlappedLoop(WindowLoop):
             plan = following
 
     def _start(self, plan: WindowPlan, run: WindowRun) -> WindowPlan | None:
-        """Begin to average a window and open the next; None at a barrier, where nothing began."""
+        """Open the next window and start to average this one.
+
+        Returns:
+            The next window; None before a barrier, where no average is started.
+        """
         worker = self._worker
         row = self._row(run, self._latest, self._exposed_ms)
         following = self._open()
@@ -92,12 +96,12 @@ class OverlappedLoop(WindowLoop):
         self._close(plan, rows, averaged=True)
 
     def _between_batches(self) -> None:
-        """Take an average that has arrived; wait for one that is overdue."""
+        """Apply an average that has arrived; wait for one that is overdue."""
         under_way, worker = self._under_way, self._worker
         if under_way is None:
             return
         under_way.batches += 1
-        # Where every run shall be the same, an average arrives after a given number of batches.
+        # In a deterministic training an average arrives after a fixed number of batches.
         if self._declared_ms is None and self._arrived(under_way):
             self._land(under_way)
         elif under_way.batches >= worker.schedule.overshoot:
@@ -117,7 +121,7 @@ class OverlappedLoop(WindowLoop):
         return now >= under_way.here_at + self._pad_ms / 1000
 
     def _land(self, under_way: _UnderWay) -> None:
-        """Wait for an average and take it in."""
+        """Wait for an average and apply it."""
         worker = self._worker
         began = time.perf_counter()
         try:

@@ -1,4 +1,4 @@
-"""The pace of one rank: how long its batches take, and declared slowness for simulations."""
+"""Time the batches of one rank, and slow it down for simulations."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _AHEAD = 2
-"""Batches the host may be ahead of a GPU: enough to keep it busy, few enough to know the time."""
+"""Batches the host may be ahead of a GPU: enough to keep it busy, few enough to time batches."""
 
 
 @final
 class Pacer:
-    """Times batch after batch; a simulated rank waits until each has lasted long enough.
+    """Times each batch; on a simulated rank it also waits until the batch took long enough.
 
     Args:
-        device: Where the batches are trained.
-        batch_ms: Pad every batch to this duration.
+        device: Device on which the batches are trained.
+        batch_ms: Pad every batch to this duration in milliseconds.
         speed: Stretch every batch by ``1 / speed``.
-        clock: Seconds that never run backwards.
-        sleep: Waits for some seconds.
+        clock: Returns seconds that never run backwards.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Pacer:
         self._from = clock()
 
     def begin(self) -> None:
-        """The next batch begins now."""
+        """Start timing the next batch."""
         self._from = self._clock()
 
     def end_batch(self) -> float:
@@ -56,14 +56,17 @@ class Pacer:
         until = now
         if self._simulates:
             until = max(began + self._seconds, began + (now - began) * self._stretch)
-            # What one sleep oversleeps, the next batch makes up for.
+            # If a sleep takes too long, the next batch waits less.
             if until > now:
                 self._sleep(until - now)
         self._from = until
         return (until - began) * 1000
 
     def catch_up(self) -> float:
-        """Wait until the device has done everything; return the milliseconds since the last end."""
+        """Wait for all work on the GPU; return the milliseconds since the last batch ended.
+
+        Returns 0 on other devices.
+        """
         if self._on_gpu:
             torch.cuda.synchronize()
             self._events.clear()

@@ -1,4 +1,4 @@
-"""What drives one rank from barrier to barrier."""
+"""The loop that one rank runs from barrier to barrier."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class PolicyLoop(ABC):
-    """Decides which batches a rank trains and when the ranks agree.
+    """Decides which batches a rank trains and when the ranks average.
 
     Args:
-        worker: Trains them.
+        worker: Trains the batches.
     """
 
     def __init__(self, worker: RankWorker) -> None:
@@ -21,8 +21,8 @@ class PolicyLoop(ABC):
 
     @abstractmethod
     def run_to_barrier(self) -> None:
-        """Train until every batch before the barrier is trained and all ranks have one model.
+        """Train until every batch before the barrier is trained and all ranks have the same model.
 
-        Returns earlier, on all ranks at the same place and with one model, where a rank was asked
-        to stop (``worker.stops``).
+        If a rank was asked to stop (``worker.stops``), this returns earlier: on all ranks at the
+        same batch, and with the same model.
         """

@@ -1,4 +1,4 @@
-"""Stopping together: a signal or a callback on one rank is heeded by all at the same place."""
+"""Stop all ranks at the same batch when one rank gets a signal or a callback asks to stop."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @final
 class StopRequests:
-    """What the ranks have said about stopping.
+    """The requests of all ranks to stop.
 
     Args:
-        run: Where callbacks of this rank ask for it.
+        run: Holds the request of a callback on this rank.
 
     Attributes:
-        interrupt: Where signals of this process ask for it.
-        agreed: A callback of some rank asked, and all ranks know.
-        interrupted_by: The signal that a rank got, once all ranks know.
+        interrupt: Holds the request of a signal to this process.
+        agreed: A callback on some rank asked to stop, and all ranks know it.
+        interrupted_by: The signal that a rank got, once all ranks know it.
     """
 
     def __init__(self, run: TrainingRun) -> None:
@@ -33,11 +33,11 @@ class StopRequests:
         self.interrupted_by: signal.Signals | None = None
 
     def __bool__(self) -> bool:
-        """Whether all ranks stop here."""
+        """Whether all ranks stop now."""
         return self.agreed or self.interrupted_by is not None
 
     def wishes(self) -> tuple[float, float, float]:
-        """What this rank has to say, for the others: 0 or 1 each."""
+        """Return the requests of this rank, each 0 or 1: SIGINT, SIGTERM, a callback."""
         asked = self.interrupt.asked_by
         return (
             float(asked == signal.SIGINT),
@@ -46,7 +46,7 @@ class StopRequests:
         )
 
     def heed(self, wishes: Sequence[float]) -> None:
-        """Take in the wishes of all ranks, added up or the largest of each."""
+        """Apply the requests of all ranks, combined by sum or maximum."""
         interrupt, terminate, stop = wishes
         if terminate or interrupt:
             self.interrupted_by = signal.SIGTERM if terminate else signal.SIGINT
@@ -54,17 +54,17 @@ class StopRequests:
             self.agree(["another rank stopped it"])
 
     def agree(self, reasons: Sequence[str | None]) -> None:
-        """Take in why callbacks of the ranks want to stop; None of those that do not."""
+        """Apply the callbacks' reasons to stop, one per rank; None means no request."""
         said = [reason for reason in reasons if reason is not None]
         if said:
             self._run.stop(said[0])
             self.agreed = True
 
     def leave(self, message: str) -> NoReturn:
-        """End this process as the signal asked for.
+        """End this process as the signal demands.
 
         Raises:
-            KeyboardInterrupt: It was SIGINT.
-            Terminated: It was SIGTERM.
+            KeyboardInterrupt: The signal was SIGINT.
+            Terminated: The signal was SIGTERM.
         """
         self.interrupt.stop(message, self.interrupted_by)

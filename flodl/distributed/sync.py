@@ -1,4 +1,4 @@
-"""SYNC: a batch per rank, one step together; the maths of one process with a larger batch."""
+"""SYNC: one batch per rank, then one shared step; the math of one process with a larger batch."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 @final
 class SharedGradient:
-    """The gradients and buffers of a step, made those of all ranks in the midst of it.
+    """Averages gradients and buffers over the ranks in the middle of a step.
 
-    An engine calls it between backward and update. It does nothing until :meth:`attach`.
+    An engine calls it between the backward pass and the update. It does nothing until
+    :meth:`attach`.
 
     Attributes:
-        samples: That this rank's gradients are the mean of.
-        busy_ms: What this rank's part of the latest step took.
-        sync_ms: Total time at the rendezvous.
+        samples: Number of samples in the mean of this rank's gradients.
+        busy_ms: Duration of this rank's part of the latest step.
+        sync_ms: Total time of the exchanges.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class SharedGradient:
         self._worker: RankWorker | None = None
 
     def attach(self, worker: RankWorker) -> None:
-        """Reduce the gradients of this rank from now on."""
+        """Start to average the gradients of this rank with the others."""
         self._worker = worker
         backend = worker.plan.distributed.backend
         self._pad = worker.plan.distributed.simulate_sync_ms / 1000
@@ -51,19 +52,19 @@ class SharedGradient:
 
     @property
     def is_attached(self) -> bool:
-        """Whether steps are taken together."""
+        """Whether the ranks take steps together."""
         return self._worker is not None
 
     def __call__(self) -> None:
-        """Reduce.
+        """Average the gradients and the changed buffers over the ranks.
 
         Raises:
-            DivergedError: The loss of a rank was not finite; on all ranks.
+            DivergedError: The loss of a rank was not finite; raised on all ranks.
         """
         worker = self._worker
         if worker is None:
             return
-        # Before the others are waited for: that is no time of this rank's.
+        # Before waiting for the others: this rank's time does not include the wait.
         self.busy_ms = worker.pacer.end_batch()
         worker.set_busy(False)
         worker.mark("sync_start")
@@ -87,17 +88,17 @@ class SharedGradient:
             raise DivergedError("the loss of a rank is not finite", epoch=0, step=0)
 
     def settle(self) -> None:
-        """Average all buffers, where the model is looked at or kept; on all ranks."""
+        """Average all buffers before the model is evaluated or saved; collective."""
         self._buffers.average_all(self._samples_since)
         self._samples_since = 0
 
 
 @final
 class SyncLoop(PolicyLoop):
-    """Takes ``world_size`` consecutive batches per step, or ``accumulate`` times as many.
+    """Takes ``world_size`` consecutive batches per step, times ``accumulate``.
 
-    With ``partition_ratios`` the samples of these batches are cut by the ratios instead: unequal
-    ranks get batches of unequal size.
+    With ``partition_ratios`` it splits the samples of these batches by the ratios instead: the
+    ranks get batches of different sizes.
     """
 
     def __init__(self, worker: RankWorker, gradient: SharedGradient) -> None:
@@ -133,7 +134,7 @@ class SyncLoop(PolicyLoop):
             worker.keep_if_due()
 
     def _own_batches(self) -> Generator[tuple[int, Tensor, Batch]]:
-        """This rank's batches of the rest of the epoch, loaded ahead of the steps."""
+        """Load this rank's batches of the rest of the epoch ahead of the steps."""
         worker, rank = self._worker, self._worker.group.rank
         state, numbers = worker.schedule, list[int]()
         while state.complete == worker.schedule.complete:
@@ -144,7 +145,7 @@ class SyncLoop(PolicyLoop):
         return worker.some_batches(numbers)
 
     def _next_steps(self) -> list[Spans]:
-        """The batches of one optimizer step; those of several epochs never meet in it."""
+        """Return the batches of one optimizer step, all from the same epoch."""
         worker = self._worker
         epoch = worker.schedule.complete
         found: list[Spans] = []
@@ -169,7 +170,7 @@ class SyncLoop(PolicyLoop):
         worker.book(Account.SYNC)
 
     def _part(self, taken: Spans) -> tuple[int, Tensor, Batch, int] | None:
-        """This rank's batch of a step, or its share of the samples; None where none is left."""
+        """Return this rank's batch of a step, or its share of the samples; None if none is left."""
         worker, rank = self._worker, self._worker.group.rank
         ratios = worker.config.partition_ratios
         if ratios is not None and len(taken) == 1:
@@ -177,7 +178,7 @@ class SyncLoop(PolicyLoop):
         numbers = _numbers(taken)[rank : rank + 1]
         if not numbers:
             return None
-        # Where samples are shared, nothing was loaded ahead.
+        # With ratios nothing was loaded ahead.
         source = self._own if ratios is None else worker.some_batches(numbers)
         return *next(source), 0
 

@@ -1,4 +1,4 @@
-"""One timeline out of those of all ranks, on the clock of rank 0."""
+"""Merge the timelines of all ranks into one, on the clock of rank 0."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def recorded(plan: TrainingPlan, group: Group) -> Iterator[TrainingPlan]:
-    """Give a plan a timeline of this rank where it asks for one; it is sampled inside the context.
+    """Record a timeline of this rank inside the context, if the plan asks for one; collective.
 
-    At its regular end the timeline of all ranks is in the run directory; collective.
+    The context yields the plan with the timeline. At a regular end, the timeline of all ranks is
+    in the run directory.
     """
     if not plan.record_timeline or plan.timeline is not None:
         yield plan
@@ -37,7 +38,7 @@ def recorded(plan: TrainingPlan, group: Group) -> Iterator[TrainingPlan]:
 def merge_into_run(plan: TrainingPlan, group: Group) -> None:
     """Write the timeline of all ranks into the run directory, as JSON and as a page; collective.
 
-    Nothing is written where a rank has no timeline, or the training no run directory.
+    It writes nothing if a rank has no timeline or the training has no run directory.
     """
     timeline = plan.timeline
     if not all(group.gather_objects(timeline is not None)) or timeline is None:

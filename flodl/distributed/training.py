@@ -1,4 +1,4 @@
-"""A training in many ranks, from its plan to a trained model."""
+"""A training on several ranks, from its plan to a trained model."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 def train_ranks(plan: TrainingPlan, group: Group) -> TrainerHandle:
     """Carry out a plan on this rank, together with the others; collective.
 
-    Rank 0 evaluates, writes and tells; the model is the same on all ranks at the end.
+    Rank 0 evaluates, writes files and prints. At the end the model is the same on all ranks.
 
     Raises:
-        DistributedError: The ranks cannot go on together.
-        DivergedError: The parameters of all ranks are not finite.
+        DistributedError: The ranks cannot continue together.
+        DivergedError: No rank has finite parameters, or a loss or the averaged model is not finite.
     """
     plan.distributed.check_world(group.world_size)
     with recorded(_for_rank(plan, group), group) as timed:
@@ -88,7 +88,7 @@ def _train(
 ) -> RankWorker:
     parts = assemble(plan, group.device, group.world_size)
     group.check_same(_fingerprint(plan, parts))
-    # Rank 0 alone writes, so it alone knows when something is due.
+    # Only rank 0 writes files, so only rank 0 knows when a write is due.
     barrier_every = group.broadcast_object(_barrier_every(plan))
     config = schedule_config(plan, parts, group.world_size, barrier_every)
     shared = plan.distributed.policy in (Policy.SYNC, Policy.AUTO)
@@ -131,7 +131,7 @@ def _train(
 def schedule_config(
     plan: TrainingPlan, parts: Assembly, world_size: int, barrier_every: int
 ) -> ScheduleConfig:
-    """Translate the settings of a training to those of its windows."""
+    """Translate the settings of a training to the settings of its windows."""
     settings = plan.distributed
     sync = settings.policy is Policy.SYNC
     progressive = settings.progressive_dispatch
@@ -163,12 +163,12 @@ def schedule_config(
 
 
 def _barrier_every(plan: TrainingPlan) -> int:
-    """After how many epochs something is due that needs one model on all ranks; 0: never."""
+    """Return after how many epochs all ranks need the same model, or 0 for never."""
     looks = [hook for hook in plan.callbacks if not isinstance(hook, EarlyStop)]
     if plan.eval_fn is not None or plan.best is not None or looks:
         return 1
     if plan.lr_scheduler is not None and plan.lr_scheduler.interval == "epoch":
-        return 1  # no window may reach into an epoch that has another rate
+        return 1  # a window must not reach into an epoch with another learning rate
     if plan.run_dir is not None or plan.checkpoint_fn is not None:
         return plan.checkpoint_every
     return 0
@@ -212,7 +212,7 @@ def _chosen(
     averager: ParameterAverager,
     gradient: SharedGradient | None,
 ) -> PolicyLoop:
-    """Choose a policy from what was measured; every rank has measured the same."""
+    """Choose a policy from the measurements, which are the same on every rank."""
     state, config = worker.schedule, worker.config
     predictions = predict(Cluster(ms=state.elche.ms, sync_ms=worker.least_comm_ms), config)
     policy, reason = choose(predictions)
@@ -225,7 +225,7 @@ def _chosen(
 
 
 def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
-    """What must be the same on every rank."""
+    """Return the facts that must be the same on every rank."""
     model, settings = parts.model, plan.distributed
     facts: dict[str, object] = {}
     for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
@@ -253,7 +253,7 @@ def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
 
 
 def _for_rank(plan: TrainingPlan, group: Group) -> TrainingPlan:
-    """Leave telling and writing to rank 0."""
+    """Return the plan for this rank: only rank 0 prints and writes files."""
     if group.leads:
         return plan
     return replace(plan, monitor=None, live=None, run_dir=None, progress=False)
@@ -261,7 +261,7 @@ def _for_rank(plan: TrainingPlan, group: Group) -> TrainingPlan:
 
 @contextmanager
 def _quiet(group: Group) -> Iterator[None]:
-    """Let ranks above 0 say no more than warnings: rank 0 tells for all."""
+    """Limit ranks above 0 to warnings: rank 0 prints for all."""
     if group.leads:
         yield
         return

@@ -1,12 +1,12 @@
-"""Proving from what a run has left which samples it trained.
+"""Prove from the files of a run which samples it trained.
 
-``python -m flodl.distributed.verify RUN`` does so from the command line.
+Use ``python -m flodl.distributed.verify RUN`` on the command line.
 
-The order of every epoch is drawn again from the seed, and each batch that a rank has recorded must
-be the one that belongs in its place. This goes through the record and the order piece by piece; see
-:mod:`flodl.distributed.drawn_order` for what an order takes. The checkpoint and ``run.json`` keep
-the length and the hash of the record, so that one that was written anew as a whole does not fit
-them.
+The check draws the order of every epoch again from the seed. Each batch in the sample ledger must
+hold the samples that belong at its place in that order. The check reads the ledger and the order
+piece by piece; :mod:`flodl.distributed.drawn_order` says what an order takes. The checkpoint and
+``run.json`` keep the length and the hash of the ledger, so a ledger that was rewritten as a whole
+does not match them.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ from flodl.train.run_records import LAST, read_record
 
 LEDGER = "samples.ledger"
 MOST_FINDINGS = 100_000
-"""Findings that are kept; of more only the number is."""
+"""Limit of the findings that are kept; further ones are only counted."""
 _SHOWN = 20
-"""Findings that are printed; JSON has all that are kept."""
+"""Limit of the findings that are printed; the JSON has all that are kept."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
-    """What a run has left, checked."""
+    """The result of checking the sample ledger of a run."""
 
     run: str
     state: str
-    """As ``run.json`` says; ``unknown`` without one."""
+    """The state in ``run.json``; ``unknown`` without that file."""
     epochs: tuple[EpochShare, ...]
-    """Those that were begun."""
+    """The epochs that were begun, and those that should be complete."""
     planned_epochs: int
     complete_epochs: int
     batches_once: int
     samples_once: int
     samples_doubled: int
     samples_missing: int
-    """In epochs that should be complete."""
+    """Missing samples in epochs that should be complete."""
     rank_samples: dict[int, int]
     order: str
     """How the order was checked."""
     vouchers: tuple[str, ...]
-    """Files that keep the length and the hash of the record, and agree with it."""
+    """Files that keep the length and the hash of the ledger and agree with it."""
     exceptions: tuple[Finding, ...]
-    """The first :data:`MOST_FINDINGS` of them."""
+    """Findings; at most the first :data:`MOST_FINDINGS`."""
     exceptions_left_out: int
-    """How many more there are."""
+    """How many more findings there are."""
     problems: tuple[str, ...]
-    """What is wrong with the record as a whole."""
+    """Problems of the ledger as a whole."""
     notes: tuple[str, ...]
     ledger_bytes: int
     bytes_per_sample: float
@@ -76,21 +76,21 @@ class Verification:
 
     @property
     def unfinished_epochs(self) -> tuple[EpochShare, ...]:
-        """Those that were begun and not completed."""
+        """The epochs that are not complete."""
         return tuple(epoch for epoch in self.epochs if not epoch.complete)
 
 
 def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
-    """Check the record of samples of a run.
+    """Check the sample ledger of a run.
 
-    Epochs that a complete run has, and those before its newest checkpoint, must be complete. Later
-    ones may be unfinished, but none of their samples may have been trained twice.
+    All epochs of a complete run, and all epochs before the newest checkpoint, must be complete.
+    Later epochs may be unfinished, but no sample of them may have been trained twice.
 
     Args:
-        run_dir: Folder of the run.
+        run_dir: The run directory.
 
     Raises:
-        RunDirectoryError: There is no readable record.
+        RunDirectoryError: There is no readable sample ledger.
     """
     folder = Path(run_dir)
     contents = read_ledger(folder / LEDGER)
@@ -105,7 +105,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
 @final
 @dataclass(slots=True)
 class _Check:
-    """One verification under way."""
+    """One running verification."""
 
     contents: LedgerContents
     folder: Path
@@ -129,7 +129,7 @@ class _Check:
             )
 
     def vouch(self, record: Mapping[str, Any]) -> None:
-        """Compare the record with what the checkpoint and ``run.json`` keep of it."""
+        """Compare the ledger with its length and hash in the checkpoint and in ``run.json``."""
         mark, complete = self._checkpoint()
         self.expected = max(self.expected, complete)
         self._compare(LAST, mark)
@@ -138,7 +138,7 @@ class _Check:
             self.notes.append("nothing outside of the record vouches for it")
 
     def expect(self, record: Mapping[str, Any]) -> None:
-        """Take note of how many epochs ``run.json`` calls complete."""
+        """Read from ``run.json`` how many epochs must be complete."""
         epochs = record.get("epochs")
         if record.get("state") == "complete" and isinstance(epochs, int):
             self.expected = max(self.expected, epochs)
@@ -154,7 +154,7 @@ class _Check:
             self._check_epoch(epoch, begun.get(epoch, self.contents.facts), before)
 
     def _since(self) -> tuple[int, int]:
-        """Epoch and sample of it from which on there is a record."""
+        """Return the epoch, and the sample in it, from which on the ledger has entries."""
         facts = self.contents.stated[0][1]
         epoch, batch = divmod(facts.since, max(facts.batches, 1))
         if facts.since:
@@ -165,7 +165,7 @@ class _Check:
         return epoch, batch * facts.batch_size
 
     def result(self, record: Mapping[str, Any]) -> Verification:
-        """What was found."""
+        """Return the result."""
         trained = sum(share.trained + share.doubled for share in self.shares)
         facts = self.contents.facts
         order = (
@@ -195,13 +195,13 @@ class _Check:
         )
 
     def _checkpoint(self) -> tuple[Any, int]:
-        """The mark that the newest checkpoint keeps, and its number of complete epochs."""
+        """Return the ledger's mark in the newest checkpoint, and its number of complete epochs."""
         path = self.folder / LAST
         if not path.exists():
             return None, 0
         try:
             file = TrainingFile.open(path)
-            # Of the values only the plain ones are wanted: a stand-in takes the place of tensors.
+            # Only the plain values are needed, so every tensor becomes an empty one.
             extra = decode(file.description["extra"], lambda _: torch.empty(0))
             complete = int(file.value("position")[0])
             return extra.get("distributed", {}).get("ledger"), complete
@@ -246,10 +246,10 @@ class _Check:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check a run and print what was found.
+    """Check a run and print the result.
 
     Returns:
-        0: proven, 1: not, 2: the run cannot be read.
+        0: proven, 1: not proven, 2: the run cannot be read.
     """
     parser = argparse.ArgumentParser(
         prog="python -m flodl.distributed.verify",

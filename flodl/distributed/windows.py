@@ -1,4 +1,4 @@
-"""CADENCE: windows that all ranks end at the same time, then one average of the parameters."""
+"""CADENCE: all ranks end a window at the same time, then average their parameters."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from flodl.train.plan import TrainingPlan
 
 MAX_SKIPS = 3
-"""Averages in a row that may be skipped before the ranks are started anew."""
+"""Skipped averages in a row after which training fails, so that a launcher can restart it."""
 
 
 def declared_ms(plan: TrainingPlan, rank: int) -> float | None:
-    """Return how long a batch is said to take where nothing may depend on measurements.
+    """Return the declared duration of a batch in a deterministic training, which ignores clocks.
 
-    None where measurements count.
+    Returns:
+        Milliseconds, or a relative time; None if measured times count.
     """
     settings = plan.distributed
     if not plan.deterministic:
@@ -51,17 +52,17 @@ def declared_ms(plan: TrainingPlan, rank: int) -> float | None:
 
 @dataclass(slots=True)
 class WindowRun:
-    """How far a rank has come in a window."""
+    """The progress of a rank in a window."""
 
     done: int = 0
     samples: int = 0
     wall_ms: float = 0.0
     measured: int = 0
     elapsed_ms: float = 0.0
-    """Since the window, or its extension, began."""
+    """Time since the window, or its extension, began."""
 
     def took(self, ms: float, samples: int, *, counts: bool) -> None:
-        """Take in a batch; one that does not count was slow for reasons that pass."""
+        """Add a batch; ``counts`` is False for one that is slow for a temporary reason."""
         self.done += 1
         self.samples += samples
         self.elapsed_ms += ms
@@ -71,7 +72,7 @@ class WindowRun:
 
 
 class WindowLoop(PolicyLoop):
-    """What the policies that average parameters have in common."""
+    """The common part of the policies that average parameters."""
 
     def __init__(self, worker: RankWorker, averager: ParameterAverager) -> None:
         super().__init__(worker)
@@ -87,7 +88,7 @@ class WindowLoop(PolicyLoop):
         self._declared_ms = declared_ms(worker.plan, worker.group.rank)
 
     def _open(self) -> WindowPlan | None:
-        """Open the next window, and begin the epochs it reaches into."""
+        """Open the next window and begin the epochs that it reaches into."""
         worker = self._worker
         worker.schedule, plan = open_window(worker.schedule, worker.config)
         if plan is not None:
@@ -96,7 +97,7 @@ class WindowLoop(PolicyLoop):
         return plan
 
     def _train(self, plan: WindowPlan, run: WindowRun) -> None:
-        """Train this rank's lease from where ``run`` stands, until the window is over for it."""
+        """Train this rank's lease, from the progress in ``run`` to the rank's end of the window."""
         worker, rank = self._worker, self._worker.group.rank
         lease = plan.lease_size(rank)
         _, spans = front(plan.leases[rank], run.done)
@@ -119,15 +120,15 @@ class WindowLoop(PolicyLoop):
         late = worker.pacer.catch_up()
         run.wall_ms += late
 
-    def _has_time(self, plan: WindowPlan) -> bool:  # noqa: ARG002 - for those who wait
-        """Whether this rank may go on where its part of a window is done."""
+    def _has_time(self, plan: WindowPlan) -> bool:  # noqa: ARG002 - for subclasses that wait
+        """Whether this rank may train on after its part of a window is done."""
         return False
 
     def _between_batches(self) -> None:
-        """Look after an average that is under way."""
+        """Apply a running average when it has arrived."""
 
     def _average(self, samples: int) -> tuple[Averaged, float]:
-        """Average and wait; return what came of it and the milliseconds it took."""
+        """Average and wait; return the result and the milliseconds it took."""
         worker = self._worker
         self._worker.mark(self._words[0])
         began = time.perf_counter()
@@ -163,7 +164,7 @@ class WindowLoop(PolicyLoop):
         )
 
     def _row(self, run: WindowRun, averaged: Averaged | None, sync_ms: float) -> list[float]:
-        """What this rank tells the others about a window."""
+        """Return this rank's report about a window to the others."""
         worker = self._worker
         wall_ms = run.wall_ms
         if self._declared_ms is not None:
@@ -179,7 +180,7 @@ class WindowLoop(PolicyLoop):
         ]
 
     def _close(self, plan: WindowPlan, rows: Sequence[Sequence[float]], *, averaged: bool) -> None:
-        """Take in what all ranks tell: the same on every rank."""
+        """Close a window with the reports of all ranks; the result is the same on every rank."""
         worker, rank = self._worker, self._worker.group.rank
         for other, row in enumerate(rows):
             if row[5] != rows[0][5]:
@@ -215,12 +216,12 @@ class WindowLoop(PolicyLoop):
 
 @final
 class CadenceLoop(WindowLoop):
-    """Trains a window, waits for the others, averages; again.
+    """Repeats: train a window, wait for the others, average.
 
     Args:
         worker: Trains the batches.
-        averager: Averages its model.
-        until_calibrated: Return as soon as the speed of every rank is known.
+        averager: Averages the worker's model.
+        until_calibrated: Whether to return as soon as the speed of every rank is known.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class CadenceLoop(WindowLoop):
         self._until_calibrated = until_calibrated
         self._round = 0
         self._done_with = -1
-        """The first window, once this rank has told that its part of it is done."""
+        """Index of the first window, once this rank has reported that its part is done."""
         self._verdict: SkipVerdict | None = None
         if settings.backend is Backend.CPU and group.world_size > 1:
             self._verdict = SkipVerdict(
@@ -240,7 +241,7 @@ class CadenceLoop(WindowLoop):
 
     @property
     def knows_enough(self) -> bool:
-        """Whether it was to find out how fast the ranks are, and has."""
+        """Whether this loop was to measure the speeds of the ranks and has done so."""
         worker = self._worker
         return self._until_calibrated and worker.schedule.elche.calibrated and worker.versions > 2
 
@@ -252,7 +253,7 @@ class CadenceLoop(WindowLoop):
             self._train(plan, run)
             plan = self._wait_for_all(plan, run)
             averaged, sync_ms = self._average(run.samples)
-            # Planning is part of what an exchange costs; that of the window before is known.
+            # The cost includes exchanging the reports: the previous window's time stands for it.
             row = self._row(run, averaged, sync_ms + self._exchange_ms)
             began = time.perf_counter()
             rows = worker.group.gather(row, prompt=True)
@@ -265,9 +266,10 @@ class CadenceLoop(WindowLoop):
             worker.keep_if_due()
 
     def _has_time(self, plan: WindowPlan) -> bool:
-        """Whether slower ranks are not done with their part of the first window yet.
+        """Whether slower ranks are still training their part of the first window.
 
-        Nobody knows how fast the ranks are: who is done early trains on instead of waiting.
+        The speeds are unknown in this window, so a rank that is done early trains on instead of
+        waiting.
         """
         if not plan.warm_up:
             return False
@@ -277,10 +279,10 @@ class CadenceLoop(WindowLoop):
         return done < group.world_size
 
     def _wait_for_all(self, plan: WindowPlan, run: WindowRun) -> WindowPlan:
-        """Train on where a rank is too late; return the window as it has become.
+        """Train on while a rank is late; return the extended window.
 
         Raises:
-            DistributedError: A rank was late too often.
+            DistributedError: A rank was late too often, or this rank was asked to end meanwhile.
         """
         if self._verdict is None:
             return plan
@@ -290,7 +292,7 @@ class CadenceLoop(WindowLoop):
             worker.aborts += 1
             self._worker.mark("skip", count=worker.aborts)
             if worker.stops.interrupt.requested:
-                # A launcher that has lost one rank ends the others, and can only then start anew.
+                # A launcher that lost a rank ends the others first, then restarts all ranks.
                 raise DistributedError(
                     f"rank {worker.group.rank} was asked to end, and another rank did not come to "
                     "the average; started again, the training goes on from its last checkpoint"

@@ -1,7 +1,7 @@
-"""One rank at work: it trains single batches, keeps what it measures, and ends epochs with others.
+"""The work of one rank: train single batches, keep measurements, end epochs with the others.
 
-The order in which batches come, and when the ranks average, is the business of a
-:class:`~flodl.distributed.policy_loop.PolicyLoop`, which drives a :class:`RankWorker`.
+A :class:`~flodl.distributed.policy_loop.PolicyLoop` drives a :class:`RankWorker`. It decides the
+order of the batches and when the ranks average.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ if TYPE_CHECKING:
 
 @final
 class RankWorker:
-    """What one rank of a training consists of.
+    """One rank of a training.
 
     Args:
         plan: What to train.
         group: The ranks.
-        config: How windows are cut; the same on all ranks.
+        config: How windows are planned; the same on all ranks.
         parts: Model, optimizer, loader and the rest.
-        reporter: Tells those who watch; on rank 0.
-        ledger: Where the time goes.
-        history: Gets the metrics of every epoch.
-        gradient: Makes the gradients of a step those of all ranks, where steps may be shared.
+        reporter: Shows and records progress; on rank 0.
+        ledger: The time ledger.
+        history: Receives the metrics of every epoch.
+        gradient: Averages the gradients of a step over the ranks, if the policy may be SYNC.
 
     Attributes:
-        schedule: Who trains what, as of now; the policies move it on.
-        versions: Averages taken.
-        aborts: Averages skipped.
-        least_comm_ms: What the cheapest average has cost.
+        schedule: The current state of the plan; the policies advance it.
+        versions: Number of averages taken.
+        aborts: Number of averages skipped.
+        least_comm_ms: Cost of the cheapest average.
     """
 
     schedule: ScheduleState
@@ -109,13 +109,13 @@ class RankWorker:
     # --- The whole training --------------------------------------------------------------------
 
     def begin(self) -> dict[str, Any]:
-        """Take the place where the training begins or goes on; collective.
+        """Start from the beginning or from a checkpoint; collective.
 
         Returns:
-            State of the outer optimizer, where a checkpoint had one.
+            State of the outer optimizer; empty if no checkpoint has one.
         """
         plan, group = self.plan, self.group
-        # Not the number of the device: some launchers show each process one, as the first.
+        # Not the device number: some launchers show each process a single device, number 0.
         label = f"{host_name()}/{group.device.type}/{group.local_rank}"
         found = begin(
             plan,
@@ -142,7 +142,7 @@ class RankWorker:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Listen to signals and to recorded scalars, while batches are trained."""
+        """Handle signals and recorded scalars while batches are trained."""
         with self.stops.interrupt, recording_into(self.logs):
             self.tell_restart()
             self.hooks.call("on_train_start", self.run)
@@ -150,23 +150,23 @@ class RankWorker:
             yield
 
     def tell_restart(self) -> None:
-        """Mark that the ranks were started again, where a launcher has done so."""
+        """Mark a restart in the timeline if the launcher has restarted the ranks."""
         launched = detect(os.environ)
         if launched is not None and launched.restart:
             self.mark("restart", count=launched.restart)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to train, or somebody wanted to stop."""
+        """Whether all epochs are complete, or the ranks agreed to stop."""
         return self.schedule.complete >= self.plan.num_epochs or self.stops.agreed
 
     @property
     def at_barrier(self) -> bool:
-        """Whether every batch before the barrier has been trained."""
+        """Whether every batch before the barrier is trained, or the ranks agreed to stop."""
         return self.schedule.complete > self.schedule.barrier or self.stops.agreed
 
     def adopt(self, plan: TrainingPlan, config: ScheduleConfig) -> None:
-        """Go on with another policy."""
+        """Continue with another policy."""
         self.plan, self.config = plan, config
         barrier = config.barrier_from(self.schedule.complete)
         self.schedule = replace(self.schedule, barrier=barrier)
@@ -179,25 +179,28 @@ class RankWorker:
         self.hooks.call("on_train_end", self.run)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release the engine, the loader and the files."""
         self.engine.close()
         self._trail.close()
         self._loader.close()
         self._ledger.lap(Account.LOGGING)
 
     def whereabouts(self) -> str:
-        """Say where the last good checkpoint is."""
+        """Describe where the last good checkpoint is."""
         return self._trail.whereabouts()
 
     # --- Batches -------------------------------------------------------------------------------
 
     def begin_window(self, plan: WindowPlan) -> None:
-        """Begin, on this rank, the epochs that a window reaches into."""
+        """Begin the epochs that a window reaches into, on this rank."""
         self.rate.follow(self.schedule.elche.counts)
         self.begin_epochs(insert((), *plan.leases))
 
     def begin_epochs(self, spans: Spans) -> None:
-        """Begin, on this rank, the epochs up to the last of these batches, of whatever rank."""
+        """Begin the epochs up to the last of these batches, on this rank.
+
+        The batches may belong to any rank.
+        """
         last = (spans[-1][1] - 1) // self.config.batches_per_epoch
         while self._begun <= last:
             epoch = self._begun
@@ -211,7 +214,7 @@ class RankWorker:
             self._start = replace(self._start, generators=None)
 
     def batches(self, spans: Spans) -> Generator[tuple[int, Tensor, Batch]]:
-        """Load batches; yield the number of each, its sample numbers and itself."""
+        """Load batches; yield the number, the sample numbers and the data of each."""
         length = self.config.batches_per_epoch
         for first_of_span, stop in spans:
             start = first_of_span
@@ -224,7 +227,7 @@ class RankWorker:
                 start = epoch * length + last
 
     def some_batches(self, numbers: Sequence[int]) -> Generator[tuple[int, Tensor, Batch]]:
-        """Load batches of one epoch that need not follow each other, as :meth:`batches` does."""
+        """Load single batches of one epoch, as :meth:`batches` does; gaps are allowed."""
         if not numbers:
             return
         length = self.config.batches_per_epoch
@@ -237,11 +240,11 @@ class RankWorker:
     def share_of_samples(
         self, span: Span, ratios: tuple[float, ...]
     ) -> tuple[int, Tensor, Batch, int] | None:
-        """Load this rank's part of the samples of some batches, cut by ratios.
+        """Split the samples of some batches by ratios and load this rank's part.
 
         Returns:
-            Number of the first batch, sample numbers, the batch, and how many samples the ranks
-            before this one have; None where this rank has none.
+            Number of the first batch, sample numbers, the batch, and how many samples the lower
+            ranks have; None if this rank has no samples.
         """
         length, rank = self.config.batches_per_epoch, self.group.rank
         epoch, first = divmod(span[0], length)
@@ -272,16 +275,17 @@ class RankWorker:
         """Train on one batch.
 
         Args:
-            number: Of the batch, through all epochs.
-            rows: Its sample numbers.
-            batch: On the device.
-            position: Where in the learning-rate schedule.
-            skip: Samples of the batch that belong to ranks before this one.
+            number: Number of the batch, counted through all epochs.
+            rows: Sample numbers of the batch.
+            batch: The batch, on the device.
+            position: Position in the learning-rate schedule, in batches.
+            skip: Samples of the batch that belong to lower ranks.
             parts: As for the ``step`` of a step engine.
-            closes: Likewise.
+            closes: As for the ``step`` of a step engine.
 
         Returns:
-            Milliseconds since the end of the batch before, without waiting for other ranks.
+            Milliseconds since the end of the previous batch, without time spent waiting for other
+            ranks.
         """
         epoch, within = divmod(number, self.config.batches_per_epoch)
         known, engine, samples = self.logs.of(epoch), self.engine, len(rows)
@@ -308,46 +312,46 @@ class RankWorker:
         return ms
 
     def follow(self, position: int) -> None:
-        """Take a shared step without a batch of one's own."""
+        """Take part in a shared step without a batch on this rank."""
         self._reach(position)
         self.engine.follow()
 
     def _reach(self, position: int) -> None:
-        """Let the learning rate be that of a position; the same on every rank."""
+        """Set the learning rate for a position; it is the same on every rank."""
         self.engine.global_step = steps = position // self.plan.accumulate
         if self.parts.torch_schedule is not None:
             self.parts.torch_schedule.advance(steps)
 
     def set_busy(self, busy: bool) -> None:
-        """Tell the timeline when this rank computes and when it does not."""
+        """Record in the timeline whether this rank computes."""
         timeline = self.plan.timeline
         if timeline is not None:
             (timeline.busy.begin if busy else timeline.busy.end)()
 
     @torch.no_grad()
     def repair_optimizer(self) -> None:
-        """Forget what the optimizer remembers of steps whose values were not finite."""
+        """Zero the tensors of the optimizer's state that hold values that are not finite."""
         for kept in self.parts.optimizer.state.values():
             for value in kept.values():
                 if isinstance(value, torch.Tensor) and not value.isfinite().all():
                     value.zero_()
 
     def rate_limit(self, position: int) -> int:
-        """Keep a position inside of the training, for schedules that know its length."""
+        """Limit a position to the last batch, for schedules that know the training's length."""
         return min(position, self.config.epochs * self.config.batches_per_epoch - 1)
 
     def book(self, account: Account) -> None:
-        """Book the time since the last booking."""
+        """Book the time since the last booking to an account of the time ledger."""
         self._ledger.lap(account)
 
     def spent(self, comm_ms: float, wait_ms: float) -> None:
-        """Note what an exchange cost, and how long this rank waited, for the epoch's metrics."""
+        """Add the cost of an exchange and this rank's waiting time to the epoch's metrics."""
         self.least_comm_ms = min(self.least_comm_ms, comm_ms)
         self._comm_ms += comm_ms
         self._wait_ms += wait_ms
 
     def _look_up(self, epoch: int, position: int) -> None:
-        """Tell those who want to hear of steps."""
+        """Call the step hooks and update the progress display."""
         run, reporter = self.run, self._reporter
         run.global_step = position // self.plan.accumulate
         run.step += 1
@@ -386,18 +390,18 @@ class RankWorker:
             raise
 
     def mark(self, kind: str, **fields: object) -> None:
-        """Record an event in the timeline, where there is one."""
+        """Record an event in the timeline, if there is one."""
         if self.plan.timeline is not None:
             self.plan.timeline.event(kind, **fields)
 
     # --- The end of an epoch -------------------------------------------------------------------
 
     def complete_epoch(self, epoch: int, *, averaged: bool) -> None:
-        """Put the measurements of an epoch together, evaluate and tell; collective.
+        """Combine the measurements of an epoch, evaluate and report; collective.
 
         Args:
-            epoch: Every batch of it has been trained, by somebody.
-            averaged: The model is the average of all ranks now, so it may be evaluated.
+            epoch: An epoch of which the ranks have trained every batch.
+            averaged: Whether the model is the average of all ranks now, so that it is evaluated.
         """
         group, elche = self.group, self.schedule.elche
         self._ledger.lap(Account.LOGGING)
@@ -437,7 +441,7 @@ class RankWorker:
         self.logs.restart_clock()
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
-        """Evaluate on rank 0, for all."""
+        """Evaluate on rank 0 and send the result to all ranks."""
         broken = non_finite_parameters(self.model)
         if broken:
             raise DivergedError(
@@ -452,7 +456,7 @@ class RankWorker:
         return self.group.broadcast_object(found)
 
     def _report(self, metrics: EpochMetrics) -> None:
-        """Tell everyone about a finished epoch; on rank 0."""
+        """Report a finished epoch; on rank 0."""
         self._reporter.tell_facts(self.engine.report())
         self._reporter.end_epoch(metrics)
         told = self.plan.metrics_fn
@@ -460,32 +464,34 @@ class RankWorker:
             self.run.stop("metrics_fn returned False")
 
     def barrier(self) -> None:
-        """Do what is due where all ranks have one model, and go on; collective."""
+        """Write what is due while all ranks have the same model, then go on; collective."""
         epochs, plan = self.schedule.complete, self.plan
         if epochs % plan.checkpoint_every == 0 or self.ended:
             self.save()
             if plan.checkpoint_fn is not None and self.group.leads and epochs:
                 call_back("checkpoint_fn", epochs - 1, plan.checkpoint_fn, epochs, self.model)
-        # What rank 0 does alone may take long, and the next exchange waits only so long.
+        # Work of rank 0 alone may take long, and the next exchange has a short timeout.
         self.group.barrier()
         self._ledger.lap(Account.CHECKPOINT)
         self.schedule = pass_barrier(self.schedule, self.config)
         self.logs.restart_clock()
 
     def checkpoint_due(self) -> bool:
-        """Whether ``checkpoint_steps`` batches have been consumed since the last checkpoint."""
+        """Whether the position passed a multiple of ``checkpoint_steps`` since the last save."""
         if self.plan.checkpoint_steps is None:
             return False
         every = self.plan.checkpoint_steps * self.plan.accumulate
         return self.schedule.position // every > self._saved_at // every
 
     def keep_if_due(self) -> None:
-        """Keep a checkpoint in the midst of an epoch, where one is due; collective."""
+        """Save a checkpoint inside an epoch if one is due; collective."""
         if self.checkpoint_due():
             self.save()
 
     def stop_if_requested(self) -> None:
-        """Leave where a rank was asked to, with a checkpoint; collective.
+        """Save a checkpoint and end if a rank was asked to stop; collective.
+
+        Without finite parameters it ends without a new checkpoint.
 
         Raises:
             KeyboardInterrupt: On Ctrl-C.
@@ -503,7 +509,7 @@ class RankWorker:
         )
 
     def save(self) -> None:
-        """Keep the state of all ranks in the run directory; collective."""
+        """Save the state of all ranks in the run directory; collective."""
         self._saved_at = self.schedule.position
         written = self._trail.save(
             self.schedule,

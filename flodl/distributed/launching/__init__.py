@@ -1,1 +1,1 @@
-"""How processes become the ranks of one training."""
+"""Turn processes into the ranks of one training."""

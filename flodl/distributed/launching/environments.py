@@ -1,4 +1,4 @@
-"""How a process joins the ranks it belongs to, and on which device it trains."""
+"""Join the ranks that a launcher started, and choose the device of this process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from flodl.distributed.launching.session import own_session
 from flodl.errors import DistributedError
 
 DEVICE_VARIABLE = "FLODL_DEVICE"
-"""Number of the GPU that a rank takes instead of that of its local rank."""
+"""Number of the GPU that a rank uses instead of its local rank's."""
 
 TIMEOUT_VARIABLE = "FLODL_SYNC_TIMEOUT"
-"""Seconds after which a rank that does not come to an exchange of parameters counts as lost."""
+"""Seconds after which a rank that does not arrive at an exchange of parameters counts as lost."""
 
 _SYNC_TIMEOUT = 60.0
-"""Windows are much shorter."""
+"""Default of the timeout in seconds; windows are much shorter."""
 
 
 def join(
@@ -32,20 +32,20 @@ def join(
     device: torch.device | str | None = None,
     sync_timeout: timedelta | None = None,
 ) -> Group:
-    """Join the ranks that were launched; on one's own, make no process group at all.
+    """Join the ranks that were launched; a single process makes no process group.
 
     Args:
-        environ: Of this process.
-        device: Where to train. Default: the GPU that belongs to this rank where there are GPUs,
-            else the CPU; on one's own the first usable GPU, else the CPU.
-        sync_timeout: How long an exchange of parameters or gradients may take. Default: the seconds
-            that ``FLODL_SYNC_TIMEOUT`` says, else 60.
+        environ: Environment variables of this process.
+        device: Device to train on. Default with a launcher: the GPU of this rank if the host has
+            GPUs, else the CPU. Default without: the first usable GPU, else the CPU.
+        sync_timeout: How long an exchange of parameters or gradients may take. Default: the
+            seconds in ``FLODL_SYNC_TIMEOUT``, else 60.
 
     Raises:
         DistributedError: The environment is incomplete, or there is no usable GPU for this rank.
         ValueError: The device does not exist here.
     """
-    # Not at the top: what flodl.train is made of imports this module.
+    # Not at the top: modules of flodl.train import this module.
     from flodl.train.device import select_device
 
     launched = detect(environ)
@@ -67,7 +67,7 @@ def join(
 
 
 def usable_gpus() -> list[int]:
-    """Return the numbers of the GPUs that carry out a kernel; others are skipped with a warning."""
+    """Return the numbers of the GPUs that run a test kernel; warn about the others."""
     found = []
     for index in range(torch.cuda.device_count()):
         problem = _probe(torch.device("cuda", index))
@@ -90,10 +90,10 @@ def _sync_timeout(environ: Mapping[str, str]) -> timedelta:
 
 
 def _store(launched: Launched) -> Store:
-    """Where the ranks meet."""
+    """Return the store through which the ranks connect."""
     rank, world_size = launched.rank, launched.world_size
     if launched.source == "torchrun":
-        # The launcher has made one; torch knows how to find it.
+        # The launcher has made a store; torch knows how to find it.
         found = rendezvous("env://", rank, world_size, timeout=CONTROL_TIMEOUT)
         store: Store = next(found)[0]
     else:
@@ -121,7 +121,7 @@ def _device_of(
         return torch.device("cpu")
     index = int(environ.get(DEVICE_VARIABLE) or launched.local_rank)
     if launched.source == "SLURM" and count == 1:
-        index = 0  # srun gave each task a GPU of its own, and each calls it the first
+        index = 0  # srun gave each task its own GPU, and each task sees it as number 0
     if index >= count:
         raise DistributedError(
             f"rank {launched.rank} is process {launched.local_rank} of its host and there are "
@@ -138,9 +138,9 @@ def _device_of(
 
 
 def _probe(device: torch.device) -> str | None:
-    """Say why a GPU does not work; None where it does."""
+    """Return why a GPU does not work; None if it works."""
     try:
-        # A device may be visible and still have no kernels for its architecture in this build.
+        # A GPU may be visible although this build has no kernels for its architecture.
         (torch.ones(1, device=device) + 1).item()
     except RuntimeError as error:
         return str(error)

@@ -1,4 +1,4 @@
-"""Starting the ranks of a training from the program itself, through torch's elastic launcher."""
+"""Start the ranks of a training from the program itself, through torch's elastic launcher."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _MONITOR_SECONDS = 0.1
 _BEGAN = "began"
-"""File beside the error file of a rank."""
+"""File beside the error file of a rank; it exists once the rank has begun."""
 _LOST_PEER = re.compile(
     r"connection (closed|reset|refused)|broken pipe|socket|timed out|timeout|nccl|gloo|"
     r"recv(value)? failed|store",
     re.IGNORECASE,
 )
-"""In the message of a rank that failed because another one is gone."""
+"""Matches the error messages of ranks that failed because another rank is gone."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What every rank of one launch is told."""
+    """The facts that every rank of one launch gets."""
 
     restart: int
     threads: int | None
@@ -68,7 +68,7 @@ class _LaunchError(Exception):
         super().__init__(rank)
         self.rank = rank
         self.began = began
-        """Whether it got as far as the function; a program that cannot be imported does not."""
+        """Whether the rank reached the function; it does not if the program cannot be imported."""
         self.cause, self.traceback = _cause(failure)
 
 
@@ -82,31 +82,32 @@ def launch_ranks(
     devices: Sequence[int] | None = None,
     last_checkpoint: Path | None = None,
 ) -> dict[int, Any]:
-    """Call ``function(*args)`` in so many new processes of this machine, and wait for them.
+    """Call ``function(*args)`` in new processes on this host and wait for them.
 
-    The processes find themselves in an environment that
-    :func:`~flodl.distributed.launching.launched.detect` reads. When one of them fails, the others
-    are stopped and all are started again; ``restart`` then counts up. Where the ranks have devices
-    of their own, one that failed twice is left out from then on, and there is one rank less.
+    The processes get an environment that
+    :func:`~flodl.distributed.launching.launched.detect` reads. When a process fails, the others
+    are stopped and all are started again; ``restart`` then increases by 1. If the ranks have
+    devices of their own, a device that failed twice is not used any more, and there is one rank
+    less.
 
-    Ctrl-C and SIGTERM are passed on to the ranks; they end before this function does.
+    Ctrl-C and SIGTERM are forwarded to the ranks, which end before this function returns.
 
     Args:
-        function: Found by its name in its module.
-        args: Its arguments; they travel as pickles.
-        ranks: Number of processes.
-        max_restarts: How often all of them are started again.
-        simulated: Whether the ranks only pretend to be devices; each uses one thread then.
-        devices: Number of the GPU of each rank; None: all ranks are alike.
-        last_checkpoint: Named in the error where it exists.
+        function: A function that new processes find by its name in its module.
+        args: Arguments of the function; they are pickled.
+        ranks: Number of processes, if ``devices`` is None.
+        max_restarts: How often all processes are started again.
+        simulated: Whether the ranks only simulate devices; each uses one thread then.
+        devices: Number of the GPU of each rank; None: the ranks have no devices of their own.
+        last_checkpoint: A checkpoint that the error names if it exists.
 
     Returns:
-        What the function returned, by rank.
+        The results of the function, by rank.
 
     Raises:
-        ValueError: Something cannot be pickled; the message names it.
-        StateError: The program starts its ranks while it is being imported by one of them.
-        WorkersFailed: A rank failed, and there was no restart left.
+        ValueError: A value cannot be pickled; the message names it.
+        StateError: The program starts its ranks while one of them imports it.
+        WorkersFailed: A rank failed, and no restart was left or the rank had not begun.
         KeyboardInterrupt: Ctrl-C.
         Terminated: SIGTERM.
     """
@@ -136,10 +137,10 @@ def launch_ranks(
 
 
 def record_failure(error: Exception) -> None:
-    """Write down for the launcher why this rank ends; call it where the error is caught.
+    """Record for the launcher why this rank ends; call it where the error is caught.
 
-    A rank that fails because it lost another one is not the cause: it waits a moment, so that the
-    launcher sees the other one first.
+    A rank that fails because it lost another rank is not the cause. It waits for a second, so that
+    the launcher sees the other rank first.
     """
     get_error_handler().record_exception(error)
     if _lost_a_peer(error):
@@ -147,8 +148,8 @@ def record_failure(error: Exception) -> None:
 
 
 def _run_rank(start: _Start, function: Callable[..., Any], args: Sequence[object]) -> Any:
-    """In a new process: become a rank and do its work."""
-    # Out of reach of the terminal's Ctrl-C: the launcher passes it on, and twice is too often.
+    """Set up a new process as a rank and run the function."""
+    # The terminal's Ctrl-C must not reach the rank: the launcher forwards it, and two are too many.
     with contextlib.suppress(OSError, AttributeError):
         os.setpgid(0, 0)
     end_with_launcher(os.environ)
@@ -192,14 +193,14 @@ def _launch_once(
             results: dict[int, Any] = launch(start, function, tuple(args))
         except ChildFailedError as failed:
             rank, failure = failed.get_first_failure()
-            # One host: the number in the group is the number on the host, and names the folder.
+            # On one host the rank is also the local rank, which names the folder.
             began = any(Path(folder).glob(f"*/*/{rank}/{_BEGAN}"))
             raise _LaunchError(rank, failure, began=began) from None
         return results
 
 
 def _threads(ranks: int, simulated: bool) -> int | None:
-    """Threads of each rank; None where the user has decided."""
+    """Return the number of threads per rank; None if the user has set it."""
     if simulated:
         return 1
     if "OMP_NUM_THREADS" in os.environ:
@@ -210,7 +211,7 @@ def _threads(ranks: int, simulated: bool) -> int | None:
 
 
 def _refuse_import() -> None:
-    # Set by multiprocessing while a new process imports the program it belongs to.
+    # multiprocessing sets this while a new process imports its program.
     if getattr(current_process(), "_inheriting", False):
         raise StateError(
             "this program starts its ranks each time it is imported, and every rank imports it: "
@@ -220,7 +221,7 @@ def _refuse_import() -> None:
 
 
 def _cause(failure: ProcessFailure) -> tuple[str, str]:
-    """What ended a process, in a few words, and its traceback where it left one."""
+    """Return why a process ended, in a few words, and its traceback or an empty text."""
     message: Any = failure.message
     if isinstance(message, dict):
         return str(message["message"]), str(message.get("extraInfo", {}).get("py_callstack", ""))
@@ -257,7 +258,7 @@ def _lost_a_peer(error: BaseException | None) -> bool:
 
 @final
 class _quiet_torch:  # noqa: N801 - used as a function
-    """Keeps torch's launcher from reporting what an exception tells anyway."""
+    """Keeps torch's launcher from logging failures that an exception reports anyway."""
 
     def __enter__(self) -> None:
         names = [n for n in logging.root.manager.loggerDict if n.startswith("torch.distributed")]
@@ -285,7 +286,7 @@ class _quiet_torch:  # noqa: N801 - used as a function
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Put the handlers back that torch replaces, and end in the way a signal usually does."""
+    """Restore the signal handlers that torch replaces, and end as the signal usually does."""
     in_main = threading.current_thread() is threading.main_thread()
     former = {number: signal.getsignal(number) for number in _SIGNALS} if in_main else {}
     try:

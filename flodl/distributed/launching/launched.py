@@ -1,4 +1,4 @@
-"""What a launcher told the process that it started: torchrun, SLURM, Kubernetes, or nobody."""
+"""Read what a launcher passed to this process: torchrun, SLURM, Kubernetes, or none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_STEPS = range(0xFFFFFFF0, 0xFFFFFFFF)
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
-    """What a launcher told one of the processes it started."""
+    """The facts that a launcher passed to one of its processes."""
 
     rank: int
     world_size: int
@@ -28,27 +28,27 @@ class Launched:
     node: int
     """Number of this host."""
     run_id: str
-    """Names the launch, the same on all ranks and after a restart; empty where it has no name."""
+    """Name of the launch, the same on all ranks and after a restart; empty without a name."""
     restart: int
-    """How often the launcher has started all ranks again."""
+    """How often the launcher has restarted all ranks."""
     source: str
-    """Who launched it, for messages."""
+    """Name of the launcher, for messages."""
     address: str
     """Host of rank 0."""
     port: int
 
 
 def detect(environ: Mapping[str, str]) -> Launched | None:
-    """Read what a launcher has put into the environment; None where nothing was launched.
+    """Read the launcher's variables from the environment; return None if there is no launcher.
 
     * torchrun, the elastic launcher and Kubeflow's PyTorchJob: ``RANK``, ``WORLD_SIZE``,
-      ``MASTER_ADDR``, ``MASTER_PORT`` and, except in the last, ``LOCAL_RANK``;
-    * ``srun`` of SLURM: ``SLURM_PROCID``, ``SLURM_NTASKS``, ``SLURM_LOCALID``; rank 0 is on the
-      first host of the node list, and the port follows from the job, unless ``MASTER_ADDR`` and
-      ``MASTER_PORT`` say otherwise. A shell inside of a job, its batch script, and a job of one
-      task are no launch;
+      ``MASTER_ADDR``, ``MASTER_PORT`` and, except in the last, ``LOCAL_RANK``.
+    * ``srun`` of SLURM: ``SLURM_PROCID``, ``SLURM_NTASKS``, ``SLURM_LOCALID``. Rank 0 is on the
+      first host of the node list, and the port is computed from the job. ``MASTER_ADDR`` and
+      ``MASTER_PORT`` override both. A shell inside a job, its batch script, and a job of one task
+      do not count as a launch.
     * an indexed Job of Kubernetes: ``JOB_COMPLETION_INDEX`` with ``WORLD_SIZE`` and
-      ``MASTER_ADDR``; without these two it is no launch.
+      ``MASTER_ADDR``. Without both of them it does not count as a launch.
 
     Raises:
         DistributedError: Variables are missing, malformed or contradict each other.
@@ -70,7 +70,7 @@ def detect(environ: Mapping[str, str]) -> Launched | None:
 
 
 def first_host(nodes: str) -> str:
-    """Return the first host of a node list of SLURM: ``gpu[03-05,7],login`` gives ``gpu03``."""
+    """Return the first host of a SLURM node list: ``gpu03`` for ``gpu[03-05,7],login``."""
     host, rest = "", nodes.strip()
     while rest and rest[0] not in ", ":
         if rest[0] == "[":
@@ -83,14 +83,14 @@ def first_host(nodes: str) -> str:
 
 @final
 class _Variables:
-    """The environment of one launcher, read with its complaints."""
+    """Reads the variables of one launcher and raises errors that name it."""
 
     def __init__(self, environ: Mapping[str, str], source: str) -> None:
         self.environ = environ
         self.source = source
 
     def text(self, name: str) -> str:
-        """A variable that must be there."""
+        """Return a variable that must be set."""
         value = self.environ.get(name, "")
         if not value:
             raise DistributedError(
@@ -100,7 +100,7 @@ class _Variables:
         return value
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A variable that must be a whole number."""
+        """Return a variable that must be a whole number."""
         if default is not None and not self.environ.get(name):
             return default
         value = self.text(name)
@@ -109,7 +109,7 @@ class _Variables:
         return int(value)
 
     def index(self, name: str, of: str, count: int, default: int | None = None) -> int:
-        """A variable that must be below the value of another."""
+        """Return a variable that must be below the value of another one."""
         value = self.number(name, default)
         if value >= count:
             raise DistributedError(
@@ -126,7 +126,7 @@ def _torchrun(given: _Variables) -> Launched:
         raise DistributedError(
             f"LOCAL_WORLD_SIZE={local_world} and WORLD_SIZE={world} contradict each other"
         )
-    # Without LOCAL_WORLD_SIZE there is nothing that LOCAL_RANK could contradict.
+    # Without LOCAL_WORLD_SIZE, LOCAL_RANK cannot contradict it.
     local_count = local_world if "LOCAL_WORLD_SIZE" in given.environ else world
     name = given.environ.get("TORCHELASTIC_RUN_ID", "")
     alone = world == 1
@@ -183,13 +183,13 @@ def _slurm(given: _Variables) -> Launched:
         restart=given.number("SLURM_RESTART_COUNT", 0),
         source="SLURM",
         address=address,
-        # Below the ports that systems hand out, and apart from those of the jobs next to it.
+        # Below the ports that systems assign, and different from those of adjacent jobs.
         port=given.number("MASTER_PORT", 15000 + (job + 997 * step) % 15000),
     )
 
 
 def _tasks_here(given: _Variables, local_rank: int) -> int:
-    """Tasks on this host: ``2(x3),1`` means 2, 2, 2 and 1."""
+    """Return the number of tasks on this host: ``2(x3),1`` means 2, 2, 2 and 1."""
     text = given.environ.get("SLURM_STEP_TASKS_PER_NODE") or given.environ.get(
         "SLURM_TASKS_PER_NODE", ""
     )

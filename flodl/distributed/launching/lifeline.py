@@ -1,4 +1,4 @@
-"""A rank ends when its launcher is gone: one that was killed cannot end its ranks itself."""
+"""End a rank when its launcher is gone: a killed launcher cannot end its ranks."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ FDL_VARIABLE = "FDL_PID"
 """Process id of the ``fdl`` that started torchrun."""
 
 _LOOK = 0.5
-"""Seconds between two looks at the launcher."""
+"""Seconds between two checks of the launcher."""
 
 _GRACE = 8.0
-"""Seconds a rank has to stop at the next meeting, with a checkpoint, before it is ended."""
+"""Seconds a rank has to stop at the next exchange, with a checkpoint, before it is killed."""
 
 _watched = False
 
 
 def end_with_launcher(environ: Mapping[str, str]) -> None:
-    """End this process, and its loader processes, soon after its launcher has ended.
+    """End this process and its loader processes soon after its launcher has ended.
 
-    A thread looks twice a second whether this process still has the parent it had, and, on Linux,
-    whether torchrun still has the ``fdl`` that started it. Once one is gone, the rank is asked to
-    stop as by SIGTERM, which leaves a checkpoint; eight seconds later it is ended in any case.
-    In the first window ranks meet in the store of torchrun: killed then, they end without one.
+    A thread checks twice a second whether this process still has its original parent. On Linux it
+    also checks whether torchrun still has the ``fdl`` that started it. Once one of them is gone,
+    the rank gets SIGTERM, which makes it write a checkpoint and stop. Eight seconds later the rank
+    ends in any case. In the first window the ranks need the store of torchrun; if torchrun is
+    killed then, they end without a checkpoint.
 
-    Does nothing where no launcher stays for as long as its ranks (batch systems end them
-    themselves), on Windows, and when called again.
+    Does nothing on Windows, when called again, or if the launcher does not stay as long as its
+    ranks (batch systems end the ranks themselves).
 
     Args:
-        environ: Of this process.
+        environ: Environment variables of this process.
     """
     global _watched
     if _watched or os.name != "posix" or "TORCHELASTIC_RUN_ID" not in environ:
@@ -52,7 +53,7 @@ def end_with_launcher(environ: Mapping[str, str]) -> None:
 
 @final
 class _Watch:
-    """Looks at the processes this rank was started by, while they are there."""
+    """Watches the processes that started this rank."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._parent = os.getppid()
@@ -72,27 +73,28 @@ class _Watch:
         os._exit(1)
 
     def _gone(self) -> int | None:
-        """Return the launcher that has ended; None while all are there."""
+        """Return the process id of a launcher that has ended; None while all run."""
         if os.getppid() != self._parent:
             return self._parent
         return next((above for own, above in self._above if _parent_of(own) != above), None)
 
     def _ask(self, gone: int) -> None:
-        """Ask for an orderly end, once: a second request would end the rank at once."""
+        """Ask for an orderly end, once: a second request would end the rank immediately."""
         if gone != self._parent:
-            # torchrun is there, and would start ranks that end again; it ends them when asked to.
+            # torchrun still runs and would restart ranks that end, so torchrun gets the signal.
             if self._tells:
                 with contextlib.suppress(OSError):
                     os.kill(self._parent, signal.SIGTERM)
         elif sys.platform != "linux" or multiprocessing.parent_process() is None:
-            # On Linux, a process that torch has spawned gets SIGINT from the kernel.
+            # On Linux, a process that torch has spawned gets SIGINT from the kernel instead.
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _line_to(first: str, parent: int) -> list[tuple[int, int]]:
     """Return every process from ``parent`` up to ``first`` with its own parent.
 
-    Empty where ``first`` is not above: it belongs to another launch, or the system does not tell.
+    Empty if ``first`` is not an ancestor: it belongs to another launch, or the system does not
+    report parents.
     """
     line: list[tuple[int, int]] = []
     while first and str(parent) != first:
@@ -105,11 +107,11 @@ def _line_to(first: str, parent: int) -> list[tuple[int, int]]:
 
 
 def _parent_of(pid: int) -> int | None:
-    """Return the parent of a process; None where it is gone, or the system does not tell."""
+    """Return the parent of a process; None if it is gone or the system does not report it."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             text = file.read()
     except OSError:
         return None
-    # The program's name stands in parentheses and may hold anything, parentheses included.
+    # The program's name is in parentheses and may itself contain parentheses.
     return int(text.rpartition(")")[2].split()[1])

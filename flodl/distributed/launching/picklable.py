@@ -1,4 +1,4 @@
-"""Whether what a rank needs can be sent to another process, and which part cannot."""
+"""Check whether values can be sent to another process, and name the part that cannot."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, final
 
 
 def check_picklable(function: Callable[..., Any], args: Sequence[object]) -> None:
-    """Make sure that a function and its arguments can be sent to new processes.
+    """Check that a function and its arguments can be sent to new processes.
 
     Raises:
-        ValueError: One cannot; the message names it. Of a data class and of a mapping the part is
-            named.
+        ValueError: A value cannot be sent; the message names it, or the part of a data class or a
+            mapping.
     """
     for name, value in (("the function", function), *_named(args)):
         if (problem := _problem(value)) is None:
@@ -50,7 +50,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
 def _problem(value: object) -> str | None:
     try:
         _Probe(_Nowhere()).dump(value)
-    except Exception as error:  # whatever __reduce__ of a foreign class raises
+    except Exception as error:  # __reduce__ of a user's class may raise any error
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -65,22 +65,22 @@ def _described(value: object) -> str:
 
 @final
 class _Nowhere(io.RawIOBase):
-    """Takes bytes and forgets them: a data set may be large."""
+    """Accepts bytes and discards them: a data set may be large."""
 
     def write(self, data: Any) -> int:
-        """Forget."""
+        """Discard the bytes."""
         return memoryview(data).nbytes
 
 
 @final
 class _Probe(pickle.Pickler):
-    """Pickles nothing that a new process would not find again."""
+    """Refuses to pickle functions and classes that a new process cannot find."""
 
     def __init__(self, file: io.RawIOBase) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
 
     def reducer_override(self, value: Any) -> Any:
-        """Refuse what only this very process has."""
+        """Refuse functions and classes that exist in this process only."""
         if isinstance(value, FunctionType | type) and value.__module__ == "__main__":
             main = sys.modules["__main__"]
             file = getattr(main, "__file__", None) or ""

@@ -1,8 +1,8 @@
-"""A store of its own for each start of the ranks.
+"""Give each start of the ranks its own part of the store.
 
-torchrun keeps one store while it starts the ranks again and again. What an earlier start has left
-there, such as the addresses of processes that are dead, looks like what a rank of this one has
-said. So the ranks first agree on a name that none but they can know.
+torchrun keeps one store while it restarts the ranks. Values of an earlier start, such as addresses
+of dead processes, look like values of the current ranks. So the ranks first agree on a name that
+no earlier start can have used.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 _PAUSE = 0.005
-"""Seconds between two looks."""
+"""Seconds between two reads of the store."""
 
 
 def own_session(store: Store, rank: int, world_size: int, timeout: timedelta) -> Store:
     """Return a part of a store that no earlier start of the ranks has written to; collective.
 
-    Every rank above 0 says a random word; rank 0 answers it with the name of the session, and goes
-    on until every rank has repeated that name. A word or a name of an earlier start is never
-    repeated by a rank of this one.
+    Every rank above 0 writes a random word. Rank 0 answers each word with the name of the session,
+    until every rank has repeated that name. No rank repeats a word or a name of an earlier start.
 
     Args:
-        store: Reached by all ranks, and perhaps by earlier starts of them before.
-        rank: Of this process.
+        store: A store of all ranks, which earlier starts may have used.
+        rank: Number of this process.
         world_size: Number of processes.
-        timeout: How long the others may take to come.
+        timeout: How long to wait for the other ranks.
 
     Raises:
-        DistributedError: Some did not come.
+        DistributedError: A rank did not arrive in time.
     """
     until = time.monotonic() + timeout.total_seconds()
     meeting = PrefixStore("flodl/meeting", store)
@@ -85,5 +84,5 @@ def _follow(meeting: Store, rank: int, until: float) -> str:
 
 
 def _read(store: Store, key: str) -> bytes | None:
-    """Read a value that may not be there yet, without waiting for it."""
+    """Return a value, or None if it is not there yet; do not wait for it."""
     return bytes(store.get(key)) if store.check([key]) else None

@@ -1,1 +1,1 @@
-"""Who trains which batches next: pure functions of what all ranks know."""
+"""Plan which rank trains which batches next: pure functions of values that all ranks know."""

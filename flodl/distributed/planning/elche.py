@@ -1,8 +1,8 @@
-"""ElChe: how many batches each rank trains between two averages. A pure function.
+"""ElChe: choose how many batches each rank trains between two averages. A pure function.
 
-Fast ranks run ahead in proportion to their measured speed, so that all of them arrive at the same
-time. No clock, no random numbers, no input or output: every rank that feeds the same reports gets
-the same state, bit by bit (IEEE 754 float64).
+Faster ranks get more batches, in proportion to their measured speed, so that all ranks arrive at
+the average at the same time. The function uses no clock, no random numbers, no input or output.
+Every rank that passes the same reports gets the same state, bit by bit (IEEE 754 float64).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Counts: TypeAlias = tuple[int, ...]
 """Batches of each rank."""
 
 WARM_UP = 3
-"""Batches of each rank in the first window, as long as nothing is known about their speed."""
+"""Batches of each rank in the first window while its speed is unknown."""
 
 DEAD_ZONE = 0.10
-"""A count follows its target only when it is off by more than this share of itself."""
+"""A count changes only if it differs from its target by more than this fraction of itself."""
 
 
 @final
@@ -37,12 +37,12 @@ class ElCheConfig:
 
     @property
     def first_anchor(self) -> int:
-        """The anchor at the beginning."""
+        """The anchor at the start."""
         return min(self.anchor, self.max_anchor)
 
     @property
     def floor(self) -> int:
-        """The anchor below which low communication does not push."""
+        """The lower limit of the anchor when cheap communication shortens the windows."""
         return min(
             self.first_anchor if self.min_anchor is None else self.min_anchor, self.max_anchor
         )
@@ -51,19 +51,19 @@ class ElCheConfig:
 @final
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank measured in one window."""
+    """Measurements of one rank in one window."""
 
     wall_ms: float
     """Time of its batches, without waiting or averaging."""
     batches: int
     sync_ms: float = 0.0
-    """From its arrival at the rendezvous until it had the average."""
+    """Time from the start of the exchange on this rank until it had the average."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ElCheState:
-    """What the next window is planned from."""
+    """The state from which the next window is planned."""
 
     anchor: int
     """Batches of the slowest rank."""
@@ -75,7 +75,7 @@ class ElCheState:
 
     @property
     def window_ms(self) -> float:
-        """Length of a window: what the slowest rank takes for ``anchor`` batches."""
+        """Length of a window: the time of the slowest rank for ``anchor`` batches."""
         return self.anchor * max(self.ms)
 
 
@@ -84,11 +84,11 @@ def initial_state(config: ElCheConfig, speeds: Sequence[float] | None = None) ->
 
     Args:
         config: Limits.
-        speeds: Relative speed of each rank, where it is known. The first counts and ``ms`` follow
-            it at once; without it every rank begins with the same few batches.
+        speeds: Relative speed of each rank, if known. The first counts and ``ms`` follow it at
+            once. Without it every rank starts with the same few batches.
 
     Raises:
-        ValueError: There is not one speed per rank, or one is not above 0.
+        ValueError: There is not one speed per rank, or a speed is not above 0.
     """
     anchor = config.first_anchor
     if speeds is None:
@@ -106,15 +106,15 @@ def initial_state(config: ElCheConfig, speeds: Sequence[float] | None = None) ->
 def elche_step(
     state: ElCheState, reports: Sequence[RankReport], config: ElCheConfig, *, suppress: bool = False
 ) -> ElCheState:
-    """Take in what every rank measured in a window.
+    """Return the next state from the measurements of all ranks in a window.
 
-    As long as a rank has neither been measured nor hinted at, windows stay as they are.
+    Counts and anchor stay unchanged until every rank has a measured or a hinted speed.
 
     Args:
-        state: That the window was planned from.
+        state: The state from which the window was planned.
         reports: One per rank.
         config: Limits.
-        suppress: Do not let the anchor grow.
+        suppress: Whether to keep the anchor from growing.
     """
     ms = _measured(state, reports)
     if not all(ms) or not any(map(_is_measurement, reports)):
@@ -130,19 +130,20 @@ def elche_step(
 
 
 def communication(reports: Sequence[RankReport]) -> tuple[float, tuple[float, ...]]:
-    """Return what the exchange cost and how long each rank waited for the last one, in ms.
+    """Return the cost of the exchange, and how long each rank waited for the last one, in ms.
 
-    The last to arrive waits for nobody: the least time at the rendezvous is the cost.
+    The last rank to arrive does not wait, so the smallest time in the exchange is its cost.
     """
     cost = min(report.sync_ms for report in reports)
     return cost, tuple(report.sync_ms - cost for report in reports)
 
 
 def clamp_total(counts: Sequence[int], total: int) -> Counts:
-    """Scale counts down to a sum, in proportion; largest remainders first, ties to the lowest rank.
+    """Scale counts down in proportion, so that their sum is at most ``total``.
 
-    Counts whose sum is not above ``total`` are returned as they are; otherwise the result adds up
-    to ``total`` exactly, and a rank may get none.
+    Counts whose sum is not above ``total`` are returned unchanged. Otherwise the result adds up to
+    ``total`` exactly, and a rank may get 0. The largest remainders are rounded up; ties go to the
+    lowest rank.
     """
     wanted = sum(counts)
     if wanted <= total:
@@ -157,9 +158,9 @@ def split(total: int, ms: Sequence[float]) -> Counts:
     """Give each of ``total`` batches to the rank that would finish it first.
 
     Args:
-        total: Batches to give away.
-        ms: Milliseconds per batch of each rank, also relative; a rank at 0, of which nothing is
-            known, counts as slow as the slowest. Ties go to the lowest rank.
+        total: Number of batches to give.
+        ms: Milliseconds per batch of each rank, or relative times. A 0 means unknown; this rank
+            counts as slow as the slowest. Ties go to the lowest rank.
     """
     slowest = max(ms) or 1.0
     paces = [pace or slowest for pace in ms]
@@ -174,9 +175,9 @@ def split(total: int, ms: Sequence[float]) -> Counts:
 
 
 def nudge(state: ElCheState, factor: float, config: ElCheConfig) -> ElCheState:
-    """Shorten the windows at once by a factor of 0.1 to 1; never lengthens them.
+    """Shorten the windows at once by a factor of 0.1 to 1; never lengthen them.
 
-    The floor of the anchor does not hold here: ranks that drift apart must meet sooner.
+    The floor of the anchor does not apply here: ranks that drift apart must average sooner.
     """
     anchor = max(1, _ceil(state.anchor * min(max(factor, 0.1), 1.0)))
     if all(state.ms):
@@ -191,7 +192,7 @@ def _is_measurement(report: RankReport) -> bool:
 
 
 def _measured(state: ElCheState, reports: Sequence[RankReport]) -> tuple[float, ...]:
-    """Milliseconds per batch after a window: smoothed, or raw where nothing was measured yet."""
+    """Return the milliseconds per batch after a window: smoothed, or raw at first."""
     fresh = [r.wall_ms / r.batches if _is_measurement(r) else 0.0 for r in reports]
     if not state.calibrated and all(state.ms):
         return _scaled(state.ms, fresh)
@@ -202,7 +203,7 @@ def _measured(state: ElCheState, reports: Sequence[RankReport]) -> tuple[float, 
 
 
 def _scaled(hinted: Sequence[float], fresh: Sequence[float]) -> tuple[float, ...]:
-    """Put the measured values in the place of hinted ones; the others keep their relation."""
+    """Replace hinted values with measured ones; scale the remaining hints to the same unit."""
     pairs = [(now, hint) for now, hint in zip(fresh, hinted, strict=True) if now]
     if not pairs:
         return tuple(hinted)
@@ -211,7 +212,7 @@ def _scaled(hinted: Sequence[float], fresh: Sequence[float]) -> tuple[float, ...
 
 
 def _smoothed(before: float, now: float) -> float:
-    """Follow a change the faster the larger it is."""
+    """Return a running mean in which larger changes have more weight."""
     weight = min(max(abs(now - before) / before, 0.1), 0.8)
     return weight * now + (1 - weight) * before
 
@@ -220,7 +221,7 @@ def _next_anchor(
     anchor: int, slow: float, reports: Sequence[RankReport], config: ElCheConfig, *, suppress: bool
 ) -> int:
     cost, _ = communication(reports)
-    # A window cut short, as in a warm-up or at the end of an epoch, must not look expensive.
+    # A short window, as in a warm-up or at the end of an epoch, must not look expensive.
     walls = (report.wall_ms for report in reports if _is_measurement(report))
     length = max(*walls, anchor * slow)
     overhead = cost / length
@@ -235,7 +236,7 @@ def _next_anchor(
 
 
 def _targets(anchor: int, ms: Sequence[float]) -> Counts:
-    """Counts with which every rank takes as long as the slowest takes for ``anchor`` batches."""
+    """Return counts that take every rank as long as the slowest takes for ``anchor`` batches."""
     slow = max(ms)
     return tuple(
         anchor if slow - own <= 1e-6 else max(1, math.floor(anchor * slow / own + 0.5))

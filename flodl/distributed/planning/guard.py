@@ -1,4 +1,4 @@
-"""The guard: shorter windows when the ranks drift apart. A pure function."""
+"""The guard: shorten windows when the ranks drift apart. A pure function."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from itertools import pairwise
 from typing import final
 
 KEPT = 5
-"""Rounds whose largest divergence is remembered."""
+"""Number of rounds whose largest divergence is kept."""
 
 RISING = 3
-"""Rounds in a row that must rise before anything is done."""
+"""Number of rounds in a row whose divergence must rise before the guard acts."""
 
 
 class Advice(Enum):
-    """What the guard asks for."""
+    """The action that the guard requests."""
 
     STABLE = "stable"
     SUPPRESS_GROWTH = "suppress_growth"
-    """Hold the anchor and the overshoot."""
+    """Keep the anchor and the overshoot from growing."""
     NUDGE_DOWN = "nudge_down"
-    """Halve the anchor, reset the overshoot."""
+    """Halve the anchor and reset the overshoot."""
 
 
 @final
@@ -37,16 +37,19 @@ class GuardState:
 def judge(
     state: GuardState, divergences: Sequence[float], threshold: float
 ) -> tuple[GuardState, Advice]:
-    """Take in the divergence ‖before - after‖ / ‖after‖ of every rank in a round.
+    """Return the next state and an advice from the divergence of every rank in a round.
+
+    The divergence of a rank is ‖before - after‖ / ‖after‖. The guard acts when three maxima in a
+    row rise and the last is above the threshold. Above twice the threshold it advises NUDGE_DOWN,
+    else SUPPRESS_GROWTH.
+
+    Values that are not finite come from ranks with such parameters. They do not measure a
+    distance, so they are left out.
 
     Args:
-        state: Of the rounds before.
+        state: State after the previous rounds.
         divergences: One per rank.
-        threshold: Three rising maxima of which the last is above this are too much; above twice
-            this, far too much.
-
-    Values that are not finite, of ranks whose parameters are not, tell nothing about the distance
-    and are left out.
+        threshold: Divergence above which the guard acts.
     """
     finite = [value for value in divergences if math.isfinite(value)]
     if not finite:
@@ -61,14 +64,14 @@ def judge(
 
 
 def growth_rate(state: GuardState, batches: int) -> float | None:
-    """Return λ = ln(D[t] / D[t-1]) / k: how fast the ranks drift apart per batch, for the records.
+    """Return λ = ln(D[t] / D[t-1]) / k: how fast the ranks drift apart per batch, for the log.
 
     Args:
-        state: After the round.
+        state: State after the round.
         batches: k, the batches of the window.
 
     Returns:
-        None where the last two maxima give no rate.
+        The rate; None if the last two maxima do not give one.
     """
     if batches < 1 or len(state.maxima) < 2 or min(state.maxima[-2:]) <= 0:
         return None

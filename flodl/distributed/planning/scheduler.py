@@ -1,20 +1,24 @@
-"""Who trains which batches next: windows cut out of a queue that all ranks hold alike.
+"""Plan which rank trains which batches next: take windows from a queue that all ranks share.
 
-Pure functions over immutable values; the worker and the ghost cluster both call them. Batches are
-numbered through all epochs: batch ``i`` of epoch ``e`` is ``e · batches_per_epoch + i``. The queue
-is a tuple of half-open spans ``(start, stop)``, ascending and disjoint.
+These are pure functions over immutable values; the worker and the ghost cluster both call them.
+Every rank has the same queue. Batches are numbered through all epochs: batch ``i`` of epoch ``e``
+is ``e · batches_per_epoch + i``. The queue is a tuple of half-open spans ``(start, stop)``,
+ascending and disjoint.
 
 The life of a window::
 
     state, plan = open_window(state, config)      # leases leave the queue
     ...each rank trains its lease, or the part of it that fits into the time...
-    state, outcome = close_window(state, plan, reports, config)   # what is unused returns
+    state, outcome = close_window(state, plan, reports, config)   # unused batches return
 
-ASYNC opens window k+1 before window k is closed; everything else closes first. Where the ranks
-could not average, ``extend_window`` makes the window longer instead of closing it: nobody knows
-what the others have trained, so what is left of a lease stays with its owner. ``open_window``
-gives None where nothing is left before the next *barrier*: the end of an epoch at which something
-is due (a checkpoint, an evaluation), or of the training. ``pass_barrier`` goes on behind it.
+ASYNC opens window k+1 before window k is closed; all other policies close first.
+
+If the ranks could not average, ``extend_window`` makes the window longer instead of closing it. No
+rank knows then which batches the others trained, so the rest of a lease stays with its rank.
+
+``open_window`` returns None if nothing is left before the next *barrier*. A barrier is the end of
+an epoch at which something is due (a checkpoint, an evaluation), or the end of the training.
+``pass_barrier`` continues after it.
 """
 
 from __future__ import annotations
@@ -42,13 +46,13 @@ from flodl.distributed.planning.guard import Advice, GuardState, judge
 from flodl.distributed.planning.spans import Spans, front, insert, size
 
 WARM_UP_ROOM = 8
-"""How many times its count a rank may train in the first window, while others are slower."""
+"""A rank may train this many times its count in the first window, while others are slower."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduleConfig:
-    """Everything that decides the windows, equal on all ranks."""
+    """All settings that decide the windows; the same on all ranks."""
 
     elche: ElCheConfig
     policy: Policy
@@ -62,7 +66,7 @@ class ScheduleConfig:
     progressive: bool = True
     """False: shares are fixed at the start of each epoch."""
     partition_ratios: tuple[float, ...] | None = None
-    """Fixed shares, normalised; windows then follow them and nothing is balanced."""
+    """Fixed shares, normalized; windows then follow them, and balancing is off."""
     timed: bool = True
     """Whether windows may end by time; False counts batches."""
     divergence_threshold: float = 0.05
@@ -87,28 +91,28 @@ class ScheduleConfig:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduleState:
-    """Where the training stands; kept in checkpoints as JSON."""
+    """The progress of the training; kept in checkpoints as JSON."""
 
     elche: ElCheState
     guard: GuardState = field(default_factory=GuardState)
     window: int = 0
     """Windows opened so far."""
     queue: Spans = ()
-    """Batches nobody has; those of epochs from :attr:`next_epoch` on are implied."""
+    """Batches that no rank has; those of epochs from :attr:`next_epoch` on are implied."""
     own: tuple[Spans, ...] = ()
-    """Batches that belong to one rank."""
+    """Batches that belong to one rank, per rank."""
     leased: tuple[Spans, ...] = ()
-    """Batches of each window that is open."""
+    """Batches of each open window."""
     next_epoch: int = 0
-    """First epoch whose batches were not handed out to the queue yet."""
+    """First epoch whose batches are not in the queue yet."""
     complete: int = 0
-    """Epochs of which every batch has been trained."""
+    """Number of epochs of which every batch has been trained."""
     barrier: int = 0
-    """The epoch at whose end everybody stops and looks around."""
+    """The epoch that ends at the next barrier."""
     position: int = 0
-    """Batches consumed by all ranks together; those of an open window as planned."""
+    """Batches consumed by all ranks together; an open window counts with its planned batches."""
     overshoot: int = 2
-    """ASYNC: batches a rank may train before an average that is under way arrives."""
+    """ASYNC: batches a rank may train while an average is running."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -116,10 +120,10 @@ class ScheduleState:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> ScheduleState:
-        """Read what :meth:`as_json` wrote.
+        """Read the form that :meth:`as_json` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: It is something else.
+            KeyError, TypeError, ValueError: The form is not such a state.
         """
         elche = form["elche"]
         return cls(
@@ -154,27 +158,27 @@ class WindowPlan:
 
     index: int
     leases: tuple[Spans, ...]
-    """What each rank may train, in this order; empty for a rank that only averages."""
+    """Batches that each rank may train, in this order; empty for a rank that only averages."""
     counts: Counts
-    """What each rank is expected to train; a timed window may give more or fewer."""
+    """Batches that each rank is expected to train; in a timed window it may be more or fewer."""
     timed: bool
     """Whether a rank stops at the batch whose end is nearest ``window_ms``."""
     window_ms: float
     start: int
     """The position at which the window begins, for learning rates."""
     warm_up: bool
-    """Whether nothing was measured yet: the first batch of each rank is not, and a rank that is
-    done with its count may go on while its lease lasts."""
+    """Whether nothing has been measured yet. The first batch of each rank is not measured then,
+    and a rank that is done with its count may train the rest of its lease."""
 
     def lease_size(self, rank: int) -> int:
-        """Batches a rank may train at most."""
+        """Return the largest number of batches that a rank may train."""
         return size(self.leases[rank])
 
     def rate_position(self, rank: int, index: int) -> int:
         """Return the position in the learning-rate schedule of a rank's batch ``index``.
 
-        ``start + floor(index · Σc / c[rank])``: each rank passes through the whole window. Beyond
-        its count each batch is one position.
+        It is ``start + floor(index · Σc / c[rank])``, so each rank passes through the positions of
+        the whole window. After its count, each batch is one position.
         """
         own, total = self.counts[rank], sum(self.counts)
         if index >= own:
@@ -185,19 +189,19 @@ class WindowPlan:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WindowReport:
-    """What one rank tells about a window."""
+    """Report of one rank about a window."""
 
     wall_ms: float
-    """Time of the batches that were measured."""
+    """Time of the measured batches."""
     batches: int
-    """Trained."""
+    """Number of trained batches."""
     sync_ms: float = 0.0
     divergence: float = 0.0
     measured: int | None = None
     """Batches that ``wall_ms`` covers; None: all."""
 
     def for_elche(self) -> RankReport:
-        """Return the part that decides the next counts."""
+        """Return the part of the report that decides the next counts."""
         measured = self.batches if self.measured is None else self.measured
         return RankReport(self.wall_ms, measured, self.sync_ms)
 
@@ -205,13 +209,13 @@ class WindowReport:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WindowOutcome:
-    """What closing a window brought to light."""
+    """The result of closing a window."""
 
     comm_ms: float
     waits_ms: tuple[float, ...]
     advice: Advice
     anchor: tuple[int, int]
-    """Before and after."""
+    """The anchor before and after."""
     complete: range
     """Epochs of which every batch has been trained now."""
 
@@ -219,11 +223,11 @@ class WindowOutcome:
 def initial_schedule(
     config: ScheduleConfig, speeds: Sequence[float] | None = None
 ) -> ScheduleState:
-    """Return the state at the beginning of a training.
+    """Return the state at the start of a training.
 
     Args:
         config: Settings.
-        speeds: Relative speed of each rank, where it is known.
+        speeds: Relative speed of each rank, if known.
     """
     state = ScheduleState(
         elche=initial_state(config.elche, speeds),
@@ -237,10 +241,10 @@ def initial_schedule(
 def open_window(
     state: ScheduleState, config: ScheduleConfig
 ) -> tuple[ScheduleState, WindowPlan | None]:
-    """Lease batches for the next window; None where the barrier comes first.
+    """Lease batches for the next window; return no plan if nothing is left before the barrier.
 
-    With windows still open, what they return may have to be trained before the barrier: close
-    them, then ask again.
+    Windows that are still open may return batches that must be trained before the barrier. In this
+    case close them and call this again.
     """
     state = _filled(state, config)
     leases, counts, tail = _leases(state, config)
@@ -276,7 +280,7 @@ def open_window(
 def extend_window(
     state: ScheduleState, plan: WindowPlan, config: ScheduleConfig
 ) -> tuple[ScheduleState, WindowPlan]:
-    """Make the only open window longer, because the ranks could not average at its end."""
+    """Make the only open window longer because the ranks could not average at its end."""
     opened, more = open_window(state, config)
     if more is None:
         return state, replace(plan, timed=False)
@@ -297,10 +301,12 @@ def close_window(
     reports: Sequence[WindowReport],
     config: ScheduleConfig,
 ) -> tuple[ScheduleState, WindowOutcome]:
-    """Take in what was really trained; unused batches return to the front of the queue.
+    """Close a window with the reports of all ranks; unused batches return to the queue.
+
+    Without progressive dispatch, unused batches stay with their rank.
 
     Args:
-        state: Now; the window is the oldest open one.
+        state: The current state; the window must be the oldest open one.
         plan: The window, as opened.
         reports: One per rank.
         config: Settings.
@@ -346,7 +352,7 @@ def close_window(
 
 
 def take_step(state: ScheduleState, config: ScheduleConfig) -> tuple[ScheduleState, Spans]:
-    """SYNC: take a batch per rank; fewer at the end of an epoch, none at a barrier."""
+    """SYNC: take one batch per rank; fewer at the end of an epoch, none at a barrier."""
     if state.complete > state.barrier:
         return state, ()
     state = _filled(state, config)
@@ -363,30 +369,30 @@ def take_step(state: ScheduleState, config: ScheduleConfig) -> tuple[ScheduleSta
 
 
 def pass_barrier(state: ScheduleState, config: ScheduleConfig) -> ScheduleState:
-    """Go on behind the barrier; where training ends there is nothing more to open."""
+    """Continue after the barrier; at the end of the training no window can be opened."""
     return replace(state, barrier=config.barrier_from(state.complete))
 
 
 def stops_here(plan: WindowPlan, rank: int, done: int, elapsed_ms: float, latest_ms: float) -> bool:
-    """Whether a rank that has trained ``done`` batches of a window goes to the rendezvous now.
+    """Whether a rank that has trained ``done`` batches of a window goes to the average now.
 
-    In the first window it may go on where it sees that slower ranks are not there yet.
+    In the first window the rank may train on while slower ranks have not arrived.
 
     Args:
         plan: The window.
-        rank: Who asks.
-        done: Batches it has trained in the window.
-        elapsed_ms: Since its first batch of the window (or of its extension) began.
+        rank: The rank.
+        done: Batches that it has trained in the window.
+        elapsed_ms: Time since its first batch of the window (or of its extension) began.
         latest_ms: Duration of its latest batch.
     """
     if done >= plan.lease_size(rank) or (plan.warm_up and done >= plan.counts[rank]):
         return True
-    # The batch whose end is nearest to the end of the window is the last.
+    # The last batch is the one whose end is nearest to the end of the window.
     return plan.timed and done > 0 and elapsed_ms + latest_ms / 2 >= plan.window_ms
 
 
 def digest(state: ScheduleState) -> float:
-    """Return a number that differs where two ranks have planned differently; exact in float64."""
+    """Return a hash of the state to compare the plans of two ranks; exact in float64."""
     form = json.dumps(state.as_json(), separators=(",", ":"))
     return float(int.from_bytes(hashlib.blake2b(form.encode(), digest_size=6).digest(), "big"))
 
@@ -394,12 +400,12 @@ def digest(state: ScheduleState) -> float:
 def redistributed(
     state: ScheduleState, config: ScheduleConfig, ms: Sequence[float | None]
 ) -> ScheduleState:
-    """Carry a state over to another set of ranks: what belonged to somebody is for all again.
+    """Return the state for another set of ranks: batches of single ranks are shared out again.
 
     Args:
-        state: At a moment when no window was open.
-        config: Of the new ranks.
-        ms: What is known of each new rank from before, in milliseconds per batch.
+        state: A state without open windows.
+        config: Settings of the new ranks.
+        ms: Earlier milliseconds per batch of each new rank; None if unknown.
     """
     known = [value for value in ms if value]
     elche = initial_state(config.elche)
@@ -425,11 +431,11 @@ def redistributed(
     return replace(moved, queue=queue, own=tuple(own))
 
 
-# --- What is left, and who may have it -------------------------------------------------------
+# --- The remaining batches, and which rank gets them -----------------------------------------
 
 
 def _filled(state: ScheduleState, config: ScheduleConfig) -> ScheduleState:
-    """Add epochs up to the barrier, but at most one beyond the one that is under way."""
+    """Add epochs to the queue up to the barrier, but at most one beyond the current epoch."""
     length = config.batches_per_epoch
     wanted = sum(state.elche.counts)
     while state.next_epoch <= min(state.barrier, state.complete + 1, config.epochs - 1):
@@ -452,7 +458,10 @@ def _filled(state: ScheduleState, config: ScheduleConfig) -> ScheduleState:
 
 
 def _rest(free: int, state: ScheduleState, config: ScheduleConfig) -> Counts:
-    """Share out what is less than a window: whoever would be done with it first, where known."""
+    """Share out the last batches, fewer than a window, so that all are done as early as possible.
+
+    While the speeds are unknown, share them in proportion to the counts.
+    """
     counts, ms, lead = state.elche.counts, state.elche.ms, config.elche.max_batch_diff
     shares = split(free, ms) if all(ms) else clamp_total(counts, free)
     if lead is not None and max(shares) - min(shares) > lead:
@@ -462,21 +471,21 @@ def _rest(free: int, state: ScheduleState, config: ScheduleConfig) -> Counts:
 
 
 def _all_supplied(state: ScheduleState) -> bool:
-    """Whether every rank has a window's batches of its own."""
+    """Whether every rank has enough batches of its own for a window."""
     pairs = zip(state.own, state.elche.counts, strict=True)
     return all(size(spans) >= count for spans, count in pairs)
 
 
 def _is_warm_up(state: ScheduleState) -> bool:
-    """Whether the next window is the first of a training, or of ranks that replaced others."""
+    """Whether the next window is the first of a training, or the first of new ranks."""
     elche = state.elche
     return not elche.calibrated and (state.window == 0 or not any(elche.ms))
 
 
 def _leases(state: ScheduleState, config: ScheduleConfig) -> tuple[list[int], Counts, bool]:
-    """Return how many batches each rank gets at most and is expected to train.
+    """Return the most batches each rank gets, and the batches it is expected to train.
 
-    The last value tells whether what is left is less than a window.
+    The last value says whether fewer batches than a window are left.
     """
     counts = state.elche.counts
     own = [size(spans) for spans in state.own]
@@ -494,7 +503,7 @@ def _leases(state: ScheduleState, config: ScheduleConfig) -> tuple[list[int], Co
             slack = [max(1, -(-count // 4)) for count in counts]
         elif not any(state.elche.ms):
             slack = [(WARM_UP_ROOM - 1) * count for count in counts]
-    # Whoever still has batches of its own needs fewer of the others.
+    # A rank that still has batches of its own needs fewer from the queue.
     needed = sum(max(0, count - had) for count, had in zip(counts, own, strict=True))
     extra = clamp_total(slack, max(0, free - needed))
     leases = [count + more for count, more in zip(counts, extra, strict=True)]
@@ -510,7 +519,7 @@ def _shares(total: int, state: ScheduleState, config: ScheduleConfig) -> Counts:
     elif all(ms):
         weights = [1.0 / value for value in ms]
     shares = [int(total * weight / sum(weights) + 1e-9) for weight in weights]
-    # The remainder goes to the fastest, among equals to the first.
+    # The remainder goes to the fastest ranks, among equals to the lowest.
     fastest = sorted(range(world), key=lambda rank: -weights[rank])
     for rank in fastest[: total - sum(shares)]:
         shares[rank] += 1
@@ -518,13 +527,13 @@ def _shares(total: int, state: ScheduleState, config: ScheduleConfig) -> Counts:
 
 
 def _complete(state: ScheduleState, config: ScheduleConfig) -> int:
-    """Number of epochs of which nothing is left anywhere."""
+    """Return the number of epochs of which no batch is left in any place."""
     left = [spans[0][0] for spans in (state.queue, *state.own, *state.leased) if spans]
     return min(left) // config.batches_per_epoch if left else state.next_epoch
 
 
 def _with_ratios(elche: ElCheState, config: ScheduleConfig) -> ElCheState:
-    """Let windows follow fixed shares, where there are any."""
+    """Let windows follow the fixed shares, if there are any."""
     ratios = config.partition_ratios
     if ratios is None:
         return elche

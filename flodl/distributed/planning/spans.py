@@ -1,4 +1,4 @@
-"""Sets of batches: ascending, disjoint, half-open spans of their numbers."""
+"""Sets of batches: ascending, disjoint, half-open spans of batch numbers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ Spans: TypeAlias = tuple[Span, ...]
 
 
 def size(spans: Spans) -> int:
-    """Return how many batches there are."""
+    """Return the number of batches."""
     return sum(stop - start for start, stop in spans)
 
 
 def front(spans: Spans, count: int, before: int | None = None) -> tuple[Spans, Spans]:
-    """Cut spans in two: the first ``count`` batches and the rest.
+    """Split spans in two: the first ``count`` batches and the rest.
 
     Args:
-        spans: In their order, which need not ascend.
-        count: Fewer are taken where there are not so many; none if it is not above 0.
+        spans: Spans in the order of use, which may be unsorted.
+        count: Number of batches to take. If there are fewer, all are taken; none if it is not
+            above 0.
         before: Take only batches with smaller numbers.
     """
     taken: list[Span] = []
@@ -35,10 +36,10 @@ def front(spans: Spans, count: int, before: int | None = None) -> tuple[Spans, S
 
 
 def insert(spans: Spans, *others: Spans) -> Spans:
-    """Put sets of batches together; neighbours become one span.
+    """Merge sets of batches; adjacent spans become one.
 
     Raises:
-        ValueError: Two of them share a batch.
+        ValueError: Two sets share a batch.
     """
     merged: list[Span] = []
     for start, stop in sorted((*spans, *(span for other in others for span in other))):
