@@ -1,4 +1,4 @@
-"""The order in which an epoch visits its samples, drawn again and given out in pieces."""
+"""Draw the sample order of an epoch again, and return it in pieces."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 IN_MEMORY = 1 << 27
-"""Samples up to which a permutation is drawn in memory, with four bytes for each. From ``BELOW``
-samples on, torch's shuffle cannot be carried out in parts; it then works on a mapped file, whose
-memory the system can take back."""
+"""Up to this number of samples, a permutation is drawn in memory, with four bytes per sample. From
+``BELOW`` samples on, torch's shuffle cannot run in parts. It then works on a memory-mapped file,
+so that the system can free the memory."""
 
 
 class DrawnOrder(Protocol):
     """The order of one epoch."""
 
     def part(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample numbers at the places ``start … stop-1``; parts come in order."""
+        """Return the sample numbers at positions ``start … stop-1``; ask for parts in order."""
         ...
 
 
 def drawn_order(facts: LedgerFacts, epoch: int) -> DrawnOrder | None:
-    """Draw the order of an epoch as the samplers of flodl do; None where only the program can."""
+    """Draw the order of an epoch as flodl's samplers do; None if only the program can do it."""
     if facts.sampler == "random":
         seed = facts.seed + epoch
         if IN_MEMORY < facts.samples < BELOW:
@@ -50,12 +50,12 @@ class _AsStored:
 
 @final
 class Permutation:
-    """What ``torch.randperm`` draws; numbers of 32 bits come in the same order as those of 64.
+    """The permutation of ``torch.randperm``; 32-bit numbers have the same order as 64-bit ones.
 
     Args:
-        samples: How many numbers.
-        seed: Of torch's generator.
-        mapped: Keep the numbers in a temporary file that is mapped into memory.
+        samples: Number of samples.
+        seed: Seed of torch's generator.
+        mapped: Whether to keep the numbers in a memory-mapped temporary file.
     """
 
     def __init__(self, samples: int, seed: int, *, mapped: bool = False) -> None:
@@ -65,21 +65,21 @@ class Permutation:
         self._drawn = drawn.numpy()
 
     def part(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the numbers at the places ``start … stop-1``."""
+        """Return the numbers at positions ``start … stop-1``."""
         return self._drawn[start:stop].astype(np.int64)
 
 
 def _mapped(count: int, kind: torch.dtype) -> torch.Tensor:
-    """Numbers in a file without a name: it is gone when nobody uses the numbers any more.
+    """Return a tensor in a file without a name; the file is deleted with the tensor.
 
     Raises:
-        RunDirectoryError: The disk has no room for them.
+        RunDirectoryError: The disk has no space for it.
     """
     size = count * kind.itemsize
     with tempfile.TemporaryFile() as file:
         try:
             reserve = getattr(os, "posix_fallocate", None)
-            if reserve is not None:  # a disk that is full later would end the process
+            if reserve is not None:  # if the disk fills up later, the process would be killed
                 reserve(file.fileno(), 0, size)
             file.truncate(size)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""Checking one epoch of a ledger: every sample once, every batch of the samples that belong there.
+"""Check one epoch of a ledger: each sample trained once, each batch made of the right samples.
 
-The epoch is gone through in pieces of a million samples. A piece needs the order of its samples
+The epoch is checked in pieces of a million samples. A piece needs the order of its samples
 (:mod:`flodl.distributed.drawn_order`), one counter per sample, and the batches that begin in it.
 """
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from flodl.distributed.sample_ledger import LedgerContents, LedgerFacts
 
 PIECE = 1 << 20
-"""Samples that are checked at a time, to a whole number of batches; one batch at least."""
+"""Samples per piece, rounded down to whole batches; at least one batch."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A batch that was not trained once as it should have been."""
+    """A batch that was not trained exactly once, or not with the right samples."""
 
     epoch: int
     batch: int
@@ -39,17 +39,17 @@ class Finding:
 @final
 @dataclass(frozen=True, slots=True)
 class EpochShare:
-    """How far one epoch came."""
+    """How much of one epoch was trained."""
 
     epoch: int
     samples: int
-    """Of the epoch."""
+    """Number of samples of the epoch."""
     trained: int
     """Samples trained exactly once."""
     doubled: int
     missing: int
     batches: int
-    """Of the epoch."""
+    """Number of batches of the epoch."""
     batches_once: int
 
     @property
@@ -62,7 +62,7 @@ class _Piece(NamedTuple):
     """A part of an epoch."""
 
     batch: int
-    """Its first batch."""
+    """Number of its first batch."""
     start: int
     stop: int
     last: bool
@@ -71,7 +71,7 @@ class _Piece(NamedTuple):
 @final
 @dataclass(slots=True)
 class _Spans:
-    """Batches that were trained, as columns."""
+    """Trained batches, as columns."""
 
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -81,14 +81,14 @@ class _Spans:
 
     @property
     def stops(self) -> NDArray[np.int64]:
-        """Where each ends."""
+        """End of each batch."""
         return self.starts + self.sizes
 
 
 @final
 @dataclass(slots=True)
 class _Crossing:
-    """A batch that goes on in the next piece."""
+    """A batch that continues in the next piece."""
 
     start: int
     stop: int
@@ -100,30 +100,30 @@ class _Crossing:
 @final
 @dataclass(slots=True)
 class EpochCheck:
-    """Goes through one epoch."""
+    """Checks one epoch."""
 
     contents: LedgerContents
     epoch: int
     facts: LedgerFacts
     before: int = field(kw_only=True)
-    """Samples at the front that one process trained before there was a record."""
+    """First samples of the epoch, which one process trained before the ledger began."""
     required: bool = field(kw_only=True)
     """Whether the epoch must be complete."""
     rank_samples: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Samples that each rank trained."""
     strange: bool = False
-    """Whether a batch lay outside or was made of other samples."""
+    """Whether a batch was outside the training or was made of other samples."""
     _note: Callable[[Finding], None] = field(init=False)
     _crossing: list[_Crossing] = field(default_factory=list)
-    """Batches of earlier pieces whose samples are not all known yet."""
+    """Batches of earlier pieces that end in a later piece."""
     _reach: list[tuple[int, int, int]] = field(default_factory=list)
-    """Start, end and rank of what begins in earlier pieces and goes on behind them."""
+    """Start, end and rank of the batches that begin in earlier pieces and end after them."""
 
     def go_through(self, note: Callable[[Finding], None]) -> EpochShare:
-        """Check it.
+        """Check the epoch and return how much of it was trained.
 
         Args:
-            note: Takes every finding.
+            note: Receives every finding.
 
         Raises:
             RunDirectoryError: The ledger has changed since it was read.
@@ -153,7 +153,7 @@ class EpochCheck:
     def _check_piece(
         self, piece: _Piece, order: DrawnOrder | None, planned: bool
     ) -> tuple[int, int, int, int]:
-        """Return samples trained once, more often and never, and batches trained once."""
+        """Check a piece; return samples trained once, more often, never, and batches once."""
         spans = self._spans(piece)
         for rank, size in zip(spans.ranks.tolist(), spans.sizes.tolist(), strict=True):
             self.rank_samples[rank] += size
@@ -177,7 +177,7 @@ class EpochCheck:
         return sums
 
     def _spans(self, piece: _Piece) -> _Spans:
-        """Read the batches that begin in a piece; the last one has those beyond the end as well."""
+        """Read the batches that begin in a piece; the last piece includes those after the end."""
         starts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
         columns: list[tuple[int, int]] = []
         digests: list[NDArray[np.uint8]] = [np.empty((0, HASH_BYTES), np.uint8)]
@@ -201,7 +201,7 @@ class EpochCheck:
         )
 
     def _compare(self, piece: _Piece, spans: _Spans, order: NDArray[np.int64]) -> list[_Crossing]:
-        """Hash what belongs in the place of each batch; return those that are not complete."""
+        """Compare each batch with the hash of the right samples; return unfinished batches."""
         rows = np.ascontiguousarray(order, dtype="<i8").data.cast("B")
         still = []
         for one in self._crossing:
@@ -229,7 +229,7 @@ class EpochCheck:
     def _judge(
         self, piece: _Piece, cover: NDArray[np.int64], spans: _Spans
     ) -> tuple[int, int, int, int]:
-        """Count, and note every batch of the piece that was not trained once."""
+        """Count samples and batches; report every batch that was not trained exactly once."""
         size = self.facts.batch_size
         batches = (self.facts.batches if piece.last else piece.stop // size) - piece.batch
         edges = np.arange(batches) * size
@@ -264,7 +264,7 @@ class EpochCheck:
 
 @final
 class _Ranks:
-    """Tells which ranks trained any of some samples of a piece."""
+    """Finds the ranks that trained given samples of a piece."""
 
     def __init__(self, spans: _Spans, reached: list[tuple[int, int, int]]) -> None:
         by_start = np.argsort(spans.starts, kind="stable")
@@ -274,7 +274,7 @@ class _Ranks:
         self._reached = reached
 
     def between(self, start: int, stop: int) -> tuple[int, ...]:
-        """Return their numbers."""
+        """Return the ranks that trained a sample from ``start`` to ``stop - 1``."""
         low, high = np.searchsorted(self._starts, [start - self._longest, stop]).tolist()
         near = self._ranks[low:high][self._stops[low:high] > start]
         over = [rank for begin, end, rank in self._reached if begin < stop and end > start]
@@ -282,7 +282,7 @@ class _Ranks:
 
 
 def _pieces(facts: LedgerFacts) -> Iterator[_Piece]:
-    """Cut an epoch between batches; one without samples is one piece as well."""
+    """Split an epoch between batches; an epoch without samples is one piece."""
     step = max(1, PIECE // facts.batch_size)
     for batch in range(0, max(facts.batches, 1), step):
         last = batch + step >= facts.batches
@@ -300,13 +300,13 @@ def _cover(piece: _Piece, spans: _Spans, over: list[_Crossing], before: int) -> 
         change[0] += 1
         change[min(one.stop - piece.start, length)] -= 1
     cover: NDArray[np.int64] = np.cumsum(change[:length])
-    # These were trained before, whatever else says so.
+    # One process trained these before the ledger began.
     cover[: max(0, before - piece.start)] += 1
     return cover
 
 
 def _going_on(piece: _Piece, spans: _Spans, over: list[_Crossing]) -> list[_Crossing]:
-    """Return the batches that reach into the next piece, where no order is known."""
+    """Return the batches that continue in the next piece, if the order is unknown."""
     beyond = np.flatnonzero(spans.stops > piece.stop).tolist()
     fresh = [
         _Crossing(

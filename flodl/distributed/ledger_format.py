@@ -1,9 +1,9 @@
-"""How batches that a rank trained are packed: runs of equally spaced ones, and a hash of each.
+"""Pack the batches that a rank trained: stretches of equally spaced batches, and a hash per batch.
 
-A segment holds what one rank trained between two appends. It names samples by their place in the
-epoch's order, so that a batch, and a part of one, is written alike: where it starts and how many
-samples it has. Most runs follow the one before, which costs them three or four bytes; the hash of a
-batch is 8 bytes, BLAKE2b of its sample numbers as little-endian int64.
+A segment holds the batches that one rank trained between two appends. It names samples by their
+position in the epoch's order. So a batch and a part of a batch have the same form: the start and
+the number of samples. Most stretches follow the previous one and take three or four bytes. The
+hash of a batch takes 8 bytes: BLAKE2b of its sample numbers as little-endian int64.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 HASH_BYTES = 8
 
-# What the first byte of a run says about it.
+# Flags in the first byte of a stretch.
 _NEW_EPOCH, _NEW_SIZE, _SEVERAL, _SPACED, _UNALIGNED = 1, 2, 4, 8, 16
 
 
 @final
 @dataclass(slots=True)
 class Stretch:
-    """Batches of one rank and one epoch with equal distances."""
+    """Equally spaced batches of one rank and one epoch."""
 
     epoch: int
     first: int
-    """Place of the first sample in the epoch's order."""
+    """Position of the first sample in the epoch's order."""
     size: int
     """Samples of each batch."""
     position: int
-    """Where the training stood before the first of them, in batches of all ranks."""
+    """Batches of all ranks before the first of these."""
     stride: int = 0
-    """Samples from one batch to the next; 0 for a single one."""
+    """Samples from the start of one batch to the next; 0 for a single batch."""
     hashes: bytearray = field(default_factory=bytearray)
 
     @property
@@ -44,11 +44,11 @@ class Stretch:
 
     @property
     def last(self) -> int:
-        """Place of the first sample of the last batch."""
+        """Position of the first sample of the last batch."""
         return self.first + (self.count - 1) * self.stride
 
     def batches(self) -> Iterator[tuple[int, bytes]]:
-        """Yield where each batch starts, and its hash."""
+        """Yield the start and the hash of each batch."""
         for index in range(self.count):
             at = index * HASH_BYTES
             yield self.first + index * self.stride, bytes(self.hashes[at : at + HASH_BYTES])
@@ -60,12 +60,12 @@ def rows_hash(rows: bytes) -> bytes:
 
 
 def pack_segment(rank: int, unit: int, stretches: Sequence[Stretch]) -> bytes:
-    """Pack what one rank trained.
+    """Pack the batches that one rank trained.
 
     Args:
-        rank: Of the process.
+        rank: Number of the rank.
         unit: Samples of a full batch.
-        stretches: In the order of training.
+        stretches: The batches, in the order of training.
     """
     out = bytearray(_number(rank) + _number(unit) + _number(len(stretches)))
     epoch, place, size, position = 0, 0, unit, 0
@@ -96,10 +96,10 @@ def pack_segment(rank: int, unit: int, stretches: Sequence[Stretch]) -> bytes:
 
 
 def unpack_segment(data: bytes) -> tuple[int, list[Stretch]]:
-    """Return the rank of a segment and what it trained.
+    """Return the rank of a segment and the batches it trained.
 
     Raises:
-        ValueError: The bytes are no segment.
+        ValueError: The bytes are not a segment.
     """
     reader = Reader(data)
     rank, unit = reader.number(), reader.number()
@@ -126,7 +126,7 @@ def unpack_segment(data: bytes) -> tuple[int, list[Stretch]]:
 
 
 def pack_append(position: int, segments: Sequence[bytes]) -> bytes:
-    """Pack the segments that all ranks gave at one position of the training."""
+    """Pack the segments of all ranks at one position of the training."""
     out = bytearray(_number(position) + _number(len(segments)))
     for segment in segments:
         out += _number(len(segment)) + segment
@@ -134,10 +134,10 @@ def pack_append(position: int, segments: Sequence[bytes]) -> bytes:
 
 
 def unpack_append(data: bytes) -> tuple[int, list[tuple[int, list[Stretch]]]]:
-    """Return the position, and what each rank trained.
+    """Return the position and the batches that each rank trained.
 
     Raises:
-        ValueError: The bytes are something else.
+        ValueError: The bytes do not have this format.
     """
     reader = Reader(data)
     position = reader.number()
@@ -148,17 +148,17 @@ def unpack_append(data: bytes) -> tuple[int, list[tuple[int, list[Stretch]]]]:
 
 @final
 class Reader:
-    """Takes bytes from the front."""
+    """Reads bytes from front to back."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def take(self, count: int) -> bytes:
-        """So many bytes.
+        """Return the next ``count`` bytes.
 
         Raises:
-            ValueError: There are fewer.
+            ValueError: There are fewer bytes.
         """
         piece = self._data[self._at : self._at + count]
         if len(piece) < count:
@@ -167,10 +167,10 @@ class Reader:
         return piece
 
     def number(self) -> int:
-        """A number from 0 on, seven bits a byte.
+        """Return a number of at least 0, with seven bits per byte.
 
         Raises:
-            ValueError: It is too large, or cut off.
+            ValueError: The number is too large or incomplete.
         """
         value = 0
         for shift in range(0, 63, 7):
@@ -181,19 +181,19 @@ class Reader:
         raise ValueError("it holds a number that cannot be")
 
     def signed(self) -> int:
-        """A number of either sign.
+        """Return a signed number.
 
         Raises:
-            ValueError: It is too large, or cut off.
+            ValueError: The number is too large or incomplete.
         """
         value = self.number()
         return -(value >> 1) - 1 if value & 1 else value >> 1
 
     def end(self) -> None:
-        """Make sure that nothing is left.
+        """Check that no bytes are left.
 
         Raises:
-            ValueError: Something is.
+            ValueError: Bytes are left.
         """
         if self._at != len(self._data):
             raise ValueError("it is followed by something else")

@@ -1,4 +1,4 @@
-"""What a rank is made of beside its model: learning rate, engine, pace, seed."""
+"""Parts of a rank besides its model: learning rate, engine, pacer, seed."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 @final
 class CountedRate:
-    """The learning rate of a rank: scaled for the number of ranks, or for what they bring.
+    """The learning rate of a rank, scaled by the number of ranks or by their batch counts.
 
     Args:
-        plan: Says how it is scaled.
-        parts: The rate is that of their schedule, or else of their optimizer, which is scaled once.
-        config: How windows are cut.
+        plan: Defines how the rate is scaled.
+        parts: Provide the schedule; without one, the optimizer's rate is scaled once.
+        config: How windows are planned.
 
     Attributes:
-        steered: What the engine asks for rates.
+        steered: The source of rates for the engine.
     """
 
     def __init__(self, plan: TrainingPlan, parts: Assembly, config: ScheduleConfig) -> None:
@@ -56,7 +56,7 @@ class CountedRate:
             self._multiply(self._scale)
 
     def follow(self, counts: Sequence[int]) -> None:
-        """Scale by what the ranks bring together now, where that is asked for.
+        """Scale by the current batch counts, if ``lr_world`` is ``effective``.
 
         Args:
             counts: Batches per window of each rank.
@@ -75,13 +75,13 @@ class CountedRate:
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """Seed of what must differ between ranks: dropout, augmentation."""
+    """Return a seed for values that must differ between ranks: dropout, augmentation."""
     text = f"{seed}/{rank}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def pacer_of_rank(plan: TrainingPlan, group: Group) -> Pacer:
-    """Time the batches of a rank, as slow as it is declared to be."""
+    """Make the pacer of this rank, with its simulated slowness."""
     settings, rank = plan.distributed, group.rank
     return Pacer(
         group.device,
@@ -97,7 +97,11 @@ def engine_of_rank(
     ledger: TimeLedger,
     gradient: SharedGradient | None,
 ) -> StepEngine:
-    """Make the engine; one whose steps the ranks take together tries nothing on its own."""
+    """Make the engine of this rank; for shared steps, it is an eager engine without trials.
+
+    Raises:
+        ValueError: The steps are shared, and the plan asks for an engine other than auto or eager.
+    """
     name = plan.engine
     if gradient is not None and name not in ("auto", "eager"):
         raise ValueError(
@@ -125,7 +129,7 @@ def engine_of_rank(
             device=parts.loader.device,
             total_steps=parts.steps,
             memory=plan.memory == "auto",
-            layout=False,  # averages read the weights while steps go on
+            layout=False,  # averages read the weights while steps continue
             pure=plan.pure_step,
         )
     engine = EagerEngine(parts.model, parts.optimizer, settings)

@@ -1,7 +1,8 @@
-"""What each rank has of its own, in the checkpoint that rank 0 writes and back out of it.
+"""Save and restore the state of each rank in the checkpoint that rank 0 writes.
 
-Model and buffers are the same on all ranks at an average; the state of the optimizer, the random
-generators, what graphs carry and what has been measured of the open epochs is not.
+After an average, parameters and buffers are the same on all ranks. These differ between ranks: the
+state of the optimizer, the random generators, the state that graphs keep, and the measurements of
+unfinished epochs.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ def capture_ranks(
     local_step: int,
     same_optimizer: bool,
 ) -> list[dict[str, Any]] | None:
-    """Bring what each rank has of its own to rank 0; collective.
+    """Collect the state of each rank on rank 0; collective.
 
     Args:
         group: The ranks.
-        parts: Of this rank.
-        logs: Of this rank.
-        label: Tells this rank's device from others, to recognise it after a restart.
+        parts: Model, optimizer, loader and the rest, of this rank.
+        logs: Measurements of this rank.
+        label: Identifies this rank's device after a restart.
         local_step: Batches this rank has trained.
-        same_optimizer: All ranks have the same optimizer state, so only rank 0 keeps it.
+        same_optimizer: Whether all ranks have the same optimizer state, so that only rank 0 keeps
+            it.
 
     Returns:
         One mapping per rank on rank 0, None elsewhere.
@@ -68,13 +70,13 @@ def capture_ranks(
 @final
 @dataclass(frozen=True, slots=True)
 class RankStart:
-    """Where a rank begins."""
+    """The state from which a rank starts."""
 
     start: Start
     schedule: ScheduleState
     local_step: int = 0
     ledger: Mapping[str, Any] | None = None
-    """Where the record of samples stood; None where the training begins anew."""
+    """Mark of the sample ledger in the checkpoint; None without one."""
     outer: dict[str, Any] = field(default_factory=dict)
     """State of the outer optimizer."""
 
@@ -90,9 +92,9 @@ def begin(
     label: str,
     before_epoch: Callable[[int], object],
 ) -> RankStart:
-    """Start anew, or where a checkpoint of any number of ranks was written; collective.
+    """Start from the beginning, or from a checkpoint of any number of ranks; collective.
 
-    Only rank 0 reads the file. Afterwards all ranks have its parameters and buffers.
+    Only rank 0 reads the file. Afterwards all ranks have the parameters and buffers of rank 0.
 
     Raises:
         CheckpointError: The checkpoint is damaged or belongs to another training.
@@ -132,7 +134,7 @@ def _message(
     fresh: ScheduleState,
     labels: list[str],
 ) -> dict[str, Any]:
-    """What every rank must know of a checkpoint."""
+    """Return the contents of a checkpoint that every rank needs."""
     saved = start.extra.get(KEY)
     if saved is None:
         schedule, ranks = _schedule_of_one(start, fresh, config), [_rank_of_one(start, parts)]
@@ -164,7 +166,7 @@ def _message(
 
 
 def _shares(ranks: list[dict[str, Any]], labels: list[str]) -> list[dict[str, Any]]:
-    """What each of the ranks of now gets: its own where it was there before."""
+    """Return the state for each current rank: its own if its device was there before."""
     by_label = {one["label"]: one for one in ranks}
     if [one["label"] for one in ranks] == labels:
         return ranks
@@ -176,7 +178,7 @@ def _shares(ranks: list[dict[str, Any]], labels: list[str]) -> list[dict[str, An
         share = dict(before or ranks[0])
         share["logs"] = spread if rank == 0 else []
         if before is None:
-            # New here: the optimizer of rank 0, random numbers of one's own.
+            # A new device: use the optimizer state of rank 0 and fresh random numbers.
             share |= {"optimizer": None, "random": None}
         found.append(share)
     found[0] = {**found[0], "optimizer": None, "random": first}
@@ -189,7 +191,7 @@ def _follow(
     parts: Assembly,
     before_epoch: Callable[[int], object],
 ) -> Start:
-    """Take over on a rank above 0 what rank 0 has read."""
+    """Apply on a rank above 0 the checkpoint that rank 0 has read."""
     position = Position(*message["position"])
     if position.step:
         before_epoch(position.epoch)
@@ -210,7 +212,7 @@ def _follow(
 
 
 def _schedule_of_one(start: Start, fresh: ScheduleState, config: ScheduleConfig) -> ScheduleState:
-    """The queue that a training on one rank has left."""
+    """Return the schedule for a checkpoint that a single process wrote."""
     epoch, step = start.position.epoch, start.position.step
     length = config.batches_per_epoch
     queue = ((epoch * length + step, (epoch + 1) * length),) if step else ()
@@ -252,7 +254,7 @@ def _rank_of_one(start: Start, parts: Assembly) -> dict[str, Any]:
 
 
 def _shared_parts(parts: Assembly) -> dict[str, Any]:
-    """What has the same state on all ranks."""
+    """Return the parts that have the same state on all ranks."""
     named = {
         "scaler": parts.scaler,
         "average": parts.average,
@@ -273,7 +275,7 @@ def _share_model(parts: Assembly, group: Group) -> None:
 
 
 def _on_cpu(value: Any) -> Any:
-    """Copy nested tensors to host memory: a process must not need another one's GPU."""
+    """Copy nested tensors to host memory: a process must not need the GPU of another process."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     if isinstance(value, dict):

@@ -1,13 +1,18 @@
-"""Which rank trained which samples: one file of a run that only grows.
+"""The sample ledger: an append-only file of a run that records which rank trained which samples.
 
-``samples.ledger`` begins with a line that names the form. Records follow: a kind (one byte), a
-length (four, little-endian), the content, and 16 bytes of BLAKE2b over the 16 of the record before
-and all of this one; so no record can be changed, moved, left out or put in without changing all
-that follow. A record holds either the facts that decide the order of the samples, as JSON, or what
-all ranks trained since the record before. Nothing is a pickle.
+``samples.ledger`` begins with a line that names the format. Records follow, each with:
 
-A checkpoint keeps :meth:`SampleLedger.mark`, the length of the file and the last 16 bytes; resuming
-cuts the file back to it, so that work which is rolled back is rolled back here as well.
+- its kind (one byte);
+- the length of its content (four bytes, little-endian);
+- the content: the facts that decide the order of the samples, as JSON, or the samples that all
+  ranks trained since the previous record;
+- a 16-byte BLAKE2b hash over the previous record's hash and this record.
+
+So no record can be changed, moved, removed or inserted without changing all later hashes. The file
+contains no pickles.
+
+A checkpoint keeps :meth:`SampleLedger.mark`: the length of the file and the last hash. Resuming
+cuts the file back to this length, so that work which is rolled back leaves the ledger, too.
 """
 
 from __future__ import annotations
@@ -51,10 +56,10 @@ _FACTS, _TRAINED = b"F", b"T"
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerFacts:
-    """What decides which samples an epoch has, and in which order."""
+    """The facts that decide which samples an epoch has, and in which order."""
 
     samples: int
-    """Of the data set."""
+    """Number of samples of the data set."""
     batch_size: int
     seed: int
     sampler: Literal["random", "sequential", "custom"]
@@ -63,13 +68,13 @@ class LedgerFacts:
     join_remainder: bool = False
     """Whether a last batch of one sample belongs to the batch before it."""
     since: int = 0
-    """Batches of the training that one process had trained before, which keeps no record."""
+    """Batches that a single process trained earlier; it does not write a ledger."""
     torch: str = str(torch.__version__)
-    """Its version, which decides what its generators give."""
+    """Version of torch, which decides the output of its generators."""
 
     @property
     def batches(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches of an epoch."""
         full, rest = divmod(self.samples, self.batch_size)
         if rest == 0 or self.drop_last or (self.join_remainder and rest == 1 and full > 0):
             return full
@@ -77,15 +82,15 @@ class LedgerFacts:
 
     @property
     def used(self) -> int:
-        """Samples that an epoch trains."""
+        """Number of samples that an epoch trains."""
         return self.batches * self.batch_size if self.drop_last else self.samples
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> LedgerFacts:
-        """Read what was written; entries of later versions are ignored.
+        """Read the JSON form; unknown entries of later versions are ignored.
 
         Raises:
-            ValueError: One is missing or has a value that cannot be.
+            ValueError: An entry is missing or has an impossible value.
         """
         known = {name: form[name] for name in cls.__dataclass_fields__ if name in form}
         try:
@@ -99,10 +104,10 @@ class LedgerFacts:
 
 @final
 class SampleRecorder:
-    """Remembers what one rank has trained until somebody takes it.
+    """Records the samples that one rank trains, until :meth:`take`.
 
     Args:
-        rank: Of this process.
+        rank: Number of this process.
         batch_size: Samples of a full batch.
     """
 
@@ -111,22 +116,22 @@ class SampleRecorder:
         self._stretches: list[Stretch] = []
 
     def trained(self, epoch: int, number: int, position: int, rows: Tensor) -> None:
-        """Remember a batch.
+        """Record a batch.
 
         Args:
-            epoch: Its epoch.
-            number: Its number in the epoch.
+            epoch: Epoch of the batch.
+            number: Number of the batch in the epoch.
             position: Batches of all ranks before it.
-            rows: ``[samples]`` int64 on the CPU, the sample numbers it was made of.
+            rows: ``[samples]`` int64 on the CPU, the sample numbers of the batch.
         """
         self.trained_samples(epoch, number * self._unit, position, rows)
 
     def trained_samples(self, epoch: int, start: int, position: int, rows: Tensor) -> None:
-        """Remember a part of a batch, or one that was cut otherwise.
+        """Record a part of a batch, or a batch of another size.
 
         Args:
-            epoch: Its epoch.
-            start: Place of its first sample in the epoch's order.
+            epoch: Epoch of the samples.
+            start: Position of the first sample in the epoch's order.
             position: Batches of all ranks before it.
             rows: As in :meth:`trained`.
         """
@@ -144,7 +149,7 @@ class SampleRecorder:
         self._stretches.append(Stretch(epoch, start, size, position, 0, bytearray(digest)))
 
     def take(self) -> bytes:
-        """Return what was trained since the last call, packed, and forget it; empty for nothing."""
+        """Return the samples trained since the last call, packed, and reset; empty if none."""
         if not self._stretches:
             return b""
         segment = pack_segment(self._rank, self._unit, self._stretches)
@@ -154,14 +159,14 @@ class SampleRecorder:
 
 @final
 class SampleLedger:
-    """The file; one process writes it.
+    """The sample ledger file; one process writes it.
 
     Args:
-        path: Where; an earlier file is replaced.
-        facts: About the data.
+        path: Path of the file; an earlier file is replaced.
+        facts: Facts about the data.
 
     Raises:
-        RunDirectoryError: It cannot be written.
+        RunDirectoryError: The file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], facts: LedgerFacts) -> None:
@@ -182,14 +187,14 @@ class SampleLedger:
         facts: LedgerFacts | None = None,
         source: str | os.PathLike[str] | None = None,
     ) -> SampleLedger:
-        """Go on where a checkpoint was written; what came later is cut off.
+        """Continue a ledger from a checkpoint; later records are cut off.
 
         Args:
-            path: The file to go on with.
-            mark: What the checkpoint kept of :meth:`mark`.
-            facts: About the data from now on; written down where they have changed.
-            source: The ledger of the run that this one continues, where that is another one; its
-                beginning is copied.
+            path: The file to continue.
+            mark: The result of :meth:`mark` in the checkpoint.
+            facts: Facts about the data from now on; written if they have changed.
+            source: The ledger of another run that this run continues; the part before the
+                checkpoint is copied.
 
         Raises:
             RunDirectoryError: The file is not the one of the checkpoint, or cannot be written.
@@ -218,7 +223,7 @@ class SampleLedger:
         return ledger
 
     def state_facts(self, facts: LedgerFacts) -> None:
-        """Write down facts about the data; they hold for what follows.
+        """Write facts about the data; they apply to the records that follow.
 
         Raises:
             RunDirectoryError: The file cannot be written.
@@ -227,24 +232,24 @@ class SampleLedger:
         self._add(_FACTS, text.encode())
 
     def append(self, position: int, segments: Sequence[bytes]) -> None:
-        """Write down what all ranks have trained since the last time; nothing if that is nothing.
+        """Append the samples that all ranks have trained; write nothing if there are none.
 
         Args:
             position: Batches that all ranks together have trained.
-            segments: What :meth:`SampleRecorder.take` gave, of each rank.
+            segments: The result of :meth:`SampleRecorder.take` of each rank.
 
         Raises:
-            RunDirectoryError: The file cannot be written; it is as it was before.
+            RunDirectoryError: The file cannot be written; it stays unchanged.
         """
         filled = [segment for segment in segments if segment]
         if filled:
             self._add(_TRAINED, pack_append(position, filled))
 
     def mark(self) -> dict[str, Any]:
-        """Wait until the disk has everything, and return what a checkpoint keeps: JSON values.
+        """Flush the file to disk and return its mark for a checkpoint, as JSON values.
 
         Raises:
-            RunDirectoryError: The disk refuses.
+            RunDirectoryError: The file cannot be written.
         """
         try:
             with self._path.open("r+b") as file:
@@ -269,31 +274,31 @@ class SampleLedger:
 @final
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """One record of what was trained."""
+    """One record of trained samples."""
 
     offset: int
-    """Where it begins in the file."""
+    """Position of the record in the file."""
     position: int
     segments: list[tuple[int, list[Stretch]]]
-    """Rank, and what it trained."""
+    """Each rank and the batches it trained."""
     facts: LedgerFacts
-    """Those that held."""
+    """The facts that applied."""
 
 
 @final
 class LedgerContents:
-    """What a ledger says: an index in memory, the batches themselves in the file.
+    """The contents of a ledger: an index in memory; the batches stay in the file.
 
-    The index takes 24 bytes per record and 40 per record and epoch, however many batches these
-    hold. :meth:`appends` and :meth:`stretches` read the file again.
+    The index takes 24 bytes per record and 40 per record and epoch, independent of the number of
+    batches. :meth:`appends` and :meth:`stretches` read the file again.
 
     Attributes:
         path: The file.
-        size: Its bytes.
-        stated: Facts, and the length of the file from which on they hold.
-        problems: From which byte on it is not as it was written, and why.
+        size: Size of the file in bytes.
+        stated: Facts, each with the length of the file from which on they apply.
+        problems: Damaged records: the byte at which each begins, and the reason.
         torn: Bytes of a last record that was not written completely.
-        epoch_facts: The facts that held when an epoch was first trained.
+        epoch_facts: The facts that applied when an epoch was first trained.
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -304,29 +309,29 @@ class LedgerContents:
         self.epoch_facts: dict[int, LedgerFacts] = {}
         self._ends, self._chains = array("Q"), bytearray()
         self._rows = array("Q")
-        """Per record and epoch: epoch, first sample, end of the last, where it begins, length."""
+        """Per record and epoch: epoch, first sample, end of the last, file position, length."""
 
     @property
     def facts(self) -> LedgerFacts:
-        """The facts stated last."""
+        """The latest facts."""
         return self.stated[-1][1]
 
     def facts_at(self, length: int) -> LedgerFacts:
-        """The facts that held when the file was so long."""
+        """Return the facts that applied when the file had this length."""
         return [facts for begin, facts in self.stated if begin <= length][-1]
 
     def digest_at(self, length: int) -> str | None:
-        """Return the hash that the first ``length`` bytes end with; None where no record ends."""
+        """Return the hash that ends at byte ``length``; None if no record ends there."""
         place = bisect_left(self._ends, length)
         if place == len(self._ends) or self._ends[place] != length:
             return None
         return self._chains[place * _CHAIN_BYTES : (place + 1) * _CHAIN_BYTES].hex()
 
     def appends(self) -> Iterator[Appended]:
-        """Read every record of what was trained, in order.
+        """Read every record of trained samples, in order.
 
         Raises:
-            RunDirectoryError: The file has changed since.
+            RunDirectoryError: The file has changed since it was read.
         """
         rows = self._table()
         places, first = np.unique(rows[:, 3], return_index=True)
@@ -335,18 +340,18 @@ class LedgerContents:
                 yield self._reread(file, offset, length)
 
     def stretches(self, epoch: int, start: int, stop: int | None) -> Iterator[tuple[int, Stretch]]:
-        """Read what was trained in a part of an epoch: rank and batches, in the order of the file.
+        """Read the trained batches of a part of an epoch, with their ranks, in file order.
 
         Args:
-            epoch: Counted from 0.
-            start: First sample of the part, by its place in the epoch's order.
+            epoch: Number of the epoch, counted from 0.
+            start: First sample of the part, by its position in the epoch's order.
             stop: End of the part; None: no end.
 
         Yields:
-            Every stretch of the records that touch the part; some of its batches may lie outside.
+            Every stretch of the records that overlap the part; some of its batches may be outside.
 
         Raises:
-            RunDirectoryError: The file has changed since.
+            RunDirectoryError: The file has changed since it was read.
         """
         rows = self._table()
         wanted = (rows[:, 0] == epoch) & (rows[:, 2] > start)
@@ -398,10 +403,10 @@ class LedgerContents:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> LedgerContents:
-    """Read a ledger record by record and check that each follows from the one before.
+    """Read a ledger record by record and check the chain of hashes.
 
     Raises:
-        RunDirectoryError: The file cannot be read or is no ledger.
+        RunDirectoryError: The file cannot be read or is not a ledger.
     """
     where = Path(path)
     with _opened(where) as file:
@@ -447,7 +452,7 @@ def _copy_start(origin: Path, target: Path, length: int) -> None:
 
 
 def _write_all(file: RawIOBase, data: bytes, length: int) -> None:
-    """Write at the end of a file that is so long; a failure takes back what was written."""
+    """Append to a file of this length; on a failure, cut the file back to it."""
     left = memoryview(data)
     try:
         while left:

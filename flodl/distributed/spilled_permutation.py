@@ -1,10 +1,10 @@
-"""``torch.randperm`` for more numbers than should be in memory at once.
+"""``torch.randperm`` for more numbers than fit into memory.
 
-torch shuffles by Fisher and Yates: step ``k`` exchanges place ``k`` with a place ``j ≥ k`` that it
-draws from a Mersenne Twister, and is then done with place ``k`` (``randperm_cpu`` in
-aten/src/ATen/native/TensorFactories.cpp). Here the places lie in a temporary file, and a block of
-steps is carried out at once: which step a value comes from is found by sorting the block's draws,
-then the file is passed over once for the values that come from, and go, behind the block.
+torch uses the Fisher-Yates shuffle. Step ``k`` swaps place ``k`` with a place ``j ≥ k``, drawn from
+a Mersenne Twister; place ``k`` is final then (``randperm_cpu`` in
+aten/src/ATen/native/TensorFactories.cpp). Here the places are in a temporary file, and a block of
+steps runs at once. Sorting the draws of the block shows from which step each value comes. One pass
+over the file then swaps the values with the places after the block.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK = 1 << 25
-"""Steps of a block; it takes about 32 bytes for each."""
+"""Steps per block; each step takes about 32 bytes of memory."""
 _CHUNK = 1 << 22
 """Numbers that are drawn, read or written at a time."""
 BELOW = (2**32 - 1) // 20
-"""Numbers from which on torch shuffles otherwise: it grows the permutation from its front and draws
-64 bits per step, and only its last step tells the first number."""
+"""From this many numbers on, torch shuffles in another way: it builds the permutation from the
+front and draws 64 bits per step, so that only the last step decides the first number."""
 
 
 @final
 class SpilledPermutation:
-    """The numbers ``0 … count-1`` in the order of ``torch.randperm``, given out from the front.
+    """The numbers ``0 … count-1`` in the order of ``torch.randperm``, read from front to back.
 
     Args:
         count: How many numbers; below :data:`BELOW`.
-        seed: Of torch's generator.
-        block: Steps that are carried out at once; None: :data:`BLOCK`.
+        seed: Seed of torch's generator.
+        block: Steps per block; None: :data:`BLOCK`.
 
     Raises:
-        RunDirectoryError: The disk has no room for 4 bytes per number.
+        RunDirectoryError: The disk has no space for 4 bytes per number.
     """
 
     def __init__(self, count: int, seed: int, *, block: int | None = None) -> None:
         self._count, self._block = count, block or BLOCK
         self._draws = np.random.MT19937()
-        # torch's generator takes 32 bits of a seed and expands them as the reference code does.
+        # torch's generator uses 32 bits of a seed and expands them as the reference code does.
         state: Any = np.random.RandomState(seed & 0xFFFFFFFF).get_state(legacy=False)
         self._draws.state = state
         self._ready = np.empty(0, dtype=np.uint32)
@@ -64,7 +64,7 @@ class SpilledPermutation:
             ) from error
 
     def part(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the numbers at the places ``start … stop-1``; parts come in order."""
+        """Return the numbers at positions ``start … stop-1``; ask for parts in order."""
         pieces = []
         while start < stop:
             while self._end <= start:
@@ -83,7 +83,7 @@ class SpilledPermutation:
         size = high - low
 
         earlier = np.full(size, -1, dtype=np.int32)
-        """The step before that drew the same place."""
+        """The previous step that drew the same place; -1 if there is none."""
         earlier[steps[again]] = steps[:-1][again[1:]]
         source = _sources(places, steps, final_use, earlier, low, high)
         own = self._read(low, high)
@@ -99,7 +99,7 @@ class SpilledPermutation:
         self._ready, self._begin, self._end = order, low, high
 
     def _sorted_draws(self, low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Draw the places of some steps; return places, and steps from 0 on, by place and step."""
+        """Draw the places of steps; return places and steps (from 0), sorted by place and step."""
         bits = (high - low).bit_length()
         keys = np.empty(high - low, dtype=np.int64)
         for start, stop in _chunks(low, high):
@@ -111,7 +111,7 @@ class SpilledPermutation:
         return keys, steps
 
     def _drawn(self, step: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Draw the place that each step exchanges its own with; the last step draws nothing."""
+        """Draw the place that each step swaps with its own; the last step draws nothing."""
         drawing = len(step) - int(step[-1] == self._count - 1)
         left = (self._count - step[:drawing]).astype(np.uint64)
         drawn = self._draws.random_raw(drawing)
@@ -127,7 +127,7 @@ class SpilledPermutation:
         after: NDArray[np.uint32],
         high: int,
     ) -> None:
-        """Take what steps get from places behind the block, and leave there what they give."""
+        """Swap the values of steps with the places after the block."""
         for start, stop in _chunks(high, self._count):
             begin, end = np.searchsorted(places, [start, stop]).tolist()
             if begin == end:
@@ -157,15 +157,15 @@ def _sources(
     low: int,
     high: int,
 ) -> NDArray[np.int32]:
-    """Return for every step the place of the block whose value it finds at its own place.
+    """Return for every step the original place, in the block, of the value at the step's own place.
 
-    Its own place was left by the last step that drew it; that one's value came from its own place,
-    and so on back to a place that nobody had drawn before.
+    The last step that drew this place has put its own value there. That value came from that
+    step's own place, and so on, back to a place that no earlier step had drawn.
     """
     inside = (places < high) & final_use
     at, by = (places[inside] - low).astype(np.int32), steps[inside]
     source = np.arange(high - low, dtype=np.int32)
-    # A step that draws its own place leaves it as it is.
+    # A step that draws its own place does not change it.
     before = np.where(by == at, earlier[by], by)
     drawn = before >= 0
     source[at[drawn]] = before[drawn]

@@ -1,4 +1,4 @@
-"""What a training in many ranks leaves behind: checkpoints, and the record of samples."""
+"""Write the checkpoints and the sample ledger of a training on several ranks."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 @final
 class RankTrail:
-    """Writes on rank 0 what all ranks bring together.
+    """Collects the state of all ranks and writes it on rank 0.
 
     Args:
-        plan: Says where to.
+        plan: The plan of the training, with the run directory.
         group: The ranks.
-        parts: Of this rank.
-        config: How windows are cut.
+        parts: Model, optimizer, loader and the rest, of this rank.
+        config: How windows are planned.
 
     Attributes:
-        config: How windows are cut.
-        samples: Takes down which batches this rank trains.
+        config: How windows are planned.
+        samples: Records which batches this rank trains.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RankTrail:
         self._writes = False
 
     def begin(self, found: RankStart, label: str) -> None:
-        """Go on where a checkpoint was written, or begin anew; collective."""
+        """Continue from a checkpoint or start from the beginning; collective."""
         plan = self._plan
         self._label = label
         self._writes = self._group.broadcast_object(plan.run_dir is not None)
@@ -70,10 +70,10 @@ class RankTrail:
             self._ledger = _ledger(path, facts, found.ledger, start.source)
 
     def append_samples(self, position: int) -> None:
-        """Write down what all ranks have trained since the last time; collective.
+        """Append the samples that all ranks have trained since the last call; collective.
 
         Args:
-            position: Batches that all ranks have consumed.
+            position: Batches that all ranks together have consumed.
         """
         if not self._writes:
             self.samples.take()
@@ -93,10 +93,10 @@ class RankTrail:
         time_ledger: Mapping[str, Any],
         engine: Mapping[str, Any],
     ) -> Path | None:
-        """Keep the state of all ranks; at an average, collective.
+        """Save the state of all ranks; collective, right after an average.
 
         Returns:
-            Where it is written, on rank 0.
+            Path of the checkpoint on rank 0; None elsewhere, and without a run directory.
         """
         self.append_samples(schedule.position)
         if not self._writes:
@@ -137,9 +137,9 @@ class RankTrail:
         return run.last_checkpoint
 
     def keep_best(self, schedule: ScheduleState, history: Sequence[EpochMetrics]) -> None:
-        """Keep the model that was just evaluated, if no epoch was better."""
+        """Save the model that was just evaluated, if it is the best so far."""
         best = self._plan.best
-        # Asked on all ranks: an unknown metric ends all of them.
+        # Checked on all ranks, so that an unknown metric ends all of them.
         if best is not None and best.reached(history) and self._group.leads:
             with self.averaged():
                 position = Position(len(history), 0, schedule.position)
@@ -153,15 +153,15 @@ class RankTrail:
             self._plan.run_dir.add_record({"ledger": self._ledger.mark()})
 
     def whereabouts(self) -> str:
-        """Wait for what is being written, and say where the last good checkpoint is."""
+        """Wait for running writes and describe where the last good checkpoint is."""
         return self._keeper.whereabouts()
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for running writes."""
         self._keeper.finish()
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Give the model the running average of its weights, where there is one."""
+        """Put the running average of the weights (EMA) into the model, if there is one."""
         average = self._parts.average
         return average.applied() if average is not None else nullcontext()
 
@@ -195,7 +195,10 @@ def last_values(history: Sequence[EpochMetrics]) -> dict[str, float]:
 def _ledger(
     path: Path, facts: LedgerFacts, mark: Mapping[str, Any] | None, source: Path | None
 ) -> SampleLedger:
-    """Go on with the record that belongs to a checkpoint, in this run directory or beside it."""
+    """Continue the ledger of a checkpoint, or start a new one.
+
+    The old ledger is in this run directory or beside the checkpoint.
+    """
     if mark is None:
         return SampleLedger(path, facts)
     if path.is_file():

@@ -1,1 +1,1 @@
-"""What ranks average, how it is weighted, and which way it travels."""
+"""Average tensors over the ranks: which ones, with which weights, over which backend."""

@@ -1,10 +1,10 @@
-"""Averages over the ranks, weighted by the samples each has seen.
+"""Average values over the ranks, weighted by the samples that each rank has trained.
 
     p̄ = Σ (n[r] / Σn) · p[r]
 
-One buffer per dtype carries ``n · value`` of everything that is averaged and, behind it, ``n``
-itself; the sum over the ranks is divided by the summed weight. So a rank that has seen nothing, or
-whose values are not finite, takes part with zeros and weight 0, and nobody has to be told.
+One buffer per dtype holds ``n · value`` for all averaged values and, at its end, ``n`` itself. The
+sum over the ranks is divided by the summed weight. So a rank without samples, or with values that
+are not finite, takes part with zeros and weight 0. The other ranks need no message about it.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ if TYPE_CHECKING:
 __all__ = ["Averaged", "GradientReducer", "ParameterAverager", "Round"]
 
 _TINY = 1e-10
-"""Norm below which parameters are zero, and nothing is far from them."""
+"""Norm below which parameters count as zero; the divergence is 0 then."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """What one average brought."""
+    """The result of one average."""
 
     divergence: float
-    """‖before - after‖ / ‖after‖ of this rank's parameters; 0 where ‖after‖ < 1e-10, and where
-    this rank's own parameters were not finite."""
+    """‖before - after‖ / ‖after‖ of this rank's parameters; 0 if ‖after‖ < 1e-10 or if this rank's
+    own parameters were not finite."""
     finite: bool
-    """Whether this rank's own parameters were finite and counted."""
+    """Whether this rank's own parameters were finite, so that they counted."""
     samples: float
-    """Weight of all ranks together."""
+    """Sum of the weights of all ranks."""
 
 
 @final
 class Round:
-    """An average that is under way while training goes on."""
+    """A running average while training continues."""
 
     def __init__(self, averager: ParameterAverager, exchange: Exchange) -> None:
         self._averager, self._exchange = averager, exchange
 
     def done(self) -> bool:
-        """Whether :meth:`apply` would not wait for another rank."""
+        """Whether :meth:`apply` would return without waiting for another rank."""
         return self._exchange.done()
 
     def apply(self) -> Averaged:
-        """Wait, and move the parameters: ``p ← p + (average - snapshot)``.
+        """Wait for the average and update the parameters: ``p ← p + (average - snapshot)``.
 
         Local progress since the snapshot is kept. Buffers and the optimizer's state are running
-        averages themselves and take the new value: moved by a difference, a variance could fall
-        below zero.
+        averages themselves, so they take the new value: adding a difference could make a variance
+        negative.
 
         Raises:
             DivergedError: No rank had finite parameters.
-            StateError: It was applied before.
+            StateError: The round was applied before.
         """
         return self._averager._land(self, self._exchange)
 
@@ -78,13 +78,13 @@ class ParameterAverager:
     """Averages parameters and buffers (floating: weighted; integer: maximum) of a model.
 
     Args:
-        model: On the device of the group. Its tensors are looked up anew for every average.
+        model: A model on the device of the group. Its tensors are looked up for every average.
         group: The ranks.
-        backend: Which way the values travel.
-        optimizer: Average its floating state with the same weights too, and take the maximum of
-            its step counters.
-        outer: Moves from the last average to the new one. The first "last" are the parameters as
-            they are now, equal on all ranks.
+        backend: How values are exchanged.
+        optimizer: An optimizer whose floating state is averaged with the same weights. Of its
+            step counters the maximum is taken.
+        outer: Steps from the last average to the new one. The first "last average" is the current
+            parameters, equal on all ranks.
 
     Raises:
         ValueError: The model has no parameters, or the state of the optimizer cannot be averaged.
@@ -114,15 +114,15 @@ class ParameterAverager:
 
     @torch.no_grad()
     def average(self, samples: int) -> Averaged:
-        """Average now and wait for it; on all ranks.
+        """Average now and wait for the result; collective.
 
         Args:
-            samples: What this rank has trained since its last average (of :meth:`average`, or the
-                :meth:`start` that took a snapshot); 0 counts for nothing.
+            samples: Samples this rank has trained since its last average (:meth:`average`, or the
+                :meth:`start` that took a snapshot). With 0 the rank does not count.
 
         Raises:
             DivergedError: No rank had finite parameters.
-            StateError: A round is under way.
+            StateError: A round is running.
         """
         self._check_free()
         parameters = self._parameters()
@@ -136,7 +136,7 @@ class ParameterAverager:
         averages = exchange.averages()
         targets = averages[: len(parameters)]
         after = _norm(targets)
-        # They are about to be overwritten: meanwhile their own memory holds the difference.
+        # The parameters are overwritten below, so their memory can hold the difference until then.
         torch._foreach_sub_(parameters, _narrowed(targets, parameters))
         averaged = _averaged(sums, _norm(parameters), after)
         torch._foreach_copy_(parameters, self._stepped(targets))
@@ -145,13 +145,13 @@ class ParameterAverager:
 
     @torch.no_grad()
     def start(self, samples: int) -> Round:
-        """Take a snapshot and begin to average it; one round at a time.
+        """Take a snapshot and start to average it; one round at a time.
 
         Args:
-            samples: As of :meth:`average`.
+            samples: As for :meth:`average`.
 
         Raises:
-            StateError: A round is under way.
+            StateError: A round is running.
         """
         self._check_free()
         parameters = self._parameters()
@@ -193,16 +193,16 @@ class ParameterAverager:
             raise StateError("an average is under way: apply it before another one begins")
 
     def _parameters(self) -> list[Tensor]:
-        """Live floating parameters, tied ones once."""
+        """Return the live floating parameters, tied ones once."""
         found = [as_real(parameter) for parameter in self._model.parameters()]
         return [parameter for parameter in found if parameter.is_floating_point()]
 
     def _load(self, parameters: list[Tensor]) -> tuple[list[Slot], list[Tensor | None]]:
-        """Everything that is averaged: parameters, then buffers, then the optimizer's state."""
+        """Return all values to average: parameters, then buffers, then the optimizer's state."""
         trained = [p.requires_grad for p in self._model.parameters() if _is_inexact(p)]
         buffers = buffers_of(self._model)
         slots = [
-            # What nobody trains comes back as it was, and does not drift by rounding.
+            # Frozen parameters are summed exactly, so that rounding does not change them.
             Slot(p.shape, summed_as(p, exact=not moves), checked=True)
             for p, moves in zip(parameters, trained, strict=True)
         ]
@@ -219,7 +219,7 @@ class ParameterAverager:
         return self._snapshot[1]
 
     def _stepped(self, targets: list[Tensor]) -> list[Tensor]:
-        """Return where the parameters go: the averages, or beyond."""
+        """Return the new parameters: the averages, or the step of the outer optimizer."""
         if self._outer is None or self._last is None:
             return targets
         self._last = self._outer.step(self._last, self._flat(targets))
@@ -230,7 +230,7 @@ class ParameterAverager:
         return torch.cat([tensor.reshape(-1).to(self._flat_dtype) for tensor in tensors])
 
     def _replace_others(self, averages: list[Tensor]) -> None:
-        """Give buffers, and the optimizer if it takes part, what was averaged for them."""
+        """Write the averages to the buffers, and to the optimizer if it takes part."""
         buffers = buffers_of(self._model)
         take_averages(buffers, averages[: len(buffers)])
         if self._optimizer is not None:
@@ -242,8 +242,8 @@ def _is_inexact(tensor: Tensor) -> bool:
 
 
 def _alone(parameters: list[Tensor], samples: int) -> Averaged:
-    """The average of one rank is what it has; it is only looked at."""
-    # A sum of half precision would itself overflow.
+    """Return the result for a single rank: its parameters stay, and are only checked."""
+    # In half precision the sum itself would overflow.
     sums = [p.sum(dtype=torch.promote_types(p.dtype, torch.float32)) for p in parameters]
     finite = samples == 0 or bool(torch.stack([one.isfinite() for one in sums]).all())
     _counts(Sums(float(samples) if finite else 0.0, int(not finite), finite, []))
@@ -251,10 +251,10 @@ def _alone(parameters: list[Tensor], samples: int) -> Averaged:
 
 
 def _counts(sums: Sums) -> bool:
-    """Whether there is an average; without one everybody keeps what they have.
+    """Whether there is an average; without one all ranks keep their values.
 
     Raises:
-        DivergedError: Nobody had finite parameters.
+        DivergedError: No rank had finite parameters.
     """
     if sums.weight == 0 and sums.broken:
         raise DivergedError(
@@ -274,13 +274,13 @@ def _averaged(sums: Sums, distance: float, after: float) -> Averaged:
 
 
 def _norm(tensors: list[Tensor]) -> float:
-    """Norm of all values together."""
+    """Return the norm of all values together."""
     norm = _norm_in(tensors, torch.float32)
     return norm if math.isfinite(norm) else _norm_in(tensors, torch.float64)
 
 
 def _norm_in(tensors: list[Tensor], least: torch.dtype) -> float:
-    """Norm, computed in float64 for float64 and in ``least`` for the others."""
+    """Return the norm, computed in float64 for float64 and in at least ``least`` for others."""
     total: Tensor | float = 0.0
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         alike = [tensor for tensor in tensors if tensor.dtype == dtype]
@@ -291,7 +291,7 @@ def _norm_in(tensors: list[Tensor], least: torch.dtype) -> float:
 
 
 def _narrowed(values: list[Tensor], like: list[Tensor]) -> list[Tensor]:
-    """Return float64 values as float32 for float32: across dtypes arithmetic is far slower."""
+    """Convert float64 values to the other tensors' dtype: mixed dtypes are far slower."""
     return [
         value.to(other.dtype) if value.dtype == torch.float64 else value
         for value, other in zip(values, like, strict=True)

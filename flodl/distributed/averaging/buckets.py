@@ -1,6 +1,6 @@
-"""Flat buffers: many tensors one behind the other, so that one exchange carries them all.
+"""Flat buffers that hold many tensors in a row, so that one exchange carries all of them.
 
-They live as long as what they are for: fresh memory costs more than the exchange of a small model.
+They are reused: allocating new memory costs more than the exchange of a small model.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 @final
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Room for one tensor.
+    """The place of one tensor in a bucket.
 
     Attributes:
-        shape: Of the tensor.
-        dtype: In which it is summed; of int64 the maximum is taken instead.
-        checked: Whether a value that is not finite makes the whole rank not count.
+        shape: Shape of the tensor.
+        dtype: The dtype of the sum; int64 values take the maximum instead.
+        checked: Whether a value that is not finite excludes the whole rank.
     """
 
     shape: torch.Size
@@ -30,14 +30,14 @@ class Slot:
 
     @property
     def widened(self) -> Slot:
-        """The same with sums in float64."""
+        """The same slot with sums in float64."""
         if self.dtype == torch.int64:
             return self
         return Slot(self.shape, torch.float64, self.checked)
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """Return the values without their history; complex ones as pairs, in the same memory."""
+    """Return the values without autograd history; complex ones as pairs, in the same memory."""
     values = tensor.detach()
     return torch.view_as_real(values) if values.is_complex() else values
 
@@ -46,9 +46,9 @@ def summed_as(tensor: Tensor, *, exact: bool = False) -> torch.dtype:
     """Return the dtype in which a real tensor is averaged.
 
     Args:
-        tensor: Half types are summed in float32, integers compared in int64.
-        exact: Whether equal values have to come back as they were; ``Σ n·x / Σn`` gives that in
-            float64 only.
+        tensor: A real tensor; half types are summed in float32, integers are compared in int64.
+        exact: Whether equal values must come back unchanged; ``Σ n·x / Σn`` guarantees this only in
+            float64.
     """
     if not tensor.is_floating_point():
         return torch.int64
@@ -57,14 +57,14 @@ def summed_as(tensor: Tensor, *, exact: bool = False) -> torch.dtype:
 
 @final
 class Bucket:
-    """Tensors of one dtype, one behind the other, and a few numbers at the end.
+    """Tensors of one dtype in a row, and a few numbers at the end.
 
     Attributes:
-        flat: All of it.
+        flat: The whole buffer.
         values: The part with the tensors.
-        checked: The leading part of it whose values must be finite.
-        trailer: The numbers behind it.
-        views: One per tensor, in its shape.
+        checked: The first part of ``values``, which must be finite.
+        trailer: The numbers after ``values``.
+        views: One view per tensor, in its shape.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Bucket:
 
     @property
     def takes_maximum(self) -> bool:
-        """Whether it is compared and not summed."""
+        """Whether the ranks take the maximum instead of the sum."""
         return self.flat.dtype == torch.int64
 
     def fill(self, tensors: Sequence[Tensor | None], scale: float) -> None:
-        """Copy the tensors, each value times ``scale``; maxima as they are."""
+        """Copy the tensors, each value times ``scale``; values for a maximum are not scaled."""
         if scale == 0.0 and not self.takes_maximum:
-            # Not by the product: 0·NaN is NaN.
+            # Not by multiplying: 0·NaN is NaN.
             self.values.zero_()
             return
         present = [(v, t) for v, t in zip(self.views, tensors, strict=True) if t is not None]
@@ -112,23 +112,23 @@ class Bucket:
             elif view.dtype == tensor.dtype:
                 torch.mul(tensor, scale, out=view)
             else:
-                # A product of two dtypes is many times slower than a copy and a product.
+                # A product of two dtypes is many times slower than a copy, then a product.
                 view.copy_(tensor).mul_(scale)
 
 
 @final
 class Buckets:
-    """One bucket per dtype for a row of slots.
+    """One bucket per dtype for a list of slots.
 
     Args:
         slots: The same on all ranks, in the same order.
-        device: Of the buffers.
-        trailing: Numbers behind the first bucket.
-        pinned: Whether host memory is for copies from and to a GPU.
+        device: Device of the buffers.
+        trailing: Count of numbers at the end of the first bucket.
+        pinned: Whether to pin the host memory, for copies from and to a GPU.
 
     Attributes:
-        all: The buckets; that of the maxima is the last.
-        views: One per slot.
+        all: The buckets; the bucket for maxima is the last.
+        views: One view per slot.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Buckets:
         trailing: int = 0,
         pinned: bool = False,
     ) -> None:
-        # Checked slots first: whether they are finite is read off the beginning of a bucket.
+        # Checked slots come first, so that one check of a bucket's first part covers them.
         order = sorted(range(len(slots)), key=lambda index: not slots[index].checked)
         dtypes = dict.fromkeys(slots[index].dtype for index in order)
         self._indices = [
@@ -162,20 +162,20 @@ class Buckets:
 
     @property
     def sums(self) -> list[Bucket]:
-        """Those that are summed."""
+        """The buckets that are summed."""
         return [bucket for bucket in self.all if not bucket.takes_maximum]
 
     @property
     def trailer(self) -> Tensor:
-        """The numbers that ride along."""
+        """The extra numbers that are exchanged with the tensors."""
         return self.all[0].trailer
 
     def fill(self, tensors: Sequence[Tensor | None], scale: float = 1.0) -> None:
-        """Copy tensors to their places, times ``scale``; None is zeros."""
+        """Copy tensors to their slots, times ``scale``; None means zeros."""
         for indices, bucket in zip(self._indices, self.all, strict=True):
             bucket.fill([tensors[index] for index in indices], scale)
 
     def copy_(self, other: Buckets) -> None:
-        """Take the values of buckets for the same slots; on a GPU when its stream gets there."""
+        """Copy the values of buckets for the same slots; on a GPU in the order of its stream."""
         for mine, theirs in zip(self.all, other.all, strict=True):
             mine.values.copy_(theirs.values, non_blocking=True)

@@ -1,7 +1,7 @@
-"""Buffers of a model on many ranks: the one rule by which they become the same everywhere.
+"""Make the buffers of a model equal on all ranks; all policies, backends and loops use this.
 
-Floating buffers are averaged by samples, as parameters are; complex ones are pairs of floating
-values. Integers and booleans take the maximum. Every policy, backend and loop comes through here.
+Floating buffers are averaged, weighted by samples, as parameters are. Complex buffers are pairs of
+floating values. Integer and boolean buffers take the maximum.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from flodl.distributed.group import Group
 
 _WEIGHT = Slot(torch.Size(()), torch.float64)
-"""Room that is always summed: integers alone could not carry the weight of a rank."""
+"""A slot that is always summed: integers alone could not carry the weight of a rank."""
 
 
 def buffers_of(model: nn.Module) -> list[Tensor]:
-    """Return the live buffers as real tensors, each once; integer parameters are among them."""
+    """Return the live buffers and the integer parameters as real tensors, each once."""
     integers = (
         parameter.detach()
         for parameter in model.parameters()
@@ -34,36 +34,36 @@ def buffers_of(model: nn.Module) -> list[Tensor]:
 
 
 def slots_of(buffers: Sequence[Tensor]) -> list[Slot]:
-    """Return the room that buffers need in an exchange; equal values come back as they were."""
+    """Return the slots of buffers in an exchange; equal values come back unchanged."""
     return [Slot(buffer.shape, summed_as(buffer, exact=True)) for buffer in buffers]
 
 
 @torch.no_grad()
 def take_averages(buffers: Sequence[Tensor], averages: Sequence[Tensor]) -> None:
-    """Overwrite buffers by what was averaged for them; one that counts never goes back.
+    """Overwrite buffers with their averages; counters never decrease.
 
     Args:
-        buffers: Of :func:`buffers_of`.
+        buffers: The buffers that :func:`buffers_of` returned.
         averages: One per buffer, of its shape.
     """
     for buffer, average in zip(buffers, averages, strict=True):
         if buffer.is_floating_point():
             buffer.copy_(average)
         else:
-            # Counted on since a snapshot, it may be ahead of all ranks.
+            # A counter that continued after the snapshot may be ahead of the maximum.
             buffer.copy_(torch.maximum(buffer, average.to(buffer.dtype)))
 
 
 def average_buffers(buffers: Sequence[Tensor], wire: Wire, samples: float) -> float:
-    """Average buffers in an exchange of their own, in place; on all ranks.
+    """Average buffers in place, in a separate exchange; collective.
 
     Args:
-        buffers: The same ones, in the same order, on all ranks.
-        wire: To the other ranks.
+        buffers: The same buffers in the same order on all ranks.
+        wire: The wire to the other ranks.
         samples: Weight of this rank; with 0 its floating values do not count.
 
     Returns:
-        The weight of all ranks together; at 0 all buffers stay as they are.
+        The sum of the weights of all ranks; if it is 0, all buffers stay unchanged.
     """
     exchange = wire.send([_WEIGHT, *slots_of(buffers)], [None, *buffers], samples)
     weight = exchange.wait().weight
@@ -74,12 +74,12 @@ def average_buffers(buffers: Sequence[Tensor], wire: Wire, samples: float) -> fl
 
 @final
 class ChangingBuffers:
-    """Averages the buffers that steps write to: tables and masks stay, and need no exchange.
+    """Averages the buffers that steps change; constant tables and masks need no exchange.
 
     Args:
-        model: Its buffers.
+        model: The model with the buffers.
         group: The ranks.
-        backend: Which way the values travel.
+        backend: How values are exchanged.
     """
 
     def __init__(self, model: nn.Module, group: Group, backend: Backend) -> None:
@@ -89,10 +89,10 @@ class ChangingBuffers:
         self._look()
 
     def flags(self) -> list[float]:
-        """Return 1 or 0 per buffer: whether it may have changed since the last call.
+        """Return 1 for each buffer that may have changed since the last check, else 0.
 
-        A module of which one buffer was written to may have changed all: the statistics of a
-        normalisation change without a trace that autograd would keep.
+        If one buffer of a module was written to, all its buffers count as changed: some writes,
+        such as those to the statistics of a normalization, do not increase a tensor's version.
         """
         before = self._seen
         owners = self._look()
@@ -103,7 +103,7 @@ class ChangingBuffers:
         return [float(owner in written) for owner in owners]
 
     def average(self, flags: Sequence[float], samples: float) -> None:
-        """Average those that have changed on any rank; on all ranks.
+        """Average the buffers that have changed on any rank; collective.
 
         Args:
             flags: Sums of :meth:`flags` over the ranks.
@@ -116,7 +116,7 @@ class ChangingBuffers:
             self._look()
 
     def average_all(self, samples: float) -> None:
-        """Average all, also those that were changed without a trace; on all ranks.
+        """Average all buffers, including those whose changes were not detected; collective.
 
         Args:
             samples: Weight of this rank.
@@ -140,10 +140,10 @@ class ChangingBuffers:
 
 
 def broadcast_state(model: nn.Module, group: Group) -> None:
-    """Overwrite parameters and buffers by those of rank 0; on all ranks."""
+    """Overwrite parameters and buffers with those of rank 0; collective."""
     for tensor in (*model.parameters(), *model.buffers()):
         values = tensor.detach().contiguous()
-        # As bytes, which every backend can carry.
+        # As bytes, which every backend can send.
         group.broadcast_(values.reshape(-1).view(torch.uint8))
         if values.data_ptr() != tensor.data_ptr():
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The average of gradients, weighted by the samples they were the mean of."""
+"""Average gradients over the ranks, weighted by the samples of each rank."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class GradientReducer:
     """Averages gradients: ``g = Σ n[r] · ∇[r] / Σn`` with the mean gradient ``∇[r]`` of each rank.
 
     Args:
-        model: On the device of the group. The parameters that require a gradient are the same on
-            all ranks.
+        model: A model on the device of the group. The parameters that require a gradient are the
+            same on all ranks.
         group: The ranks.
-        backend: Which way the values travel.
+        backend: How values are exchanged.
     """
 
     def __init__(self, model: nn.Module, group: Group, backend: Backend) -> None:
@@ -33,17 +33,18 @@ class GradientReducer:
 
     @torch.no_grad()
     def reduce(self, samples: int, extra: Sequence[float] = ()) -> list[float]:
-        """Replace every gradient by the average over the ranks, in one exchange.
+        """Replace every gradient with the average over the ranks, in one exchange.
 
-        A parameter that has no gradient on some ranks counts as zeros there; one that has none
-        anywhere keeps None. Where no rank has samples, gradients stay as they are.
+        If a parameter has no gradient on some ranks, it counts as zeros there. If it has none on
+        any rank, it keeps None. If no rank has samples, gradients stay unchanged.
 
         Args:
-            samples: That the gradients of this rank were the mean of; 0 takes part with zeros.
-            extra: Numbers that ride along, in float32 if the gradients are.
+            samples: Number of samples in the mean of this rank's gradients; 0 takes part with
+                zeros.
+            extra: Numbers to sum in the same exchange, in float32 if the gradients are.
 
         Returns:
-            The sums of ``extra`` over the ranks, and behind them that of ``samples``.
+            The sums of ``extra`` over the ranks, then the sum of ``samples``.
 
         Raises:
             ValueError: A gradient is sparse.

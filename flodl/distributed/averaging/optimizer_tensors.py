@@ -1,4 +1,4 @@
-"""The state of an optimizer as tensors that ranks can average."""
+"""Represent the state of an optimizer as tensors that the ranks can average."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torch import Tensor
 from flodl.distributed.averaging.buckets import Slot, as_real, summed_as
 
 _COUNTER = "step"
-"""Name under which torch's optimizers count their steps, as a number or a tensor of one."""
+"""Key of the step counter in torch's optimizers; a number or a tensor with one element."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A value that a parameter has in this optimizer once a step was done."""
+    """One value of the optimizer's state for one parameter, after the first step."""
 
     parameter: tuple[int, int]
-    """Parameter group, and number within it."""
+    """Number of the parameter group, and of the parameter in it."""
     name: str
     form: Tensor
     """Shape and dtype, without memory."""
     device: torch.device | None
-    """None: it is a plain number."""
+    """Device of the value; None for a plain number."""
 
     @property
     def slot(self) -> Slot:
@@ -38,19 +38,20 @@ class _Entry:
 
 @final
 class OptimizerTensors:
-    """Moments and step counters, the same ones on every rank.
+    """Moments and step counters of an optimizer: the same list on every rank.
 
-    A rank that has not done a step yet has no state. Which it is going to have is found out
-    beforehand, by a step of a copy; so all ranks exchange the same tensors from the first time on.
+    A rank that has not taken a step yet has no state. So a copy of the optimizer takes a step to
+    find out which values the state will have. All ranks then exchange the same tensors from the
+    first time on.
 
     Args:
-        optimizer: Any whose ``step`` needs no closure.
+        optimizer: An optimizer whose ``step`` needs no closure.
 
     Attributes:
         slots: One per value.
 
     Raises:
-        ValueError: A copy of it cannot do a step.
+        ValueError: A copy of the optimizer cannot take a step.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -59,13 +60,13 @@ class OptimizerTensors:
         self.slots = [entry.slot for entry in self._entries]
 
     def tensors(self) -> list[Tensor | None]:
-        """Return the values as they are now, one per slot; None where there is none yet."""
+        """Return the current values, one per slot; None if a value does not exist yet."""
         return [_as_tensor(self._held(entry)) for entry in self._entries]
 
     @torch.no_grad()
     def take(self, averages: Sequence[Tensor]) -> None:
-        """Go on from averages, one per slot; counters never go back."""
-        # A parameter that nobody has stepped gets no state: to optimizers that means something.
+        """Replace the values with averages, one per slot; counters never decrease."""
+        # A parameter that no rank has stepped gets no state: optimizers rely on its absence.
         begun = {
             entry.parameter
             for entry, average in zip(self._entries, averages, strict=True)
@@ -89,7 +90,7 @@ class OptimizerTensors:
         self._optimizer.state[self._parameter(entry)][entry.name] = value
 
     def _held(self, entry: _Entry) -> Any:
-        # Not by [], which would make an entry of every look.
+        # Not by [], which would create an entry at every read.
         return self._optimizer.state.get(self._parameter(entry), {}).get(entry.name)
 
     def _parameter(self, entry: _Entry) -> Tensor:

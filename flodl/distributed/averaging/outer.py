@@ -1,9 +1,8 @@
-"""Outer optimizers: from the last average to the next, by more than copying it.
+"""Outer optimizers: take a step from the last average to the new one, instead of copying it.
 
-What the ranks have moved since their last average acts as a gradient, ``Δ = θ - p̄``, and another
-optimizer steps along it. With Nesterov's momentum, a rate of 0.7 and long windows that is DiLoCo
-(Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
-arXiv:2311.08105).
+The change of the parameters since the last average acts as a gradient, ``Δ = θ - p̄``, for another
+optimizer. With Nesterov's momentum, a rate of 0.7 and long windows this is DiLoCo (Douillard et
+al., "DiLoCo: Distributed Low-Communication Training of Language Models", arXiv:2311.08105).
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ class OuterOptimizer(Protocol):
         """Return the new parameters, flat.
 
         Args:
-            last: Those after the last update.
-            average: The new average; ``last - average`` acts as the gradient.
+            last: The parameters after the last update, flat.
+            average: The new average, flat; ``last - average`` acts as the gradient.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state."""
+        """Continue from a state that :meth:`state_dict` returned."""
 
 
 @final
@@ -70,11 +69,11 @@ class Nesterov:
         """Return the new parameters, flat.
 
         Args:
-            last: Those after the last update.
-            average: The new average.
+            last: The parameters after the last update, flat.
+            average: The new average, flat.
 
         Raises:
-            CheckpointError: A state that was loaded belongs to another number of parameters.
+            CheckpointError: A loaded state has another number of parameters.
         """
         step = last - average
         if self._momentum:
@@ -84,11 +83,11 @@ class Nesterov:
         return step.mul_(-self._lr).add_(last)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return ``{"velocity": tensor}``, a copy; nothing before the first step."""
+        """Return ``{"velocity": tensor}``, a copy; an empty dictionary before the first step."""
         return {} if self._velocity is None else {"velocity": self._velocity.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; rate and momentum stay those this was made with."""
+        """Continue from a state; rate and momentum keep the values of the constructor."""
         velocity = state.get("velocity")
         self._velocity = None if velocity is None else velocity.detach().clone()
 

@@ -1,4 +1,4 @@
-"""The way from a GPU to host memory and back, on a stream of its own."""
+"""Copy from a GPU to host memory, on a separate stream."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from flodl.distributed.averaging.buckets import Buckets, Slot
 
 @final
 class PinnedRoad:
-    """Pinned host memory for what is in buckets on a GPU.
+    """Pinned host memory for a copy of the buckets on a GPU.
 
-    Copies run on a side stream, so that training goes on meanwhile.
+    Copies run on a side stream, so that training continues meanwhile.
 
     Args:
-        slots: Of the buckets.
-        device: Of the buckets.
+        slots: Slots of the buckets.
+        device: Device of the buckets.
 
     Attributes:
-        host: What has arrived, after :meth:`arrive`.
+        host: The copy in host memory; valid after :meth:`arrive`.
     """
 
     def __init__(self, slots: Sequence[Slot], device: torch.device) -> None:
@@ -31,13 +31,13 @@ class PinnedRoad:
         self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def leave(self, stage: Buckets) -> None:
-        """Begin to copy to the host; ``stage`` must stay as it is until :meth:`arrive`."""
-        # The training stream has filled the buckets, and before that read what is pinned here.
+        """Start to copy to the host; do not change ``stage`` until :meth:`arrive`."""
+        # The training stream fills the buckets, and before that it reads this pinned memory.
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             self.host.copy_(stage)
             self._copied.record()
 
     def arrive(self) -> None:
-        """Wait for the copy: before this the host would read what was there before."""
+        """Wait for the copy; before this, the host would read old values."""
         self._copied.synchronize()

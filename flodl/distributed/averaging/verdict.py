@@ -1,8 +1,8 @@
-"""Whether an average takes place: decided by the first of the ranks that can tell, for all.
+"""Decide for all ranks whether an average takes place.
 
-An exchange that one rank enters and another does not would hang both. So nobody enters before a
-verdict is written in the store: ``go`` by the rank that arrives last, or ``skip`` by one that has
-waited for too long. Only the first write counts.
+If one rank entered an exchange and another did not, both would hang. So a rank enters only after a
+verdict is in the store. The rank that arrives last writes ``go``; a rank that has waited for too
+long writes ``skip``. Only the first write counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _GO, _SKIP = b"go", b"skip"
 _FIRST_PAUSE = 0.0002
 _LONGEST_PAUSE = 0.002
-"""Seconds between two looks into the store: far below a window, far above a look."""
+"""Seconds between two reads of the store: far below a window, far above the time of a read."""
 
 
 @final
@@ -24,8 +24,8 @@ class SkipVerdict:
     """The verdicts of one training; every rank asks for every round, in the same order.
 
     Args:
-        store: Shared by the ranks.
-        rank: Of this process.
+        store: A store that all ranks share.
+        rank: Number of this process.
         world_size: Number of ranks.
         timeout: Seconds to wait for a late rank.
     """
@@ -36,10 +36,10 @@ class SkipVerdict:
         self._written: list[str] = []
 
     def decide(self, round: int) -> bool:
-        """Return whether all ranks average now; False: none does.
+        """Return True if all ranks average now, False if no rank does.
 
         Args:
-            round: Number of the average, skipped ones included; never used twice.
+            round: Number of the average, counting skipped ones; each number is used once.
         """
         if self._world_size == 1:
             return True
@@ -65,11 +65,11 @@ class SkipVerdict:
         return bool(self._store.get(verdict) == _GO)
 
     def _write(self, verdict: str, word: bytes) -> bool:
-        """Write a verdict unless there is one; whichever holds."""
+        """Write a verdict unless there is one; return whether the valid verdict is ``go``."""
         return bool(self._store.compare_set(verdict, "", word.decode()) == _GO)
 
     def _forget_earlier(self, arrived: str) -> None:
-        """Delete the keys of earlier rounds: everybody has come here, so nobody reads them."""
+        """Delete the keys of earlier rounds; all ranks are past them, so no rank reads them."""
         here = self._written.index(arrived)
         if self._rank == 0:
             for key in self._written[:here]:

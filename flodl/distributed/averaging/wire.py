@@ -1,7 +1,7 @@
-"""Ways for tensors through the ranks: from device to device, or through host memory.
+"""Exchange tensors between the ranks: from device to device, or through host memory.
 
-A wire takes the tensors of this rank and a weight, and gives back the weighted average of each
-over the ranks. It owns its buffers and uses them again.
+A wire takes the tensors of this rank and a weight. It returns the weighted average of each tensor
+over the ranks. It owns its buffers and reuses them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What came along with the averages.
+    """Numbers that are exchanged along with the averages.
 
     Attributes:
-        weight: Of all ranks together.
-        broken: Ranks that were left out because a value was not finite.
-        finite: Whether this rank is none of them.
-        extra: Sums of the numbers that rode along.
+        weight: Sum of the weights of all ranks.
+        broken: Number of ranks that were left out because a value was not finite.
+        finite: Whether the values of this rank were finite.
+        extra: Sums of the extra numbers.
     """
 
     weight: float
@@ -42,11 +42,11 @@ class Sums:
 
 
 class Exchange(ABC):
-    """Averages that are on their way; the buffers belong to them until they were used."""
+    """A running exchange of averages; it uses the wire's buffers until the averages are read."""
 
     @abstractmethod
     def done(self) -> bool:
-        """Whether :meth:`wait` would not wait for another rank."""
+        """Whether :meth:`wait` would return without waiting for another rank."""
 
     @abstractmethod
     def wait(self) -> Sums:
@@ -54,14 +54,15 @@ class Exchange(ABC):
 
     @abstractmethod
     def averages(self) -> list[Tensor]:
-        """Return the average for each slot, once, after :meth:`wait` told a weight above 0.
+        """Return the average for each slot.
 
-        They are views that the next exchange overwrites.
+        Call it once, after :meth:`wait` returned a weight above 0. The averages are views that the
+        next exchange overwrites.
         """
 
 
 class Wire(ABC):
-    """A way through the ranks; one exchange at a time."""
+    """A way to exchange tensors between the ranks; one exchange at a time."""
 
     @abstractmethod
     def send(
@@ -71,13 +72,13 @@ class Wire(ABC):
         weight: float,
         extra: Sequence[float] = (),
     ) -> Exchange:
-        """Copy the tensors and begin to average them.
+        """Copy the tensors and start to average them.
 
         Args:
             slots: Equal on all ranks; at least one of them is summed.
-            tensors: One per slot, real; None counts as zeros.
-            weight: Of this rank; 0 sends zeros.
-            extra: Numbers to sum up on the way, in the precision of the first bucket.
+            tensors: One real tensor per slot; None counts as zeros.
+            weight: Weight of this rank; 0 sends zeros.
+            extra: Numbers to sum in the same exchange, in the precision of the first bucket.
         """
 
 
@@ -89,17 +90,17 @@ def wire_for(group: Group, backend: Backend) -> Wire:
 
 
 _WEIGHT, _BROKEN, _EXTRA = range(3)
-"""Places in the trailer."""
+"""Positions in the trailer."""
 
 
 @final
 class DirectWire(Wire):
-    """Sums on one device, without a detour.
+    """Sums directly on one device.
 
     Args:
         group: The ranks.
-        device: Of the buffers.
-        wide: Sum everything in float64.
+        device: Device of the buffers.
+        wide: Whether to sum everything in float64.
     """
 
     def __init__(self, group: Group, device: torch.device, *, wide: bool = False) -> None:
@@ -114,9 +115,9 @@ class DirectWire(Wire):
         weight: float,
         extra: Sequence[float] = (),
     ) -> Exchange:
-        """Copy the tensors and begin to average them."""
+        """Copy the tensors and start to average them."""
         buckets = self._room_for(tuple(slots), _EXTRA + len(extra))
-        # Alone, the average is what the rank has; n·x/n would not be that to the last bit.
+        # A single rank keeps its values; n·x/n would differ in the last bit.
         alone = self._group.world_size == 1
         buckets.fill(tensors, float(weight > 0) if alone else weight)
         healthy = _finite(buckets) if weight > 0 else None
@@ -142,14 +143,14 @@ class DirectWire(Wire):
 
 
 def _finite(buckets: Buckets) -> Tensor | None:
-    """Whether all that must be finite is, on the device; None where nothing must be."""
-    # A sum is finite only if everything in it is, and takes a single pass.
+    """Return on the device whether all checked values are finite; None if none is checked."""
+    # A sum is finite only if all its values are, and it takes a single pass.
     found = [bucket.checked.sum().isfinite() for bucket in buckets.sums if len(bucket.checked)]
     return torch.stack(found).all() if found else None
 
 
 def _leave_out_if_broken(buckets: Buckets, trailer: Tensor, healthy: Tensor) -> None:
-    """Send zeros of weight 0 if a value is not finite."""
+    """Send zeros with weight 0 if a value is not finite."""
     if not healthy:
         trailer[_WEIGHT], trailer[_BROKEN] = 0.0, 1.0
         for bucket in buckets.sums:
@@ -158,7 +159,7 @@ def _leave_out_if_broken(buckets: Buckets, trailer: Tensor, healthy: Tensor) -> 
 
 
 def _leave_out_unasked(buckets: Buckets, trailer: Tensor, healthy: Tensor) -> None:
-    """Do the same on a GPU, which decides by itself: the host need not wait for it."""
+    """Do the same on a GPU without making the host wait: the GPU decides."""
     for bucket in buckets.sums:
         torch.where(healthy, bucket.values, bucket.values.new_zeros(()), out=bucket.values)
     target = buckets.trailer
@@ -169,7 +170,7 @@ def _leave_out_unasked(buckets: Buckets, trailer: Tensor, healthy: Tensor) -> No
 
 @final
 class _DirectExchange(Exchange):
-    """Buckets that are being summed."""
+    """A running sum of buckets."""
 
     def __init__(
         self, buckets: Buckets, pending: Sequence[Pending], healthy: Tensor | None, *, alone: bool
@@ -200,7 +201,7 @@ class HostWire(Wire):
     """Sums in host memory, in float64.
 
     Args:
-        group: The ranks; averages end up on their device.
+        group: The ranks; the averages are returned on the group's device.
     """
 
     def __init__(self, group: Group) -> None:
@@ -217,7 +218,7 @@ class HostWire(Wire):
         weight: float,
         extra: Sequence[float] = (),
     ) -> Exchange:
-        """Copy the tensors and begin to average them."""
+        """Copy the tensors and start to average them."""
         if self._slots != tuple(slots):
             self._slots = tuple(slots)
             self._stage = Buckets(slots, self._device)
@@ -234,7 +235,7 @@ class HostWire(Wire):
 
 @final
 class _HostExchange(Exchange):
-    """Sums of tensors that were in host memory anyway."""
+    """A running sum of tensors that are already in host memory."""
 
     def __init__(self, stage: Buckets, inner: Exchange) -> None:
         self._stage, self._inner = stage, inner
@@ -253,7 +254,7 @@ class _HostExchange(Exchange):
 
 @final
 class _FarExchange(Exchange):
-    """Sums of what is on its way from a GPU: a thread waits for it, and for the other ranks."""
+    """A running sum of tensors from a GPU: a thread waits for the copy and the other ranks."""
 
     def __init__(
         self, stage: Buckets, road: PinnedRoad, send: Callable[[list[Tensor]], Exchange]
@@ -261,7 +262,7 @@ class _FarExchange(Exchange):
         self._stage, self._road, self._send = stage, road, send
         self._sums: Sums | None = None
         self._failure: BaseException | None = None
-        # A daemon: at the end of a program nobody waits for ranks that are gone.
+        # A daemon, so that a program can end although other ranks are gone.
         self._thread = Thread(target=self._carry, name="flodl-average", daemon=True)
         self._thread.start()
 

@@ -1,6 +1,7 @@
-"""The ghost cluster: a training of many ranks on a virtual clock, and how fast it would be.
+"""The ghost cluster: simulate a training on several ranks and predict its speed.
 
-The windows are planned by the very functions that plan real ones; only the batches take no time.
+The same functions plan the windows as in a real training. The clock is virtual, so batches take no
+real time.
 """
 
 from flodl.distributed.ghost.cluster import Change as Change

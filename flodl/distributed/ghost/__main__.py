@@ -1,4 +1,4 @@
-"""Print what every mode would achieve: ``python -m flodl.distributed.ghost --simulate 40,100``."""
+"""Predict the speed of every mode: ``python -m flodl.distributed.ghost --simulate 40,100``."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
 
 MOST_BATCHES = 10_000_000
-"""More would take minutes to simulate and tell nothing new."""
+"""Limit of batches; more would take minutes to simulate and show nothing new."""
 _SHOWN_RANKS = 8
-"""Ranks whose figures are printed one by one."""
+"""Up to this number of ranks, the values of each rank are printed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code; bad arguments end the program with 2."""
+    """Print the prediction and return the exit code; bad arguments exit with 2."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.epochs * given.batches > MOST_BATCHES:

@@ -1,4 +1,4 @@
-"""Ranks that only count time, driven by the real scheduler."""
+"""Simulated ranks that only count time; the real scheduler plans their work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from flodl.distributed.planning.spans import Spans, front
 @final
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From a moment on, a rank has another speed."""
+    """A change of the speed of one rank at a given time."""
 
     at_ms: float
     rank: int
@@ -39,22 +39,22 @@ class Change:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """How fast the ranks are and what it costs to average once.
+    """The speeds of the ranks and the cost of one average.
 
     Raises:
-        ValueError: A duration is not a number above 0 (``sync_ms``: not below), or a change names
-            a rank that does not exist.
+        ValueError: A duration is not above 0 (``sync_ms``: is below 0), or a change names a rank
+            that does not exist.
     """
 
     ms: tuple[float, ...]
     """Milliseconds per batch of each rank."""
     exchange: Exchange = field(default_factory=Exchange)
-    """What decides how long an average takes, by the number of ranks."""
+    """Model that computes the time of an average from the number of ranks."""
     sync_ms: float | None = None
-    """Milliseconds of one average of exactly these ranks, as measured or declared, once all have
-    arrived; replaces what follows from ``exchange``."""
+    """Milliseconds of one average of exactly these ranks, once all have arrived, as measured or
+    declared; replaces the value from ``exchange``."""
     changes: tuple[Change, ...] = ()
-    """In the order of time."""
+    """Changes of speed; they are sorted by time."""
 
     def __post_init__(self) -> None:
         paces = (*self.ms, *(change.ms for change in self.changes))
@@ -74,7 +74,7 @@ class Cluster:
 
     @property
     def ranks(self) -> range:
-        """Their numbers."""
+        """The numbers of the ranks."""
         return range(len(self.ms))
 
     @property
@@ -83,7 +83,7 @@ class Cluster:
         return self.exchange.ms(len(self.ms)) if self.sync_ms is None else self.sync_ms
 
     def pace(self, rank: int, at: float) -> float:
-        """Return how many milliseconds a batch takes that a rank begins at this moment."""
+        """Return the milliseconds of a batch that a rank begins at time ``at``."""
         pace = self.ms[rank]
         for change in self.changes:
             if change.at_ms > at:
@@ -93,7 +93,7 @@ class Cluster:
         return pace
 
     def finished(self, rank: int, start: float, batches: int) -> float:
-        """Return when a rank is done with some batches."""
+        """Return the time at which a rank is done with a number of batches."""
         if not self.changes:
             return start + batches * self.ms[rank]
         for _ in range(batches):
@@ -101,7 +101,7 @@ class Cluster:
         return start
 
     def capacity(self, until: float) -> float:
-        """Return how many batches all ranks train until a moment if none ever waits."""
+        """Return how many batches all ranks train until a given time if no rank ever waits."""
         total = 0.0
         for rank in self.ranks:
             pace, since = self.ms[rank], 0.0
@@ -116,16 +116,16 @@ class Cluster:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GhostWindow:
-    """What happened between two exchanges."""
+    """One window of a simulated training."""
 
     start_ms: float
-    """When the first rank began it."""
+    """Time at which the first rank began the window."""
     end_ms: float
-    """When its average was there; with an overlap, ranks are at the next window by then."""
+    """Time at which its average arrived; with overlap, the ranks train the next window by then."""
     trained: tuple[Spans, ...]
     """Batches of each rank."""
     planned_ms: float
-    """How long it was meant to take; 0 where nothing was known yet."""
+    """Planned length of the window; 0 if nothing was known yet."""
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -139,14 +139,14 @@ class History:
     """A whole training in virtual time."""
 
     ms: float
-    """When the last average was there."""
+    """Time at which the last average arrived."""
     windows: tuple[GhostWindow, ...]
     comm_ms: float
     """Time that every rank spent on exchanges."""
     waits_ms: tuple[float, ...]
     """Time that each rank waited for others."""
     anchor: int | None
-    """Batches of the slowest rank in the last window; None where there are no windows."""
+    """Batches of the slowest rank in a window, at the end; None if there are no windows."""
 
     @property
     def batches(self) -> int:
@@ -155,12 +155,13 @@ class History:
 
 
 def simulate(cluster: Cluster, config: ScheduleConfig, *, overlap: bool = False) -> History:
-    """Run a training on the virtual clock.
+    """Simulate a training on a virtual clock.
 
     Args:
         cluster: The ranks.
-        config: What a real training would be planned with; its policy decides how ranks agree.
-        overlap: Average CADENCE windows while the next one is trained, as ASYNC always does.
+        config: The settings of a real training; its policy decides how the ranks average.
+        overlap: Whether to average CADENCE windows while the next one is trained, as ASYNC always
+            does.
 
     Raises:
         ValueError: The policy is AUTO, or ``config`` is for another number of ranks.
@@ -184,18 +185,18 @@ def simulate(cluster: Cluster, config: ScheduleConfig, *, overlap: bool = False)
 @final
 @dataclass(frozen=True, slots=True)
 class _Stint:
-    """One rank in one window."""
+    """The work of one rank in one window."""
 
     batches: int
     wall_ms: float
     first_ms: float
-    """Of that, the first batch."""
+    """Time of the first batch, part of ``wall_ms``."""
     end: float
     blocked_ms: float
-    """Halted for the average of the window before."""
+    """Time waited for the average of the previous window."""
 
     def report(self, plan: WindowPlan, sync_ms: float) -> WindowReport:
-        """Tell what the rank would have measured."""
+        """Return the report that a real rank would have made."""
         left_out = 1 if plan.warm_up and self.batches else 0
         return WindowReport(
             wall_ms=self.wall_ms - left_out * self.first_ms,
@@ -208,7 +209,7 @@ class _Stint:
 @final
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """An average that is under way."""
+    """A running average."""
 
     plan: WindowPlan
     stints: Sequence[_Stint]
@@ -217,7 +218,7 @@ class _Round:
 
 @final
 class _Run:
-    """The clock and the books of one simulated training."""
+    """One simulated training: its clocks and its records."""
 
     def __init__(self, cluster: Cluster, config: ScheduleConfig) -> None:
         self._cluster, self._config = cluster, config
@@ -228,7 +229,7 @@ class _Run:
         self._waits = [0.0] * len(cluster.ms)
 
     def history(self) -> History:
-        """Return what is in the books."""
+        """Return the recorded training."""
         windowed = self._config.policy is not Policy.SYNC
         return History(
             ms=max(self._clocks),
@@ -239,7 +240,7 @@ class _Run:
         )
 
     def in_steps(self) -> None:
-        """Train a batch per rank and average the gradients, over and over."""
+        """Repeat: train one batch per rank, then average the gradients."""
         while True:
             self._state, taken = take_step(self._state, self._config)
             if not taken:
@@ -264,7 +265,7 @@ class _Run:
             )
 
     def blocking(self) -> None:
-        """Train windows; whoever arrives at the end of one waits for the others."""
+        """Train windows; at the end of each, a rank waits for the others."""
         while True:
             plan = self._open()
             if plan is None:
@@ -279,7 +280,7 @@ class _Run:
             self._close(done, halted)
 
     def overlapped(self) -> None:
-        """Train windows, each while the one before is averaged; one average at a time."""
+        """Train each window while the previous one is averaged; one average at a time."""
         under_way: _Round | None = None
         while True:
             plan = self._open()
@@ -310,14 +311,14 @@ class _Run:
         self._state, _ = close_window(self._state, done.plan, reports, self._config)
 
     def _at_the_end(self) -> bool:
-        """Whether everything is trained; otherwise the barrier is behind us afterwards."""
+        """Return True if everything is trained; otherwise pass the barrier and return False."""
         if self._state.complete >= self._config.epochs:
             return True
         self._state = pass_barrier(self._state, self._config)
         return False
 
     def _stint(self, plan: WindowPlan, rank: int, lands: float | None) -> _Stint:
-        """Let a rank train its part; until ``lands`` it may do no more than the overshoot."""
+        """Train one rank's part; until the time ``lands`` it trains at most the overshoot."""
         at = self._clocks[rank]
         until = at if lands is None else lands
         done, latest, first, wall, blocked = 0, 0.0, 0.0, 0.0, 0.0
@@ -332,7 +333,7 @@ class _Run:
         return _Stint(done, wall, first, at, blocked)
 
     def _meet(self, ends: Sequence[float]) -> list[float]:
-        """Let the ranks wait for the last one and average; return how long each was halted."""
+        """Make the ranks wait for the last one and average; return how long each was blocked."""
         lands = max(ends) + self._cluster.average_ms
         halted = [lands - end for end in ends]
         self._block(halted)
@@ -340,7 +341,7 @@ class _Run:
         return halted
 
     def _block(self, halted: Sequence[float]) -> None:
-        """Book the time in which ranks did not train, as exchange or as waiting for others."""
+        """Record the time in which ranks did not train, as exchange or as waiting for others."""
         comm, waits = communication([RankReport(0.0, 0, blocked) for blocked in halted])
         self._comm += comm
         self._waits = [sum(pair) for pair in zip(self._waits, waits, strict=True)]

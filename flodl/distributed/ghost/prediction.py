@@ -1,4 +1,4 @@
-"""How fast a training would be in every mode, and which one to take."""
+"""Predict how fast a training would be in every mode, and choose one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SOLO = "solo"
 """The mode in which one rank trains alone."""
 
 LOCAL_STEPS = 10
-"""Steps between two averages of torch's local SGD, whose period is fixed."""
+"""Steps between two averages of torch's local SGD; its period is fixed."""
 
 HORIZON = 20_000
-"""Batches after which a training goes on as it has begun: simulating them takes half a second."""
+"""Batches to simulate. A longer training continues as it began; these take half a second."""
 
 CLOSE = 0.02
-"""A simpler mode that is behind the fastest by no more than this share is preferred."""
+"""A simpler mode is preferred if it is slower than the fastest by at most this fraction."""
 
 SIMPLEST_FIRST = (Policy.SYNC, Policy.CADENCE, Policy.ASYNC)
 
@@ -28,26 +28,26 @@ SIMPLEST_FIRST = (Policy.SYNC, Policy.CADENCE, Policy.ASYNC)
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """What one mode would achieve."""
+    """The predicted speed of one mode."""
 
     mode: str
     """``solo``, ``sync``, ``cadence``, ``async``, ``torch-ddp`` or ``torch-postlocalsgd``."""
     policy: Policy | None
-    """The policy behind it, where it is one of ours."""
+    """The policy of flodl for this mode; None for the others."""
     ms: float
-    """Length of the training."""
+    """Length of the training in milliseconds."""
     batches_per_s: float
-    """Batches of all ranks together, warm-up included."""
+    """Batches per second of all ranks together, warm-up included."""
     efficiency: float
-    """Of what the ranks would train if none of them ever waited or exchanged anything."""
+    """Trained batches as a fraction of those the ranks could train without waits and exchanges."""
     idle: tuple[float, ...]
-    """Share of the time in which each rank waits for others."""
+    """Fraction of the time that each rank waits for others."""
     communication: float
-    """Share of the time that exchanges take from every rank."""
+    """Fraction of the time that every rank spends on exchanges."""
     exchanges: int
-    """Averages of parameters or gradients."""
+    """Number of averages of parameters or gradients."""
     anchor: int | None
-    """Batches of the slowest rank in a window, at the end; None where there are no windows."""
+    """Batches of the slowest rank in a window, at the end; None if there are no windows."""
 
 
 def predict(
@@ -55,15 +55,15 @@ def predict(
 ) -> tuple[Prediction, ...]:
     """Predict every mode for the same work, in a fixed order.
 
-    ``solo`` is the rank that is done first on its own. The two of torch give all ranks equal work:
-    ``torch-ddp`` averages gradients in every step and ``torch-postlocalsgd`` parameters every
-    ten; an epoch that ranks cannot share equally is filled up with repeated batches, as
-    ``DistributedSampler`` does, which are not counted.
+    ``solo`` is the single rank that would be done first. The two modes of torch give all ranks
+    equal work: ``torch-ddp`` averages gradients in every step, ``torch-postlocalsgd`` averages
+    parameters every ten steps. If the ranks cannot share an epoch equally, it is filled up with
+    repeated batches, as ``DistributedSampler`` does. Repeated batches are not counted.
 
     Args:
         cluster: The ranks.
-        config: What a real training would be planned with; its policy plays no role.
-        horizon: Predict no more than about so many batches of a longer training; None: all.
+        config: The settings of a real training; its policy is ignored.
+        horizon: About how many batches of a longer training to simulate; None: all.
 
     Raises:
         ValueError: ``config`` is for another number of ranks.
@@ -81,13 +81,13 @@ def predict(
 
 
 def choose(predictions: Sequence[Prediction]) -> tuple[Policy, str]:
-    """Return the policy to train with, and why in one sentence.
+    """Return the policy to train with, and the reason in one sentence.
 
-    It is the one with the most batches per second, or a simpler one that is hardly slower: SYNC is
-    simpler than CADENCE and that than ASYNC.
+    The choice is the policy with the most batches per second, or a simpler one that is slower by
+    at most 2 % (:data:`CLOSE`). SYNC is simpler than CADENCE, and CADENCE is simpler than ASYNC.
 
     Raises:
-        ValueError: None of the predictions is one of a policy.
+        ValueError: No prediction is for a policy.
     """
     ours = {found.policy: found for found in predictions if found.policy is not None}
     if not ours:

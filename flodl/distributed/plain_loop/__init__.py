@@ -1,1 +1,1 @@
-"""A loop of the user's own in many ranks: shared batches, or windows with accumulated gradients."""
+"""Run the user's own loop on several ranks: shared batches, or windows that sum gradients."""

@@ -1,4 +1,4 @@
-"""Windows of a loop of the user's own: several batches per rank to one step, by speed."""
+"""Windows in the user's own loop: several batches per rank and step, by measured speed."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 @final
 @dataclass(slots=True)
 class Window:
-    """What this rank has trained between two steps.
+    """The batches that this rank trains between two steps.
 
     Attributes:
-        epoch: Counted from 0.
+        epoch: Number of the epoch, counted from 0.
         counts: Batches of each rank.
         start: First batch of this rank, in the order of the epoch.
-        samples: This rank has trained; 0 where there were fewer batches than ranks.
-        loss: Their mean loss, 0-dimensional, on the device; None without samples.
+        samples: Samples that this rank has trained; 0 if it had no batch, because fewer batches
+            than ranks were left.
+        loss: Mean loss of the samples, 0-dimensional, on the device; None without samples.
     """
 
     epoch: int
@@ -52,7 +53,7 @@ class Window:
     _measured: int = 0
 
     def average_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Turn the sums that the backward passes left into the mean over the samples."""
+        """Divide the summed gradients, so that they are the mean over the samples."""
         grads = [p.grad for p in parameters if p.grad is not None]
         if grads and self._weight != 1.0:
             torch._foreach_div_(grads, self._weight)
@@ -60,13 +61,13 @@ class Window:
 
 @final
 class LoopWindows:
-    """Cuts epochs into windows and trains this rank's part of each.
+    """Splits epochs into windows and trains this rank's part of each.
 
     Args:
         group: The ranks.
         config: How windows adapt; None: one batch per rank.
-        speeds: Relative speed of each rank, where it is known.
-        watch: Runs while this rank computes.
+        speeds: Relative speed of each rank, if known.
+        watch: Measures the time in which this rank computes.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class LoopWindows:
         self._warm_up = speeds is None
         self._opened = 0
         self.open: Window | None = None
-        """The window that has been trained and waits for its step."""
+        """The trained window that waits for its step."""
 
     @property
     def anchor(self) -> int:
@@ -91,10 +92,10 @@ class LoopWindows:
     def epoch(
         self, epoch: int, loader: DataLoader, loss: Callable[[Batch], Tensor]
     ) -> Iterator[Window]:
-        """Train an epoch window by window; each is given out when it only lacks its step.
+        """Train an epoch window by window; yield each window before its step.
 
         Raises:
-            StateError: There was no step after the window before.
+            StateError: There was no step after the previous window.
         """
         cursor = 0
         while cursor < loader.num_batches:
@@ -112,10 +113,12 @@ class LoopWindows:
             yield window
 
     def close(self, sync_ms: float) -> tuple[int, int]:
-        """Take in what every rank measured; on all ranks, after the gradients were exchanged.
+        """Close the window with the measurements of all ranks; collective.
+
+        Call it after the gradients were exchanged.
 
         Args:
-            sync_ms: How long the exchange took this rank.
+            sync_ms: Milliseconds of the exchange on this rank.
 
         Returns:
             The anchor before and after.
@@ -151,7 +154,7 @@ class LoopWindows:
         self, window: Window, loader: DataLoader, loss_of: Callable[[Batch], Tensor]
     ) -> None:
         count = window.counts[self._group.rank]
-        # The first batch of all is slow for reasons of its own.
+        # The very first batch is slow because of one-time work, so it is not measured.
         untimed = 1 if self._warm_up and self._opened == 0 and count > 1 else 0
         losses: list[Tensor] = []
         first = 0
@@ -162,7 +165,7 @@ class LoopWindows:
             first = first or samples
             factor = samples / first
             loss = loss_of(batch)
-            # One batch keeps the bits of a plain loop.
+            # With a single batch, the result equals that of a plain loop bit by bit.
             (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach() * factor)
             window.samples += samples

@@ -1,12 +1,13 @@
-"""Puts the outputs of all ranks together, in one exchange, and keeps the gradient right.
+"""Join the outputs of all ranks in one exchange, with correct gradients.
 
-Rank r has computed its rows of a batch. Everybody gets all rows, but only r's own have a history
-here. With L the loss of the whole output and θ the parameters, rank r's backward gives
+Rank r has computed its rows of a batch. All ranks get all rows, but on rank r only its own rows
+have autograd history. With L the loss of the whole output and θ the parameters, the backward pass
+of rank r gives
 
     W · ∂L/∂out[r] · ∂out[r]/∂θ  +  ∂L/∂θ
 
-because the gradient of the own rows is multiplied by the number of ranks W on its way. The mean
-over the ranks is the gradient of L, also where L touches parameters directly: those terms count
+because the gradient of the rank's own rows is multiplied by the number of ranks W. The mean over
+the ranks is the gradient of L. This holds also if L uses parameters directly: those terms count
 once.
 """
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from flodl.distributed.plain_loop.shares import Cut
 
 _ALIGNMENT = 16
-"""Bytes; the largest element of torch, so that every part of the buffer can be read in place."""
+"""Bytes; the size of torch's largest element, so that each part of the buffer can be viewed."""
 
 _LAYOUTS = 1024
-"""Kinds of batches whose outputs are known; more come with texts of every length."""
+"""Limit of remembered kinds of batches; texts of many lengths make many kinds."""
 
 
 @final
@@ -43,65 +44,65 @@ class Slice:
 
     @property
     def samples(self) -> int:
-        """Of the whole batch."""
+        """Number of samples of the whole batch."""
         return sum(self.cut)
 
     @property
     def start(self) -> int:
-        """First row that is this rank's."""
+        """First row of this rank."""
         return sum(self.cut[: self.rank])
 
     @property
     def stop(self) -> int:
-        """Row behind its last."""
+        """Row after the last one of this rank."""
         return self.start + self.cut[self.rank]
 
     @property
     def computed(self) -> slice:
-        """Rows to compute; a rank without any runs the first two for the form of the output."""
+        """Rows to compute; a rank without rows computes the first two to get the output's form."""
         return slice(self.start, self.stop) if self.cut[self.rank] else slice(0, 2)
 
     @property
     def rows(self) -> int:
-        """How many rows it computes."""
+        """Number of rows that this rank computes."""
         return self.cut[self.rank] or min(2, self.samples)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a tensor looks like on every rank."""
+    """Shape and dtype of a tensor on every rank."""
 
     by_rows: bool
     """Whether dimension 0 runs over the rows of the batch."""
     shape: tuple[int, ...]
-    """Without that dimension."""
+    """Shape without the dimension of the rows."""
     dtype: torch.dtype
 
     @property
     def exchanged(self) -> bool:
-        """Whole tensors are averaged, which needs numbers with a fraction."""
+        """Whether the tensor is exchanged: by rows, or as a floating or complex whole tensor."""
         return self.by_rows or self.dtype.is_floating_point or self.dtype.is_complex
 
     def bytes_of(self, rows: int) -> int:
-        """Size of that many rows, or of that many whole tensors."""
+        """Return the size in bytes of a number of rows, or of whole tensors."""
         return rows * torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which tensors are exchanged, and what they look like on every rank."""
+    """Which tensors are exchanged, and their forms on every rank."""
 
     tensors: int
-    """Outputs and tags together."""
+    """Number of outputs and tags together."""
     chosen: tuple[int, ...]
-    """Places of those that are exchanged."""
+    """Positions of the exchanged tensors."""
     forms: tuple[_Form, ...]
-    """Their forms."""
+    """Forms of the exchanged tensors."""
 
     def fits(self, forms: Sequence[_Form]) -> bool:
-        """Whether the tensors of a call are such."""
+        """Whether the tensors of a call have this layout."""
         return len(forms) == self.tensors and all(
             forms[place] == form for place, form in zip(self.chosen, self.forms, strict=True)
         )
@@ -109,12 +110,12 @@ class _Layout:
 
 @final
 class Rejoiner:
-    """Exchanges outputs.
+    """Joins the outputs of all ranks.
 
-    A tensor whose dimension 0 has as many entries as the rank computed rows is put together row by
-    row. Any other is averaged over the ranks, weighted by their rows, which is exact for means over
-    the batch and for what does not depend on it; if it is not of numbers with a fraction, every
-    rank keeps its own.
+    - A tensor with one entry of dimension 0 per computed row is joined row by row.
+    - Any other floating or complex tensor is averaged over the ranks, weighted by their rows. This
+      is exact for means over the batch and for values that do not depend on the batch.
+    - Any other tensor stays as it is on each rank.
 
     Args:
         group: The ranks.
@@ -127,25 +128,25 @@ class Rejoiner:
     def join(
         self, outputs: Sequence[Tensor], tags: Sequence[Tensor], part: Slice, batch: WholeBatch
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return outputs and tags of the whole batch; on all ranks.
+        """Return outputs and tags of the whole batch; collective.
 
         Args:
-            outputs: What the model returned for this rank's rows.
-            tags: Values that it left behind; one that differs in form between the ranks stays
-                what it is.
-            part: Which rows those were.
-            batch: What all ranks should have been given.
+            outputs: Outputs of the model for this rank's rows.
+            tags: Tagged values of the model. A tag whose form differs between the ranks stays
+                unchanged.
+            part: The rows of this rank.
+            batch: The batch that all ranks should have got.
 
         Raises:
-            BatchMismatchError: The ranks were given different batches.
+            BatchMismatchError: The ranks got different batches.
             DistributedError: An output has another form on another rank.
         """
-        # First: Gloo ends the process where the ranks' buffers differ in size.
+        # Compare first: Gloo ends the process if the ranks' buffers differ in size.
         batch.compare()
         tensors = [*outputs, *tags]
         forms = [_form_of(tensor, part.rows) for tensor in tensors]
         kind = (batch.shape_digest, part.cut)
-        # Every rank knows the same layouts: they have had the same batches.
+        # Every rank knows the same layouts because all ranks got the same batches.
         layout = self._layouts.get(kind)
         joined = None if layout is None else self._exchange(tensors, forms, part, layout)
         if joined is None:
@@ -157,7 +158,7 @@ class Rejoiner:
 
     def _remember(self, kind: tuple[float, Cut], layout: _Layout) -> None:
         if self._group.device.type != "cpu":
-            return  # the flags that come with an exchange would make the host wait for the GPU
+            return  # reading the flags of an exchange would make the host wait for the GPU
         if len(self._layouts) == _LAYOUTS:
             self._layouts.clear()
         self._layouts[kind] = layout
@@ -178,10 +179,10 @@ class Rejoiner:
     def _exchange(
         self, tensors: list[Tensor], forms: list[_Form], part: Slice, layout: _Layout
     ) -> dict[int, Tensor] | None:
-        """Sum buffers in which each rank has filled in its bytes: that moves any dtype exactly.
+        """Sum buffers in which each rank has filled in its bytes; this is exact for any dtype.
 
         Returns:
-            What was put together, by place; None if a rank had tensors of another form.
+            The joined tensors by position; None if a rank had tensors of another form.
         """
         world = len(part.cut)
         copies = [part.samples if form.by_rows else world for form in layout.forms]
@@ -213,10 +214,10 @@ class Rejoiner:
 
 
 def _differences(on_ranks: Sequence[list[_Form]], outputs: int) -> set[int]:
-    """Return the places at which the ranks differ.
+    """Return the positions at which the forms differ between the ranks.
 
     Raises:
-        DistributedError: An output is among them.
+        DistributedError: An output differs, or the number of tensors differs.
     """
     if len({len(found) for found in on_ranks}) > 1:
         raise DistributedError(
@@ -252,7 +253,7 @@ def _read(buffer: Tensor, start: int, form: _Form, rows: int) -> Tensor:
 
 
 def _assembled(mine: Tensor, found: Tensor, form: _Form, part: Slice) -> Tensor:
-    """Put the own part, which has a history, among what came from the others."""
+    """Join this rank's part, which has autograd history, with the parts of the others."""
     linked = _amplified(mine, len(part.cut)) if mine.requires_grad else mine
     if form.by_rows:
         if not mine.requires_grad:
@@ -271,7 +272,7 @@ def _amplified(tensor: Tensor, factor: int) -> Tensor:
 
 
 class _Amplified(torch.autograd.Function):
-    """Passes a tensor on and multiplies its gradient."""
+    """Returns a tensor unchanged and multiplies its gradient."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, factor: int) -> Tensor:
@@ -281,15 +282,15 @@ class _Amplified(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Multiply."""
+        """Multiply the gradient by the factor."""
         return grad * ctx.factor, None
 
 
 class _Taken(torch.autograd.Function):
-    """Takes this rank's rows of an input whose gradient somebody wants: the other ranks add theirs.
+    """Takes this rank's rows of an input that requires a gradient.
 
-    The gradient that arrives here was multiplied by the number of ranks, see above; what leaves is
-    that of the whole input, the same on every rank.
+    The incoming gradient was multiplied by the number of ranks (see the module's docstring). The
+    outgoing gradient is that of the whole input, summed over the ranks, the same on every rank.
     """
 
     @staticmethod
@@ -301,7 +302,7 @@ class _Taken(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Sum the parts over the ranks."""
+        """Sum the gradient's parts over the ranks."""
         part = ctx.part
         whole = grad.new_zeros(ctx.shape)
         whole[part.start : part.stop] = grad[: part.cut[part.rank]] / len(part.cut)
@@ -319,13 +320,13 @@ def take_rows(whole: Tensor, part: Slice, group: Group) -> Tensor:
 
 @final
 class WholeBatch:
-    """What tells a batch from another, on its way to the other ranks while this one computes.
+    """Checksums of a batch; they are exchanged with the other ranks while this rank computes.
 
     Args:
         tensors: The whole inputs of the model.
-        number: Which call it is.
+        number: Number of the call.
         group: The ranks.
-        deep: Look at every value, not at the shapes only.
+        deep: Whether to compare all values, not only the shapes.
     """
 
     def __init__(self, tensors: Sequence[Tensor], number: int, group: Group, *, deep: bool) -> None:
@@ -336,10 +337,10 @@ class WholeBatch:
         self._others = group.gather_later([self.shape_digest, content])
 
     def compare(self) -> None:
-        """Compare with the other ranks.
+        """Compare the batch with those of the other ranks.
 
         Raises:
-            BatchMismatchError: One was given something else.
+            BatchMismatchError: A rank got another batch.
         """
         rows: list[list[float]] = self._others.wait()
         for column, what in enumerate(("shape", "values")):

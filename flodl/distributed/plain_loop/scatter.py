@@ -1,8 +1,8 @@
-"""One batch on many ranks: a call of the model computes this rank's rows and returns all of them.
+"""Share one batch between ranks: a call computes this rank's rows and returns all rows.
 
-It is done by hooks of the module, so ``model(x)`` in a loop stays what it was. Only calls that
-train, in training mode and with gradients, are shared: an evaluation runs where it is called, on
-the whole batch, and may be called on one rank alone.
+Hooks of the module do this, so ``model(x)`` in a loop stays unchanged. Only training calls are
+shared: those in training mode with gradients enabled. An evaluation runs on the rank that calls
+it, on the whole batch; the other ranks need not call it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flodl.distributed.plain_loop.stopwatch import Stopwatch
 
 _COMPARE_EVERY = 100
-"""Calls between two comparisons of what the ranks were given."""
+"""Calls between two comparisons of all values of the batches."""
 
 
 @final
@@ -34,10 +34,10 @@ class Scatter:
     """Shares the training calls of a module among the ranks.
 
     Args:
-        module: The same on all ranks.
+        module: The same module on all ranks.
         group: The ranks.
-        shares: Decides who computes which rows.
-        watch: Runs while this rank computes.
+        shares: Decides which rank computes which rows.
+        watch: Measures the time in which this rank computes.
     """
 
     def __init__(self, module: nn.Module, group: Group, shares: Shares, watch: Stopwatch) -> None:
@@ -55,7 +55,7 @@ class Scatter:
         module.register_forward_hook(self._after, with_kwargs=True)
 
     def __deepcopy__(self, memo: object) -> Scatter:
-        # A copy of the module brings its hooks along; they do nothing for it.
+        # A copy of the module also has the hooks; for the copy they do nothing.
         return self
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -63,7 +63,7 @@ class Scatter:
 
     @contextmanager
     def whole_batches(self) -> Iterator[None]:
-        """Let calls compute the whole of what they are given, each rank its own batches."""
+        """Let calls compute whole batches, so that each rank trains its own batches."""
         self._shared = False
         try:
             yield
@@ -71,12 +71,12 @@ class Scatter:
             self._shared = True
 
     def take_counts(self) -> tuple[list[int], float]:
-        """Return the rows of each rank and this rank's part of its batches; count anew."""
+        """Return the rows of each rank and this rank's share of the batches, then reset both."""
         counts, batches = self._since_step, self._batches_since_step
         self._since_step, self._batches_since_step = [0] * len(counts), 0.0
         return counts, batches
 
-    # The hooks get their module because a copy of it calls them as well.
+    # The hooks check their module because a copy of it calls them, too.
 
     def _before(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -132,7 +132,7 @@ class Scatter:
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         _refuse_unknown(leaves)
         graphs = [m for m in self._module.modules() if isinstance(m, Graph) and m.has_run]
-        # An optional input that was left out has a tag without a value, on every rank.
+        # The tag of an omitted optional input has no value, on every rank.
         tags = [[v for v in graph._captures.tags or () if v is not None] for graph in graphs]
         outputs, values = self._rejoiner.join(
             [leaves[place] for place in places], [tag for one in tags for tag in one], part, batch
@@ -163,7 +163,7 @@ def _refuse_unknown(leaves: Sequence[object]) -> None:
 
 @final
 class Unshared:
-    """What a pickled model has in place of its ranks: it computes what it is given."""
+    """Replaces :class:`Scatter` in a pickled model, which computes whole batches again."""
 
     def _before(self, module: nn.Module, args: object, kwargs: object) -> None:
         """Change nothing."""
@@ -174,14 +174,14 @@ class Unshared:
 
 @final
 class OwnRandomness:
-    """Random numbers of this rank's own inside of a call, and the common ones outside.
+    """Switches to random numbers of this rank inside a call, and back to the common ones after it.
 
-    Dropout has to differ between the ranks, and uses up more numbers where there are more rows. A
-    loader that shuffles by the common generator has to find it the same on every rank.
+    Dropout must differ between the ranks, and it draws more numbers for more rows. A loader that
+    shuffles with the common generator needs the same generator state on every rank.
 
     Args:
-        rank: Decides, with the seed of torch, what is drawn.
-        device: Whose generator belongs to it, beside that of the CPU.
+        rank: Number of this rank; with torch's seed it decides the random numbers.
+        device: A CUDA device has a generator that is switched together with the CPU's.
     """
 
     def __init__(self, rank: int, device: torch.device) -> None:
@@ -190,8 +190,8 @@ class OwnRandomness:
         self._common: list[Tensor] | None = None
 
     def enter(self) -> None:
-        """Change over to the own numbers."""
-        if self._common is not None:  # the call before ended with an exception
+        """Switch to this rank's random numbers."""
+        if self._common is not None:  # the previous call ended with an exception
             self.leave()
         self._common = self._states()
         if self._own is None:
@@ -204,7 +204,7 @@ class OwnRandomness:
             self._set(self._own)
 
     def leave(self) -> None:
-        """Change back."""
+        """Switch back to the common random numbers."""
         if self._common is None:
             return
         self._own = self._states()

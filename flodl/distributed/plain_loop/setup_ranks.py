@@ -1,4 +1,4 @@
-"""What many ranks add to a loop of the user's own: joining, and what comes before each update."""
+"""Support for the user's own loop on several ranks: join them and prepare each update."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _MAX_ANCHOR = 200
 
 
 def joined(device: torch.device | str | None = None) -> Group:
-    """Join the ranks that this process was started as one of.
+    """Join the ranks to which this process belongs.
 
     Args:
-        device: Where to train; None chooses.
+        device: Device to train on; None: choose one.
 
     Raises:
-        DistributedError: The environment says that there are ranks, and is incomplete.
+        DistributedError: The environment names ranks but is incomplete.
         ValueError: The device does not exist here.
     """
     launched = detect(os.environ)
@@ -61,17 +61,17 @@ def joined(device: torch.device | str | None = None) -> Group:
 
 @final
 class SharedLoop:
-    """One model in a loop that every rank runs alike.
+    """One model in a loop that all ranks run in the same way.
 
     Args:
-        model: On the device of the group; its state becomes that of rank 0.
-        group: The ranks, or one.
-        config: None: windows adapt only where the ranks are of different kinds.
-        watch: Measures this rank; None: with the clock, or the events of a GPU.
+        model: A model on the device of the group; its state is replaced by that of rank 0.
+        group: The ranks, or a single one.
+        config: Settings; None: windows are used only if the ranks have different devices.
+        watch: Measures this rank; None: use the host's clock, or events of the GPU.
 
     Raises:
         DistributedError: The models of the ranks differ.
-        ValueError: The hint of the configuration names no rank.
+        ValueError: The ``speed_hint`` names an unknown rank.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class SharedLoop:
     def epoch(
         self, epoch: int, loader: DataLoader, loss: Callable[[Batch], Tensor]
     ) -> Iterator[Window]:
-        """Train an epoch window by window; each is given out when it only lacks its step.
+        """Train an epoch window by window; yield each window before its step.
 
         Raises:
             DistributedError: The loaders of the ranks differ.
-            StateError: There was no step after the window before.
+            StateError: There was no step after the previous window.
         """
         if self.scatter is not None:
             self.group.check_same({"epoch": epoch, **_data_of(loader)})
@@ -125,10 +125,10 @@ class SharedLoop:
         return self.windows.epoch(epoch, loader, loss_of)
 
     def before_update(self, max_grad_norm: float | None) -> None:
-        """Bring gradients and buffers of the ranks together, and clip; on all ranks.
+        """Average gradients and buffers over the ranks, and clip the gradients; collective.
 
-        A window clips each rank's own mean gradient first; a loop over common batches clips the
-        mean of all ranks.
+        With a window, each rank clips its own mean gradient before the average. In a loop over
+        shared batches, the mean over all ranks is clipped.
         """
         window = self.windows.open
         parameters = list(self._model.parameters())
@@ -157,13 +157,13 @@ class SharedLoop:
         timings[self.group.rank] = self._watch.take(batches)
         began = time.perf_counter()
         self._event("sync_start")
-        # Every rank holds its share of the one gradient, however many rows it computed.
+        # The gradients of the ranks count equally: rejoining has already scaled them (see rejoin).
         found = self._reduce(1, timings, rows=counts[self.group.rank])
         self._event("sync_end", ms=(time.perf_counter() - began) * 1e3)
         self.shares.learn(counts, found)
 
     def _reduce(self, weight: int, extra: list[float], rows: int | None = None) -> list[float]:
-        """Average gradients, then buffers by the rows behind them; return the sums of extra."""
+        """Average gradients, then buffers weighted by their rows; return the sums of ``extra``."""
         flags = self._buffers.flags()
         *sums, _ = self._reducer.reduce(weight, [*extra, *flags])
         self._buffers.average(sums[len(extra) :], weight if rows is None else rows)
@@ -219,7 +219,7 @@ def _speeds(config: DdpConfig, world_size: int) -> tuple[float, ...] | None:
 
 
 def _carries_state(model: nn.Module) -> bool:
-    """Whether rows of one batch belong to those of the next, so that they have to stay in place."""
+    """Whether the model keeps state per row, so that rows must stay on their rank."""
     return any(isinstance(module, Stateful) and module.has_state() for module in model.modules())
 
 
@@ -234,9 +234,10 @@ def _data_of(loader: DataLoader) -> dict[str, object]:
 
 
 def best_device() -> torch.device | None:
-    """Return the largest of several usable GPUs, and tell how to start a rank on each; else None.
+    """Return the largest of several usable GPUs, and print how to start one rank per GPU.
 
-    A program that runs already cannot become several.
+    A running program cannot turn into several ranks. With fewer than two usable GPUs this returns
+    None.
     """
     if torch.cuda.device_count() < 2:
         return None
@@ -262,7 +263,7 @@ def _size_of_gpu(index: int) -> tuple[int, int, int]:
 
 
 def launch_command(ranks: int) -> str:
-    """Return the command that starts this very program once per rank."""
+    """Return the command that starts this program once per rank."""
     specification = getattr(sys.modules["__main__"], "__spec__", None)
     if specification is None:
         program = [sys.argv[0]]

@@ -1,6 +1,6 @@
-"""Which part of a batch each rank computes: equal at first, then by measured speed.
+"""Decide which part of a batch each rank computes: equal at first, then by measured speed.
 
-A pure calculation: every rank that learns the same timings has the same shares.
+This is a pure calculation: ranks that learn the same timings have the same shares.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Cut: TypeAlias = tuple[int, ...]
 """Samples of each rank, in rank order."""
 
 FLOOR = 0.05
-"""No rank gets less than this part, so that its speed goes on being measured."""
+"""The smallest part of a rank; a rank without rows could not be measured any more."""
 
 _FIRST_BALANCE = 10
 _BALANCE_EVERY = 50
@@ -22,11 +22,11 @@ _NEWEST = 0.3
 
 @final
 class Shares:
-    """The part of each rank, and what is known of its speed.
+    """The part and the measured speed of each rank.
 
     Args:
         world_size: Number of ranks.
-        balanced: Follow the measured speeds; otherwise the parts stay equal.
+        balanced: Whether the parts follow the measured speeds; otherwise they stay equal.
     """
 
     def __init__(self, world_size: int, *, balanced: bool = True) -> None:
@@ -34,18 +34,18 @@ class Shares:
         self._steps = 0
         self.ratios: tuple[float, ...] = (1 / world_size,) * world_size
         self.throughput: tuple[float, ...] = (0.0,) * world_size
-        """Samples per millisecond of each rank; 0 where nothing was measured yet."""
+        """Samples per millisecond of each rank; 0 before the first measurement."""
 
     def cut(self, samples: int) -> Cut:
-        """Divide a batch."""
+        """Divide a batch among the ranks."""
         return divide(samples, self.ratios)
 
     def learn(self, samples: Sequence[float], ms: Sequence[float]) -> None:
-        """Take in one step.
+        """Update the speeds, and at some steps the parts, after one step.
 
         Args:
-            samples: That each rank computed.
-            ms: How long it took each rank; 0 where it was not measured.
+            samples: Samples that each rank computed.
+            ms: Time of each rank; 0 if it was not measured.
         """
         self._steps += 1
         self.throughput = tuple(
@@ -62,7 +62,10 @@ def _mean(known: float, new: float) -> float:
 
 
 def proportional(speeds: Sequence[float]) -> tuple[float, ...]:
-    """Return parts in proportion to speeds, none of them below :data:`FLOOR`; their sum is 1."""
+    """Return parts in proportion to speeds, each at least :data:`FLOOR`; their sum is 1.
+
+    With more than 20 ranks each part is at least one part per rank.
+    """
     floor = min(FLOOR, 1 / len(speeds))
     held: set[int] = set()
     while True:
@@ -78,9 +81,9 @@ def proportional(speeds: Sequence[float]) -> tuple[float, ...]:
 
 
 def divide(samples: int, ratios: Sequence[float]) -> Cut:
-    """Divide whole samples by ratios; a rank gets none only where there are fewer than ranks.
+    """Divide whole samples by ratios; a rank gets 0 only if there are fewer samples than ranks.
 
-    Largest remainders are rounded up, ties to the lowest rank.
+    The largest remainders are rounded up; ties go to the lowest rank.
     """
     exact = [samples * ratio for ratio in ratios]
     counts = [int(part) for part in exact]

@@ -1,4 +1,4 @@
-"""How long this rank computes, without its waiting for others."""
+"""Measure how long this rank computes, without waiting for others."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ if TYPE_CHECKING:
 
 
 _FORWARD = 1 / 3
-"""Part of a simulated batch that is its forward pass: a backward pass takes twice as long."""
+"""Part of a simulated batch for the forward pass; a backward pass takes twice as long."""
 
 
 class Stopwatch(Protocol):
-    """Adds up the stretches between :meth:`start` and :meth:`stop`."""
+    """Adds up the intervals between :meth:`start` and :meth:`stop`."""
 
     def start(self) -> None:
-        """Begin a stretch; nothing where one has begun."""
+        """Begin an interval; do nothing if one has begun."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the interval."""
 
     def end_forward(self, batches: float) -> None:
-        """Note that a forward pass of so many batches is over; simulated time passes in it."""
-
-    def take(self, batches: float, *, wait: bool = False) -> float:
-        """Return the milliseconds since the last call, and begin at 0; 0 where they are not known.
+        """Mark the end of a forward pass; a simulated rank sleeps here.
 
         Args:
-            batches: How many whole batches were computed in them.
-            wait: Until they are known.
+            batches: How many whole batches the forward pass computed; may be a fraction.
+        """
+
+    def take(self, batches: float, *, wait: bool = False) -> float:
+        """Return the milliseconds since the last call and reset to 0; 0 if they are unknown.
+
+        Args:
+            batches: How many whole batches were computed in this time; may be a fraction.
+            wait: Whether to wait until the time is known.
         """
 
 
 class HostWatch:
-    """By the clock of the host; for ranks on the CPU.
+    """Measures with the host's clock; for ranks on the CPU and for simulated ranks.
 
     Args:
-        simulated_ms: Sleep until a batch has taken so long; None: as long as it takes.
+        simulated_ms: Sleep until a batch has taken this long; None: do not sleep.
     """
 
     def __init__(self, simulated_ms: float | None = None) -> None:
@@ -51,18 +55,18 @@ class HostWatch:
         self._overslept_ms = 0.0
 
     def start(self) -> None:
-        """Begin a stretch."""
+        """Begin an interval."""
         if self._began is None:
             self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """End it."""
+        """End the interval."""
         if self._began is not None:
             self._ms += (time.perf_counter() - self._began) * 1e3
             self._began = None
 
     def end_forward(self, batches: float) -> None:
-        """Sleep through the simulated forward pass."""
+        """Sleep until the simulated forward pass is over."""
         if self._simulated_ms is not None and self._began is not None:
             ms = (time.perf_counter() - self._began) * 1e3
             time.sleep(max(0.0, self._simulated_ms * batches * _FORWARD - ms) / 1e3)
@@ -76,15 +80,16 @@ class HostWatch:
         began = time.perf_counter()
         time.sleep((due - ms) / 1e3)
         slept = (time.perf_counter() - began) * 1e3
-        # What one sleep oversleeps, the next makes up for.
+        # If a sleep takes too long, the next one is shorter.
         self._overslept_ms = ms + slept - due
         return due + self._overslept_ms
 
 
 class DeviceWatch:
-    """By events on the stream of a GPU, for which the host need not wait.
+    """Measures with events on the stream of a GPU, so that the host need not wait.
 
-    Then the time of an earlier step stands for one that is not over: speeds are means over many.
+    While a step is not over, the time of an earlier step is used for it. This is exact enough,
+    because speeds are means over many steps.
     """
 
     def __init__(self) -> None:
@@ -93,21 +98,21 @@ class DeviceWatch:
         self._taken: list[tuple[float, list[tuple[torch.cuda.Event, torch.cuda.Event]]]] = []
 
     def start(self) -> None:
-        """Begin a stretch."""
+        """Begin an interval."""
         if self._began is None:
             self._began = _now()
 
     def stop(self) -> None:
-        """End it."""
+        """End the interval."""
         if self._began is not None:
             self._open.append((self._began, _now()))
             self._began = None
 
     def end_forward(self, batches: float) -> None:
-        """Do nothing: a GPU is as fast as it is."""
+        """Do nothing: a GPU is not simulated."""
 
     def take(self, batches: float, *, wait: bool = False) -> float:
-        """Return the time of the latest step that is over, scaled to what this one computed."""
+        """Return the time of the latest finished step, scaled to the batches of this step."""
         if wait and self._open:
             self._open[-1][1].synchronize()
         self._taken.append((batches, self._open))
@@ -133,10 +138,10 @@ def _is_over(event: torch.cuda.Event) -> bool:
 
 
 def simulated_ms(environ: Mapping[str, str] = os.environ) -> tuple[float, ...] | None:
-    """Return the duration of a batch that each rank shall pretend to take, from the environment.
+    """Return the simulated milliseconds per batch of each rank, from ``FLODL_SIM_MS``, or None.
 
     Raises:
-        ValueError: ``FLODL_SIM_MS`` is no list of numbers above 0.
+        ValueError: ``FLODL_SIM_MS`` is not a list of numbers above 0.
     """
     text = environ.get("FLODL_SIM_MS", "")
     if not text:

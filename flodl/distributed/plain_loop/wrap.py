@@ -1,4 +1,4 @@
-"""Exchanges by hand, for loops that fit no other form."""
+"""Explicit exchanges, for loops that need full control."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @final
 class Ddp:
-    """Modules of this rank, and the exchanges with their counterparts; see :meth:`wrap`."""
+    """Modules of this rank, and explicit exchanges with the other ranks; see :meth:`wrap`."""
 
     def __init__(self, modules: Sequence[nn.Module], group: Group) -> None:
         self._group = group
-        # One module for all: tied parameters count once, and every exchange is one.
+        # One module that holds all: tied parameters count once, and one exchange covers all.
         self._module = nn.ModuleList(modules).to(group.device)
         self._reducer = GradientReducer(self._module, group, Backend.NCCL)
         self._wire = wire_for(group, Backend.NCCL)
@@ -34,19 +34,19 @@ class Ddp:
 
     @classmethod
     def wrap(cls, *modules: nn.Module, group: Group | None = None) -> Ddp:
-        """Take modules that every rank has made alike, and move them to this rank's device.
+        """Move modules to this rank's device and return an object with the exchanges.
 
-        Nothing is exchanged by itself: in the loop, call :meth:`sync_params` once, and after each
-        ``backward`` :meth:`all_reduce_gradients`. In a program of one process every exchange does
-        nothing, so that the same loop runs there.
+        Every rank must pass the same modules. Call the exchanges yourself: :meth:`sync_params`
+        once, and :meth:`all_reduce_gradients` after each ``backward``. In a single process every
+        exchange does nothing, so the same loop runs there.
 
         Args:
-            modules: One or more.
-            group: The ranks; those that this process was started as one of, if not given.
+            modules: One or more modules, built in the same way on every rank.
+            group: The ranks; default: those to which this process belongs.
 
         Raises:
             ValueError: No module was given.
-            DistributedError: The environment says that there are ranks, and is incomplete.
+            DistributedError: The environment names ranks but is incomplete.
         """
         if not modules:
             raise ValueError("Ddp.wrap needs a module, such as Ddp.wrap(model)")
@@ -64,47 +64,48 @@ class Ddp:
 
     @property
     def device(self) -> torch.device:
-        """Where the modules of this rank are, and its batches belong."""
+        """Device of the modules of this rank; put the batches there."""
         return self._group.device
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The device of every rank, such as ``"cuda:1"``, as it is called on its host."""
+        """The device of every rank, such as ``"cuda:1"``, as named on its own host."""
         return self._devices
 
     def sync_params(self) -> None:
-        """Overwrite parameters and buffers by those of rank 0; on all ranks."""
+        """Overwrite parameters and buffers with those of rank 0; collective."""
         if self.world_size > 1:
             broadcast_state(self._module, self._group)
 
     def all_reduce_gradients(self) -> None:
-        """Replace every gradient by its mean over the ranks; on all ranks.
+        """Replace every gradient with its mean over the ranks; collective.
 
         A gradient that is missing on some ranks counts as zeros there.
         """
         self.weighted_all_reduce_gradients(1)
 
     def weighted_all_reduce_gradients(self, counts: int | Sequence[int]) -> None:
-        """Replace every gradient by its mean over the ranks, weighted; on all ranks.
+        """Replace every gradient with its weighted mean over the ranks; collective.
 
         Args:
-            counts: Samples behind each rank's gradient: of this rank, or of all in rank order.
+            counts: Number of samples in the mean of each rank's gradient: one number for this
+                rank, or one per rank in rank order.
 
         Raises:
-            ValueError: There are more or fewer counts than ranks.
+            ValueError: There is not one count per rank.
         """
         own = counts if isinstance(counts, int) else self._own(counts)
         if self.world_size > 1:
             self._reducer.reduce(own)
 
     def sync_buffers(self, counts: int | Sequence[int] = 1) -> None:
-        """Average floating buffers, and take the maximum of the others; on all ranks.
+        """Average floating buffers and take the maximum of the others; collective.
 
         Args:
             counts: Weights, as in :meth:`weighted_all_reduce_gradients`.
 
         Raises:
-            ValueError: There are more or fewer counts than ranks, or all are 0.
+            ValueError: There is not one count per rank, or all counts are 0.
         """
         own = counts if isinstance(counts, int) else self._own(counts)
         if self.world_size == 1:
