@@ -1,4 +1,4 @@
-"""Eight small models, trained in every mode under the same rules, and a report that compares them.
+"""Train eight small models in every mode under the same rules, and compare them in a report.
 
-``python -m flodl.ddp_bench --help``, or ``fdl ddp-bench``.
+Run ``python -m flodl.ddp_bench --help`` or ``fdl ddp-bench``.
 """

@@ -1,4 +1,4 @@
-"""``python -m flodl.ddp_bench``: train models in modes, validate, report."""
+"""Train models in modes, validate, and report: ``python -m flodl.ddp_bench``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from flodl.files import replace_text
 
 _REPORT = "runs/report.md"
 _Numbers: TypeAlias = list[float]
-"""Inside of the class below, ``list`` is one of its flags."""
+"""An alias, because ``list`` is a flag in the class below."""
 _SUCCESS, _FAILED, _REFUSED = 0, 1, 2
 
 
@@ -69,32 +69,32 @@ class Args(DdpArgs):
     @field_validator("mode")
     @classmethod
     def _known_mode(cls, text: str | None) -> str | None:
-        """There are more modes here than a training of one's own has."""
+        """Check the names of modes; the benchmark has more modes than a training."""
         if text is not None:
             chosen(text.split(","), MODES, "mode")
         return text
 
     @property
     def source(self) -> Source:
-        """Where the data comes from."""
+        """Source of the data."""
         return "synthetic" if self.synthetic else self.data
 
     @property
     def trains(self) -> bool:
-        """Whether a training was asked for."""
+        """Whether the arguments ask for a training."""
         return any(one is not None for one in (self.model, self.mode, self.policy, self.backend))
 
     @property
     def follows_up(self) -> bool:
-        """Whether something is to be done with runs that are there."""
+        """Whether the arguments ask to validate, save or report existing runs."""
         return self.validate or self.save_baseline or self.report is not None
 
 
 def request_of(args: Args) -> Request:
-    """Translate the arguments.
+    """Translate the arguments to a request.
 
     Raises:
-        ValueError: Two contradict each other, or a value is out of its range.
+        ValueError: Two arguments contradict each other, or a value is out of its range.
     """
     settings = args.ddp_settings()
     if args.sim_ms:
@@ -132,7 +132,7 @@ def request_of(args: Args) -> Request:
 
 
 def main(args: Args) -> int:
-    """Do what was asked; return the exit code."""
+    """Run the benchmark and return the exit code."""
     if args.list:
         sys.stdout.write(_listing())
         return _SUCCESS
@@ -156,7 +156,7 @@ def main(args: Args) -> int:
 
 
 def _told(args: Args, outcomes: list[Outcome]) -> int:
-    """Sum up the runs that were just made."""
+    """Print a summary of the new runs and return the exit code."""
     for outcome in outcomes:
         run = outcome.record
         if run is not None:
@@ -169,7 +169,7 @@ def _told(args: Args, outcomes: list[Outcome]) -> int:
 
 
 def _compared(outcomes: list[Outcome]) -> int:
-    """Put the modes side by side; fail where broken averaging cannot be told from healthy."""
+    """Compare the modes; fail if the analysis cannot tell broken from healthy averaging."""
     models = summarise(
         [FiledRun(one.cell.path, one.record, None) for one in outcomes if one.record is not None]
     )

@@ -1,4 +1,4 @@
-"""What the figures of runs mean: pure functions over records and timelines."""
+"""Analyze the results of runs: pure functions over records and timelines."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSam
 IDLE_AT_LEAST_MS = 500.0
 CAUSE_WITHIN_MS = 500.0
 EVAL_WITHIN = 0.02
-"""Relative distance from the result of one device alone that still counts as the same."""
+"""A result counts as equal to that of a single device if it is at most this fraction worse."""
 GOOD_EFFICIENCY, FAIR_EFFICIENCY = 0.90, 0.75
 ENOUGH_SEEDS, ENOUGH_SECONDS = 3, 10.0
-"""Seeds, and seconds of measured training in all of them, that a verdict needs."""
+"""A verdict needs this many seeds, and this many seconds of measured training in all of them."""
 RANKS_AGREE = 1e-4
-"""Distance of the ranks' models, as a part of their norm, that is still rounding."""
+"""Up to this distance, as a fraction of the norm, the ranks' models differ only by rounding."""
 COLLAPSED = 0.25
-"""Part by which a result is worse than alone that no small training comes to by chance."""
+"""A result that is worse by more than this fraction shows a fault, even in a small training."""
 
 
 class Verdict(StrEnum):
-    """What a mode is worth, next to one device alone."""
+    """The judgement of a mode, compared with a single device."""
 
     PASS = "PASS"
-    """As good, and at least 90 % of the speed that the devices have together."""
+    """The result is as good, with at least 90 % of the devices' combined speed."""
     FAIR = "FAIR"
-    """As good, and at least 75 %."""
+    """The result is as good, with at least 75 % of the devices' combined speed."""
     SLOW = "SLOW"
-    """As good, and faster than one device."""
+    """The result is as good, and the mode is faster than a single device."""
     LOSS = "LOSS"
-    """As good, and slower than one device."""
+    """The result is as good, but the mode is slower than a single device."""
     NO_CONVERGENCE = "NO-CONVERGENCE"
-    """More than 2 % worse."""
+    """The result is more than 2 % worse."""
     BROKEN = "BROKEN"
-    """The ranks do not train one model, or it learns nothing; see :func:`averaging_fault`."""
+    """The ranks hold different models, or the model has not learned (:func:`averaging_fault`)."""
     NOT_ENOUGH = "not enough data"
-    """Too few seeds, or too little training; see :func:`shortage`."""
+    """There are too few seeds, or there is too little training; see :func:`shortage`."""
 
 
 def ideal_time(seconds: Sequence[float]) -> float:
-    """Return how long devices need together if nothing is lost: ``1 / Σ 1/t``.
+    """Return the time of all devices together without any loss: ``1 / Σ 1/t``.
 
     Args:
-        seconds: What each needs alone.
+        seconds: Time of each device alone.
     """
     return 1.0 / sum(1.0 / one for one in seconds)
 
 
 def efficiency(ideal: float, actual: float) -> float:
-    """Return the part of the devices' common speed that was used: ideal ÷ actual time."""
+    """Return the used fraction of the devices' combined speed: ideal ÷ actual time."""
     return ideal / actual
 
 
 def worse_by(value: float, base: float, *, higher_is_better: bool) -> float:
-    """Return by which part of ``base`` a value is worse; negative where it is better."""
+    """Return by which fraction of ``base`` a value is worse; negative if it is better."""
     if not math.isfinite(value):
         return math.inf
     if base == 0:
@@ -69,7 +69,7 @@ def worse_by(value: float, base: float, *, higher_is_better: bool) -> float:
 
 
 def as_good(value: float, base: float, *, higher_is_better: bool) -> bool:
-    """Whether a result is at most 2 % worse than another one, the rounding of a double aside."""
+    """Whether a result is at most 2 % worse than another one, apart from float64 rounding."""
     return worse_by(value, base, higher_is_better=higher_is_better) <= EVAL_WITHIN + 1e-12
 
 
@@ -85,12 +85,12 @@ def verdict(
     """Judge a run of several ranks.
 
     Args:
-        figure: Its evaluation.
-        alone: That of the first device alone.
-        higher_is_better: Which way the evaluation improves.
-        seconds: Its training time.
-        seconds_alone: That of the first device alone.
-        used: Its efficiency.
+        figure: Evaluation of the run.
+        alone: Evaluation of the first device alone.
+        higher_is_better: Whether higher evaluations are better.
+        seconds: Training time of the run.
+        seconds_alone: Training time of the first device alone.
+        used: Efficiency of the run.
     """
     if not as_good(figure, alone, higher_is_better=higher_is_better):
         return Verdict.NO_CONVERGENCE
@@ -102,11 +102,11 @@ def verdict(
 
 
 def shortage(seeds: int, seconds: float) -> str:
-    """Say what a verdict lacks; empty where there is enough.
+    """Describe which data a verdict still needs; empty if there is enough.
 
     Args:
-        seeds: Trainings with different seeds.
-        seconds: Measured training of all of them.
+        seeds: Number of trainings with different seeds.
+        seconds: Measured training time of all of them.
     """
     lacks = []
     if seeds < ENOUGH_SEEDS:
@@ -119,13 +119,13 @@ def shortage(seeds: int, seconds: float) -> str:
 def averaging_fault(
     apart: float | None, figure: float, alone: float, *, higher_is_better: bool
 ) -> str:
-    """Say by what an averaging shows that it is broken; empty where it is not.
+    """Describe the sign that averaging is broken; empty if there is none.
 
     Args:
-        apart: Largest distance of the ranks' models where they were judged; None if unknown.
-        figure: Evaluation.
-        alone: That of the first device alone.
-        higher_is_better: Which way the evaluation improves.
+        apart: Largest distance of the ranks' models at the evaluations; None if unknown.
+        figure: Evaluation of the run.
+        alone: Evaluation of the first device alone.
+        higher_is_better: Whether higher evaluations are better.
     """
     if apart is not None and apart > RANKS_AGREE:
         return f"the ranks hold different models: {apart:.2g} of their norm apart"
@@ -135,7 +135,7 @@ def averaging_fault(
 
 
 class Cause(StrEnum):
-    """Why a device had nothing to do; the first that applies counts."""
+    """The reason why a device was idle; the first that applies counts."""
 
     STARTUP = "startup"
     EPOCH_END = "epoch end"
@@ -154,7 +154,7 @@ _EVENTS_OF = {
 @final
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """A stretch in which a device had nothing to do."""
+    """A period in which a device was idle."""
 
     device: str
     start_ms: float
@@ -163,7 +163,7 @@ class IdleTime:
 
     @property
     def ms(self) -> float:
-        """Its length."""
+        """Length of the period."""
         return self.end_ms - self.start_ms
 
 
@@ -172,7 +172,7 @@ def idle_times(
 ) -> list[IdleTime]:
     """Find when devices were used less than 5 % for at least half a second, and why.
 
-    GPUs tell their utilisation; a rank on a processor tells which part of the time it worked.
+    GPUs report their utilization; a rank on the CPU reports the fraction of the time it worked.
     """
     found = []
     for device, moments in _moments(samples).items():
@@ -182,10 +182,10 @@ def idle_times(
 
 
 def cause_of(start_ms: float, end_ms: float, events: Iterable[TimelineEvent]) -> Cause:
-    """Say why a device was idle, by what happened within half a second of the gap.
+    """Return why a device was idle, from the events within half a second of the gap.
 
-    A gap that begins before anything was trained, up to half a second into the first epoch, is the
-    start-up of the run.
+    A gap belongs to the start-up of the run if it begins before the first epoch, or less than half
+    a second into it.
     """
     known = list(events)
     starts = [event.t_ms for event in known if event.kind is EventKind.EPOCH_START]
@@ -200,7 +200,7 @@ def cause_of(start_ms: float, end_ms: float, events: Iterable[TimelineEvent]) ->
 
 
 def idle_by_cause(idle: Iterable[IdleTime]) -> dict[Cause, float]:
-    """Return the milliseconds of every cause that occurs, in the order of precedence."""
+    """Return the milliseconds of every cause that occurs, in order of precedence."""
     sums = dict.fromkeys(Cause, 0.0)
     for one in idle:
         sums[one.cause] += one.ms
@@ -208,7 +208,7 @@ def idle_by_cause(idle: Iterable[IdleTime]) -> dict[Cause, float]:
 
 
 def _moments(samples: Sequence[TimelineSample]) -> dict[str, list[tuple[float, float | None]]]:
-    """Utilisation of every device over time; each GPU as one rank has seen it."""
+    """Return the utilization of every device over time; each GPU as the first rank measured it."""
     found: dict[str, list[tuple[float, float | None]]] = {}
     first = min((sample.rank for sample in samples if sample.rank is not None), default=None)
     for sample in samples:
@@ -224,34 +224,34 @@ def _moments(samples: Sequence[TimelineSample]) -> dict[str, list[tuple[float, f
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the middle and the 95 % value: ``sorted[n // 2]`` and ``sorted[⌊0.95 n⌋]``.
+    """Return the median and the 95 % quantile: ``sorted[n // 2]`` and ``sorted[⌊0.95 n⌋]``.
 
     Raises:
-        ValueError: There is no value.
+        ValueError: There are no values.
     """
     if not values:
         raise ValueError("no values have no quantiles")
     ordered = sorted(values)
-    # In whole numbers: 0.95 * 20 is below 19 for some processors' rounding.
+    # Integer arithmetic: with floats, 0.95 * 20 may round to slightly below 19.
     return ordered[len(ordered) // 2], ordered[len(ordered) * 95 // 100]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How the windows of a run settled."""
+    """How the windows of a run developed."""
 
     anchors: tuple[int, ...]
-    """Batches of the slowest rank per window, one after the other."""
+    """Batches of the slowest rank per window: the first value and each change."""
     throttles: int
     syncs: int
     p50_ms: float | None
-    """Between two exchanges; None with less than two."""
+    """Median time between two exchanges; None with fewer than two exchanges."""
     p95_ms: float | None
 
 
 def calibration(events: Iterable[TimelineEvent]) -> Calibration:
-    """Read from the events of rank 0 how the windows settled."""
+    """Read from the events of rank 0 how the windows developed."""
     mine = [event for event in events if event.rank in (None, 0)]
     changes = [event.fields for event in mine if event.kind is EventKind.ANCHOR]
     begun = {EventKind.SYNC_START, EventKind.CPU_AVG_START}
@@ -264,14 +264,14 @@ def calibration(events: Iterable[TimelineEvent]) -> Calibration:
 
 
 class Overlap(NamedTuple):
-    """How long some rank was in an epoch already while another was still in the one before."""
+    """The time in which one rank trained an epoch while another still trained the previous one."""
 
     epoch: int
     ms: float
 
 
 def epoch_overlaps(events: Iterable[TimelineEvent]) -> list[Overlap]:
-    """Return the overlaps of neighbouring epochs, those that are none left out."""
+    """Return the overlaps of consecutive epochs; epochs without overlap are left out."""
     begins: dict[int, float] = {}
     ends: dict[int, float] = {}
     for event in events:
@@ -286,7 +286,7 @@ def epoch_overlaps(events: Iterable[TimelineEvent]) -> list[Overlap]:
 
 
 def sampled(count: int, limit: int = 20) -> list[int]:
-    """Return up to ``limit`` of the numbers below ``count``, evenly, the first and last among them.
+    """Return up to ``limit`` evenly spaced numbers below ``count``, with the first and the last.
 
     Raises:
         ValueError: ``limit`` is below 2.

@@ -1,4 +1,4 @@
-"""Results that later runs are held against."""
+"""Baselines: results with which later runs are compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ALONE = "solo-0"
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """The result of one run, and what it was reached with."""
+    """The result of one run, and its settings."""
 
     model: str
     mode: str
@@ -36,7 +36,7 @@ class Baseline:
 
     @classmethod
     def of(cls, run: RunRecord) -> Self:
-        """Take the result of a run."""
+        """Make a baseline from a run."""
         return cls(
             model=run.model,
             mode=run.mode,
@@ -50,7 +50,7 @@ class Baseline:
         )
 
     def differences(self, other: Baseline) -> list[str]:
-        """Return in which settings two results differ, both values named."""
+        """Return the settings in which two results differ, each with both values."""
         return [
             f"{name} {getattr(self, name)} instead of {getattr(other, name)}"
             for name in ("epochs", "batches", "batch_size", "seed", "data")
@@ -64,29 +64,29 @@ class Standing(StrEnum):
     OK = "ok"
     WORSE = "WORSE"
     STALE = "STALE"
-    """The baseline was reached with other settings."""
+    """The baseline has other settings."""
     MISSING = "MISSING"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One run against its baseline."""
+    """The comparison of one run with its baseline."""
 
     run: RunRecord
     standing: Standing
     text: str
 
     def line(self) -> str:
-        """Return it in one line."""
+        """Return the comparison as one line."""
         return f"{self.standing:8}{self.run.model}/{self.run.mode}: {self.text}"
 
 
 def read_baselines(path: Path) -> list[Baseline]:
-    """Read a file of baselines; there is none where there is no file.
+    """Read a file of baselines; return an empty list if there is no file.
 
     Raises:
-        DataError: It is something else.
+        DataError: The file cannot be read or is not a list of baselines.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -104,13 +104,13 @@ def read_baselines(path: Path) -> list[Baseline]:
 
 
 def save_baselines(path: Path, runs: Sequence[RunRecord]) -> int:
-    """Put the results of runs into a file; those of other models, modes and seeds stay.
+    """Save the results of runs to a file; results of other models, modes, data and seeds stay.
 
     Returns:
         Number of results in the file.
 
     Raises:
-        DataError: A result is not a number, or the file is something else.
+        DataError: A result is not finite, or the file is not a list of baselines.
     """
     kept = {_key(one): one for one in read_baselines(path)}
     for run in runs:
@@ -133,19 +133,19 @@ def _key(one: Baseline) -> tuple[str, str, str, int]:
 def compare(
     runs: Sequence[RunRecord], baselines: Sequence[Baseline], *, tolerance: float = TOLERANCE
 ) -> list[Finding]:
-    """Hold every run against the baseline of its model and mode, else of its model on ``solo-0``.
+    """Compare every run with the baseline of its model and mode, else with that of ``solo-0``.
 
     Args:
-        runs: What to judge.
-        baselines: What to judge by.
-        tolerance: By which part of the baseline's evaluation a run may be worse; a better one is
-            always fine.
+        runs: The runs.
+        baselines: The baselines.
+        tolerance: Fraction of the baseline's evaluation by which a run may be worse. A better run
+            always passes.
     """
     return [_finding(run, baselines, tolerance) for run in runs]
 
 
 def failures(findings: Sequence[Finding], *, allow_missing: bool = False) -> list[Finding]:
-    """Return the findings that a validation fails for."""
+    """Return the findings that make a validation fail."""
     fine = {Standing.OK} | ({Standing.MISSING} if allow_missing else set())
     return [one for one in findings if one.standing not in fine]
 
@@ -158,7 +158,7 @@ def _finding(run: RunRecord, baselines: Sequence[Baseline], tolerance: float) ->
     ]
     if not candidates:
         return Finding(run, Standing.MISSING, "no baseline; keep one with --save-baseline")
-    # Of several seeds or sources the one that fits; else the first tells what is different.
+    # Of several seeds or sources choose the one that fits best; else the first.
     base = min(candidates, key=lambda one: len(mine.differences(one)))
     if different := mine.differences(base):
         return Finding(

@@ -1,4 +1,4 @@
-"""Modes whose loop belongs to the framework: one device alone, and every policy × backend."""
+"""Modes that use flodl's own loop: a single device, and every policy × backend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def train_solo(stage: Stage) -> None:
-    """Train on one device, at the pace that is declared for the rank of that number."""
+    """Train on one device, at the simulated speed of the rank with this number."""
     number = stage.cell.solo or 0
     ms, speed = stage.cell.simulated(number)
     pace = _Paced(Pacer(stage.group.device, batch_ms=ms, speed=speed))
@@ -35,7 +35,7 @@ def train_solo(stage: Stage) -> None:
 
 
 def train_ranks(stage: Stage) -> None:
-    """Train on the ranks that were launched, as policy and backend say."""
+    """Train on the launched ranks with the policy and the backend of the mode."""
     with broken_averaging(stage.cell.mode):
         _described(stage).ddp(stage.cell.rank_settings()).run()
 
@@ -53,9 +53,9 @@ def _described(stage: Stage) -> TrainerBuilder:
         .num_epochs(cell.epochs)
         .seed(cell.seed)
         .loader_options(drop_last=True)
-        # The baselines of torch know no other.
+        # The baselines of torch have only this engine.
         .engine("eager")
-        # Makes every epoch end at an average; the callback then evaluates on all ranks at once.
+        # An eval_fn makes every epoch end at an average; the callback then evaluates on all ranks.
         .eval_fn(lambda _: {})
         .callbacks(_Observer(stage))
         .timeline(stage.timeline)
@@ -72,18 +72,18 @@ def _described(stage: Stage) -> TrainerBuilder:
 
 @final
 class _Observer(Callback):
-    """Evaluates after every epoch, and makes a row of what was measured."""
+    """Evaluates after every epoch and makes a row of the measurements."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._began = 0.0
 
     def on_epoch_start(self, run: TrainingRun) -> None:  # noqa: ARG002
-        """The clock of the training runs from here, the same in every mode."""
+        """Start the clock of the training, at the same place as in every other mode."""
         self._began = time.perf_counter()
 
     def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:
-        """Judge the model, on all ranks; tell it, on the first."""
+        """Evaluate the model on all ranks and report the row on rank 0."""
         stage, train_ms = self._stage, (time.perf_counter() - self._began) * 1000
         figure = stage.evaluate(run.model)
         if stage.group.leads:
@@ -94,7 +94,7 @@ class _Observer(Callback):
 def _row(metrics: EpochMetrics, train_ms: float, figure: float, stage: Stage) -> EpochRow:
     several = bool(metrics.per_rank)
     busy = tuple(rank.busy_ms for rank in metrics.per_rank)
-    # One batch of every rank per step; there are no windows that could have a length.
+    # SYNC has no windows: each step takes one batch per rank.
     stepwise = several and stage.cell.rank_settings().policy is Policy.SYNC
     return EpochRow(
         epoch=metrics.epoch,
@@ -121,9 +121,9 @@ class _Paced(Callback):
         self._pacer = pacer
 
     def on_epoch_start(self, run: TrainingRun) -> None:  # noqa: ARG002
-        """The first step begins."""
+        """Start timing the first step."""
         self._pacer.begin()
 
     def on_step_end(self, run: TrainingRun) -> None:  # noqa: ARG002
-        """Wait for the rest of the step."""
+        """Wait until the step has lasted long enough."""
         self._pacer.end_batch()

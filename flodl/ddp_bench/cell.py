@@ -1,4 +1,4 @@
-"""One run of the benchmark: a model in a mode, with everything that decides how it goes."""
+"""One run of the benchmark: a model in a mode, with all its settings."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _SOLO = re.compile(r"solo-([0-9]+)")
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A model in a mode with its settings; travels to other processes.
+    """A model in a mode with its settings; it can be sent to other processes.
 
     Attributes:
         model: Name of one of :data:`~flodl.ddp_bench.models.TASKS`.
         mode: One of :data:`MODES` or of :data:`CONTROLS`, or ``solo-N``.
-        folder: Where its files go.
+        folder: Folder for the files of the run.
         epochs: Passes over the data.
-        batches: Only so many batches per epoch; None: all.
+        batches: Number of batches to use per epoch; None: all.
         batch_size: Samples per batch of one rank.
         lr: Learning rate at the start, before it is scaled for several ranks.
-        seed: Of weights, order and augmentation.
-        source: Where the data comes from.
+        seed: Seed of weights, order and augmentation.
+        source: Source of the data.
         data_dir: Folder of the real data sets.
-        offline: Do not download.
-        ranks: Processes of a mode that has several.
+        offline: Whether to download nothing.
+        ranks: Number of processes in modes with several ranks.
         ddp: Settings of the ranks; policy and backend follow from the mode.
         max_grad_norm: Clip gradients to this norm.
-        checkpoint_every: Keep the model every so many epochs.
-        keep_timelines: Keep the timeline of every rank beside the merged one.
+        checkpoint_every: Save the model after every this many epochs.
+        keep_timelines: Whether to keep the timeline of every rank beside the merged one.
         monitor: Port of the live page; None: no page.
-        launch: Settings of the launcher that only need to be recorded.
+        launch: Settings of the launcher, which are only recorded.
     """
 
     model: str
@@ -70,12 +70,12 @@ class Cell:
 
     @property
     def task(self) -> Task:
-        """The model and what belongs to it."""
+        """The task: model, data, loss, optimizer and evaluation."""
         return TASKS[self.model]
 
     @property
     def path(self) -> Path:
-        """Where its files go."""
+        """Folder for the files of the run."""
         return Path(self.folder)
 
     @property
@@ -85,27 +85,27 @@ class Cell:
 
     @property
     def solo(self) -> int | None:
-        """The device that trains alone; None where several ranks train."""
+        """Number of the device in a solo mode; None in other modes."""
         found = _SOLO.fullmatch(self.mode)
         return int(found[1]) if found else None
 
     @property
     def world_size(self) -> int:
-        """Processes that train it."""
+        """Number of processes that train."""
         return 1 if self.solo is not None else self.ranks
 
     @property
     def rate_factor(self) -> float:
-        """What the learning rate of this mode is multiplied by for its number of ranks.
+        """Factor of the learning rate for the number of ranks.
 
-        One for modes in which the ranks share the batches of one process.
+        It is 1 for solo modes and for the mode in which the ranks share each batch.
         """
         if self.solo is not None or self.mode == SETUP_MODE:
             return 1.0
         return self.ddp.lr_scale([1] * self.ranks)
 
     def rank_settings(self) -> DdpRunConfig:
-        """Return the settings of the ranks with policy and backend of the mode."""
+        """Return the settings of the ranks, with the policy and the backend of the mode."""
         mode = STANDS_FOR if self.mode in CONTROLS else self.mode
         if mode not in BUILDER_MODES:
             return self.ddp.having(ranks=self.world_size)
@@ -113,7 +113,7 @@ class Cell:
         return self.ddp.having(policy=policy, backend=backend, ranks=self.ranks)
 
     def simulated(self, rank: int) -> tuple[float | None, float | None]:
-        """Return the declared milliseconds per batch and the declared speed of a rank."""
+        """Return the simulated milliseconds per batch and the simulated speed of a rank."""
         ms, speed = self.ddp.simulate_ms, self.ddp.simulate_speed
         return (
             ms[rank % len(ms)] if ms is not None else None,
@@ -122,11 +122,11 @@ class Cell:
 
     @property
     def simulates(self) -> bool:
-        """Whether the pace of the ranks is declared."""
+        """Whether the speeds of the ranks are simulated."""
         return self.ddp.simulate_ms is not None or self.ddp.simulate_speed is not None
 
     def config(self) -> dict[str, Any]:
-        """Return all settings as JSON values, as they are recorded."""
+        """Return all settings as JSON values for the record of the run."""
         ddp = asdict(self.rank_settings())
         ddp["outer_optimizer"] = None if self.ddp.outer_optimizer is None else "custom"
         return {
@@ -150,21 +150,21 @@ class Cell:
 
 
 def is_mode(word: str) -> bool:
-    """Whether a word names a mode; there is a solo mode for every device."""
+    """Whether a word is the name of a mode or a control; every device has a solo mode."""
     return word in (*MODES, *CONTROLS) or _SOLO.fullmatch(word) is not None
 
 
 def starting_rate(task: Task, epochs: int, lr: float | None, lr_scale: float | None) -> float:
     """Return the learning rate of a run.
 
-    A longer training than the usual one starts with a rate that is lower in proportion, unless a
-    rate or a scale was given.
+    If a training has more epochs than the task's default, its rate is lower in proportion, unless
+    the user gave a rate or a factor.
 
     Args:
-        task: The model.
+        task: The task of the run.
         epochs: Passes over the data.
-        lr: A rate that was given.
-        lr_scale: A factor that was given.
+        lr: Learning rate from the user, or None.
+        lr_scale: Factor of the learning rate from the user, or None.
     """
     rate = task.lr if lr is None else lr
     if lr_scale is not None:

@@ -1,4 +1,4 @@
-"""What a call of the benchmark says on the terminal about the modes it has just trained."""
+"""Compare the modes that the benchmark has just trained, for the terminal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _HEADER = ("mode", "result", "seconds", "speed-up", "efficiency", "verdict")
 
 
 def table_of(model: ModelSummary) -> list[str]:
-    """Return the modes of a model side by side, and what a verdict lacks.
+    """Return a table with the modes of a model, and which data a verdict still needs.
 
-    Empty unless one device alone was trained beside other modes.
+    It is empty unless the first device was trained alone, along with other modes.
     """
     alone = model.mode(ALONE)
     if alone is None or len(model.modes) < 2:
@@ -30,9 +30,9 @@ def table_of(model: ModelSummary) -> list[str]:
 
 
 def control_failures(models: Sequence[ModelSummary]) -> Iterator[str]:
-    """Say where broken and healthy averaging cannot be told apart; nothing without controls.
+    """Yield errors where the analysis cannot tell broken from healthy averaging.
 
-    A control must show a fault, and the other modes beside it must show none.
+    A control must show a fault, and the other modes must not. Without controls nothing is yielded.
     """
     for model in models:
         controls = [one for one in model.modes if one.mode in CONTROLS]
@@ -72,7 +72,7 @@ def _row(model: ModelSummary, one: ModeSummary, alone: ModeSummary) -> tuple[str
 
 
 def what_is_missing(model: ModelSummary) -> list[str]:
-    """Say what verdicts lack and how to get them; empty where nothing is missing."""
+    """Describe which data verdicts need and how to get it; empty if nothing is missing."""
     judged = [one for one in model.modes if model.verdict(one) is Verdict.NOT_ENOUGH]
     if not judged:
         return []
@@ -86,7 +86,7 @@ def what_is_missing(model: ModelSummary) -> list[str]:
 
 
 def _epochs_for_a_verdict(model: ModelSummary) -> int:
-    """Epochs with which every mode trains long enough in the seeds that are needed anyway."""
+    """Return the epochs with which every mode trains long enough in the required seeds."""
     fastest = min(model.modes, key=lambda one: one.seconds)
     per_epoch = fastest.seconds / len(fastest.first.rows)
     return max(len(fastest.first.rows), int(1.2 * ENOUGH_SECONDS / ENOUGH_SEEDS / per_epoch) + 1)

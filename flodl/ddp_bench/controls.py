@@ -1,9 +1,11 @@
-"""Controls: ranks whose averaging is broken on purpose, to see that the analysis notices.
+"""Controls: modes with averaging that is broken on purpose, to test that the analysis detects it.
 
-They train as ``cpu-cadence`` does, exchanges included. Only what an average leaves behind is wrong:
+They train as ``cpu-cadence`` does, exchanges included. Only the parameters after an average are
+wrong:
 
 - ``control-unaveraged``: every rank keeps its own parameters.
-- ``control-reversed``: all ranks move away from the average, as far as they should move towards it.
+- ``control-reversed``: all ranks step from the last average away from the new one, by the same
+  distance.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ UNAVERAGED = "control-unaveraged"
 REVERSED = "control-reversed"
 CONTROLS = (UNAVERAGED, REVERSED)
 STANDS_FOR = "cpu-cadence"
-"""The healthy mode that a control trains like."""
+"""The mode with correct averaging that a control imitates."""
 
 
 @contextmanager
 def broken_averaging(mode: str) -> Iterator[None]:
-    """Break the averages of this process while the context lasts.
+    """Break the averages of this process inside the context.
 
     Args:
-        mode: One of :data:`CONTROLS`; any other mode stays healthy.
+        mode: One of :data:`CONTROLS`; any other mode is left unchanged.
     """
     if mode not in CONTROLS:
         yield

@@ -1,4 +1,4 @@
-"""The data that the models train on: the real sets, small ones that ship with flodl, or noise."""
+"""The data of the models: the real data sets, small ones that ship with flodl, or noise."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from flodl.ddp_bench.models.task import DataName
 
 Source: TypeAlias = Literal["real", "packaged", "synthetic"]
-"""Where the data comes from; only the real sets may be compared with published figures."""
+"""Source of the data; only results on the real data sets compare with published results."""
 SOURCES: tuple[str, ...] = get_args(Source)
 
 ALPHABET = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase
-"""The characters of tiny Shakespeare; a character's number is its place here."""
+"""The characters of tiny Shakespeare; a character's number is its index here."""
 
 _REMOTE: dict[str, tuple[RemoteFile, ...]] = {
     "mnist": mnist.REMOTE_FILES,
@@ -48,7 +48,7 @@ NOTES = {
     "figures",
     "synthetic": "synthetic data, noise: nothing can be learned, not comparable with any figure",
 }
-"""What every output says about a source."""
+"""The note about a source that every output contains."""
 
 
 @final
@@ -56,14 +56,14 @@ NOTES = {
 class BenchData:
     """Training and test samples with the fields ``input`` and ``target``.
 
-    Images are uint8, ``[N, C, H, W]``, with labels ``[N]``; texts are character numbers ``[N, T]``
-    with the following characters as targets.
+    Images are uint8, ``[N, C, H, W]``, with labels ``[N]``. Texts are character numbers ``[N, T]``;
+    the targets are the next characters.
     """
 
     train: TensorDataSet
     test: TensorDataSet
     mirrored: bool
-    """Whether a mirrored image is still of its class."""
+    """Whether a mirrored image still belongs to its class."""
 
 
 def load(
@@ -79,17 +79,18 @@ def load(
     """Load a data set.
 
     Args:
-        name: Which.
-        source: The real one, the one that ships with flodl in its place, or noise of its shape.
-        folder: Where the real ones are kept, each in a folder of its own.
-        batches: Keep only so many batches for training. The test set stays whole; that of
-            synthetic data is cut to the same length and half a batch.
+        name: Name of the data set.
+        source: The real data set, the small replacement that ships with flodl, or noise of its
+            shape.
+        folder: Folder of the real data sets, each in its own subfolder.
+        batches: Number of batches to keep for training; None: all. The test set stays whole;
+            that of synthetic data is cut to the same length plus half a batch.
         batch_size: Samples of a batch.
-        seed: Of synthetic data.
-        offline: Do not download what is missing.
+        seed: Seed of synthetic data.
+        offline: Whether to download nothing.
 
     Raises:
-        DataError: The data cannot be had, or is less than one batch.
+        DataError: The data is not available, or is less than one batch.
     """
     kept = None if batches is None else batches * batch_size
     if source == "synthetic":
@@ -109,13 +110,13 @@ def load(
 
 
 def missing_files(names: Sequence[DataName], folder: Path) -> list[tuple[RemoteFile, Path]]:
-    """Return the files that real data needs and that are not there, with their destinations."""
+    """Return the missing files of the real data sets, with their destinations."""
     wanted = [(file, folder / name / file.name) for name in names for file in _REMOTE[name]]
     return [(file, path.absolute()) for file, path in wanted if not path.exists()]
 
 
 def offline_message(absent: Sequence[tuple[RemoteFile, Path]]) -> str:
-    """Say which files to fetch elsewhere and where to put them."""
+    """Describe which files to download elsewhere and where to put them."""
     lines = [f"  {file.folders[-1]}{file.name}\n    -> {path}" for file, path in absent]
     return (
         f"{len(absent)} files are missing and --offline forbids to download them:\n"
@@ -134,15 +135,15 @@ def prepare(
     training: bool = False,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Turn the samples of a batch into what the model takes and what it should give.
+    """Turn the samples of a batch into inputs and targets of the model.
 
     Args:
-        task: The model.
-        inputs: As they are stored.
-        targets: As they are stored.
-        mirrored: An image may be flipped.
-        training: Crop and flip where the task asks for it.
-        generator: Draws the crops; None: that of torch.
+        task: The task.
+        inputs: Inputs as stored in the data set.
+        targets: Targets as stored in the data set.
+        mirrored: Whether images may be flipped.
+        training: Whether to crop and flip images, if the task asks for it.
+        generator: Generator for the crops; None: torch's default one.
     """
     if task.data == "shakespeare":
         return inputs, targets
@@ -157,7 +158,7 @@ def prepare(
 
 @functools.cache
 def _channel_scale(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of the channels; kept, because every copy to a GPU waits for it."""
+    """Return mean and deviation of the channels; cached, because each copy to a GPU has to wait."""
     mean, deviation = (torch.tensor(values, device=device) for values in (_MEAN, _DEVIATION))
     return mean.view(3, 1, 1), deviation.view(3, 1, 1)
 
@@ -165,12 +166,12 @@ def _channel_scale(device: torch.device) -> tuple[Tensor, Tensor]:
 def crop_and_flip(
     images: Tensor, *, flip: bool = True, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Move every image by up to 4 pixels and mirror half of them, each drawn on its own.
+    """Shift every image by up to 4 pixels and mirror half of them, at random for each image.
 
     Args:
-        images: ``[B, C, H, W]``; black comes in from outside.
+        images: ``[B, C, H, W]``; the border is filled with zeros (black).
         flip: Whether to mirror.
-        generator: Draws on the device of the images.
+        generator: Generator on the CPU; None: torch's default one.
     """
     count, _, height, width = images.shape
     device = images.device
@@ -186,7 +187,7 @@ def crop_and_flip(
         columns = torch.where(mirror, columns.flip(1), columns)
     padded = pad(images, (_MARGIN,) * 4)
     which = torch.arange(count, device=device)[:, None, None]
-    # The indexed dimensions come to the front: [B, H, W, C].
+    # Indexing moves the indexed dimensions to the front: [B, H, W, C].
     return padded[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
@@ -205,7 +206,7 @@ def _real(name: DataName, folder: Path) -> BenchData:
 
 
 def _split_text(data: Tensor, targets: Tensor) -> BenchData:
-    """Keep the last tenth of the windows for the test."""
+    """Use the last tenth of the windows as the test set."""
     kept = len(data) * 9 // 10
     return BenchData(
         _pairs(data[:kept], targets[:kept]), _pairs(data[kept:], targets[kept:]), mirrored=False
@@ -222,7 +223,7 @@ def _packaged_text() -> BenchData:
 
 
 def _packaged_images(name: DataName) -> BenchData:
-    """Hand-written digits, enlarged: 8×8 pixels are too few for convolutions of MNIST's size."""
+    """Return enlarged handwritten digits: 8×8 pixels are too small for models of MNIST's size."""
     channels, height, width = _IMAGE_SHAPES[name]
     parts = []
     for part in ("train", "test"):
@@ -248,7 +249,7 @@ def _noise(name: DataName, size: int, generator: torch.Generator) -> TensorDataS
         text = torch.randint(0, CHARACTERS, (size * WINDOW + 1,), generator=generator, device="cpu")
         return _pairs(text[:-1].view(-1, WINDOW), text[1:].view(-1, WINDOW))
     shape = (size, *_IMAGE_SHAPES[name])
-    # Two to the sixteenth different pixels are enough noise, and drawing them is what takes long.
+    # 2^16 random pixels are enough noise, and drawing pixels takes most of the time.
     pixels = torch.randint(0, 256, (1 << 16,), generator=generator, device="cpu", dtype=torch.uint8)
     start = torch.randint(0, 1 << 16, (size, 1), generator=generator, device="cpu")
     numbers = torch.arange(shape[1] * shape[2] * shape[3], device="cpu")

@@ -1,4 +1,4 @@
-"""One figure for a model: the whole test set, shared out over the ranks."""
+"""Evaluate a model on the whole test set, which the ranks share."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _PROJECTIONS = 8
 
 @final
 class Evaluation:
-    """Judges a model on the whole test set; all ranks call it together.
+    """Evaluates a model on the whole test set; all ranks call it together.
 
-    Every rank takes each W-th sample, and the sums of all are added up: the figure does not depend
-    on the number of ranks.
+    Each of the W ranks takes every W-th sample, and the sums of all ranks are added up. So the
+    result does not depend on the number of ranks.
 
     Attributes:
         samples: Samples of all ranks in the latest evaluation.
-        ms: Duration of the latest.
-        total_ms: Duration of all so far.
-        ranks_apart: How far the model of any rank was from that of rank 0 in the latest, as a part
-            of its norm; None for one rank alone.
+        ms: Duration of the latest evaluation.
+        total_ms: Duration of all evaluations so far.
+        ranks_apart: Largest distance of a rank's model from that of rank 0 in the latest
+            evaluation, as a fraction of its norm; None for a single rank.
     """
 
     def __init__(self, task: Task, data: BenchData, group: Group, device: torch.device) -> None:
@@ -46,7 +46,7 @@ class Evaluation:
         self.ranks_apart: float | None = None
 
     def __call__(self, model: nn.Module) -> float:
-        """Return the figure; the model keeps its modes and gets no gradients."""
+        """Return the result; the modes of the modules stay, and no gradients are computed."""
         began = time.perf_counter()
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
@@ -79,10 +79,10 @@ class Evaluation:
 
 @torch.no_grad()
 def _fingerprint(model: nn.Module) -> list[float]:
-    """Return the norm of all floating values, and their sums under a few random signs.
+    """Return the norm of all floating values, and a few sums of them with random signs.
 
-    The difference of two such sums is on average, in squares, the distance of the models: so a
-    few numbers tell how far apart ranks are.
+    The squared difference of two such sums is, on average, the squared distance of the models. So
+    a few numbers are enough to estimate the distance between ranks.
     """
     generator = torch.Generator().manual_seed(0)
     sums, square = [0.0] * _PROJECTIONS, 0.0
@@ -98,9 +98,9 @@ def _fingerprint(model: nn.Module) -> list[float]:
 
 
 def _distance(rows: list[list[float]]) -> float:
-    """Return the largest distance from the first, as a part of the first's norm.
+    """Return the largest distance from the first row, as a fraction of the first norm.
 
-    Where a value is not a number, that is the largest one there is: JSON has no infinity.
+    If a distance is not finite, return the largest float, because JSON has no infinity.
     """
     norm, *first = rows[0]
     distances = [math.dist(first, row[1:]) for row in rows]

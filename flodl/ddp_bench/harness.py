@@ -1,4 +1,4 @@
-"""One run from an empty folder to its figures, on each of its ranks."""
+"""Carry out one run on each of its ranks, from an empty folder to the results."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _TRAIN: dict[str, Callable[[Stage], None]] = {
 
 
 def run_cell(cell: Cell, group: Group) -> RunRecord | None:
-    """Carry out one run; all ranks of it call this together.
+    """Carry out one run; all its ranks call this together.
 
     Args:
-        cell: What to train.
-        group: Those who train it.
+        cell: The run.
+        group: The ranks.
 
     Returns:
-        Its figures on rank 0, None elsewhere.
+        The record of the run on rank 0, None elsewhere.
 
     Raises:
-        DataError: The data cannot be had.
+        DataError: The data is not available.
     """
     began = time.perf_counter()
     with _threads(cell):
@@ -128,7 +128,7 @@ class _Run:
             save_checkpoint_file(path, model.named_parameters(), model.named_buffers())
 
     def _merged(self, timeline: Timeline) -> Timeline | None:
-        """Bring the timelines of all ranks together on rank 0, by its clock."""
+        """Merge the timelines of all ranks on rank 0, on its clock."""
         group = self._group
         if group.world_size == 1:
             return timeline
@@ -192,7 +192,7 @@ def _vram(timeline: Timeline) -> dict[str, float] | None:
 
 
 def device_name(device: torch.device) -> str:
-    """Return what a device is called."""
+    """Return the name of a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU {processor_facts().get('model name') or platform.machine()}"
@@ -200,7 +200,7 @@ def device_name(device: torch.device) -> str:
 
 @contextmanager
 def _threads(cell: Cell) -> Iterator[None]:
-    """Give one rank alone as many threads as each of several has: their pace is compared."""
+    """Give a solo rank as many threads as each of several ranks, so that speeds compare."""
     before = torch.get_num_threads()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     torch.set_num_threads(1 if cell.simulates else max(1, (cores or 1) // cell.ranks))

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its folder, its log, its figures as JSON."""
+"""The files of a run: its folder, its log, its results as JSON."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ _FORMAT = 1
 _OWN = re.compile(
     r"metrics\.json|training\.log|timeline(-rank\d+)?\.json|timeline\.(csv|html)|epoch-\d+\.fdl"
 )
-"""What a run writes; the name of a file that was moved aside does not fit."""
+"""Matches the files that a run writes, but not the names of files that were moved aside."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochRow:
-    """One epoch of one run; what was not measured is None."""
+    """One epoch of one run; values that were not measured are None."""
 
     epoch: int
-    """Counted from 0."""
+    """Number of the epoch, counted from 0."""
     loss: float
     """Mean training loss."""
     eval: float
     train_ms: float
-    """Without evaluation and loading."""
+    """Training time, without evaluation and loading."""
     eval_ms: float = 0.0
     k: int = 0
-    """Batches of the slowest rank between two exchanges; 0 where there is nobody to exchange
-    with."""
+    """Batches of the slowest rank between two exchanges; 0 for a single rank."""
     counts: tuple[int, ...] = ()
     """Batches of each rank between two exchanges, at the end of the epoch."""
     batches: tuple[int, ...] = ()
@@ -49,11 +48,11 @@ class EpochRow:
     wait_ms: float | None = None
     scalars: Mapping[str, float] = field(default_factory=dict)
     ranks_apart: float | None = None
-    """How far the ranks' parameters and floating buffers are from those of rank 0 when they are
-    judged, as a part of their norm; None for one rank alone."""
+    """Largest distance of a rank's parameters and floating buffers from those of rank 0 at the
+    evaluation, as a fraction of their norm; None for a single rank."""
 
     def line(self) -> str:
-        """Return the line of the log."""
+        """Return the line for the log."""
         return (
             f"epoch {self.epoch + 1}: loss={self.loss:.6g}, eval={self.eval:.6g}, k={self.k}, "
             f"time={self.train_ms / 1000:.3f}s"
@@ -63,7 +62,7 @@ class EpochRow:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
-    """A run that came to its end."""
+    """A complete run."""
 
     model: str
     mode: str
@@ -73,7 +72,7 @@ class RunRecord:
     devices: tuple[str, ...]
     """Name of the device of each rank."""
     transport: str
-    """How the ranks exchanged values: nccl, gloo or none."""
+    """How the ranks exchanged values: ``nccl``, ``gloo`` or, for a single rank, ``nobody``."""
     threads: int
     torch: str
     metric: str
@@ -85,11 +84,11 @@ class RunRecord:
     evaluated: int
     """Test samples of one evaluation."""
     syncs: int | None = None
-    """Exchanges of the whole run."""
+    """Number of exchanges in the whole run."""
     sync_ms: float | None = None
     """Mean duration of an exchange."""
     plans: tuple[tuple[int, ...], ...] = ()
-    """Batches that each window leased to each rank."""
+    """Planned batches of each rank, per window."""
     vram: Mapping[str, float] | None = None
     """Peak and mean of the memory reserved on the first GPU, in bytes."""
 
@@ -110,7 +109,7 @@ class RunRecord:
 
     @property
     def world_size(self) -> int:
-        """Processes that trained."""
+        """Number of processes that trained."""
         return len(self.devices)
 
     @property
@@ -120,12 +119,12 @@ class RunRecord:
 
     @property
     def declared_ms(self) -> tuple[float, ...]:
-        """Declared milliseconds per batch of each rank; empty where they are not."""
+        """Simulated milliseconds per batch of each rank; empty if not simulated."""
         return tuple(self.config["ddp"].get("simulate_ms") or ())
 
     @property
     def simulated(self) -> str:
-        """How the pace of the ranks was declared; empty where it was not."""
+        """Description of the simulated speeds of the ranks; empty if not simulated."""
         ddp = self.config["ddp"]
         if ddp.get("simulate_ms"):
             return "/".join(f"{ms:g}" for ms in ddp["simulate_ms"]) + " ms per batch"
@@ -135,7 +134,7 @@ class RunRecord:
 
     @property
     def ranks_apart(self) -> float | None:
-        """The largest distance between ranks of all epochs; None where it was not measured."""
+        """The largest distance between ranks in all epochs; None if it was not measured."""
         known = [row.ranks_apart for row in self.rows if row.ranks_apart is not None]
         return max(known, default=None)
 
@@ -145,16 +144,16 @@ class RunRecord:
         return None if None in values else float(sum(values))
 
     def as_json(self) -> dict[str, Any]:
-        """Return JSON values; what is not finite becomes null."""
+        """Return JSON values; numbers that are not finite become null."""
         form: dict[str, Any] = _finite({"format": _FORMAT, **asdict(self)})
         return form
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Self:
-        """Read what :meth:`as_json` returned.
+        """Read the form that :meth:`as_json` returned.
 
         Raises:
-            DataError: It is something else.
+            DataError: The form is not such a record.
         """
         if form.get("format") != _FORMAT:
             raise DataError(f"format {form.get('format')!r} is not the one of this program")
@@ -193,7 +192,7 @@ def _finite(value: Any) -> Any:
 
 @final
 class RunFolder:
-    """The folder of one run; rank 0 writes into it."""
+    """The folder of one run; rank 0 writes its files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -205,7 +204,7 @@ class RunFolder:
         (self.path / LOG).write_text("".join(f"# {line}\n" for line in header), encoding="utf-8")
 
     def retire(self, *, now: datetime | None = None) -> None:
-        """Give the files of an earlier run a name with their time, so that nothing is lost."""
+        """Rename the files of an earlier run to names with the current time, to keep them."""
         if not self.path.is_dir():
             return
         stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
@@ -218,7 +217,7 @@ class RunFolder:
             log.write(line + "\n")
 
     def finish(self, record: RunRecord) -> None:
-        """Write the figures; from then on the run counts as complete."""
+        """Write the results; from then on the run counts as complete."""
         self.tell(f"final eval={record.eval:.6g}")
         self.tell(f"# total: {record.total_ms / 1000:.3f}s")
         replace_text(self.path / METRICS, json.dumps(record.as_json(), indent=1) + "\n")
@@ -233,10 +232,10 @@ def _free(path: Path) -> Path:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read the figures of a run.
+    """Read the results of a run.
 
     Raises:
-        DataError: They cannot be read.
+        DataError: The results cannot be read.
     """
     path = folder / METRICS
     try:
@@ -247,11 +246,11 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def run_folders(root: Path) -> Iterator[Path]:
-    """Yield every folder below ``root`` that holds a run, complete or not."""
+    """Yield every folder below ``root`` with a run, complete or not."""
     found = {path.parent for name in (METRICS, LOG) for path in root.rglob(name)}
     yield from sorted(found)
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a run came to its end."""
+    """Whether a run is complete."""
     return (folder / METRICS).exists()

@@ -1,4 +1,4 @@
-"""A folder of runs as one page of Markdown."""
+"""Write a report of a folder of runs, as one Markdown page."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _SPEED_GUIDE = (
 
 
 def report(runs: Sequence[FiledRun], unread: Sequence[Unread] = ()) -> str:
-    """Return the page.
+    """Return the page as Markdown.
 
     Args:
         runs: Complete runs.
-        unread: Folders without one.
+        unread: Folders without a complete run.
     """
     models = summarise(runs)
     parts = ["# ddp-bench", *_hardware(runs), *_speed_ratios(models), *_notes(runs)]

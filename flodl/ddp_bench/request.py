@@ -1,4 +1,4 @@
-"""What somebody asks of the benchmark, and the runs that follow from it."""
+"""A request to the benchmark, and the runs that it contains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RANKS_WITHOUT_GPUS = 2
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Which models to train in which modes, and with what; None is the default of the model."""
+    """Models, modes and settings; for model settings, None means the default of the model."""
 
     models: tuple[str, ...]
     modes: tuple[str, ...]
@@ -53,10 +53,10 @@ class Request:
 
 
 def chosen(words: Iterable[str], known: Sequence[str], what: str) -> tuple[str, ...]:
-    """Return the names that were asked for, in the order of ``known``.
+    """Return the requested names without duplicates; ``all`` means all of ``known``.
 
     Raises:
-        ValueError: There is no such name.
+        ValueError: A name is unknown.
     """
     wanted = list(words)
     if ALL in wanted:
@@ -68,7 +68,7 @@ def chosen(words: Iterable[str], known: Sequence[str], what: str) -> tuple[str, 
 
 
 def cells_of(request: Request) -> list[Cell]:
-    """Return the runs that were asked for, model by model.
+    """Return the requested runs, model by model.
 
     Raises:
         ValueError: A name is unknown, or a setting does not fit the number of ranks.
@@ -99,7 +99,7 @@ def cells_of(request: Request) -> list[Cell]:
 
 
 def ranks_of(request: Request) -> int:
-    """Return the number of ranks: as launched, as asked for, or as this machine suggests."""
+    """Return the number of ranks: as launched, requested or simulated, else from the GPUs."""
     launched = detect(os.environ)
     if launched is not None:
         return launched.world_size
@@ -113,10 +113,10 @@ def ranks_of(request: Request) -> int:
 
 
 def ensure_data(request: Request) -> None:
-    """Have the real data sets before anything is started.
+    """Download the real data sets before any training starts.
 
     Raises:
-        DataError: They are not there and must not, or cannot, be downloaded.
+        DataError: Data is missing and cannot, or must not, be downloaded.
     """
     if request.source != "real":
         return
@@ -178,7 +178,7 @@ def _check_nodes(request: Request, cells: Sequence[Cell]) -> None:
 
 
 def _check_devices(ranks: int, cells: Sequence[Cell]) -> None:
-    """Ranks that cannot all have a GPU would fail one by one; say so before anything starts."""
+    """Refuse more ranks than GPUs before anything starts; such ranks would fail one by one."""
     gpus = len(usable_gpus())
     if 0 < gpus < ranks and detect(os.environ) is None and any(c.solo is None for c in cells):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The mode ``sync``: a plain loop over the same batches on every rank, around ``Trainer.setup``."""
+"""The mode ``sync``: a plain loop over the same batches on every rank, with ``Trainer.setup``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PACE = "FLODL_SIM_MS"
 
 
 def train_setup(stage: Stage) -> None:
-    """Train; each batch of the common order is computed by all ranks together."""
+    """Train; all ranks compute each batch of the common order together."""
     cell, task, group = stage.cell, stage.task, stage.group
     with _declared_pace(stage):
         setup = Trainer.setup_with(
@@ -83,7 +83,7 @@ def _epoch(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -
 def _steps(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -> Tensor:
     """Train the batches of an epoch; return the sum of their losses."""
     cell, task = stage.cell, stage.task
-    # The ranks must see the same images, so they draw the same crops.
+    # All ranks need the same images, so they draw the same crops.
     crops = torch.Generator().manual_seed((cell.seed << 16) + epoch)
     total = torch.zeros((), device=stage.group.device)
     for batch in loader.epoch(epoch):
@@ -104,7 +104,7 @@ def _steps(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -
 
 @contextmanager
 def _declared_pace(stage: Stage) -> Iterator[None]:
-    """Tell the set-up how long the batches of each rank are to take."""
+    """Pass the simulated milliseconds per batch to the setup, through the environment."""
     declared, before = stage.cell.ddp.simulate_ms, os.environ.get(_PACE)
     if declared is None:
         yield

@@ -1,4 +1,4 @@
-"""What every way of training is given, and the parts they make alike."""
+"""The inputs that every mode gets, and the parts that all modes make in the same way."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One run that is about to be trained, on one of its ranks."""
+    """One run on one of its ranks, ready to be trained."""
 
     cell: Cell
     data: BenchData
     group: Group
-    """Those who train it."""
+    """The ranks."""
     evaluate: Evaluation
     timeline: Timeline
     tell: Callable[[EpochRow], None]
-    """Takes the row of every finished epoch, on rank 0."""
+    """Records the row of a finished epoch, on rank 0."""
     keep: Callable[[int, nn.Module], None]
-    """Takes the number of finished epochs and the model, on rank 0; keeps the model if due."""
+    """Saves the model if due, on rank 0; called with the number of finished epochs."""
 
     @property
     def task(self) -> Task:
-        """The model and what belongs to it."""
+        """The task: model, data, loss, optimizer and evaluation."""
         return self.cell.task
 
     @property
     def batches(self) -> int:
-        """Batches of an epoch, of all ranks together."""
+        """Number of batches of an epoch, of all ranks together."""
         return len(self.data.train) // self.cell.batch_size
 
     def build(self) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Runs read back from their folders, and put together by model and mode."""
+"""Read runs from their folders and group them by model and mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALONE = "solo-0"
 @final
 @dataclass(frozen=True, slots=True)
 class FiledRun:
-    """A complete run with its timeline, where that can be read."""
+    """A complete run with its folder, and its timeline if it can be read."""
 
     folder: Path
     record: RunRecord
@@ -36,14 +36,14 @@ class FiledRun:
 
     @property
     def title(self) -> str:
-        """Name it in a report of many."""
+        """Name of the run in a report."""
         return f"{self.record.model}/{self.record.mode}, seed {self.record.seed}"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A folder that holds no complete run, and why."""
+    """A folder without a complete run, and the reason."""
 
     folder: Path
     reason: str
@@ -106,7 +106,7 @@ class ModeSummary:
 
     @property
     def mode(self) -> str:
-        """How it was trained."""
+        """Name of the mode."""
         return self.first.mode
 
     @property
@@ -132,23 +132,23 @@ class ModeSummary:
 
     @property
     def shortage(self) -> str:
-        """What a verdict about this mode lacks; empty where there is enough."""
+        """Description of the data that a verdict still needs; empty if there is enough."""
         seeds = {run.record.seed for run in self.runs}
         return shortage(len(seeds), sum(run.record.seconds for run in self.runs))
 
     @property
     def ranks_apart(self) -> float | None:
-        """The largest distance between the models of the ranks; None where it is not known."""
+        """The largest distance between the models of the ranks; None if unknown."""
         found = [run.record.ranks_apart for run in self.runs]
         return max((one for one in found if one is not None), default=None)
 
     def part(self, name: str) -> float | None:
-        """Return ``comm_ms`` or ``wait_ms`` as a part of the training time; None if unknown."""
+        """Return ``comm_ms`` or ``wait_ms`` as a fraction of the training time; None if unknown."""
         total = self.first.total(name)
         return None if total is None else total / (self.first.seconds * 1000)
 
     def busy(self) -> list[float]:
-        """Return the part of the training time that each rank worked; empty if unknown."""
+        """Return the fraction of the training time that each rank worked; empty if unknown."""
         rows = [row.busy_ms for row in self.first.rows]
         known = [row for row in rows if row is not None]
         if len(known) < len(rows):
@@ -160,20 +160,21 @@ class ModeSummary:
 @final
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """All modes of one model on one kind of data."""
+    """All modes of one model on one source of data."""
 
     model: str
     data: str
     modes: tuple[ModeSummary, ...]
 
     def mode(self, name: str) -> ModeSummary | None:
-        """Return one of the modes."""
+        """Return the summary of a mode; None if it was not trained."""
         return next((one for one in self.modes if one.mode == name), None)
 
     def ideal(self, ranks: int) -> float | None:
-        """Return the time of so many devices without any loss.
+        """Return the time of this number of devices without any loss; None if it is unknown.
 
-        None unless each was measured alone; a device that is like the first one need not be.
+        Each device must have been measured alone, with two exceptions: all devices are alike, or
+        the milliseconds per batch of each rank are simulated.
         """
         alone = [self.mode(f"solo-{rank}") for rank in range(ranks)]
         first = alone[0]
@@ -184,19 +185,19 @@ class ModelSummary:
         known = [one or (first if alike else None) for one in alone]
         paces = several.first.declared_ms
         if None in known and len(paces) == ranks:
-            # The pace of each is declared: what one takes tells what the others would.
+            # The speeds are simulated, so the time of one gives the times of the others.
             return ideal_time([first.seconds * pace / paces[0] for pace in paces])
         if None in known:
             return None
         return ideal_time([one.seconds for one in known if one is not None])
 
     def efficiency(self, one: ModeSummary) -> float | None:
-        """Return the part of its devices' common speed that a mode used."""
+        """Return the fraction of its devices' combined speed that a mode used; None if unknown."""
         ideal = self.ideal(one.first.world_size)
         return None if ideal is None else efficiency(ideal, one.seconds)
 
     def fault(self, one: ModeSummary) -> str:
-        """Say by what the averaging of a mode shows that it is broken; empty where it does not."""
+        """Describe the sign that a mode's averaging is broken; empty if there is none."""
         alone = self.mode(ALONE)
         if alone is None or one.first.world_size == 1 or self.data == "synthetic":
             return ""
@@ -208,7 +209,7 @@ class ModelSummary:
         )
 
     def verdict(self, one: ModeSummary) -> Verdict | None:
-        """Judge a mode of several ranks; None where there is nothing to hold it against."""
+        """Judge a mode of several ranks; None if there is nothing to compare it with."""
         alone, used = self.mode(ALONE), self.efficiency(one)
         if alone is None or one.first.world_size == 1 or self.data == "synthetic":
             return None
@@ -229,7 +230,7 @@ class ModelSummary:
 
 
 def summarise(runs: Sequence[FiledRun]) -> list[ModelSummary]:
-    """Group runs by model and kind of data, and these by mode."""
+    """Group runs by model and source of data, then by mode."""
     groups: dict[tuple[str, str], dict[str, list[FiledRun]]] = {}
     for run in runs:
         modes = groups.setdefault((run.record.model, run.record.data), {})

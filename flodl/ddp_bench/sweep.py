@@ -1,4 +1,4 @@
-"""Many runs one after the other: one device alone in this process, the rest on common ranks."""
+"""Carry out many runs in turn: solo modes in this process, the others on shared ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LAUNCHERS = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 @final
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one run ended: with a record, or with a reason why there is none."""
+    """The result of one run: a record, or the reason why there is none."""
 
     cell: Cell
     record: RunRecord | None = None
@@ -35,10 +35,11 @@ class Outcome:
 
 
 def sweep(cells: Sequence[Cell]) -> list[Outcome]:
-    """Carry out runs; one that fails does not keep the others from being tried.
+    """Carry out runs; after a failed run, the others are still tried.
 
-    Inside of ranks that were launched, all take part and rank 0 returns the outcomes. Otherwise
-    the runs of one device happen here, and the others in ranks that are launched for them once.
+    If a launcher started this process, all ranks take part and rank 0 returns the outcomes.
+    Otherwise solo modes run in this process. The other modes run on ranks that are launched once
+    for all of them.
     """
     if detect(os.environ) is not None:
         return _run_here(cells)
@@ -65,7 +66,7 @@ def _device_of(cell: Cell) -> torch.device:
 
 
 def _launched(cells: Sequence[Cell]) -> list[Outcome]:
-    """Run on ranks of their own; where they fail, the rest is tried on new ones."""
+    """Launch ranks and run on them; if they fail, try the remaining runs on new ranks."""
     pending, outcomes = list(cells), []
     for cell in pending:
         RunFolder(cell.path).retire()
@@ -83,7 +84,7 @@ def _launched(cells: Sequence[Cell]) -> list[Outcome]:
 
 
 def _launch(cells: Sequence[Cell]) -> str:
-    """Run all of them in one launch; return why it ended early, or nothing."""
+    """Run all cells in one launch; return why it ended early, or an empty text."""
     first = cells[0]
     gpus = usable_gpus()
     devices = gpus[: first.ranks] if len(gpus) >= first.ranks else None
@@ -108,7 +109,7 @@ def run_as_rank(cells: Sequence[Cell]) -> None:
 
 
 def _run_here(cells: Sequence[Cell]) -> list[Outcome]:
-    """Carry out runs on the ranks of the launch that this process belongs to."""
+    """Carry out runs on the launched ranks to which this process belongs."""
     group = this_group()
     outcomes = []
     for cell in cells:
@@ -131,7 +132,7 @@ def _on_ranks(cell: Cell, group: Group) -> RunRecord | None:
 
 @contextmanager
 def _on_its_own() -> Iterator[None]:
-    """Hide from what runs inside that this process is a rank."""
+    """Hide the launcher's variables, so that code inside does not see that this is a rank."""
     hidden = {name: os.environ.pop(name) for name in _LAUNCHERS if name in os.environ}
     try:
         yield

@@ -1,9 +1,9 @@
-"""Baselines: torch's own data parallelism, with nothing of ours but the order of the batches.
+"""Baselines: torch's own data parallelism; only the order of the batches is flodl's.
 
-``torch-ddp`` averages the gradients of every step (S. Li et al., "PyTorch Distributed", 2020).
-``torch-postlocalsgd`` does so for its first steps and averages the parameters at a fixed interval
-from then on (T. Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2020). Both give every
-rank equally many batches and weigh all ranks alike.
+``torch-ddp`` averages the gradients in every step (S. Li et al., "PyTorch Distributed", 2020).
+``torch-postlocalsgd`` does so in its first steps, then averages the parameters at a fixed interval
+(T. Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2020). Both give every rank the same
+number of batches and the same weight.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     from flodl.train.rate import Schedule
 
 INTERVAL = 10
-"""Steps between two averages of the parameters: what our windows begin with."""
+"""Steps between two averages of the parameters: the same as the first anchor of our windows."""
 _SENDS_BUFFERS = (
     "forward_sync_buffers"
     if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
     else "broadcast_buffers"
 )
-"""What torch calls it, by version."""
+"""Name of the option in the installed version of torch."""
 
 
 class Recipe(ABC):
-    """How torch is put together, for one model.
+    """A setup of torch's data parallelism for one model.
 
     Attributes:
         inner: The model.
-        outer: What is called in a training step.
-        optimizer: Steps.
+        outer: The module that a training step calls.
+        optimizer: The optimizer.
         interval: Steps between two exchanges.
     """
 
@@ -62,7 +62,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Make the models of all ranks one, for an evaluation."""
+        """Make the models of all ranks equal before an evaluation."""
 
 
 @final
@@ -77,20 +77,20 @@ class GradientAverage(Recipe):
         self.optimizer = stage.task.optimizer(list(self.inner.parameters()), lr)
 
     def settle(self) -> None:
-        """Take the running statistics of rank 0, as the next training step would."""
+        """Copy the running statistics of rank 0, as the next training step would."""
         for buffer in self.inner.buffers():
             dist.broadcast(buffer, src=0)
 
 
 @final
 class LocalSteps(Recipe):
-    """``PostLocalSGDOptimizer`` with a hook that ends the exchange of gradients after a while."""
+    """``PostLocalSGDOptimizer``, with a hook that exchanges gradients in the first steps only."""
 
     interval = INTERVAL
 
     def __init__(self, stage: Stage, lr: float) -> None:
         self.inner = stage.build()
-        # Running statistics would otherwise be sent around in every step.
+        # Otherwise the running statistics would be exchanged in every step.
         self.outer = _parallel(self.inner, stage, **{_SENDS_BUFFERS: False})
         steps = stage.batches // stage.group.world_size * stage.cell.epochs
         warmup = min(2 * INTERVAL, steps // 10)
@@ -100,7 +100,7 @@ class LocalSteps(Recipe):
         )
         self.outer.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
         with warnings.catch_warnings():
-            # The package compiles optimizers that are not used here, in a way torch calls outdated.
+            # The package compiles unused optimizers in a way for which torch warns of deprecation.
             warnings.simplefilter("ignore", DeprecationWarning)
             from torch.distributed.optim import PostLocalSGDOptimizer
         self.optimizer = PostLocalSGDOptimizer(
@@ -110,7 +110,7 @@ class LocalSteps(Recipe):
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Average the parameters, and the running statistics."""
+        """Average the parameters and the running statistics."""
         everyone = dist.group.WORLD
         assert everyone is not None  # noqa: S101 - the ranks have joined
         average_parameters(self.inner.parameters(), everyone)
@@ -121,13 +121,13 @@ class LocalSteps(Recipe):
 
 @final
 class _Scaled:
-    """A schedule times a factor."""
+    """A schedule whose rates are multiplied by a factor."""
 
     def __init__(self, schedule: Schedule, factor: float) -> None:
         self._schedule, self._factor = schedule, factor
 
     def lr(self, step: int) -> float:
-        """Return the learning rate of a position."""
+        """Return the learning rate at a position."""
         return self._schedule.lr(step) * self._factor
 
 
@@ -152,7 +152,7 @@ def _parallel(inner: nn.Module, stage: Stage, **options: Any) -> DistributedData
 
 
 def _train(stage: Stage, recipe: Recipe) -> None:
-    """Train all epochs; step ``s`` of rank ``r`` takes batch ``s·W + r`` of the common order."""
+    """Train all epochs; in step ``s``, rank ``r`` takes batch ``s·W + r`` of the common order."""
     cell, task, group = stage.cell, stage.task, stage.group
     loader = DataLoader(stage.data.train, cell.batch_size, device=group.device, seed=cell.seed)
     rate = None
@@ -198,7 +198,7 @@ def _epoch(
     pacer: Pacer,
     epoch: int,
 ) -> tuple[Tensor, int]:
-    """Train this rank's batches of an epoch; return the sum of their losses and their number."""
+    """Train this rank's batches of an epoch; return the sum of the losses and the batch count."""
     cell, task, group = stage.cell, stage.task, stage.group
     steps = stage.batches // group.world_size
     total = torch.zeros((), device=group.device)

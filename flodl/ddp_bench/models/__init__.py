@@ -1,4 +1,4 @@
-"""The models that are trained, one file per family."""
+"""The models of the benchmark, one file per family."""
 
 from flodl.ddp_bench.models.autoencoder import CONV_AE
 from flodl.ddp_bench.models.classifiers import LENET, LOGISTIC, MLP
@@ -10,4 +10,4 @@ TASKS: dict[str, Task] = {
     task.name: task
     for task in (LOGISTIC, MLP, LENET, RESNET, RESNET_GRAPH, CHAR_RNN, GPT_NANO, CONV_AE)
 }
-"""All of them by name, the cheap ones first."""
+"""All tasks by name, the cheap ones first."""

@@ -1,4 +1,4 @@
-"""A convolutional autoencoder of MNIST."""
+"""A convolutional autoencoder for MNIST."""
 
 from __future__ import annotations
 

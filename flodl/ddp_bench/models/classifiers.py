@@ -1,4 +1,4 @@
-"""Classifiers of MNIST."""
+"""Classifiers for MNIST."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _mlp() -> nn.Module:
 
 
 def _lenet() -> nn.Module:
-    """LeNet-5 with batch normalisation (LeCun et al., 1998; Ioffe and Szegedy, 2015)."""
+    """LeNet-5 with batch normalization (LeCun et al., 1998; Ioffe and Szegedy, 2015)."""
     return nn.Sequential(
         nn.Conv2d(1, 6, 5),
         nn.BatchNorm2d(6),

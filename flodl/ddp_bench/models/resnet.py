@@ -1,7 +1,7 @@
-"""ResNet-20 for CIFAR-10, as a module of torch and as a graph of ours.
+"""ResNet-20 for CIFAR-10, as a torch module and as a flodl graph.
 
 Source: K. He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2; shortcuts
-of type B (a 1×1 convolution where the shape changes).
+of type B (a 1×1 convolution if the shape changes).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flodl.graph import FlowBuilder, Graph
 from flodl.nn.schedule import MultiStepLR, Scheduler
 
 _STAGES = ((16, 16, 1), (16, 32, 2), (32, 64, 2))
-"""Channels before and after, stride of the first block."""
+"""Input channels, output channels, stride of the first block."""
 _BLOCKS = 3
 
 
@@ -34,7 +34,7 @@ class Residual(nn.Module):
 
 
 def _shapes() -> list[tuple[int, int, int]]:
-    """Channels before, after and stride of every block."""
+    """Return input channels, output channels and stride of every block."""
     return [
         (before, after, stride) if number == 0 else (after, after, 1)
         for before, after, stride in _STAGES
@@ -82,8 +82,8 @@ def _resnet_graph() -> nn.Module:
 
 
 def _recorded_classification(model: nn.Module, output: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy; the graph keeps the accuracy of every training batch beside it."""
-    # A wrapper of torch's data parallelism hides the graph inside.
+    """Return the cross entropy; the graph also records the accuracy of every training batch."""
+    # With torch's data parallelism the graph is inside a wrapper.
     inner = model.module if isinstance(getattr(model, "module", None), nn.Module) else model
     if isinstance(inner, Graph) and inner.training:
         inner.record_scalar("train_acc", (output.detach().argmax(dim=1) == target).float().mean())

@@ -1,4 +1,4 @@
-"""What it takes to train a model and to judge it, whoever carries out the training."""
+"""Tasks: a model and all that is needed to train and evaluate it, in any mode."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from flodl.nn.schedule import Scheduler
 DataName: TypeAlias = Literal["mnist", "cifar10", "shakespeare"]
 
 Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""``(model, output, target) -> loss``; the model, so that it can record something."""
+"""``(model, output, target) -> loss``; the model is passed so that it can record scalars."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """How an evaluation comes to its one figure: a sum over the whole test set ÷ a count."""
+    """How an evaluation is computed: a sum over the whole test set ÷ a count."""
 
     name: str
     higher_is_better: bool
@@ -32,15 +32,15 @@ class Judgement:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One model with everything that belongs to it.
+    """One model with its data, loss, optimizer and evaluation.
 
-    Every function is one of a module, so that a task can travel to another process.
+    All functions are module-level functions, so that a task can be sent to another process.
     """
 
     name: str
     data: DataName
     build: Callable[[], nn.Module]
-    """Makes the model on the CPU, from torch's generator."""
+    """Builds the model on the CPU, with torch's default generator."""
     loss: Loss
     judgement: Judgement
     lr: float
@@ -49,25 +49,25 @@ class Task:
     """``(lr, batches of the whole training) -> schedule``."""
     epochs: int
     reference: float | None = None
-    """Published figure on the real data set with the default settings."""
+    """Published result on the real data set with the default settings."""
     own_target: bool = False
-    """The target is the input itself."""
+    """Whether the target is the input itself."""
     augment: bool = False
-    """Crop and flip every training image at random."""
+    """Whether to crop and flip every training image at random."""
 
 
 def adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-    """Make an Adam with its usual settings."""
+    """Make an Adam optimizer with its default settings."""
     return torch.optim.Adam(parameters, lr=lr)
 
 
 def classification(model: nn.Module, output: Tensor, target: Tensor) -> Tensor:  # noqa: ARG001
-    """Cross entropy of classes, logits ``[B, C]``, or of every character, ``[B, T, C]``."""
+    """Return the cross entropy of classes, logits ``[B, C]``, or of characters, ``[B, T, C]``."""
     return cross_entropy(output.flatten(0, -2), target.flatten())
 
 
 def reconstruction(model: nn.Module, output: Tensor, target: Tensor) -> Tensor:  # noqa: ARG001
-    """Mean squared error per pixel."""
+    """Return the mean squared error per pixel."""
     return mse_loss(output, target)
 
 

@@ -1,4 +1,4 @@
-"""Models that continue a text character by character."""
+"""Models that predict a text character by character."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class CharRnn(nn.Module):
         self.head = nn.Linear(256, CHARACTERS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Every window begins with an empty state."""
+        """Return the logits; every window begins with an empty state."""
         hidden, _ = self.lstm(self.embedding(x))
         logits: Tensor = self.head(hidden)
         return logits
 
 
 class GptNano(nn.Module):
-    """A decoder of four pre-norm blocks (Radford et al., 2019, made small).
+    """A decoder of four pre-norm blocks (a small version of Radford et al., 2019).
 
-    ``[B, T]`` int64 with T up to 128 to logits ``[B, T, 65]``.
+    ``[B, T]`` int64, with T up to 128, to logits ``[B, T, 65]``.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class GptNano(nn.Module):
         self.apply(_initialise)
 
     def forward(self, x: Tensor) -> Tensor:
-        """A character sees itself and those before."""
+        """Return the logits; a character attends to itself and to earlier ones."""
         length = x.shape[1]
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         hidden = self.characters(x) + self.positions.weight[:length]
@@ -66,7 +66,7 @@ class GptNano(nn.Module):
 
 
 def _initialise(module: nn.Module) -> None:
-    """Small normal weights, as GPT-2 has; torch's embeddings begin fifty times as large."""
+    """Set small normal weights as in GPT-2; torch's default embeddings are fifty times larger."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear):
@@ -78,7 +78,7 @@ def _rmsprop(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer
 
 
 def _warm_cosine(lr: float, batches: int) -> Scheduler:
-    """A linear rise over a fifth of the training, then a cosine to 1e-5."""
+    """Return a linear warm-up over a fifth of the training, then a cosine to 1e-5."""
     rise = batches // 5
     fall = CosineScheduler(lr, min(1e-5, lr), max(1, batches - rise))
     return WarmupScheduler(fall, lr, rise)
