@@ -22,7 +22,7 @@ ENOUGH_SEEDS, ENOUGH_SECONDS = 3, 10.0
 RANKS_AGREE = 1e-4
 """Up to this distance, as a fraction of the norm, the ranks' models differ only by rounding."""
 COLLAPSED = 0.25
-"""A result that is worse by more than this fraction shows a fault, even in a small training."""
+"""A result worse by more than this fraction shows a fault; chance alone does not cause it."""
 
 
 class Verdict(StrEnum):

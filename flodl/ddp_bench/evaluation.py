@@ -46,7 +46,7 @@ class Evaluation:
         self.ranks_apart: float | None = None
 
     def __call__(self, model: nn.Module) -> float:
-        """Return the result; the modes of the modules stay, and no gradients are computed."""
+        """Return the result; modules keep their training mode, and no gradients are computed."""
         began = time.perf_counter()
         modes = [(module, module.training) for module in model.modules()]
         model.eval()

@@ -1,1 +1,1 @@
-"""Training in many ranks: launching, sharing, averaging."""
+"""Training on several ranks: launching, sharing, averaging."""

@@ -90,7 +90,7 @@ class RankSettings:
         return self._rank_setting(max_batch_diff=batches)
 
     def max_overshoot(self, batches: int | None) -> Self:
-        """Limit the batches a rank trains while an average is running; None: adapt the limit."""
+        """Limit the batches trained while an average is in progress; None: adapt the limit."""
         return self._rank_setting(max_overshoot=batches)
 
     def divergence_threshold(self, distance: float) -> Self:
@@ -133,7 +133,7 @@ class RankSettings:
         return self._rank_setting(outer_optimizer=outer)
 
     def overlap(self, on: bool = True) -> Self:
-        """Keep training while an average of policy cadence is running."""
+        """Keep training while an average of policy cadence is in progress."""
         return self._rank_setting(overlap=on)
 
     def stream_epochs(self, on: bool | None) -> Self:

@@ -22,7 +22,7 @@ class Policy(StrEnum):
     CADENCE = "cadence"
     """Average the parameters after a window, which all ranks end at the same time."""
     ASYNC = "async"
-    """As CADENCE, but the ranks train the next window while the average is running."""
+    """As CADENCE, but the ranks train the next window while the average is in progress."""
     AUTO = "auto"
     """Measure the first steps, then use the policy that is predicted to be the fastest."""
 
@@ -67,7 +67,7 @@ class DdpRunConfig:
     max_batch_diff: int | None = None
     """How many batches a rank may be ahead of another; 0: lockstep, None: no limit."""
     max_overshoot: int | None = None
-    """ASYNC: batches a rank may train while an average is running; None: adapt the limit."""
+    """ASYNC: batches a rank may train while an average is in progress; None: adapt the limit."""
     divergence_threshold: float = 0.05
     """Relative distance of a rank from the average that alerts the guard."""
     divergence_guard: bool = True
@@ -86,7 +86,7 @@ class DdpRunConfig:
     outer_optimizer: OuterOptimizer | None = None
     """Steps from the last average to the new one; None: take the new one."""
     overlap: bool = False
-    """CADENCE: keep training while the average is running."""
+    """CADENCE: keep training while the average is in progress."""
     stream_epochs: bool | None = None
     """Let a window reach into the next epoch if nothing is due between the two. None: True,
     except for SYNC."""

@@ -1,4 +1,4 @@
-"""The ranks of a training and how they exchange values: torch.distributed, and nothing else.
+"""The ranks of a training and how they exchange values, through torch.distributed only.
 
 Process groups:
 
@@ -6,7 +6,7 @@ Process groups:
 - *data* carries parameters and gradients;
 - *reports* is like control, for the exchanges right after an average.
 
-They are separate, so that a small exchange never waits behind a running average.
+They are separate, so that a small exchange never waits for an average in progress.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Group(ABC):
 
         Args:
             values: Values of this rank.
-            prompt: Use the short timeout of an exchange of parameters, because all ranks call at
-                about the same time.
+            prompt: Whether all ranks call at about the same time. The timeout is then short, as
+                for an exchange of parameters.
         """
 
     @abstractmethod

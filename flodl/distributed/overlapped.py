@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A running average."""
+    """An average in progress."""
 
     plan: WindowPlan
     round: Round
@@ -36,7 +36,7 @@ class _UnderWay:
 
 @final
 class OverlappedLoop(WindowLoop):
-    """Trains on while an average is running; one average at a time.
+    """Trains on while an average is in progress; one average at a time.
 
     Args:
         worker: Trains the batches.

@@ -68,7 +68,7 @@ class LedgerFacts:
     join_remainder: bool = False
     """Whether a last batch of one sample belongs to the batch before it."""
     since: int = 0
-    """Batches that a single process trained earlier; it does not write a ledger."""
+    """Batches that a single process trained earlier, without writing a ledger."""
     torch: str = str(torch.__version__)
     """Version of torch, which decides the output of its generators."""
 

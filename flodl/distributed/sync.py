@@ -95,7 +95,7 @@ class SharedGradient:
 
 @final
 class SyncLoop(PolicyLoop):
-    """Takes ``world_size`` consecutive batches per step, times ``accumulate``.
+    """Takes ``world_size · accumulate`` consecutive batches per step.
 
     With ``partition_ratios`` it splits the samples of these batches by the ratios instead: the
     ranks get batches of different sizes.

@@ -153,11 +153,11 @@ class RankTrail:
             self._plan.run_dir.add_record({"ledger": self._ledger.mark()})
 
     def whereabouts(self) -> str:
-        """Wait for running writes and describe where the last good checkpoint is."""
+        """Wait for writes in progress and describe where the last good checkpoint is."""
         return self._keeper.whereabouts()
 
     def close(self) -> None:
-        """Wait for running writes."""
+        """Wait for writes in progress."""
         self._keeper.finish()
 
     def averaged(self) -> AbstractContextManager[None]:

@@ -105,7 +105,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
 @final
 @dataclass(slots=True)
 class _Check:
-    """One running verification."""
+    """One verification in progress."""
 
     contents: LedgerContents
     folder: Path

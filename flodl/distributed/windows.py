@@ -125,7 +125,7 @@ class WindowLoop(PolicyLoop):
         return False
 
     def _between_batches(self) -> None:
-        """Apply a running average when it has arrived."""
+        """Apply an average that has arrived in the meantime."""
 
     def _average(self, samples: int) -> tuple[Averaged, float]:
         """Average and wait; return the result and the milliseconds it took."""

@@ -50,7 +50,7 @@ class Averaged:
 
 @final
 class Round:
-    """A running average while training continues."""
+    """An average in progress while training continues."""
 
     def __init__(self, averager: ParameterAverager, exchange: Exchange) -> None:
         self._averager, self._exchange = averager, exchange
@@ -122,7 +122,7 @@ class ParameterAverager:
 
         Raises:
             DivergedError: No rank had finite parameters.
-            StateError: A round is running.
+            StateError: A round is in progress.
         """
         self._check_free()
         parameters = self._parameters()
@@ -151,7 +151,7 @@ class ParameterAverager:
             samples: As for :meth:`average`.
 
         Raises:
-            StateError: A round is running.
+            StateError: A round is in progress.
         """
         self._check_free()
         parameters = self._parameters()

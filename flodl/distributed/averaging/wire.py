@@ -42,7 +42,7 @@ class Sums:
 
 
 class Exchange(ABC):
-    """A running exchange of averages; it uses the wire's buffers until the averages are read."""
+    """An exchange in progress; it uses the wire's buffers until the averages are read."""
 
     @abstractmethod
     def done(self) -> bool:
@@ -170,7 +170,7 @@ def _leave_out_unasked(buckets: Buckets, trailer: Tensor, healthy: Tensor) -> No
 
 @final
 class _DirectExchange(Exchange):
-    """A running sum of buckets."""
+    """A sum of buckets in progress."""
 
     def __init__(
         self, buckets: Buckets, pending: Sequence[Pending], healthy: Tensor | None, *, alone: bool
@@ -235,7 +235,7 @@ class HostWire(Wire):
 
 @final
 class _HostExchange(Exchange):
-    """A running sum of tensors that are already in host memory."""
+    """A sum in progress of tensors that are already in host memory."""
 
     def __init__(self, stage: Buckets, inner: Exchange) -> None:
         self._stage, self._inner = stage, inner
@@ -254,7 +254,7 @@ class _HostExchange(Exchange):
 
 @final
 class _FarExchange(Exchange):
-    """A running sum of tensors from a GPU: a thread waits for the copy and the other ranks."""
+    """A sum in progress of tensors from a GPU: a thread waits for the copy and the other ranks."""
 
     def __init__(
         self, stage: Buckets, road: PinnedRoad, send: Callable[[list[Tensor]], Exchange]

@@ -209,7 +209,7 @@ class _Stint:
 @final
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """A running average."""
+    """An average in progress."""
 
     plan: WindowPlan
     stints: Sequence[_Stint]

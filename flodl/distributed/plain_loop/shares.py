@@ -64,7 +64,7 @@ def _mean(known: float, new: float) -> float:
 def proportional(speeds: Sequence[float]) -> tuple[float, ...]:
     """Return parts in proportion to speeds, each at least :data:`FLOOR`; their sum is 1.
 
-    With more than 20 ranks each part is at least one part per rank.
+    With 20 or more ranks, all parts are equal.
     """
     floor = min(FLOOR, 1 / len(speeds))
     held: set[int] = set()

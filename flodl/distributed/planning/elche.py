@@ -1,7 +1,7 @@
-"""ElChe: choose how many batches each rank trains between two averages. A pure function.
+"""ElChe: choose how many batches each rank trains between two averages. Pure functions.
 
 Faster ranks get more batches, in proportion to their measured speed, so that all ranks arrive at
-the average at the same time. The function uses no clock, no random numbers, no input or output.
+the average at the same time. The functions use no clock, no random numbers, no input or output.
 Every rank that passes the same reports gets the same state, bit by bit (IEEE 754 float64).
 """
 

@@ -112,7 +112,7 @@ class ScheduleState:
     position: int = 0
     """Batches consumed by all ranks together; an open window counts with its planned batches."""
     overshoot: int = 2
-    """ASYNC: batches a rank may train while an average is running."""
+    """ASYNC: batches a rank may train while an average is in progress."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -400,7 +400,7 @@ def digest(state: ScheduleState) -> float:
 def redistributed(
     state: ScheduleState, config: ScheduleConfig, ms: Sequence[float | None]
 ) -> ScheduleState:
-    """Return the state for another set of ranks: batches of single ranks are shared out again.
+    """Return the state for another set of ranks; batches of single ranks are shared out again.
 
     Args:
         state: A state without open windows.
@@ -511,7 +511,7 @@ def _leases(state: ScheduleState, config: ScheduleConfig) -> tuple[list[int], Co
 
 
 def _shares(total: int, state: ScheduleState, config: ScheduleConfig) -> Counts:
-    """Cut ``total`` batches into fixed shares: by ratios, by known speeds, or equally."""
+    """Divide ``total`` batches into fixed shares: by ratios, by known speeds, or equally."""
     world, ms = config.world_size, state.elche.ms
     weights = [1.0] * world
     if config.partition_ratios is not None:
