@@ -1,4 +1,4 @@
-"""HuggingFace checkpoints of six encoder families, loaded, trained and written back as graphs.
+"""Load, train and export HuggingFace checkpoints of six encoder families as graphs.
 
 ::
 
@@ -7,8 +7,8 @@
     model = AutoModelForSequenceClassification.from_pretrained("owner/name")
     model.predict(["what a day", "what a mess"])
 
-No pickle is ever loaded, and ``transformers`` is not needed. A name is imported when it is first
-used, and the packages of an extra when they are first needed.
+Pickle files are never loaded, and ``transformers`` is not needed. Each name is imported at its
+first use. The packages of an extra are imported when they are first needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``python -m flodl.hf COMMAND``: the program behind ``fdl flodl-hf``.
 
 Every command is a module of :mod:`flodl.hf.commands` with a class of FdlArgs and a function that
-takes them; the manifest beside this file says in one line what each does.
+takes them. The manifest beside this file describes each command in one line.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: Its name and its arguments; those of the process when omitted.
+        argv: Name and arguments of the command; by default those of the process.
 
     Returns:
-        0 for success, 1 for a failure, 2 for arguments that make no sense.
+        0 for success, 1 for a failure, 2 for invalid arguments.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader has gone; the interpreter must not try again at exit.
+        # The reader of the pipe has gone; the interpreter must not write again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return SUCCESS
     except (FlodlError, OSError, ValueError) as problem:
@@ -59,7 +59,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def commands() -> dict[str, str]:
-    """Name -> what the command does, in one line."""
+    """The name of each command -> what it does, in one line."""
     found = find_in(str(Path(__file__).parent))
     listed = load(found, write_cache=False).node.get("commands") if found else None
     specs = listed.mapping if listed else {}
@@ -67,7 +67,7 @@ def commands() -> dict[str, str]:
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
-    """What parses the words behind a name, and does it."""
+    """A function that parses the arguments of a command and runs it."""
     family = name.removeprefix(_VERIFY) if name.startswith(_VERIFY) else None
     stem = _VERIFY.rstrip("-") if family else name
     module = import_module(f"flodl.hf.commands.{stem.replace('-', '_')}")

@@ -1,11 +1,12 @@
 """The activation functions a configuration can name.
 
 Several names are approximations of one function, the Gaussian error linear unit ``x·Φ(x)``
-(https://arxiv.org/abs/1606.08415). They are kept apart: after
-twelve layers the exact form and the tanh form differ by about 1e-2, and a checkpoint fits only the
-one it was trained with. Those that are spelled out step by step run in torch's fused form in
-float32 and float64, where both differ by 3e-7 at most and the fused one takes a quarter of the
-time; in shorter types every step rounds, and the steps are those of the name.
+(https://arxiv.org/abs/1606.08415). They are kept apart: after twelve layers the exact form and the
+tanh form differ by about 1e-2, and a checkpoint fits only the form that it was trained with.
+
+Names that stand for single steps run in torch's fused form in float32 and float64. There the two
+differ by at most 3e-7, and the fused form takes a quarter of the time. In shorter types every step
+rounds, so the steps of the name are computed.
 """
 
 from __future__ import annotations
@@ -103,13 +104,13 @@ NAMES: Final[tuple[str, ...]] = tuple(_FUNCTIONS)
 
 
 def activation(name: str) -> Activation:
-    """The function of this name; it keeps shape and dtype and changes nothing in place.
+    """The function with this name; it keeps shape and dtype and changes no tensor in place.
 
     Args:
-        name: One of ``NAMES``, in exactly that spelling.
+        name: One of ``NAMES``, with the same spelling.
 
     Raises:
-        ConfigError: For any other name; lists the known ones.
+        ConfigError: The name is unknown; lists the known names.
     """
     try:
         return _FUNCTIONS[name]

@@ -1,4 +1,4 @@
-"""Attention masks as they are added to scores, for code that computes attention itself."""
+"""Additive attention masks, for code that computes attention itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _HIDDEN = -1e4
 
 
 def build_extended_attention_mask(attention_mask: Tensor) -> Tensor:
-    """What is added to scores so that padding gets no attention.
+    """The tensor to add to scores so that padding gets no attention.
 
     Args:
         attention_mask: ``[B, S]``, 0 for padding.
@@ -26,7 +26,7 @@ def build_extended_attention_mask(attention_mask: Tensor) -> Tensor:
 
 
 def build_deberta_attention_mask(attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same for DeBERTa, where padding gets no attention and pays none.
+    """The same for DeBERTa, where padding gets no attention and gives none.
 
     Args:
         attention_mask: ``[B, S]``, 0 for padding.

@@ -1,4 +1,4 @@
-"""Opening a checkpoint of whatever family it is."""
+"""Open a checkpoint of any of the six families."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AutoModel:
     def from_pretrained(src: Source, **options: Unpack[Opening]) -> Graph:
         """Open a checkpoint as an encoder that ends at ``last_hidden_state [B, S, H]``.
 
-        A pooler and a head that the checkpoint has are left out.
+        A pooler or a head in the checkpoint is left out.
 
         Args:
             src: Directory, or repository on the Hub.
@@ -36,16 +36,16 @@ class AutoModel:
 
         Raises:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
-            FileNotFoundError: There is no such directory, or it lacks files.
+            FileNotFoundError: The directory does not exist, or files are missing in it.
         """
         return open_encoder(src, options, pooler=False)
 
     @staticmethod
     def from_pretrained_for_export(src: Source, **options: Unpack[HeadOpening]) -> Graph:
-        """Open a checkpoint as the class it was saved from, to be written again.
+        """Open a checkpoint as the class it was saved from, to export it again.
 
-        The first of its ``architectures`` says which head; an unknown one means none. A pooler is
-        kept exactly where there is one.
+        The first of its ``architectures`` says which head; an unknown name means no head. The model
+        has a pooler only if the checkpoint has one.
 
         Args:
             src: Directory, or repository on the Hub.
@@ -60,11 +60,11 @@ class AutoModel:
     def from_pretrained_for_export_with_head(
         src: Source, head: HeadKind | str, **options: Unpack[HeadOpening]
     ) -> Graph:
-        """Open a checkpoint with a certain head, to be written again.
+        """Open a checkpoint with the given head, to export it again.
 
         Args:
             src: Directory, or repository on the Hub.
-            head: Which.
+            head: The kind of head.
             options: See :class:`~flodl.hf.opening.HeadOpening`.
 
         Raises:
@@ -74,13 +74,13 @@ class AutoModel:
 
 
 class _AutoHead(Generic[H]):
-    """Opens one kind of head on all six families."""
+    """Opens one kind of head for all six families."""
 
     kind: ClassVar[HeadKind]
 
     @classmethod
     def from_pretrained(cls, src: Source, **options: Unpack[HeadOpening]) -> H:
-        """Open a checkpoint as its family's class with this head.
+        """Open a checkpoint as the class of its family with this head.
 
         Args:
             src: Directory, or repository on the Hub.
@@ -88,7 +88,7 @@ class _AutoHead(Generic[H]):
 
         Raises:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
-            FileNotFoundError: There is no such directory, or it lacks files.
+            FileNotFoundError: The directory does not exist, or files are missing in it.
         """
         opened = open_model(src, cls.kind, options)
         head = HEADS[opened.config.model_type, cls.kind]

@@ -1,4 +1,4 @@
-"""What belongs to a model besides its weights, and is copied along with them."""
+"""Files that belong to a model besides its weights and are copied with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from flodl.files import replacing
 from flodl.hf.source import Checkpoint
 
-# The file is called after the family of the model, as far back as there were families.
+# The file is named after the family of the model; these are all families it was ever made for.
 _SENTENCE_MODELS = ("bert", "roberta", "distilbert", "albert", "xlm-roberta", "camembert", "xlnet")
 
 COMPANIONS = (
@@ -27,21 +27,21 @@ COMPANIONS = (
     *(f"sentence_{family}_config.json" for family in _SENTENCE_MODELS),
     "1_Pooling/config.json",
 )
-"""The tokenizer, and what says how sentence embeddings are made."""
+"""The tokenizer's files, and those that say how sentence embeddings are made."""
 
 
 def companions_of(source: Checkpoint, names: Iterable[str] = COMPANIONS) -> dict[str, Path]:
-    """The files of these names that a checkpoint has, fetched where they are on the Hub.
+    """The files with these names in a checkpoint, downloaded if they are on the Hub.
 
     Raises:
-        HubError: One has to be fetched and cannot be.
+        HubError: A file has to be downloaded and cannot be.
     """
     found = {name: source.file(name) for name in names}
     return {name: path for name, path in found.items() if path is not None}
 
 
 def copy_files(files: dict[str, Path], out: Path) -> None:
-    """Copy files, each to its name in a directory; what is there already as the same file stays.
+    """Copy files, each under its name, into a directory; a file that is its own target is skipped.
 
     Raises:
         OSError: The system refused.

@@ -1,4 +1,4 @@
-"""The configurations of the six families, and the one that finds out which it is.
+"""The configurations of the six families, and ``AutoConfig``, which detects the family.
 
 ::
 
@@ -6,8 +6,8 @@
     config = BertConfig.from_json_str(Path("config.json").read_text())
     config = RobertaConfig.roberta_base().replace(hidden_dropout_prob=0.0)
 
-Defaults are those of the classes in transformers, which is what a field that is absent
-from a file means. Sizes have none, except DistilBERT's.
+Defaults are those of the classes in transformers; they apply to fields that a file lacks. Sizes
+have no defaults, except those of DistilBERT.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class BertConfig(EncoderConfig):
     """BERT (https://arxiv.org/abs/1810.04805).
 
     Attributes:
-        classifier_dropout: Dropout before the classifier; ``hidden_dropout_prob`` where the file
-            has none.
+        classifier_dropout: Dropout before the classifier; ``hidden_dropout_prob`` if the file has
+            no value.
     """
 
     model_type: ClassVar[str] = "bert"
@@ -78,7 +78,7 @@ class BertConfig(EncoderConfig):
 
 @config_class
 class _RobertaFamily(EncoderConfig):
-    """RoBERTa and XLM-RoBERTa, which differ in their vocabulary only."""
+    """RoBERTa and XLM-RoBERTa; they differ only in their vocabulary."""
 
     prefix: ClassVar[str] = "roberta"
 
@@ -104,11 +104,12 @@ class _RobertaFamily(EncoderConfig):
 class RobertaConfig(_RobertaFamily):
     """RoBERTa (https://arxiv.org/abs/1907.11692).
 
-    Positions begin at ``pad_token_id + 1``, so that many rows of the position table hold no token.
+    Positions begin at ``pad_token_id + 1``; the rows before that in the position table hold no
+    token.
 
     Attributes:
-        classifier_dropout: Dropout in the classifier; ``hidden_dropout_prob`` where the file has
-            none.
+        classifier_dropout: Dropout in the classifier; ``hidden_dropout_prob`` if the file has no
+            value.
     """
 
     model_type: ClassVar[str] = "roberta"
@@ -125,8 +126,8 @@ class XlmRobertaConfig(_RobertaFamily):
     """XLM-RoBERTa (https://arxiv.org/abs/1911.02116): RoBERTa with words of 100 languages.
 
     Attributes:
-        classifier_dropout: Dropout in the classifier; ``hidden_dropout_prob`` where the file has
-            none.
+        classifier_dropout: Dropout in the classifier; ``hidden_dropout_prob`` if the file has no
+            value.
     """
 
     model_type: ClassVar[str] = "xlm-roberta"
@@ -157,16 +158,16 @@ _DISTILBERT_SPELLINGS: Final = (
 class DistilBertConfig(EncoderConfig):
     """DistilBERT (https://arxiv.org/abs/1910.01108).
 
-    Its file has names of its own: ``dim`` is ``hidden_size`` here, ``n_layers``
+    Its file uses other names: ``dim`` is ``hidden_size`` here, ``n_layers``
     ``num_hidden_layers``, ``n_heads`` ``num_attention_heads``, ``hidden_dim``
     ``intermediate_size``, ``dropout`` ``hidden_dropout_prob``, ``attention_dropout``
-    ``attention_probs_dropout_prob`` and ``activation`` ``hidden_act``. It has no segments, and its
-    ``layer_norm_eps`` is 1e-12 whatever the file says.
+    ``attention_probs_dropout_prob`` and ``activation`` ``hidden_act``. It has no segments. Its
+    ``layer_norm_eps`` is always 1e-12, even if the file gives another value.
 
     Attributes:
         qa_dropout: Dropout before the question-answering head.
         seq_classif_dropout: Dropout in the sequence classifier.
-        sinusoidal_pos_embds: How fresh positions are initialised; means nothing for loaded ones.
+        sinusoidal_pos_embds: How new positions are initialised; no effect on loaded ones.
     """
 
     model_type: ClassVar[str] = "distilbert"
@@ -207,11 +208,11 @@ class DistilBertConfig(EncoderConfig):
 
 @config_class
 class AlbertConfig(EncoderConfig):
-    """ALBERT (https://arxiv.org/abs/1909.11942): narrow word table, layers that share weights.
+    """ALBERT (https://arxiv.org/abs/1909.11942): narrow word table, shared layer weights.
 
     Attributes:
         embedding_size: Width of the tables, E.
-        num_hidden_groups: Groups of layers with weights of their own.
+        num_hidden_groups: Number of groups of layers; each group has separate weights.
         inner_group_num: Layers inside a group.
         classifier_dropout: Dropout before the classifier, ``classifier_dropout_prob`` in the file.
     """
@@ -262,15 +263,15 @@ class AutoConfig:
 
     @staticmethod
     def from_json_str(text: str, *, origin: str = "config.json") -> EncoderConfig:
-        """The family's configuration out of the text of a ``config.json``.
+        """Read the family's configuration from the text of a ``config.json``.
 
         Args:
             text: A JSON object.
-            origin: What the text is called in messages.
+            origin: The name of the text in messages.
 
         Raises:
             UnsupportedModelError: ``model_type`` is absent or none of the six.
-            ConfigError: No JSON object, or a field with an impossible value.
+            ConfigError: The text is not a JSON object, or a field has an impossible value.
         """
         data = parse_object(text, origin)
         known = ", ".join(_FAMILIES)
@@ -288,7 +289,7 @@ class AutoConfig:
 
     @staticmethod
     def from_pretrained(src: str | os.PathLike[str], **access: Any) -> EncoderConfig:
-        """The family's configuration out of a directory or a repository; reads no weights.
+        """Read the family's configuration from a directory or a repository, without weights.
 
         Args:
             src: A directory with a ``config.json``, or the name of a repository on the Hub.
@@ -296,9 +297,9 @@ class AutoConfig:
 
         Raises:
             UnsupportedModelError: ``model_type`` is absent or none of the six.
-            ConfigError: No JSON object, or a field with an impossible value.
-            FileNotFoundError: No such directory, or no ``config.json`` in it.
-            HubError: The repository or its ``config.json`` is not to be had.
+            ConfigError: The text is not a JSON object, or a field has an impossible value.
+            FileNotFoundError: The directory does not exist, or it has no ``config.json``.
+            HubError: The repository or its ``config.json`` cannot be downloaded.
         """
         from flodl.hf.source import CONFIG, Access, locate
 

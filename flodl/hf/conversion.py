@@ -1,7 +1,7 @@
-"""Pickled weights -> one safetensors file, without running what is in the pickle.
+"""Convert pickled weights into one safetensors file, without running code in the pickle.
 
-Only torch's reader for weights is used, which knows tensors and a few plain types and refuses
-everything else. The tensors are mapped from the file where its format allows that.
+Only torch's reader for weights is used. It knows tensors and a few plain types and refuses
+everything else. Tensors are memory-mapped from the file if its format allows that.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from flodl.hf.weights.writing import write_file
 
 _SINGLE, _INDEX = PICKLES
 _NESTED = "state_dict"
-_RESERVED = "__metadata__"  # of the format itself
+_RESERVED = "__metadata__"  # reserved by the format
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What a conversion has done.
+    """The result of a conversion.
 
     Attributes:
         path: The safetensors file.
-        written: False where it was there already.
-        tensors: How many are in it.
-        notes: What was left out on the way, one line each.
+        written: False if the file existed already.
+        tensors: Number of tensors in it.
+        notes: What was left out, one line each.
     """
 
     path: Path
@@ -74,19 +74,20 @@ def convert(
     """Convert the pickled weights of a checkpoint, whole or in shards.
 
     Args:
-        src: A repository, a directory, a ``.bin`` file, or the index of several.
-        out: Folder that gets ``model.safetensors`` and, so that it can be opened, copies of the
-            configuration and the tokenizer's files. By default the result for a repository is kept
-            below ``HF_HOME/flodl-converted``, where loading finds it, and others beside the pickle.
-        force: Convert again although the result is there, and replace other files of ``out``.
-        access: How a repository is reached.
+        src: A repository, a directory, a ``.bin`` file, or the index of several such files.
+        out: Folder that gets ``model.safetensors`` and copies of the configuration and the
+            tokenizer's files, so that the model can be opened. By default the result for a
+            repository goes below ``HF_HOME/flodl-converted``, where loading finds it. Other
+            results go beside the pickle file.
+        force: Convert again even if the result exists, and replace other files of ``out``.
+        access: How to reach a repository.
 
     Raises:
         CheckpointFormatError: A file is broken, or holds more than plain data and tensors.
         FileNotFoundError: There is nothing to convert.
-        FlodlError: ``out`` holds the configuration or tokenizer of another model, or there are
-            safetensors in shards that the result would take the place of.
-        HubError: The repository cannot be had.
+        FlodlError: ``out`` holds the configuration or tokenizer of another model, or safetensors
+            in shards that the result would replace.
+        HubError: The repository cannot be downloaded.
         OSError: The result cannot be written.
     """
     access = access or Access()
@@ -110,7 +111,7 @@ def convert(
         notes += _without_aliases(tensors)
     with new_directory(target.parent):
         copy_files(beside, target.parent)
-        # Last: where the weights are, the rest is too.
+        # Write the weights last: if they are there, all other files are there too.
         write_file(_apart(tensors), target)
     return Converted(target, written=True, tensors=len(tensors), notes=tuple(notes))
 
@@ -124,7 +125,7 @@ def _target(checkpoint: Checkpoint, out: Path | None, access: Access) -> Path:
 
 
 def _refuse_to_replace(target: Path) -> None:
-    """Refuse to put a single file where shards are: writing it would remove them."""
+    """Refuse to write a single file beside shards, because that would remove them."""
     shards = sorted(file.name for file in target.parent.glob("model-*-of-*.safetensors"))
     there = [INDEX] * (target.parent / INDEX).exists() + shards
     if there:
@@ -137,7 +138,7 @@ def _refuse_to_replace(target: Path) -> None:
 
 
 def _refuse_to_mix(files: Mapping[str, Path], out: Path) -> None:
-    """Refuse to put weights beside files of another model, or to replace those."""
+    """Refuse to write weights beside files of another model, or to replace those files."""
     for name, path in files.items():
         there = out / name
         if there.exists() and there.read_bytes() != path.read_bytes():
@@ -150,11 +151,12 @@ def _refuse_to_mix(files: Mapping[str, Path], out: Path) -> None:
 
 
 def _files(checkpoint: Checkpoint, name: str | None) -> tuple[Path, ...]:
-    """The pickles, fetched where they are on the Hub.
+    """The pickle files, downloaded if they are on the Hub.
 
     Args:
         checkpoint: Where they are.
-        name: The one that was asked for, or an index; None for those every tool looks for.
+        name: The file that was asked for, or an index; None for the files that every tool looks
+            for.
     """
     if name is not None and not name.endswith(".json"):
         return (checkpoint.require(name),)
@@ -190,7 +192,7 @@ def _is_plain(name: str) -> bool:
 
 
 def _add(tensors: dict[str, Tensor], file: Path, notes: list[str]) -> None:
-    """Add the tensors of one file, and say what else was in it."""
+    """Add the tensors of one file, and note what else was in it."""
     entries = _entries(file)
     nested = entries.get(_NESTED)
     if isinstance(nested, Mapping):
@@ -206,22 +208,22 @@ def _add(tensors: dict[str, Tensor], file: Path, notes: list[str]) -> None:
 
 
 def _entries(file: Path) -> Mapping[Any, Any]:
-    """Read a pickle.
+    """Read a pickle file.
 
     Raises:
-        CheckpointFormatError: It is broken, refused, or no mapping.
+        CheckpointFormatError: It is broken, refused, or not a mapping.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about formats of pickles, with advice for their maker
-            # Files older than the zip format cannot be mapped.
+            warnings.simplefilter("ignore")  # about pickle formats, for those who write the file
+            # Files older than the zip format cannot be memory-mapped.
             mapped = zipfile.is_zipfile(file)
             loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except OSError:
         raise
     except pickle.UnpicklingError as error:
         raise _refused(file, str(error)) from None
-    except Exception as error:  # a broken file can make the reader stumble anywhere
+    except Exception as error:  # the reader can fail anywhere in a broken file
         raise CheckpointFormatError(
             f"{file} cannot be read as weights: {str(error).partition(chr(10))[0]}"
         ) from None
@@ -268,7 +270,7 @@ def _storable(key: str, tensor: Tensor, file: Path) -> Tensor:
             f"{file}: {key} is a tensor of {tensor.dtype} ({tensor.layout}), which a safetensors "
             "file of weights cannot hold"
         )
-    # A view may say of a few bytes that they are any number of elements.
+    # A view can present a few bytes as any number of elements.
     size = math.prod(tensor.shape) * tensor.element_size()
     if size > max(tensor.untyped_storage().nbytes(), file.stat().st_size):
         raise CheckpointFormatError(
@@ -279,7 +281,7 @@ def _storable(key: str, tensor: Tensor, file: Path) -> Tensor:
 
 
 def _is_text(key: str) -> bool:
-    """Whether UTF-8 has bytes for it."""
+    """Whether the key can be encoded as UTF-8."""
     try:
         key.encode()
     except UnicodeEncodeError:
@@ -291,7 +293,7 @@ def _is_text(key: str) -> bool:
 
 
 def _may_be_tied(checkpoint: Checkpoint) -> bool:
-    """Whether an output layer equal to the word table may be left to be tied on loading."""
+    """Whether an output layer equal to the word table may be left out and tied on loading."""
     text = checkpoint.text(CONFIG)
     try:
         fields = json.loads(text) if text else {}
@@ -301,7 +303,7 @@ def _may_be_tied(checkpoint: Checkpoint) -> bool:
 
 
 def _without_aliases(tensors: dict[str, Tensor]) -> list[str]:
-    """Remove second names of a tensor that is there under its own; return what was removed."""
+    """Remove second names of tensors that also have their own name; return the removed names."""
     removed = []
     for key in [key for key in tensors if is_alias(key)]:
         own = [name for name in tensors if name != key and key in other_names(name, tied=True)]
@@ -312,7 +314,7 @@ def _without_aliases(tensors: dict[str, Tensor]) -> list[str]:
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, contiguous and each with memory of its own."""
+    """The tensors, contiguous and each with separate memory."""
     own: dict[str, Tensor] = {}
     taken: set[int] = set()
     for key, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Packages that only an extra brings, imported where they are first needed."""
+"""Import packages of an extra when they are first needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flodl.hf.errors import MissingDependencyError
 
 
 def need(package: str, extra: str = "hf") -> Any:
-    """Import a package, or say which extra brings it.
+    """Import a package, or raise an error that names the extra to install.
 
     Args:
         package: Name of a package or of a module inside one: ``tokenizers``, ``safetensors.torch``.
@@ -20,7 +20,7 @@ def need(package: str, extra: str = "hf") -> Any:
 
     Raises:
         MissingDependencyError: The package is not installed.
-        ImportError: It is installed and broken, which no extra would mend.
+        ImportError: The package is installed but broken; installing the extra would not help.
     """
     try:
         return import_module(package)

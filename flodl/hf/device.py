@@ -6,7 +6,7 @@ import torch
 
 
 def known_device(requested: torch.device | str) -> torch.device:
-    """The device, if it exists here.
+    """The device, if this machine has it.
 
     Args:
         requested: A device or its name; ``"auto"`` for the first CUDA device that works, else the
@@ -22,7 +22,7 @@ def known_device(requested: torch.device | str) -> torch.device:
         known = False
     if known:
         return device
-    # Loaded here and not above: it brings the Trainer along, whose words these are.
+    # Imported here because it loads the Trainer.
     from flodl.train.device import select_device
 
     return select_device(requested)

@@ -1,4 +1,4 @@
-"""Texts as vectors: sentence embeddings."""
+"""Sentence embeddings: turn texts into vectors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @final
 class TextEncoder:
-    """Makes vectors of texts.
+    """Turns texts into vectors.
 
     Args:
         graph: An encoder without a head.
         tokenizer: Its tokenizer.
-        config: What the encoder was built from.
-        settings: How one vector is made of those of the tokens.
+        config: The configuration of the encoder.
+        settings: How the vectors of the tokens become one vector.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class TextEncoder:
     def from_pretrained(cls, src: Source, **options: Unpack[Opening]) -> Self:
         """Open an encoder and its tokenizer.
 
-        A ``modules.json`` says how texts become vectors: with which pooling, normalised or not,
-        cut to which length, and with which prompt before them. Without one it is the mean over
-        the tokens.
+        ``modules.json`` says how texts become vectors: the pooling, whether vectors are normalised,
+        the length texts are cut to, and the prompt before each text. Without this file, the vector
+        is the mean over the tokens.
 
         Args:
             src: Directory, or repository on the Hub.
@@ -66,13 +66,13 @@ class TextEncoder:
         Raises:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights, the tokenizer
                 or the Hub, or a module that is not supported.
-            FileNotFoundError: There is no such directory, or it lacks files.
+            FileNotFoundError: The directory does not exist, or files are missing in it.
             TypeError: There is no such option.
         """
         check_options(options, Opening, "from_pretrained")
         device = options.get("device")
         if device is not None:
-            known_device(device)  # refused before anything is fetched
+            known_device(device)  # refuse it before any download
         place = locate(src, access_of(options))
         settings = sentence_settings(place) or SentenceSettings()
         if place.commit is not None:
@@ -87,22 +87,22 @@ class TextEncoder:
 
     @property
     def graph(self) -> Graph:
-        """The encoder itself, a ``torch.nn.Module``."""
+        """The encoder, a ``torch.nn.Module``."""
         return self._graph
 
     @property
     def config(self) -> EncoderConfig:
-        """What the encoder was built from."""
+        """The configuration of the encoder."""
         return self._config
 
     @property
     def tokenizer(self) -> HfTokenizer:
-        """What encodes texts for it."""
+        """The tokenizer of the encoder."""
         return self._tokenizer
 
     @property
     def settings(self) -> SentenceSettings:
-        """How one vector is made of those of the tokens."""
+        """How the vectors of the tokens become one vector."""
         return self._settings
 
     def encode(
@@ -123,7 +123,7 @@ class TextEncoder:
             texts: The texts.
             pooling: ``"mean"``, ``"cls"``, ``"max"`` or ``"pooler"``; None for :attr:`settings`.
             normalize: Scale vectors to length 1; None for :attr:`settings`.
-            truncation: Whether texts that are too long are cut; otherwise they are an error. None
+            truncation: Whether texts that are too long are cut; otherwise they raise an error. None
                 for :attr:`settings`.
             max_length: Tokens to cut to; None for :attr:`settings`.
             batch_size: See :class:`~flodl.hf.predict.batching.Batching`.
@@ -134,9 +134,9 @@ class TextEncoder:
             ``[N, H]``, float32, in host memory, in the order of the texts.
 
         Raises:
-            ValueError: A text is too long, an unknown pooling, or ``"pooler"`` for a model that
-                has none.
-            TypeError: ``texts`` is a single string, or holds something else than texts.
+            ValueError: A text is too long, the pooling is unknown, or it is ``"pooler"`` and the
+                model has none.
+            TypeError: ``texts`` is a single string, or an entry is not a text.
         """
         texts = listed_texts(texts, "encode")
         settings = self._settings
@@ -153,7 +153,7 @@ class TextEncoder:
             settings.truncation if truncation is None else truncation,
             settings.max_length if max_length is None else max_length,
         )
-        # Made outside of inference mode, so that gradients may be taken of what is done with it.
+        # Made outside of inference mode, so that callers can compute gradients with the result.
         vectors = torch.empty(len(texts), self._config.hidden_size)
         batching = Batching(batch_size, max_tokens, bucket)
         with running(self._graph, len(texts)) as device:
@@ -179,10 +179,10 @@ class TextEncoder:
 
 
 def _length(settings: SentenceSettings, tokenizer: HfTokenizer) -> int | None:
-    """Tokens that texts are cut to: what the settings say, else what the tokenizer's do.
+    """Tokens that texts are cut to: the limit in the settings, else the tokenizer's limit.
 
-    A truncation section inside ``tokenizer.json`` does not count: it is what the last call before
-    saving happened to use.
+    A truncation section inside ``tokenizer.json`` does not count: it only holds what the last call
+    before saving used.
     """
     length = settings.max_length
     if length is None and settings.truncation and tokenizer.files is not None:
@@ -193,18 +193,18 @@ def _length(settings: SentenceSettings, tokenizer: HfTokenizer) -> int | None:
 
 
 def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
-    """Make one vector of those of the tokens.
+    """Combine the vectors of the tokens into one vector.
 
     Args:
         states: ``[B, S, H]``.
-        attention_mask: ``[B, S]``, 0 for padding, which does not count.
-        pooling: ``"mean"`` or ``"max"`` over the tokens, or ``"cls"``, the first one.
+        attention_mask: ``[B, S]``; 0 is padding, which does not count.
+        pooling: ``"mean"`` or ``"max"`` over the tokens, or ``"cls"``, the first token.
 
     Returns:
-        ``[B, H]``, float32. The mean of no tokens at all is 0.
+        ``[B, H]``, float32. The mean of zero tokens is 0.
 
     Raises:
-        ValueError: ``"pooler"`` or anything else: that is no function of the tokens' vectors.
+        ValueError: ``"pooler"`` or another name: not a function of the vectors of the tokens.
     """
     states, attended = states.float(), attention_mask != 0
     if pooling == "mean":

@@ -1,4 +1,4 @@
-"""A batch of texts as the models read it: rectangular int64 tensors, one row per text."""
+"""A batch of texts as the models read it: int64 tensors with one row per text."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from flodl.hf.device import known_device
 
 
 class RowDetails(Protocol):
-    """What else is known about the rows of a batch, worked out only when somebody asks."""
+    """Further facts about the rows of a batch, computed only on demand."""
 
     def column(self, name: str, width: int) -> Tensor | None:
         """One field as int64 ``[B, width]`` (offsets ``[B, width, 2]``); None if not known."""
 
     def select(self, rows: Sequence[int]) -> RowDetails:
-        """The same for some of the rows, in the order given."""
+        """The details of some rows, in the given order."""
 
 
 @final
 class EncodedBatch:
-    """Encoded texts; every tensor is int64, ``[B, S]`` if nothing else is said, and read-only.
+    """Encoded texts; tensors are int64, read-only, and ``[B, S]`` unless another shape is given.
 
-    A tokenizer makes these; a caller who has ids already can too, and then what is not given
-    takes the values named below. All but the first two are made when they are first read.
+    A tokenizer makes these. A caller who has ids already can make them too; values that are not
+    given take the defaults below. All but the first two tensors are made when first read.
 
     Args:
         input_ids: Token ids ``[B, S]``, of any integer dtype.
-        attention_mask: What is text and what is padding ``[B, S]``; 0 (or False) is padding.
+        attention_mask: ``[B, S]``; 0 (or False) is padding, anything else is text.
         token_type_ids: The segment of each token; zeros if not given.
         position_ids: Positions; 0 to S-1 in every row if not given.
-        sequence_ids: Which text of a pair a token is of: 0 the first, 1 the second, -1 neither
-            (special tokens and padding). If not given: 0, and -1 for padding.
-        offsets: Where in its text a token lies, in characters, ``[B, S, 2]``, the end exclusive;
+        sequence_ids: The text of a pair that a token belongs to: 0 the first, 1 the second, -1
+            neither (special tokens and padding). If not given: 0, and -1 for padding.
+        offsets: First and last character of a token in its text, ``[B, S, 2]``, the end exclusive;
             zeros if not given.
         word_ids: The word of its text that a token belongs to, -1 for none; -1 if not given.
         special_mask: 1 for special tokens and padding. If not given: 1 for padding.
-        sample_index: The input each row was made from, ``[B]``: long inputs that were cut into
-            windows have several. 0 to B-1 if not given.
+        sample_index: The input that each row was made from, ``[B]``; a long input cut into
+            windows has several rows. 0 to B-1 if not given.
 
     Raises:
         ValueError: A tensor does not hold integers, or does not have the shape above.
@@ -115,12 +115,12 @@ class EncodedBatch:
 
     @property
     def offsets(self) -> Tensor:
-        """First character and the one after the last ``[B, S, 2]``; both 0 where there is none."""
+        """First character and the one after the last ``[B, S, 2]``; both 0 if there is none."""
         return self._field("offsets")
 
     @property
     def word_ids(self) -> Tensor:
-        """Number of the word within its text ``[B, S]``; -1 where there is none."""
+        """Number of the word within its text ``[B, S]``; -1 if there is none."""
         return self._field("word_ids")
 
     @property
@@ -135,7 +135,7 @@ class EncodedBatch:
 
     @property
     def lengths(self) -> Tensor:
-        """How many tokens of each row are not padding ``[B]``."""
+        """Tokens per row without padding ``[B]``."""
         return self._attention_mask.sum(dim=1)
 
     @property
@@ -144,7 +144,7 @@ class EncodedBatch:
         return self._input_ids.device
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> EncodedBatch:
-        """The same batch on another device; what has not been made yet is made there later."""
+        """The same batch on another device; tensors not made yet are made there later."""
         target = known_device(device)
         if target == self.device:
             return self
@@ -161,10 +161,10 @@ class EncodedBatch:
         )
 
     def rows(self, indices: Sequence[int] | Tensor) -> EncodedBatch:
-        """Some rows, in the order given, without the columns at the end that all of them pad.
+        """Some rows, in the given order, without final columns that are padding in all of them.
 
         Args:
-            indices: Row numbers; negative ones count from the end, and repeats are fine.
+            indices: Row numbers. Negative numbers count from the end; repeats are allowed.
 
         Raises:
             IndexError: There is no such row.
@@ -178,7 +178,7 @@ class EncodedBatch:
         return self._input_ids.shape[0]
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> EncodedBatch:
-        """Rows at full width: a slice, a list of numbers, or one (a batch of one row)."""
+        """Rows at full width: by a slice, a list of numbers, or a number (a batch of one row)."""
         if isinstance(index, slice):
             chosen = self._row_numbers(range(*index.indices(len(self))))
         else:
@@ -214,7 +214,7 @@ class EncodedBatch:
             picked(self._input_ids),
             picked(self._attention_mask),
             sample_index=self._sample_index.index_select(0, index),
-            # Of no rows at all, the values that stand in for details are the right ones.
+            # A batch of zero rows needs no details: the default values are right for it.
             details=self._details.select(rows) if self._details is not None and rows else None,
             **{name: picked(tensor) for name, tensor in dict(self._fields).items()},
         )
@@ -222,10 +222,10 @@ class EncodedBatch:
     def _field(self, name: str) -> Tensor:
         tensor = self._fields.get(name)
         if tensor is None:
-            # Whoever asks first may be predicting, and the next one training with the same batch.
+            # The first caller may predict, and the next one may train with the same batch.
             with torch.inference_mode(False):
                 tensor = self._made(name)
-            # Two threads that come here at once make the same tensor; either may stay.
+            # Two threads that get here at once make equal tensors, so either may stay.
             tensor = self._fields.setdefault(name, tensor)
         return tensor
 
@@ -238,8 +238,8 @@ class EncodedBatch:
     def _default(self, name: str) -> Tensor:
         ids, mask = self._input_ids, self._attention_mask
         if name == "position_ids":
-            # Every row has its own memory: a row stride of 0 would make compiled graphs compile
-            # again.
+            # Each row has its own memory, because a row stride of 0 would make compiled graphs
+            # recompile.
             return torch.arange(ids.shape[1], device=ids.device).repeat(ids.shape[0], 1)
         if name == "sequence_ids":
             return (mask != 0).to(torch.int64) - 1

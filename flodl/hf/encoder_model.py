@@ -1,4 +1,4 @@
-"""Encoders without a head, which are plain graphs."""
+"""Encoders without a head; they are plain graphs."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 class EncoderModel:
     """Makes graphs from ``input_ids [B, S]`` to ``last_hidden_state [B, S, H]``; has no instances.
 
-    What else a call may be given: ``attention_mask``, ``token_type_ids``, ``position_ids``.
+    Further inputs of a call: ``attention_mask``, ``token_type_ids``, ``position_ids``.
     """
 
     config_class: ClassVar[type[EncoderConfig]]
 
     @classmethod
     def build(cls, config: EncoderConfig) -> Graph:
-        """Build a model with fresh values on the CPU."""
+        """Build a model with newly drawn values on the CPU."""
         return cls.on_device(config, "cpu")
 
     @classmethod
     def on_device(cls, config: EncoderConfig, device: torch.device | str) -> Graph:
-        """Build a model with fresh values, with a pooler where its family has one.
+        """Build a model with newly drawn values, with a pooler if its family has one.
 
         Args:
             config: Of this family.
-            device: Where it is made.
+            device: Where the model is made.
         """
         return _fresh(config, device, pooler=True)
 
     @classmethod
     def from_pretrained(cls, src: Source, **options: Unpack[Opening]) -> Graph:
-        """Open a checkpoint of this family; it gets a pooler exactly where the checkpoint has one.
+        """Open a checkpoint of this family; the model has a pooler if the checkpoint has one.
 
         Args:
             src: Directory, or repository on the Hub.
@@ -55,7 +55,7 @@ class EncoderModel:
 
         Raises:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
-            FileNotFoundError: There is no such directory, or it lacks files.
+            FileNotFoundError: The directory does not exist, or files are missing in it.
         """
         return open_encoder(src, options, family=cls.config_class)
 
@@ -70,11 +70,11 @@ class PooledEncoderModel(EncoderModel):
 
     @classmethod
     def on_device_without_pooler(cls, config: EncoderConfig, device: torch.device | str) -> Graph:
-        """Build a model with fresh values and no pooler.
+        """Build a model with newly drawn values and without a pooler.
 
         Args:
             config: Of this family.
-            device: Where it is made.
+            device: Where the model is made.
         """
         return _fresh(config, device, pooler=False)
 
@@ -87,15 +87,15 @@ def _fresh(config: EncoderConfig, device: torch.device | str, *, pooler: bool) -
 
 
 class BackboneOutputs(NamedTuple):
-    """What an encoder computes.
+    """The outputs of an encoder.
 
     Attributes:
         last_hidden_state: ``[B, S, H]``.
         pooler_output: ``[B, H]``; None without a pooler.
-        hidden_states: What the first layer was given and what each layer returned, ``[B, S, H]``
-            each; None unless they were asked for.
-        attentions: The weights of each layer, from query to key and before dropout,
-            ``[B, heads, S, S]`` each; None unless they were asked for.
+        hidden_states: The input of the first layer and the output of each layer, ``[B, S, H]``
+            each; None unless asked for.
+        attentions: The attention weights of each layer, from query to key and before dropout,
+            ``[B, heads, S, S]`` each; None unless asked for.
     """
 
     last_hidden_state: Tensor
@@ -107,20 +107,20 @@ class BackboneOutputs(NamedTuple):
 def backbone_outputs(
     graph: Graph, enc: EncodedBatch, hidden_states: bool = False, attentions: bool = False
 ) -> BackboneOutputs:
-    """Run an encoder and return all it computes.
+    """Run an encoder and return all its outputs.
 
-    Nothing is kept in the model: several threads may call this with one model, and the tagged
-    values of its last forward stay what they were. ALBERT counts each of its inner layers.
+    The call stores nothing in the model. So several threads can call it with one model, and the
+    tagged values of the model's last forward stay. Each inner layer of ALBERT counts.
 
     Args:
-        graph: A model of ``flodl.hf``, with a head or without.
+        graph: A model of ``flodl.hf``, with or without a head.
         enc: On the device of the model.
-        hidden_states: Whether the output of every layer is returned as well. Every layer then
-            computes padding, too, and so it does for ``attentions``.
-        attentions: Whether the attention weights of every layer are returned as well.
+        hidden_states: Whether to return the output of every layer too. Every layer then also
+            computes padding; the same holds for ``attentions``.
+        attentions: Whether to return the attention weights of every layer too.
 
     Raises:
-        ValueError: The graph is no model of ``flodl.hf``.
+        ValueError: The graph is not a model of ``flodl.hf``.
     """
     if graph.source_config is None:
         raise ValueError("this graph has no configuration, so it is no model of flodl.hf")
@@ -128,7 +128,7 @@ def backbone_outputs(
     encoder = graph.tree_children().get(config.prefix, graph)
     inputs = inputs_of(enc, config)
     if hidden_states or attentions:
-        # No places: tokens stay in their rows, and so does what layers return.
+        # An empty ``places`` keeps tokens in their rows, also in the outputs of layers.
         inputs[PLACES] = enc.input_ids.new_empty(0)
     record = Record([] if hidden_states else None, [] if attentions else None)
     encoder(**inputs, **{RECORD: record})
@@ -142,23 +142,24 @@ def backbone_outputs(
 
 
 def set_unpad(model: nn.Module | HasGraph, unpad: bool | Literal["auto"]) -> None:
-    """Say whether a model leaves padding out of what it computes; outputs at tokens are the same.
+    """Say whether a model skips padding; the outputs at tokens are the same.
 
-    Left out, layers see the tokens of all rows one after the other, ``[T, H]``, and so do hooks on
-    them; a model then returns at padding what zeros become. The same goes for what nobody reads:
-    the last layer of a classifier of rows returns their first tokens alone, ``[B, H]``.
+    If padding is skipped, layers and their hooks see the tokens of all rows one after the other,
+    ``[T, H]``. At padding the model then returns the outputs that zeros give. Outputs that are not
+    used are skipped in the same way: the last layer of a classifier of rows returns only their
+    first tokens, ``[B, H]``.
 
-    Copies of a model go on likewise, checkpoints do not tell. What records calls (a compiler, a
-    tracer, a CUDA graph) keeps padding in any case, and so does a call whose mask is added, or has
-    a row per token.
+    Copies of a model keep the setting; checkpoints do not store it. Padding is always kept under a
+    compiler, a tracer or a CUDA graph, which record calls. The same holds for a call whose mask is
+    added to scores, or has a row per token.
 
     Args:
-        model: A model of ``flodl.hf``, with a head or without, or a module that holds some.
-        unpad: True leaves out whatever is masked, False nothing at all; ``"auto"``, as at first,
-            leaves it out where it is a tenth of the batch or more.
+        model: A model of ``flodl.hf``, with or without a head, or a module that contains some.
+        unpad: True skips all masked positions, False none. ``"auto"``, the initial setting, skips
+            them if they are at least a tenth of the batch.
 
     Raises:
-        ValueError: ``unpad`` is something else, or there is no model of ``flodl.hf``.
+        ValueError: ``unpad`` is another value, or there is no model of ``flodl.hf``.
     """
     if not (isinstance(unpad, bool) or unpad == "auto"):
         raise ValueError(f"unpad is True, False or 'auto', not {unpad!r}")

@@ -1,14 +1,14 @@
-"""What can go wrong between a HuggingFace checkpoint and a graph; all derive from FlodlError.
+"""The errors between a HuggingFace checkpoint and a graph; all derive from FlodlError.
 
 ::
 
     FlodlError
-    ├── ConfigError                 config.json says something impossible
+    ├── ConfigError                 config.json holds an impossible value
     │   └── UnsupportedModelError   it describes a model of another family
     ├── CheckpointError
-    │   ├── CheckpointFormatError   a file is not what its name says
-    │   ├── CheckpointMismatchError its tensors are not those of the model
-    │   └── PickleOnlyError         there are only files that would have to be unpickled
+    │   ├── CheckpointFormatError   a file is broken or of another format
+    │   ├── CheckpointMismatchError its tensors do not match the model
+    │   └── PickleOnlyError         the weights exist as pickle files only
     ├── HubError
     │   ├── RepoNotFound, RevisionNotFound, FileNotFoundOnHub, GatedRepo
     │   └── HubOffline              it cannot be reached and the cache is not enough
@@ -26,23 +26,23 @@ _SHOWN = 20
 
 
 class ConfigError(FlodlError):
-    """A configuration that no model can be built from; names the file and the field."""
+    """No model can be built from the configuration; names the file and the field."""
 
 
 class UnsupportedModelError(ConfigError):
-    """The configuration is one of a model family that flodl does not have."""
+    """The configuration describes a model family that flodl does not have."""
 
 
 class CheckpointFormatError(CheckpointError):
-    """A weights file, index or tokenizer file that is broken; names it."""
+    """A weights file, index or tokenizer file is broken; names the file."""
 
 
 class CheckpointMismatchError(CheckpointError):
-    """A checkpoint whose tensors are not those the model needs; lists all differences at once.
+    """The tensors of a checkpoint do not match those of the model; lists all differences.
 
     Attributes:
-        missing: Keys the model needs and the files lack, sorted.
-        unused: Keys of the files that the model has no place for, sorted.
+        missing: Keys that the model needs and the files lack, sorted.
+        unused: Keys of the files that have no place in the model, sorted.
         shape_mismatches: Key, expected shape, found shape; sorted by key.
         bad_dtypes: Key and dtype of needed tensors that hold no floats, sorted.
     """
@@ -81,7 +81,7 @@ class CheckpointMismatchError(CheckpointError):
 
 
 def _bucket(what: str, entries: Sequence[str]) -> list[str]:
-    """A heading with the true count, the first entries and how many more there are."""
+    """A heading with the full count, the first entries, and the number of further entries."""
     if not entries:
         return []
     more = len(entries) - _SHOWN
@@ -98,11 +98,11 @@ class PickleOnlyError(CheckpointError):
 
 
 class HubError(FlodlError):
-    """Something the Hub said, or that it said nothing."""
+    """The Hub reported an error or did not answer."""
 
 
 class RepoNotFound(HubError):  # noqa: N818 - the Hub's own names for these
-    """There is no such repository, or the token may not see it."""
+    """The repository does not exist, or the token has no access to it."""
 
 
 class RevisionNotFound(HubError):  # noqa: N818
@@ -118,11 +118,11 @@ class GatedRepo(HubError):  # noqa: N818
 
 
 class HubOffline(HubError):  # noqa: N818
-    """The Hub cannot be reached, or may not be, and the cache does not hold all that is needed."""
+    """The Hub cannot be reached or must not be asked, and the cache lacks a needed file."""
 
 
 class DiskFull(HubError):  # noqa: N818
-    """The disk of the cache has no space left for a file of the Hub; names both."""
+    """The disk of the cache has no space for a file of the Hub; names both."""
 
 
 class TokenizerMissingError(FlodlError):
@@ -130,4 +130,4 @@ class TokenizerMissingError(FlodlError):
 
 
 class MissingDependencyError(FlodlError, ImportError):
-    """A package is not installed; names the extra that brings it."""
+    """A package is not installed; names the extra that installs it."""

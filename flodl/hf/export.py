@@ -1,4 +1,4 @@
-"""A model as a directory that any tool for HuggingFace checkpoints loads."""
+"""Export a model as a directory that any tool for HuggingFace checkpoints loads."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _OF_ELSEWHERE = ("_name_or_path", "quantization_config")
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export has written.
+    """What an export wrote.
 
     Attributes:
-        directory: Where.
-        architecture: The class other tools will load it as.
-        tensors: How many tensors the weights have.
-        files: Everything written, by its name in the directory.
-        notes: What is worth knowing, one line each.
+        directory: The directory.
+        architecture: The class that other tools will load it as.
+        tensors: Number of tensors in the weights.
+        files: All files written, by their names in the directory.
+        notes: Notes for the user, one line each.
     """
 
     directory: Path
@@ -57,7 +57,7 @@ class Exported:
     notes: tuple[str, ...] = ()
 
     def as_text(self) -> str:
-        """The same as lines to read."""
+        """The export as lines of text."""
         rows = [f"{self.directory}: {self.architecture}, {self.tensors} tensors"]
         return "".join(f"{line}\n" for line in [*rows, *(f"  {name}" for name in self.files)])
 
@@ -72,25 +72,25 @@ def export_hf_dir(
 ) -> tuple[str, ...]:
     """Write a model as ``model.safetensors`` and ``config.json``.
 
-    Each file takes its place when it is complete, and a directory that is new goes again when not
-    all of them do. The same model gives the same bytes, and a model
-    as it was loaded gives the bytes it was loaded from.
+    Each file appears only when it is complete. If the export fails, a newly created directory is
+    removed again. The same model gives the same bytes. An unchanged model gives the bytes that it
+    was loaded from.
 
     Args:
         graph: A model of ``flodl.hf``.
-        config_json: Its configuration, ``graph.source_config`` for instance; all its fields are
-            kept, but those about another place or another dtype.
-        out_dir: The directory; it and those above it are created.
-        companions: Where the tokenizer's files are copied from.
+        config_json: Its configuration, for instance ``graph.source_config``. All its fields are
+            kept, except those about another location or another dtype.
+        out_dir: The directory; created with its parents.
+        companions: The checkpoint to copy the tokenizer's files from.
         max_shard_size: Bytes of tensors in one file, as a number or like ``"5GB"``.
 
     Returns:
         The files written, by their names in the directory.
 
     Raises:
-        ConfigError: The configuration is of no model.
+        ConfigError: The configuration does not describe a model.
         OSError: The system refused.
-        ValueError: ``max_shard_size`` is no size.
+        ValueError: ``max_shard_size`` is not a size.
     """
     out = Path(out_dir)
     config = AutoConfig.from_json_str(config_json)
@@ -113,23 +113,23 @@ def save_model(
     force: bool = False,
     max_shard_size: int | str | None = None,
 ) -> tuple[str, ...]:
-    """What a head's ``save_pretrained`` does: weights, configuration and tokenizer.
+    """Save a head (``save_pretrained``): weights, configuration and tokenizer.
 
     Args:
         graph: The model.
         config: Its configuration.
         out: The directory.
-        tokenizer: Written beside the model; what an earlier one has left there is removed.
-        force: Replace a model that is there.
+        tokenizer: Written beside the model; files of an earlier tokenizer are removed.
+        force: Replace an existing model.
         max_shard_size: See :func:`export_hf_dir`.
 
     Returns:
         The files written, by their names in the directory.
 
     Raises:
-        FlodlError: There is a model already.
+        FlodlError: The directory holds a model already.
         OSError: The system refused.
-        ValueError: ``max_shard_size`` is no size.
+        ValueError: ``max_shard_size`` is not a size.
     """
     if not force:
         _refuse_to_replace(out, "force=True replaces them, or name another directory")
@@ -156,22 +156,22 @@ def export_command(
     preserve_source_config: bool = False,
     force: bool = False,
 ) -> Exported:
-    """What ``fdl flodl-hf export`` does.
+    """Run ``fdl flodl-hf export``.
 
     Args:
-        hub: Repository or directory to take the model from; otherwise ``checkpoint`` is given.
+        hub: Repository or directory of the model; without it, ``checkpoint`` must be given.
         checkpoint: A file of ``graph.save_checkpoint``.
         out: The directory to write.
-        head: With ``hub``: the head; None for that of the class the checkpoint was saved from.
+        head: With ``hub``: the head; None for the head of the class the checkpoint was saved from.
         config: With ``checkpoint``: its configuration, instead of the file beside it.
         revision: With ``hub``: branch, tag or commit.
-        dtype: Convert all tensors; None keeps them as they are.
+        dtype: Convert all tensors; None keeps their types.
         max_shard_size: See :func:`export_hf_dir`.
-        preserve_source_config: With ``checkpoint``: also write the configuration as it was.
-        force: Replace an export that is there.
+        preserve_source_config: With ``checkpoint``: also write the original configuration.
+        force: Replace an existing export.
 
     Raises:
-        FlodlError: There is an export already, or the model cannot be had.
+        FlodlError: The directory holds an export already, or the model cannot be loaded.
         OSError: The system refused.
     """
     if not force:
@@ -193,19 +193,20 @@ def export_command(
 
 
 def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph, list[str]]:
-    """Rebuild a model that a training has saved.
+    """Rebuild a model that a training saved.
 
     Args:
         checkpoint: A file of ``graph.save_checkpoint``.
         config_json: Its configuration.
-        origin: What that is called in messages.
+        origin: The name of the configuration in messages.
 
     Returns:
-        The model with its tensors in the dtypes they were saved in, and what was left out.
+        - The model, with its tensors in the dtypes they were saved in.
+        - What was left out.
 
     Raises:
-        ConfigError: The configuration is of no model.
-        CheckpointError: The file is no checkpoint, or not one of this model.
+        ConfigError: The configuration does not describe a model.
+        CheckpointError: The file is not a checkpoint, or not one of this model.
     """
     config = _without_source(AutoConfig.from_json_str(config_json, origin=origin))
     shapes, dtypes = {}, {}
@@ -267,7 +268,7 @@ def _listed(what: str, names: Iterable[str]) -> list[str]:
 
 
 def _exported_config(config: EncoderConfig, graph: Graph) -> str:
-    """The text of the exported configuration: that of the model, told of its new place."""
+    """The text of the exported configuration: that of the model, adjusted to the export."""
     if isinstance(config, DebertaV2Config) and exported_kind(config) is HeadKind.MLM:
         config = config.for_masked_lm(legacy=config.legacy)
     fields = config.source
@@ -281,7 +282,7 @@ def _exported_config(config: EncoderConfig, graph: Graph) -> str:
 
 
 def _common_dtype(graph: Graph) -> torch.dtype:
-    """The type of the tensors; of several, the smallest that holds them all."""
+    """The dtype of the tensors; if there are several, the smallest that holds them all."""
     common: torch.dtype | None = None
     for tensor in graph.state_dict().values():
         if tensor.is_floating_point():
@@ -291,14 +292,14 @@ def _common_dtype(graph: Graph) -> torch.dtype:
 
 
 def _without_source(config: EncoderConfig) -> EncoderConfig:
-    """Weights that were trained are no longer those of the repository they came from."""
+    """Remove the source repository: after training, the weights are no longer those of it."""
     fields = config.source
     known = [key for key in (SOURCE_REPO, SOURCE_REVISION) if fields.pop(key, None) is not None]
     return type(config).from_json_str(json_text(fields)) if known else config
 
 
 def _text_of_config(checkpoint: Path, config: Path | None) -> str:
-    """The configuration of a checkpoint: what was named, what lies beside it, what is inside."""
+    """The configuration of a checkpoint: the named file, else the file beside it, else inside."""
     if config is not None:
         return read_text(config)
     sidecar = config_sidecar(checkpoint)

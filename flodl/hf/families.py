@@ -1,4 +1,4 @@
-"""The classes of the six families, by the names their checkpoints know them by."""
+"""The model classes of the six families, under the names that checkpoints use."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ MODELS: dict[str, type[EncoderModel]] = {
         DebertaV2Model,
     )
 }
-"""The class without a head, by model type."""
+"""The class without a head, for each model type."""
 
 HEADS: dict[tuple[str, HeadKind], type[Head]] = {
     (head.config_class.model_type, head.kind): head
@@ -249,4 +249,4 @@ HEADS: dict[tuple[str, HeadKind], type[Head]] = {
         DebertaV2ForMaskedLM,
     )
 }
-"""The class with a head, by model type and kind."""
+"""The class with a head, for each model type and kind of head."""

@@ -1,4 +1,4 @@
-"""What stands on top of an encoder."""
+"""The kinds of heads on an encoder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import StrEnum
 
 
 class HeadKind(StrEnum):
-    """The heads a model can have; the value is the word of the command line.
+    """The heads of a model; the value is the word on the command line.
 
-    ``BASE`` is none: the encoder itself, with a pooler where it has one.
+    ``BASE`` means no head: the encoder alone, with a pooler if it has one.
     """
 
     BASE = "base"
@@ -19,12 +19,12 @@ class HeadKind(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """How the class of such a model ends: ``ForMaskedLM``; ``Model`` for the encoder."""
+        """The end of the name of the class: ``ForMaskedLM``; ``Model`` for the encoder."""
         return _SUFFIXES[self]
 
     @classmethod
     def of_class(cls, name: str) -> HeadKind | None:
-        """The head of a model class; None for a class ``…For…`` with another one.
+        """The head of a model class; None for a class ``…For…`` with an unknown head.
 
         Args:
             name: As in ``architectures``, ``BertForMaskedLM`` for instance.

@@ -1,8 +1,8 @@
-"""A checkpoint on the Hub, fetched into the cache that all Hub tools share.
+"""A checkpoint on the Hub, downloaded into the cache that all Hub tools share.
 
-Everything goes through huggingface_hub, which is imported when the first repository is asked for;
-the environment it reads (``HF_HOME``, ``HF_HUB_CACHE``, ``HF_ENDPOINT``, ``HF_TOKEN``,
-``HF_HUB_OFFLINE``) has to be set before that.
+All access goes through huggingface_hub, which is imported at the first use of a repository. It
+reads these environment variables, so set them before: ``HF_HOME``, ``HF_HUB_CACHE``,
+``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE``.
 
 Layout of the cache: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
@@ -40,21 +40,21 @@ _T = TypeVar("_T")
 
 _DEFAULT_BRANCH = "main"
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
-_COMMIT = re.compile(r"\w+", re.ASCII)  # no path, whoever made it up
-_PAUSES_SECONDS = (0.5, 1.0)  # between tries where no cached commit could stand in
+_COMMIT = re.compile(r"\w+", re.ASCII)  # safe as a folder name, even from a wrong server
+_PAUSES_SECONDS = (0.5, 1.0)  # between tries if the cache holds no commit to use instead
 
 
 def converted_file(repo: str, commit: str | None, subfolder: str = "") -> Path:
-    """Where the weights converted from the pickles of a repository are kept.
+    """The path of the weights that were converted from the pickle files of a repository.
 
     Args:
         repo: ``owner/name``.
-        commit: The commit they were converted from; None for the place where older versions put
-            those of the default branch.
+        commit: The commit they were converted from; None for the path that older versions used for
+            the default branch.
         subfolder: The folder inside the repository.
 
     Raises:
-        MissingDependencyError: huggingface_hub is not installed; it knows where its home is.
+        MissingDependencyError: huggingface_hub, which knows its home folder, is not installed.
     """
     home = Path(need("huggingface_hub.constants").HF_HOME)
     return home / "flodl-converted" / repo / (commit or "") / subfolder / WEIGHTS
@@ -69,11 +69,11 @@ class Repository:
         access: How to reach it.
 
     Raises:
-        RepoNotFound: There is none, or the token may not see it.
-        RevisionNotFound: It has no such branch, tag or commit.
+        RepoNotFound: The repository does not exist, or the token has no access to it.
+        RevisionNotFound: The repository has no such branch, tag or commit.
         GatedRepo: Its terms have to be accepted first.
-        HubOffline: The Hub cannot be reached and the cache does not know the revision.
-        HubError: The Hub said something else.
+        HubOffline: The Hub cannot be reached, and the cache does not know the revision.
+        HubError: The Hub gave another error.
         MissingDependencyError: huggingface_hub is not installed.
     """
 
@@ -88,7 +88,7 @@ class Repository:
         self._why_offline = self._forbidden()
         cached = self._cached_commit()
         self._commit = self._resolved(cached)
-        # Only a snapshot from an earlier load may stand in for a Hub that falls silent.
+        # If the Hub stops answering, only a snapshot from an earlier load may be used instead.
         self._had_snapshot = self._commit == cached and self._in_cache(self._inside(CONFIG))
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class Repository:
 
     @property
     def commit(self) -> str:
-        """The commit all files are of."""
+        """The commit of all files."""
         return self._commit
 
     @property
@@ -112,8 +112,8 @@ class Repository:
     def file(self, name: str) -> Path | None:
         """See :meth:`flodl.hf.source.Checkpoint.file`.
 
-        Without a connection, a file that is not in the cache counts as one that does not exist,
-        except where no checkpoint can be without it.
+        Without a connection, a file that is not in the cache counts as missing, unless every
+        checkpoint must have it.
         """
         check_inside(name, self._repo)
         full = self._inside(name)
@@ -151,7 +151,7 @@ class Repository:
     def weight_files(self) -> WeightFiles:
         """See :meth:`flodl.hf.source.Checkpoint.weight_files`.
 
-        Weights that were converted from the repository's pickles come first.
+        Weights that were converted from the repository's pickle files come first.
         """
         converted = self._converted()
         if converted is not None:
@@ -174,7 +174,7 @@ class Repository:
         return f"{folder}/{name}" if folder else name
 
     def _forbidden(self) -> str | None:
-        """Why the Hub must not be asked, if so."""
+        """The reason why the Hub must not be asked; None if it may be asked."""
         if self._access.local_files_only:
             return "local_files_only forbids to fetch it"
         if self._settings.HF_HUB_OFFLINE:
@@ -198,11 +198,11 @@ class Repository:
         return cached
 
     def _asked(self, cached: str | None) -> str:
-        """The commit that the Hub says the revision is now; the cache is told, too."""
+        """The current commit of the revision, as the Hub says; it is also noted in the cache."""
         full = self._inside(CONFIG)
         commit = self._persistently(lambda: self._commit_of(full), tries_again=cached is None)
         if commit != cached:
-            # By commit and not by branch, which could have moved since.
+            # Fetch by commit, because the branch may have moved since.
             with contextlib.suppress(FileNotFoundOnHub):
                 self._fetched(full, commit)
             self._remember(commit)
@@ -215,7 +215,7 @@ class Repository:
             failure = self._translated(error, full)
             if not isinstance(failure, FileNotFoundOnHub):
                 raise failure from None
-            # An answer all the same: the revision is there, and this is its commit.
+            # The file is missing, but the response still tells the commit of the revision.
             commit = hub_errors.header(error, "X-Repo-Commit")
             if commit is None:
                 raise failure from None
@@ -239,7 +239,7 @@ class Repository:
         return Path(self._cache_dir) / ("models--" + self._repo.replace("/", "--"))
 
     def _cached_commit(self) -> str | None:
-        """The commit that the revision was when it was last asked for."""
+        """The commit that the revision had when the Hub was last asked."""
         if _FULL_COMMIT.fullmatch(self._revision):
             return self._revision
         try:
@@ -249,14 +249,14 @@ class Repository:
         return noted if _COMMIT.fullmatch(noted) else None
 
     def _remember(self, commit: str) -> None:
-        """Note which commit the revision is, where all tools look for it without a network."""
+        """Note the commit of the revision where all tools look for it when offline."""
         note = self._repo_cache() / "refs" / self._revision
-        with contextlib.suppress(OSError):  # a cache that only others may write to
+        with contextlib.suppress(OSError):  # the cache may be writable for others only
             note.parent.mkdir(parents=True, exist_ok=True)
             replace_text(note, commit)
 
     def _look_up(self, full: str) -> str | object | None:
-        """The cached path; None if unknown; another object if known not to exist."""
+        """The cached path; None if unknown; another object if the file is known not to exist."""
         known: str | object | None = self._hub.try_to_load_from_cache(
             self._repo, full, cache_dir=self._cache_dir, revision=self._commit
         )
@@ -282,7 +282,7 @@ class Repository:
         return self._hub.get_hf_file_metadata(url, token=self._access.token, library_name="flodl")
 
     def _has(self, full: str) -> bool:
-        """Whether there is such a file, without fetching it."""
+        """Whether the file exists, without downloading it."""
         if self._in_cache(full):
             return True
         if self._why_offline is not None:
@@ -329,7 +329,7 @@ class Repository:
         )
 
     def _fall_back(self, failure: Unreachable, full: str) -> None:
-        """Go on with the cache alone, if an earlier load left a snapshot there."""
+        """Continue with the cache alone, if it has a snapshot from an earlier load."""
         self._why_offline = self._silent(failure)
         if not self._had_snapshot:
             raise self._offline(full) from None

@@ -1,7 +1,7 @@
-"""What huggingface_hub raises, said in flodl's own errors and words.
+"""Translate errors of huggingface_hub into flodl's errors and messages.
 
-Its messages are not passed on: they hold addresses with signatures, and what a proxy or a header
-parser had to say may quote a token.
+The original messages are not shown: they hold addresses with signatures, and messages of a proxy or
+a header parser may quote a token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flodl.hf.errors import (
     RevisionNotFound,
 )
 
-# Which HTTP package huggingface_hub is built on depends on its version.
+# The HTTP package of huggingface_hub depends on its version.
 _NETWORK_PACKAGES = frozenset(
     {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2", "hf_xet", "huggingface_hub"}
 )
@@ -29,12 +29,12 @@ _TOKEN_HINT = "pass token=, set HF_TOKEN, or run hf auth login"
 
 
 class Unreachable(Exception):  # noqa: N818 - it never leaves the package
-    """The Hub gave no usable answer; the cache may do instead. The text says why."""
+    """The Hub gave no usable answer; the cache may serve instead. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for: ``file`` of ``repo`` at ``revision`` from ``endpoint``, to be kept."""
+    """A request: ``file`` of ``repo`` at ``revision`` from ``endpoint``, and the cache folder."""
 
     repo: str
     revision: str
@@ -44,7 +44,7 @@ class Asked:
 
 
 def without_credentials(url: str) -> str:
-    """The address of an endpoint without the user and password it may hold."""
+    """The address of an endpoint without a user name and password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
@@ -55,11 +55,12 @@ def no_such_file(repo: str, revision: str, file: str) -> FileNotFoundOnHub:
 
 
 def translated(error: Exception, asked: Asked) -> Exception:
-    """Say an error of huggingface_hub in our words.
+    """Translate an error of huggingface_hub.
 
     Returns:
-        A :class:`HubError` if the Hub answered, :class:`Unreachable` if it did not, and the error
-        itself if it has nothing to do with the Hub: a folder that cannot be written, for instance.
+        A :class:`HubError` if the Hub answered, :class:`Unreachable` if it did not. An error that
+        has nothing to do with the Hub is returned as it is: a folder that cannot be written, for
+        instance.
     """
     if _is_full_disk(error):
         return DiskFull(
@@ -68,7 +69,7 @@ def translated(error: Exception, asked: Asked) -> Exception:
         )
     hub = need("huggingface_hub.errors")
     if isinstance(error, hub.LocalEntryNotFoundError):
-        # What it says is that the cache is no way out; why one was needed is its cause.
+        # It only says that the cache did not help; the original problem is its cause.
         cause = error.__cause__
         return translated(cause, asked) if isinstance(cause, Exception) else _unreachable(error)
     if isinstance(error, hub.EntryNotFoundError):
@@ -79,7 +80,7 @@ def translated(error: Exception, asked: Asked) -> Exception:
         return HubError(f"{asked.repo}: token=True, but no token is stored; {_TOKEN_HINT}")
     if isinstance(error, hub.HFValidationError):
         return RepoNotFound(f"{asked.repo!r} cannot be the name of a repository; see owner/name")
-    if isinstance(error, UnicodeError):  # of a header; the file has not been looked at
+    if isinstance(error, UnicodeError):  # in a header; the file was not looked at
         return HubError(f"{asked.repo}: the token holds a character that cannot be sent")
     if isinstance(error, hub.FileMetadataError):
         return Unreachable("what answers there is not a Hub: its headers are missing")
@@ -120,7 +121,7 @@ def _answered(error: Exception, asked: Asked) -> Exception:
 
 
 def header(error: Exception, name: str) -> str | None:
-    """A header of the response that an error is about, if it is about one."""
+    """A header of the response that the error is about; None if there is no response."""
     response = getattr(error, "response", None)
     return None if response is None else response.headers.get(name)
 
@@ -131,7 +132,7 @@ def _status(error: Exception) -> int:
 
 
 def _is_full_disk(error: BaseException) -> bool:
-    """Whether a disk or a quota is used up; the downloader of large files says so only in words."""
+    """Whether a disk or quota is full; the downloader of large files says so only in its text."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return type(error) is RuntimeError and "os error 28" in str(error)
@@ -142,13 +143,13 @@ def _is_of_network(error: Exception) -> bool:
         return True
     if isinstance(error, ConnectionError | TimeoutError):
         return True
-    # A body that ended early is an OSError without a number, where those of the disk have one; the
-    # downloader of large files raises nothing more special than a RuntimeError.
+    # A body that ended early is an OSError without a number; those of the disk have a number. The
+    # downloader of large files raises a plain RuntimeError.
     return (type(error) is OSError and error.errno is None) or type(error) is RuntimeError
 
 
 def _unreachable(error: BaseException) -> Unreachable:
-    """With the words of the operating system, if it was the one that failed."""
+    """The error, with the text of the operating system if that failed."""
     link: BaseException | None = error
     seen: set[int] = set()
     while link is not None and id(link) not in seen:

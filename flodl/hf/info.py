@@ -1,6 +1,7 @@
-"""What a checkpoint holds, told without reading its weights.
+"""Describe a checkpoint without reading its weights.
 
-Of a file only the header is read, of one on the Hub only the bytes of the header are fetched.
+Only the header of a file is read. Of a file on the Hub, only the bytes of the header are
+downloaded.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ from flodl.hf.weights.stored import Stored, StoredFiles
 
 @dataclass(frozen=True, slots=True)
 class KeyReport:
-    """How the tensors of a checkpoint and those of its model compare; all lists are sorted.
+    """The comparison of the tensors of a checkpoint and of its model; all lists are sorted.
 
     Attributes:
         fits: Whether the model can be loaded.
-        renamed: How many tensors go by another name in the model.
+        renamed: Number of tensors with another name in the model.
         missing: Tensors of the model that the checkpoint lacks.
         shapes: Tensors of another shape, each as one line.
         dtypes: Weights that hold no floats, each as one line.
-        ignored: Tensors the model does without, as is usual for them.
-        unexpected: Further tensors that the model has no place for.
+        ignored: Tensors that the model does not need, as is usual for them.
+        unexpected: Further tensors that have no place in the model.
     """
 
     fits: bool
@@ -66,21 +67,21 @@ class KeyReport:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
         name: The repository or directory.
         commit: The commit of a repository.
         family: ``bert``, ``deberta-v2``, ....
         head: ``base``, ``seqcls``, ``tokcls``, ``qa``, ``mlm``.
-        architecture: The class the checkpoint says it is of; empty where it says nothing.
+        architecture: The class named in the configuration; empty if it names none.
         labels: Names of the classes of a classifier.
-        files: Weight files.
-        tensors: Tensors in them.
-        parameters: Numbers in them.
-        bytes: Size of these, without headers.
-        dtypes: How many tensors there are of each type, by its name in the files.
-        keys: How they fit the model.
+        files: Number of weight files.
+        tensors: Number of tensors in the files.
+        parameters: Number of values in the tensors.
+        bytes: Size of the tensors, without headers.
+        dtypes: Number of tensors of each type, by its name in the files.
+        keys: The comparison with the tensors of the model.
     """
 
     name: str
@@ -97,11 +98,11 @@ class Inspection:
     keys: KeyReport
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The content as plain data."""
         return asdict(self)
 
     def as_text(self) -> str:
-        """The same as lines to read."""
+        """The content as lines of text."""
         dtypes = ", ".join(f"{count} {dtype}" for dtype, count in self.dtypes.items())
         rows = [
             ("checkpoint", self.name + (f" at {self.commit}" if self.commit else "")),
@@ -136,18 +137,18 @@ class Inspection:
 
 
 def inspect_checkpoint(src: str | Path, access: Access | None = None) -> Inspection:
-    """Tell what a checkpoint holds.
+    """Describe the content of a checkpoint.
 
     Args:
         src: A repository or directory.
-        access: How a repository is reached.
+        access: How to reach a repository.
 
     Raises:
         ConfigError: Its configuration describes no model that flodl has.
         CheckpointFormatError: A header is broken, or the configuration is not UTF-8.
-        PickleOnlyError: It has no safetensors.
+        PickleOnlyError: It has no safetensors files.
         HubError: It cannot be reached.
-        FileNotFoundError: There is no such directory, or it has no weights.
+        FileNotFoundError: The directory does not exist, or it has no weights.
     """
     access = access or Access()
     checkpoint = locate(src, access)
@@ -213,7 +214,7 @@ def compare_keys(found: Outline, stored: Stored) -> KeyReport:
 
 @final
 class _Described:
-    """Tensors of which only the description was fetched."""
+    """Tensors for which only the description was downloaded."""
 
     files: tuple[Path, ...] = ()
 
@@ -222,12 +223,12 @@ class _Described:
         self.tensors = tensors
 
     def read(self, keys: Iterable[str]) -> dict[str, Tensor]:
-        """There is nothing to read."""
+        """Nothing: only descriptions were downloaded."""
         raise HubError(f"of {self.where} only the headers were fetched, not {', '.join(keys)}")
 
 
 def _headers(checkpoint: Checkpoint, access: Access) -> tuple[Stored, int]:
-    """The headers of all weight files, and how many files there are."""
+    """The headers of all weight files, and the number of files."""
     if not checkpoint.is_local:
         try:
             there = Access(
@@ -245,14 +246,14 @@ def _headers(checkpoint: Checkpoint, access: Access) -> tuple[Stored, int]:
 
 
 def _fetched(checkpoint: Checkpoint, access: Access) -> tuple[Stored, int]:
-    """The headers of files that are only on the Hub."""
+    """The headers of files that exist on the Hub only."""
     try:
         tensors = _fetched_header(checkpoint, access, WEIGHTS)
         return _Described(checkpoint.name, tensors), 1
     except FileNotFoundOnHub:
         index = checkpoint.file(INDEX)
     if index is None:
-        weights = checkpoint.weight_files()  # which says what there is instead
+        weights = checkpoint.weight_files()  # raises an error that says what is there instead
         return StoredFiles(weights), len(weights.files)
     shards = shard_names(index)
     merged: dict[str, StoredTensor] = {}
@@ -269,7 +270,7 @@ def _fetched_header(checkpoint: Checkpoint, access: Access, name: str) -> dict[s
         header = hub.HfApi().parse_safetensors_file_metadata(
             checkpoint.name, full, revision=checkpoint.commit, token=access.token
         )
-    # Beside its own error, what its parser stumbles over in a header of another form.
+    # Besides its own error, the errors that its parser raises for a header of another form.
     except (
         hub.errors.SafetensorsParsingError,
         AttributeError,
@@ -286,7 +287,7 @@ def _fetched_header(checkpoint: Checkpoint, access: Access, name: str) -> dict[s
 
 
 def _checked(key: str, one: Any) -> StoredTensor:
-    """What the Hub's library says of a tensor, judged as in a file of this machine."""
+    """The description of a tensor by the Hub's library, checked like one of a local file."""
     offsets = list(one.data_offsets)
     return described(key, {"dtype": one.dtype, "shape": one.shape, "data_offsets": offsets})
 

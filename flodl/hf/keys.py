@@ -1,8 +1,8 @@
-"""The names of weights: older and second names, prefixes, and what a file may hold in excess.
+"""The names of weights: older names, second names, prefixes, and extra tensors in files.
 
-The checkpoints of the Hub were written over years by several programs. The same tensor can be found
-with the LayerNorm names of TensorFlow, with or without the prefix of the encoder, and, where the
-output layer of a masked language model shares its tensors, under one of two names or both.
+Several programs wrote the checkpoints of the Hub over the years. So a tensor can have the LayerNorm
+names of TensorFlow, and can have the prefix of the encoder or not. If the output layer of a masked
+language model shares its tensors, they can have one of two names or both.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _HEADS = frozenset(
     }
 )
 _POSITIONS = ".position_embeddings.weight"
-_NEAR = 2  # edits up to which one key suggests another
+_NEAR = 2  # largest number of edits between a key and a suggestion
 
 
 def modern_key(key: str) -> str:
-    """The key with today's LayerNorm names: ``gamma`` and ``beta`` are its weight and bias."""
+    """The key with today's LayerNorm names: ``gamma`` and ``beta`` become weight and bias."""
     if key.endswith("LayerNorm.gamma"):
         return key.removesuffix("gamma") + "weight"
     if key.endswith("LayerNorm.beta"):
@@ -65,41 +65,41 @@ def modern_key(key: str) -> str:
 def bert_legacy_key_rename(key: str) -> str:
     """The modern name of a key of the first BERT checkpoints; other keys stay as they are.
 
-    LayerNorm names as in :func:`modern_key`, and the bias of the output layer of masked language
-    models under the name it is saved by.
+    LayerNorm names change as in :func:`modern_key`. The bias of the output layer of masked language
+    models gets the name under which it is saved.
     """
     key = modern_key(key)
     return _BIAS_ALIASES.get(key, key)
 
 
 def hf_canonical_save_key(key: str) -> str:
-    """The name under which a tensor of a model with tied output layer is saved.
+    """The name under which a tensor of a model with a tied output layer is saved.
 
     The last ``/`` of a qualified name becomes a dot; then as :func:`bert_legacy_key_rename`. The
-    weight of a tied output layer has no name of its own: saving leaves it out.
+    weight of a tied output layer has no separate name, because saving leaves it out.
     """
     head, slash, tail = key.rpartition("/")
     return bert_legacy_key_rename(f"{head}.{tail}" if slash else key)
 
 
 def is_alias(key: str) -> bool:
-    """Whether it is a second name: of a tied word table, or of the bias of an output layer."""
+    """Whether the key is a second name: of a tied word table, or of an output layer's bias."""
     return key in _BIAS_ALIASES or key in _WEIGHT_ALIASES
 
 
 def is_bias_alias(key: str) -> bool:
-    """Whether it is the second name of the bias of an output layer."""
+    """Whether the key is the second name of the bias of an output layer."""
     return key in _BIAS_ALIASES
 
 
 def decoder_bias(key: str) -> str | None:
-    """The bias beside a tied weight of an output layer, if it is a second name too."""
+    """The bias beside a tied weight of an output layer, if the bias has a second name too."""
     bias = key.removesuffix("weight") + "bias"
     return bias if key in _WEIGHT_ALIASES and bias in _BIAS_ALIASES else None
 
 
 def other_names(key: str, *, tied: bool) -> tuple[str, ...]:
-    """Under what other names a file may hold the tensor that the model knows by this one.
+    """Other names under which a file may hold the tensor of a model's key.
 
     Args:
         key: A key of the model, other than an alias of the word table.
@@ -113,27 +113,27 @@ def other_names(key: str, *, tied: bool) -> tuple[str, ...]:
 
 
 def is_prefixed(keys: Iterable[str], prefix: str) -> bool:
-    """Whether the encoder of these keys stands below ``prefix``, as in every model with a head."""
+    """Whether the encoder of these keys is below ``prefix``, as in every model with a head."""
     start = prefix + "."
     return any(key.startswith(start) for key in keys)
 
 
 def is_encoder_key(key: str, prefix: str) -> bool:
-    """Whether no head is needed to have this tensor; a pooler counts as part of a head.
+    """Whether a model without a head has this tensor; a pooler counts as part of a head.
 
     Args:
         key: A key of the model.
-        prefix: Of the encoder; empty for a model that is nothing else.
+        prefix: Prefix of the encoder; empty for a model that is only an encoder.
     """
     return not _POOLER.search(key) and (not prefix or key.startswith(prefix + "."))
 
 
 def reconciling(expected: Collection[str], prefix: str) -> Rename:
-    """A rename that gives or takes the prefix of the encoder where the model wants the other form.
+    """A rename that adds or removes the prefix of the encoder, as the model needs it.
 
     Args:
         expected: The keys of the model.
-        prefix: The prefix its family has: ``bert``.
+        prefix: The prefix of the family: ``bert``.
     """
     start = prefix + "."
     known = {*expected, *(name for key in expected for name in other_names(key, tied=True))}
@@ -160,7 +160,7 @@ def arrange(sources: Iterable[str], rename: Rename) -> dict[str, str]:
     """Rename the keys of a file.
 
     Returns:
-        The key of the file by its new name.
+        The new name -> the key of the file.
 
     Raises:
         CheckpointFormatError: Two keys would get the same name.
@@ -178,10 +178,10 @@ def arrange(sources: Iterable[str], rename: Rename) -> dict[str, str]:
 
 
 def is_harmless(key: str, expected: Collection[str]) -> bool:
-    """Whether a key that the model has no place for is usual in files of its family.
+    """Whether an unused key is usual in files of its family.
 
-    Such are buffers of ids, heads the model was not built with, poolers, and a table of positions
-    where the model has none.
+    Usual are buffers of ids, heads that the model was not built with, poolers, and a table of
+    positions if the model has none.
 
     Args:
         key: The unused key, renamed.
@@ -200,18 +200,18 @@ def is_harmless(key: str, expected: Collection[str]) -> bool:
 def keys_have_pooler(keys: Iterable[str]) -> bool:
     """Whether one of the keys is the weight or bias of a pooler.
 
-    It ends in ``pooler.dense.weight`` or ``pooler.weight`` (or ``bias``), with a whole segment
-    ``pooler``; a ``/`` counts as a dot.
+    Such a key ends in ``pooler.dense.weight`` or ``pooler.weight`` (or ``bias``), with a whole
+    segment ``pooler``; a ``/`` counts as a dot.
     """
     return any(_POOLER.search(key.replace("/", ".")) for key in keys)
 
 
 def suggestions(missing: Iterable[str], unused: Mapping[str, str]) -> list[tuple[str, str]]:
-    """For each missing key the unused one that is nearly the same, if there is one.
+    """For each missing key, the unused key with nearly the same name, if there is one.
 
     Args:
         missing: Keys of the model.
-        unused: Keys of the files by the names they were renamed to.
+        unused: Keys of the files, by their new names.
 
     Returns:
         Pairs of a missing key and an unused key of the files, at most two edits apart.
@@ -229,9 +229,9 @@ def suggestions(missing: Iterable[str], unused: Mapping[str, str]) -> list[tuple
 
 
 def edit_distance(left: str, right: str, limit: int = _NEAR) -> int | None:
-    """Insertions, deletions and substitutions from one to the other; None if above ``limit``.
+    """Insertions, deletions and substitutions between two texts; None if above ``limit``.
 
-    Levenshtein's distance, computed only in the band of the table that can stay within the limit.
+    Levenshtein's distance. Only the part of the table that can stay within the limit is computed.
     """
     if abs(len(left) - len(right)) > limit:
         return None

@@ -1,4 +1,4 @@
-"""Loading the weights of a checkpoint into a graph of ``flodl.hf``."""
+"""Load the weights of a checkpoint into a graph of ``flodl.hf``."""
 
 from __future__ import annotations
 
@@ -43,39 +43,41 @@ def load_weights(
     seed: int | None = None,
     commit: str | None = None,
 ) -> LoadReport:
-    """Fill a graph from safetensors files; afterwards it is filled completely, or untouched.
+    """Fill a graph from safetensors files: completely, or not at all.
 
-    Files are mapped, not read: the weights take memory as they are used, and writing to them
-    leaves the file as it is. A program that overwrites such a file in place, instead of replacing
-    it, changes the weights under the graph.
+    Weights are memory-mapped. They take memory as they are used, and writing to them leaves the
+    file unchanged. A program that overwrites such a file in place, instead of replacing it,
+    changes the weights of the graph.
 
-    Names are understood in the forms in which checkpoints are found: LayerNorm's ``gamma`` and
-    ``beta``, with and without the prefix of the encoder, and a tied output layer under either name
-    or both. If both are there and differ, the output layer gets its own parameters (``untied`` of
-    the report).
+    Tensor names are accepted in all forms that checkpoints use:
+
+    - LayerNorm's ``gamma`` and ``beta``;
+    - with and without the prefix of the encoder;
+    - a tied output layer under either name or both. If both are there and differ, the output layer
+      gets its own parameters (``untied`` of the report).
 
     Args:
-        graph: The module, on the meta device or with tensors; its names are those of the state
-            dict of the reference.
+        graph: The module, on the meta device or with tensors. Its names are those of the state dict
+            of the reference.
         weights: The files.
-        config: The configuration ``graph`` was built from.
-        dtype: Convert all floats to this type. None keeps the stored one; if the files mix types,
-            the smallest that holds them all.
-        device: Where the tensors go; None means the CPU for a graph on the meta device, and
-            otherwise where they are.
-        allow_unused: Whether tensors the graph has no place for are only reported.
-        head_init: ``"random"`` draws the tensors of a head that the files lack, its pooler
-            included: weights from Normal(0, ``initializer_range``), biases 0, LayerNorms 1.
-            ``"replace"`` also draws anew those of another shape.
+        config: The configuration that ``graph`` was built from.
+        dtype: Convert all floats to this type. None keeps the stored type; if the files mix types,
+            the smallest type that holds them all.
+        device: Where the tensors go. None means the CPU for a graph on the meta device, and
+            otherwise the device of the graph.
+        allow_unused: Whether tensors without a place in the graph are only reported, not refused.
+        head_init: ``"random"`` draws the tensors of a head (with its pooler) that the files lack:
+            weights from Normal(0, ``initializer_range``), biases 0, LayerNorms 1.
+            ``"replace"`` also draws new tensors for those of another shape.
         seed: For drawing; None uses torch's global generator.
         commit: The commit of the files, for the report.
 
     Returns:
-        The report, which is ``graph.load_report`` from now on.
+        The report, which is also set as ``graph.load_report``.
 
     Raises:
         CheckpointFormatError: A file or the index is broken.
-        CheckpointMismatchError: The tensors are not those of the graph.
+        CheckpointMismatchError: The tensors do not match those of the graph.
         MissingDependencyError: The package safetensors is not installed.
         ValueError: An unknown ``dtype`` or ``head_init``.
     """
@@ -110,7 +112,7 @@ def load_weights(
 
 
 def attach(graph: nn.Module, report: LoadReport) -> None:
-    """Make a report ``graph.load_report``."""
+    """Set a report as ``graph.load_report``."""
     graph.__dict__["load_report"] = report
 
 

@@ -1,8 +1,8 @@
-"""LoRA: training a low-rank change of linear layers while their weights stay as they are.
+"""LoRA: train a low-rank change of linear layers while their weights stay fixed.
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021: a layer ``y = x Wᵀ + b``
 becomes ``y = x Wᵀ + b + (alpha / r) · x Aᵀ Bᵀ`` with ``A [r, in]`` and ``B [out, r]``. B starts at
-zero, so that nothing changes before the first step.
+zero, so the output does not change before the first step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LoraSettings:
         dropout: Probability of zeroing an input of the change during training.
 
     Raises:
-        ValueError: One of them is out of range.
+        ValueError: A value is out of range.
     """
 
     r: int = 8
@@ -57,15 +57,15 @@ class LoraSettings:
 
     @property
     def scaling(self) -> float:
-        """What the change is multiplied by."""
+        """The factor of the change."""
         return self.alpha / self.r
 
 
 class LoraLinear(nn.Linear):
-    """A linear layer with a low-rank change; made of an existing one by :meth:`adapt`.
+    """A linear layer with a low-rank change; :meth:`adapt` makes it from an existing layer.
 
     ``weight`` and ``bias`` keep their names in the state dict; ``lora_A [r, in]`` and
-    ``lora_B [out, r]`` stand beside them.
+    ``lora_B [out, r]`` are added.
     """
 
     lora: LoraSettings
@@ -76,23 +76,22 @@ class LoraLinear(nn.Linear):
     def adapt(linear: nn.Linear, settings: LoraSettings) -> LoraLinear:
         """Turn a layer into an adapted one, in place.
 
-        The object stays the same, so that every place it stands in, its hooks and whoever holds it
-        go on with it. A is drawn as the weight of a new layer is (He et al. 2015, uniform, gain of
-        a leaky ReLU with slope √5), B is zero. Both have the dtype of the weight, and float32
-        beside one of half precision.
+        The object stays the same, so references to it and its hooks still work. A is drawn like the
+        weight of a new layer (He et al. 2015, uniform, gain of a leaky ReLU with slope √5). B is
+        zero. Both have the dtype of the weight, or float32 if the weight has half precision.
 
         Raises:
-            TypeError: It is no plain ``nn.Linear``: what its class does would be lost.
+            TypeError: It is a subclass of ``nn.Linear``, whose own behaviour would be lost.
         """
         if type(linear) is not nn.Linear:
             raise TypeError(f"LoRA adapts torch.nn.Linear, not {type(linear).__name__}")
         return _become(linear, settings, *_fresh_change(linear, settings))
 
     def set_change(self, settings: LoraSettings, a: Tensor, b: Tensor) -> None:
-        """Take over another change.
+        """Replace the change.
 
         Args:
-            settings: Of that change.
+            settings: Of the new change.
             a: ``[r, in]``.
             b: ``[out, r]``.
         """
@@ -117,16 +116,16 @@ class LoraLinear(nn.Linear):
         return (plain + change).to(plain.dtype)
 
     def change(self) -> Tensor:
-        """What the weight is changed by, ``[out, in]``, in float32 or better."""
+        """The change of the weight, ``[out, in]``, at least in float32."""
         return self.lora.scaling * (self.lora_B.detach() @ self.lora_A.detach())
 
     def extra_repr(self) -> str:
-        """Name the sizes and the settings."""
+        """The sizes and the settings."""
         return f"{super().extra_repr()}, r={self.lora.r}, alpha={self.lora.alpha}"
 
 
 def _fresh_change(linear: nn.Linear, settings: LoraSettings) -> tuple[nn.Parameter, nn.Parameter]:
-    """A and B of a change that begins with none."""
+    """A and B of a new change, which adds zero at first."""
     weight = linear.weight
     dtype = torch.promote_types(weight.dtype, torch.float32)
     a = torch.empty(settings.r, linear.in_features, dtype=dtype, device=weight.device)
@@ -146,7 +145,7 @@ def _become(
 
 @dataclass(slots=True)
 class _Folded:
-    """What a merged layer needs to become an adapted one again; no part of the state dict."""
+    """What a merged layer needs to become an adapted one again; not part of the state dict."""
 
     settings: LoraSettings
     a: nn.Parameter
@@ -165,30 +164,30 @@ def add_lora(
 ) -> list[str]:
     """Adapt linear layers and freeze everything else.
 
-    Make the optimizer afterwards, for ``graph.trainable_parameters()``.
+    Make the optimizer afterwards, with ``graph.trainable_parameters()``.
 
     Args:
         graph: A model.
-        paths: Of ``nn.Linear`` modules, or of modules that hold some. A path that leads nowhere
-            from the top is compared with the ends of the names: ``"query"``, or
-            ``"attention.self.query"``, mean all layers so called, outside a trained head. Segments
-            may be patterns, see :mod:`flodl.graph.selection`.
+        paths: Paths of ``nn.Linear`` modules, or of modules that contain some. If no module has
+            this path from the top, it is compared with the ends of all names: ``"query"`` or
+            ``"attention.self.query"`` means all layers of that name outside a trained head.
+            Segments may be patterns, see :mod:`flodl.graph.selection`.
         r: Rank.
         alpha: The change is multiplied by ``alpha / r``.
-        dropout: Of the inputs of the change, during training.
-        train_head: Train what stands on top of the encoder as a whole, and save it with the
-            adapters. The encoder is the labelled graph inside ``graph``; a head that shares
-            parameters with it, as that of a masked language model does, is not trained. An encoder
-            alone has no head.
+        dropout: Dropout on the inputs of the change, during training.
+        train_head: Train the whole head, and save it with the adapters. The encoder is the labelled
+            graph inside ``graph``; the head is what stands on top of it. A head that shares
+            parameters with the encoder, like that of a masked language model, is not trained. An
+            encoder alone has no head.
 
     Returns:
         Names of the adapted layers, in the order of the model.
 
     Raises:
         PathError: A path leads to no ``nn.Linear``.
-        ValueError: There are no paths, a setting is out of range, or a layer is adapted already,
-            has a weight that is no parameter of floats, shares it with another module, or belongs
-            to the head that is trained as a whole.
+        ValueError: There are no paths, or a setting is out of range. Or a layer is adapted already,
+            has a weight that is not a parameter of floats, shares it with another module, or
+            belongs to the head that is trained as a whole.
     """
     settings = LoraSettings(r, alpha, dropout)
     named = [paths] if isinstance(paths, str) else list(paths)
@@ -198,7 +197,7 @@ def add_lora(
     chosen = _choose(graph, named, heads)
     _check_weights(chosen)
     _check_untied(graph, chosen)
-    # All of them first: what fails for want of memory leaves the model as it was.
+    # Make all changes first: if memory runs out, the model stays as it was.
     changes = [_fresh_change(linear, settings) for linear in chosen.values()]
     for linear, change in zip(chosen.values(), changes, strict=True):
         _become(linear, settings, *change)
@@ -207,13 +206,13 @@ def add_lora(
 
 
 def merge_lora(graph: Graph) -> None:
-    """Add every change to its weight: the model becomes an ordinary one, as fast as without LoRA.
+    """Add every change to its weight: the model is ordinary again, as fast as without LoRA.
 
-    Layers are plain ``nn.Linear`` again and the state dict has the names of the unadapted model.
-    Beside it, each layer keeps its change and its former weight for :func:`unmerge_lora`.
+    Layers are plain ``nn.Linear`` again, and the state dict has the names of the unadapted model.
+    Each layer also keeps its change and its former weight for :func:`unmerge_lora`.
 
     Raises:
-        StateError: Nothing is adapted.
+        StateError: No layer is adapted.
     """
     layers = [m for m in graph.modules() if isinstance(m, LoraLinear)]
     if not layers:
@@ -230,10 +229,10 @@ def merge_lora(graph: Graph) -> None:
 
 
 def unmerge_lora(graph: Graph) -> None:
-    """Undo :func:`merge_lora`: weights are again what they were, bit for bit.
+    """Undo :func:`merge_lora`: restore the former weights, bit for bit.
 
     Raises:
-        StateError: Nothing is merged.
+        StateError: No layer is merged.
     """
     layers = [module for module in graph.modules() if is_merged(module)]
     if not layers:
@@ -244,29 +243,29 @@ def unmerge_lora(graph: Graph) -> None:
         adapted = cast("LoraLinear", layer)
         with torch.no_grad():
             adapted.weight.copy_(folded.original)
-        # The very parameters, for an optimizer that holds them; the model may have moved meanwhile.
+        # The same parameter objects, for an optimizer that holds them. The model may have moved.
         for parameter in (folded.a, folded.b):
             parameter.data = parameter.data.to(adapted.weight.device)
         adapted.lora, adapted.lora_A, adapted.lora_B = folded.settings, folded.a, folded.b
 
 
 def adapted_layers(graph: Graph) -> list[tuple[str, LoraLinear]]:
-    """Names and modules of all adapted layers that are not merged, each one once."""
+    """Names and modules of all adapted layers that are not merged, each once."""
     return [(name, m) for name, m in graph.named_modules() if isinstance(m, LoraLinear)]
 
 
 def is_merged(module: nn.Module) -> bool:
-    """Whether a layer's change has been added to its weight."""
+    """Whether the change of a layer is added to its weight."""
     return _FOLDED in module.__dict__
 
 
 def is_adapted(module: nn.Module) -> bool:
-    """Whether a layer is an adapted one, merged or not."""
+    """Whether a layer is adapted, merged or not."""
     return isinstance(module, LoraLinear) or is_merged(module)
 
 
 def heads_of(graph: Graph) -> list[Spot]:
-    """What stands on top of the encoder, unless some of it shares parameters with the encoder."""
+    """The modules on top of the encoder; none if one of them shares parameters with the encoder."""
     encoders = graph.tree_children().values()
     taken = {id(p) for encoder in encoders for p in encoder.parameters()}
     if not taken:
@@ -288,7 +287,7 @@ def saved_heads(graph: Graph) -> list[tuple[str, nn.Module]]:
 
 
 def train_adapters(graph: Graph, heads: Iterable[Spot]) -> None:
-    """Train the changes, these heads and those of earlier calls, and nothing else."""
+    """Train the changes, the given heads and those of earlier calls; freeze everything else."""
     for head in heads:
         setattr(head.module, _SAVED, True)
     trained = [p for _, layer in adapted_layers(graph) for p in (layer.lora_A, layer.lora_B)]
@@ -299,7 +298,7 @@ def train_adapters(graph: Graph, heads: Iterable[Spot]) -> None:
 
 
 def _choose(graph: Graph, paths: list[str], heads: list[Spot]) -> dict[str, nn.Linear]:
-    """The layers that paths mean, by name, in the order of the model."""
+    """The layers that the paths mean, by name, in the order of the model."""
     kinds = (nn.Linear, LoraLinear)
     linears = {spot.path: spot for spot in places(graph) if type(spot.module) in kinds}
     meant: set[int] = set()
@@ -337,7 +336,7 @@ def _within(name: str, spot: Spot) -> bool:
 
 
 def _ending(spots: Iterable[Spot], path: str) -> Iterator[Spot]:
-    """Those whose names end in these segments."""
+    """The spots whose names end in these segments."""
     segments = [segment_matcher(text) for text in path.split(".")]
     for spot in spots:
         last = spot.path.split(".")[-len(segments) :]
@@ -365,7 +364,7 @@ def _check_weights(chosen: dict[str, nn.Linear]) -> None:
 
 
 def _check_untied(graph: Graph, chosen: dict[str, nn.Linear]) -> None:
-    """Refuse layers whose weight also serves elsewhere: merging would change that as well."""
+    """Refuse layers whose weight is used elsewhere too: merging would change that as well."""
     owners: dict[int, list[str]] = {}
     for name, module in graph.named_modules():
         for parameter in module._parameters.values():

@@ -1,7 +1,7 @@
-"""Adapters in files, in the layout of PEFT: ``adapter_config.json``, ``adapter_model.safetensors``.
+"""Adapter files in the layout of PEFT: ``adapter_config.json``, ``adapter_model.safetensors``.
 
-Keys are ``base_model.model.<path>.lora_A.weight``, ``….lora_B.weight`` and, for heads that were
-trained as a whole, ``base_model.model.<path of the parameter>``.
+Keys are ``base_model.model.<path>.lora_A.weight`` and ``….lora_B.weight``. Heads that were trained
+as a whole have the keys ``base_model.model.<path of the parameter>``.
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ _TASKS = {
     HeadKind.TOKCLS: "TOKEN_CLS",
     HeadKind.QA: "QUESTION_ANS",
 }
-# Each of them makes the model compute something else than LoRA does.
+# With any of these, the model computes something other than LoRA.
 _OTHER_METHODS = (
     "alora_invocation_tokens", "arrow_config", "layer_replication", "lora_bias",
     "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora",
     "velora_config",
 )  # fmt: skip
-# Starts of the changes that leave the weights beside them as they are. The others (pissa, olora,
-# corda, loftq and so on) take the change out of the weights when PEFT adds an adapter.
+# Initialisations of the change that leave the weights as they are. With the others (pissa, olora,
+# corda, loftq and so on), PEFT subtracts the change from the weights when it adds an adapter.
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 
 def save_lora(
     graph: Graph, directory: str | os.PathLike[str], *, base_model: str | None = None
 ) -> None:
-    """Write the adapters of a model, and the heads trained with them, for PEFT and for us.
+    """Write the adapters of a model, and the heads trained with them, for flodl and for PEFT.
 
-    The directory is made where it is missing. Each file is replaced as a whole.
+    The directory is created if it does not exist. Each file is replaced as a whole.
 
     Args:
         graph: A model with adapted layers that are not merged.
-        directory: Where the two files go.
-        base_model: Repository or directory of the model the adapters belong to, for the file.
+        directory: Where to write the two files.
+        base_model: Repository or directory of the model that the adapters are for, for the file.
 
     Raises:
-        StateError: Nothing is adapted, or adapters are merged.
+        StateError: No layer is adapted, or adapters are merged.
         CheckpointError: A file cannot be written.
         MissingDependencyError: safetensors is not installed.
     """
@@ -95,7 +95,7 @@ def save_lora(
     for name, head in heads:
         for key, value in head.state_dict().items():
             tensors[f"{_PREFIX}{name}.{key}"] = value
-    # One storage per tensor, as the format wants; a head may hold one parameter under two names.
+    # One storage per tensor, as the format requires; a head may hold one parameter under two names.
     copies = {key: value.cpu().clone(memory_format=torch.contiguous_format)
               for key, value in tensors.items()}  # fmt: skip
     data: bytes = need("safetensors.torch").save(copies, metadata={"format": "pt"})
@@ -111,24 +111,24 @@ def save_lora(
 
 
 def load_lora(graph: Graph, directory: str | os.PathLike[str]) -> list[str]:
-    """Adapt a model as a directory says, which :func:`save_lora` or PEFT wrote.
+    """Adapt a model with a directory that :func:`save_lora` or PEFT wrote.
 
-    Layers that are adapted already take over what the directory holds for them. Modules that it
-    holds as a whole, the head mostly, are trained and saved again too. Everything else is frozen.
-    An error changes nothing.
+    Layers that are adapted already take their change from the directory. Modules that the directory
+    holds as a whole, mostly the head, are trained too and saved again. Everything else is frozen.
+    After an error, the model is unchanged.
 
     Args:
-        graph: The model the adapters were made for.
-        directory: With the two files.
+        graph: The model that the adapters were made for.
+        directory: Holds the two files.
 
     Returns:
-        Names of the layers, in the order of the file's keys.
+        Names of the adapted layers, in the order of the file's keys.
 
     Raises:
         CheckpointFormatError: A file is missing or broken.
-        PickleOnlyError: There are only weights that would have to be unpickled.
-        ConfigError: The adapters are of a kind that is not LoRA as such; names the field.
-        CheckpointMismatchError: Layers or shapes are not those of the model; lists all of them.
+        PickleOnlyError: The weights exist as pickle files only.
+        ConfigError: The adapters are of a kind other than plain LoRA; names the field.
+        CheckpointMismatchError: Layers or shapes do not match the model; lists all of them.
         StateError: A layer's adapter is merged.
         MissingDependencyError: safetensors is not installed.
     """
@@ -169,7 +169,7 @@ class _Layer:
 
 @dataclass(slots=True)
 class _Found:
-    """What a file holds for a model."""
+    """The parts of a file, matched with a model."""
 
     layers: list[_Layer] = field(default_factory=list)
     others: list[tuple[Spot, Tensor, Tensor]] = field(default_factory=list)
@@ -189,7 +189,7 @@ def _config_of(
     alphas = {_exactly(n): m.lora.alpha for n, m in layers if m.lora.alpha != usual.alpha}
     return {
         "peft_type": "LORA",
-        # A task adds heads to what PEFT expects in the file.
+        # With a task, PEFT expects the parameters of heads in the file too.
         "task_type": _task_of(graph) if heads or not graph.tree_children() else None,
         "base_model_name_or_path": base_model,
         "r": usual.r,
@@ -212,7 +212,7 @@ def _exactly(name: str) -> str:
 
 
 def _targets(graph: Graph, names: list[str]) -> list[str]:
-    """The layers by the last segments of their names, where these mean no others."""
+    """The layers by the last segments of their names, if no other layers end in them."""
     alike: dict[str, set[str]] = {}
     for name, _ in graph.named_modules():
         alike.setdefault(name.rpartition(".")[2], set()).add(name)
@@ -285,7 +285,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _settings(config: Mapping[str, Any], layer: _Layer) -> LoraSettings:
-    """How a layer is adapted; the rank is that of its tensors."""
+    """The settings of a layer; the rank is that of its tensors."""
     rank = layer.a.shape[0]
     alpha = _number(config, "lora_alpha", 8)
     patterns = config.get("alpha_pattern") or {}
@@ -300,7 +300,7 @@ def _settings(config: Mapping[str, Any], layer: _Layer) -> LoraSettings:
             alpha = _number(patterns, pattern, alpha)
             break
     if config.get("use_rslora"):
-        alpha *= math.sqrt(rank)  # it divides by the root of the rank where LoRA divides by it
+        alpha *= math.sqrt(rank)  # this kind divides by the root of the rank, LoRA by the rank
     dropout = _number(config, "lora_dropout", 0.0)
     if not 0.0 <= dropout < 1.0:
         raise ConfigError(
@@ -317,7 +317,7 @@ def _number(config: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def _match(graph: Graph, tensors: Mapping[str, Tensor], folder: Path) -> _Found:
-    """Find the place of every tensor of a file."""
+    """Find the module for every tensor of a file."""
     found = _Found()
     for key, value in tensors.items():
         name = key.removeprefix(_PREFIX)

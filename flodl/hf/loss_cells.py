@@ -1,4 +1,4 @@
-"""Losses of flodl beside those of ``transformers``, on rows that are padded on either side."""
+"""Compare losses of flodl and ``transformers``, on rows that are padded on either side."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class LossCell(NamedTuple):
     """One loss of a head.
 
     Attributes:
-        name: What is special about it.
-        labels: What the reference and ``compute_loss`` are given, by name.
-        problem_type: Of a classifier of rows.
+        name: Its name, which says what is special about it.
+        labels: The arguments of the reference and of ``compute_loss``, by name.
+        problem_type: Problem type of a classifier of rows.
     """
 
     name: str
@@ -42,7 +42,7 @@ class LossCell(NamedTuple):
 def batch_for(config: EncoderConfig) -> EncodedBatch:
     """Rows of several lengths, padded on the right and on the left, with both segments.
 
-    Always the same for the same vocabulary.
+    The rows are always the same for the same vocabulary.
     """
     pad = config.pad_token_id or 0
     first = pad + 1
@@ -59,11 +59,11 @@ def batch_for(config: EncoderConfig) -> EncodedBatch:
 
 
 def loss_cells(kind: HeadKind, config: EncoderConfig, enc: EncodedBatch) -> tuple[LossCell, ...]:
-    """All losses a head can have, with labels for a batch; none without a head.
+    """All losses of a head, with labels for a batch; empty without a head.
 
     Args:
         kind: The head.
-        config: How many labels or words there are.
+        config: Gives the number of labels or words.
         enc: The batch.
     """
     rows, length = enc.input_ids.shape
@@ -78,7 +78,7 @@ def loss_cells(kind: HeadKind, config: EncoderConfig, enc: EncodedBatch) -> tupl
                 LossCell("regression", {"labels": targets - 0.5}, "regression"),
             )
         case HeadKind.QA:
-            # One start and one end beyond the row, which do not count.
+            # One start and one end beyond the row; they do not count.
             starts, ends = row % length, (row + 2) % length
             starts[0], ends[-1] = length, length + 3
             return (LossCell("answers", {"start_positions": starts, "end_positions": ends}),)
@@ -96,15 +96,15 @@ def loss_cells(kind: HeadKind, config: EncoderConfig, enc: EncodedBatch) -> tupl
 def loss_differences(
     model: nn.Module, graph: Graph, config: EncoderConfig, enc: EncodedBatch
 ) -> dict[str, float]:
-    """How far apart the losses of the two sides are, computed in float64.
+    """The differences between the losses of the two sides, computed in float64.
 
-    Both models are in float64 afterwards: in float32, rounding alone moves the loss of a large
+    Both models are in float64 afterwards. In float32, rounding alone changes the loss of a large
     model by more than :data:`LOSS_TOLERANCE`.
 
     Args:
-        model: Of the reference.
-        graph: The same model here.
-        config: What it was built from.
+        model: The model of the reference.
+        graph: The same model in flodl.
+        config: The configuration of the model.
         enc: A batch, on the CPU.
 
     Returns:
@@ -131,5 +131,5 @@ def loss_differences(
 
 
 def losses_as_text(losses: Mapping[str, float]) -> str:
-    """The largest difference, as it stands in a line; nothing without losses."""
+    """The largest difference, as text for one line; empty without losses."""
     return f"  loss {max(losses.values()):.2e}" if losses else ""

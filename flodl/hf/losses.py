@@ -1,10 +1,10 @@
-"""What the heads minimise: the losses their published checkpoints were trained with.
+"""The losses of the heads, as their published checkpoints were trained with.
 
-All are means, computed in float32 at least, and stay finite where nothing counts: a batch whose
-labels are all ignored gives zero with gradients of zero, where a plain mean gives NaN.
+All are means, computed at least in float32. They stay finite if no label counts: a batch with only
+ignored labels gives a loss of zero and gradients of zero, where a plain mean gives NaN.
 
-Losses of a batch with padding are those of ``transformers``. A softmax over all positions of a row
-takes in padding, and so does a label that stands there: then padding is computed, too.
+Batches with padding give the same losses as ``transformers``. A softmax over all positions of a row
+includes padding, and so does a label at padding. In these cases padding is computed too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROBLEM_TYPES = (
     "multi_label_classification",
     "soft",
 )
-"""What :func:`sequence_classification_loss` can be asked for."""
+"""The values of ``problem_type`` in :func:`sequence_classification_loss`."""
 
 
 def sequence_classification_loss(
@@ -41,20 +41,20 @@ def sequence_classification_loss(
 
     Args:
         logits: ``[B, N]``.
-        labels: ``[B]`` or ``[B, 1]`` numbers of labels for single-label classification, where -100
-            does not count; otherwise ``[B, N]``: targets of a regression (``[B]`` will do for one
-            label), zeros and ones, or probabilities.
+        labels: For single-label classification, numbers of labels, ``[B]`` or ``[B, 1]``; -100
+            does not count. Otherwise ``[B, N]``: targets of a regression (``[B]`` is enough for
+            one label), zeros and ones, or probabilities.
         problem_type: ``"regression"`` (squared error), ``"single_label_classification"`` (cross
             entropy), ``"multi_label_classification"`` (binary cross entropy) or ``"soft"`` (cross
-            entropy with probabilities). None: regression for one label, single-label for labels of
-            integers, else multi-label.
+            entropy with probabilities). None: regression for one label, single-label for integer
+            labels, else multi-label.
 
     Returns:
         The mean, 0-d.
 
     Raises:
-        ValueError: A shape or a dtype that does not fit, or an unknown problem type; says what is
-            expected.
+        ValueError: A shape or dtype does not fit, or the problem type is unknown. The message says
+            what is expected.
     """
     _check_rank("logits", logits, "[B, N]")
     kind = _problem_type(logits, labels) if problem_type is None else problem_type
@@ -80,9 +80,10 @@ def sequence_classification_loss(
 def deberta_sequence_classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The loss of DeBERTa classifiers whose configuration names no problem type.
 
-    One label: squared error. Labels ``[B]``: cross entropy over the rows whose label is not
-    negative, zero if there is none. Labels ``[B, N]``: cross entropy with probabilities, where
-    other families take binary cross entropy.
+    - One label: squared error.
+    - Labels ``[B]``: cross entropy over the rows whose label is not negative; zero if there is
+      no such row.
+    - Labels ``[B, N]``: cross entropy with probabilities. Other families use binary cross entropy.
 
     Args:
         logits: ``[B, N]``.
@@ -92,8 +93,8 @@ def deberta_sequence_classification_loss(logits: Tensor, labels: Tensor) -> Tens
         The mean, 0-d.
 
     Raises:
-        ValueError: A shape that does not fit, or integers as targets of a regression: for these
-            the published implementation fails too. Says what is expected.
+        ValueError: A shape does not fit, or targets of a regression are integers, which the
+            published implementation also refuses. The message says what is expected.
     """
     _check_rank("logits", logits, "[B, N]")
     logits = _at_least_float32(logits)
@@ -126,11 +127,11 @@ def token_classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
         labels: ``[B, S]`` numbers of labels; -100 does not count.
 
     Returns:
-        The mean over the positions that count, 0-d; zero, with a warning if the labels are in host
-        memory, where none does. (To look at labels on a GPU would keep the program waiting.)
+        The mean over the positions that count, 0-d. Zero if no position counts, with a warning if
+        the labels are in host memory. (Looking at labels on a GPU would make the program wait.)
 
     Raises:
-        ValueError: A shape or a dtype that does not fit; says what is expected.
+        ValueError: A shape or dtype does not fit. The message says what is expected.
     """
     _check_rank("logits", logits, "[B, S, N]")
     return _per_position(logits, labels)
@@ -147,7 +148,7 @@ def masked_lm_loss(logits: Tensor, labels: Tensor) -> Tensor:
         As for :func:`token_classification_loss`.
 
     Raises:
-        ValueError: A shape or a dtype that does not fit; says what is expected.
+        ValueError: A shape or dtype does not fit. The message says what is expected.
     """
     _check_rank("logits", logits, "[B, S, V]")
     return _per_position(logits, labels)
@@ -156,19 +157,20 @@ def masked_lm_loss(logits: Tensor, labels: Tensor) -> Tensor:
 def question_answering_loss(
     logits: Tensor, start_positions: Tensor, end_positions: Tensor
 ) -> Tensor:
-    """Mean of the cross entropies of where an answer starts and where it ends.
+    """Mean of two cross entropies: where an answer starts and where it ends.
 
     Args:
         logits: ``[B, S, 2]``, start and end.
-        start_positions: First token of each answer, ``[B]`` or ``[B, 1]``. Negative ones count as
-            0, the place for questions without an answer; those of S or more do not count.
+        start_positions: First token of each answer, ``[B]`` or ``[B, 1]``. Negative positions count
+            as 0, the position for questions without an answer. Positions of S or more do not count.
         end_positions: Last token of each answer, likewise.
 
     Returns:
-        The mean, 0-d; zero, with a warning if the positions are in host memory, where none counts.
+        The mean, 0-d. Zero if no position counts, with a warning if the positions are in host
+        memory.
 
     Raises:
-        ValueError: A shape or a dtype that does not fit; says what is expected.
+        ValueError: A shape or dtype does not fit. The message says what is expected.
     """
     _check_rank("logits", logits, "[B, S, 2]")
     if logits.shape[2] != 2:
@@ -193,14 +195,14 @@ class SequenceLosses:
         Args:
             enc: Encoded texts.
             labels: See :func:`sequence_classification_loss`.
-            problem_type: Over that of the configuration; see there too. Decided in every call,
-                and never written to the configuration.
+            problem_type: Replaces that of the configuration; see there too. It is decided in every
+                call and never written to the configuration.
 
         Returns:
             The loss, 0-d.
 
         Raises:
-            ValueError: Labels of a shape or a dtype that does not fit.
+            ValueError: A shape or dtype of the labels does not fit.
         """
         logits = self.forward_encoded(enc)
         kind = self.config.problem_type if problem_type is None else problem_type
@@ -233,9 +235,9 @@ class QuestionAnsweringLosses:
     ) -> Tensor:
         """Run the model and compare with the answers; see :func:`question_answering_loss`.
 
-        The softmax goes over all positions of a row, padding included, as in ``transformers``.
-        After ``set_unpad(head, True)`` padding has the logits that zeros give: that is faster, and
-        the loss is another one.
+        The softmax goes over all positions of a row, with padding, as in ``transformers``. After
+        ``set_unpad(head, True)`` padding has the logits that zeros give: that is faster, and the
+        loss differs.
         """
         return question_answering_loss(self.forward_encoded(enc), start_positions, end_positions)
 
@@ -248,7 +250,7 @@ def _problem_type(logits: Tensor, labels: Tensor) -> str:
 
 
 def _logits_for(head: EncoderHead, enc: EncodedBatch, labels: Tensor) -> Tensor:
-    """Logits of all positions that have a label, padding among them."""
+    """Logits of all positions with a label, also at padding."""
     fits = labels.shape == enc.attention_mask.shape and may_decide_on(enc.attention_mask)
     if not fits:
         return head.forward_encoded(enc)
@@ -266,7 +268,7 @@ def _per_position(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _warn_if_none_counts(*counted: Tensor) -> None:
-    """Warn if one of the tensors is false everywhere; what lies on a GPU is not looked at."""
+    """Warn if one of the tensors is false everywhere; tensors on a GPU are not checked."""
     for flags in counted:
         if flags.device.type == "cpu" and not torch.compiler.is_compiling() and not flags.any():
             warnings.warn(
@@ -279,7 +281,7 @@ def _warn_if_none_counts(*counted: Tensor) -> None:
 
 def _mean_of_counted(logits: Tensor, labels: Tensor, ignored: int) -> Tensor:
     if labels.is_floating_point():
-        # Numbers of labels cut to integers would be others, and nobody would see it.
+        # Rounding such labels to integers would silently change them.
         raise ValueError(f"labels that are numbers must be integers, got {labels.dtype}")
     labels = labels.to(logits.device, torch.int64)
     total = F.cross_entropy(logits, labels, ignore_index=ignored, reduction="sum")

@@ -1,4 +1,4 @@
-"""Every family with every head, exported and verified."""
+"""Export and verify every family with every head."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Cell:
     Attributes:
         family: One of :data:`FAMILIES`.
         head: One of :data:`HEADS`.
-        repo: The model; its head is this one only if it is built so.
-        needs_convert: Whether it has its weights only as a pickle.
+        repo: The model on the Hub. It gets this head even if it was saved with another one.
+        needs_convert: Whether its weights exist as a pickle file only.
     """
 
     family: str
@@ -56,13 +56,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a cell did.
+    """The result of one cell.
 
     Attributes:
-        cell: Which.
-        passed: Whether everything held.
+        cell: The cell.
+        passed: Whether all checks passed.
         seconds: How long it took.
-        reason: What did not hold; empty where all did.
+        reason: Which checks failed; empty if all passed.
     """
 
     cell: Cell
@@ -73,21 +73,21 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How all cells did."""
+    """The results of all cells."""
 
     results: tuple[Result, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether all passed that were run."""
+        """Whether all cells that ran passed."""
         return all(one.passed for one in self.results)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The same as plain data."""
+        """The results as plain data."""
         return [asdict(one) for one in self.results]
 
     def as_text(self) -> str:
-        """A table of families and heads, and why cells failed."""
+        """A table of families and heads, and the reasons of failed cells."""
         found = {(one.cell.family, one.cell.head): one for one in self.results}
         lines = ["".join(f"{text:<14}" for text in ("family", *HEADS)).rstrip()]
         for family in FAMILIES:
@@ -110,14 +110,14 @@ def all_cells() -> tuple[Cell, ...]:
 
 
 def cells_named(name: str) -> tuple[Cell, ...]:
-    """The cells a word means.
+    """The cells that a name means.
 
     Args:
         name: ``bert``, ``bert-seqcls``, ``bert-tokcls`` (or ``-tokencls``), ``bert-qa``,
             ``bert-mlm``, or ``all``.
 
     Raises:
-        ValueError: It means none.
+        ValueError: The name means no cell.
     """
     cells = all_cells()
     if name == _ALL:
@@ -145,16 +145,16 @@ def verify_matrix(
     jobs: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> Grid:
-    """Export and verify a model of every chosen cell; one that fails stops no other.
+    """Export and verify a model of every chosen cell; a failed cell does not stop the others.
 
     Args:
-        families: Only these.
-        heads: Only these.
-        synthetic: Make small random models instead of fetching those of the Hub.
+        families: The families to run.
+        heads: The heads to run.
+        synthetic: Make small random models instead of downloading those of the Hub.
         staging: Folder for the exports; a temporary one by default.
-        keep: Leave the exports there.
-        jobs: Cells worked on at the same time.
-        progress: Told about each cell when it is done.
+        keep: Keep the exports there.
+        jobs: Number of cells to run at the same time.
+        progress: Called with each cell when it is done.
 
     Raises:
         MissingDependencyError: ``transformers`` is not installed.
@@ -178,7 +178,7 @@ def verify_matrix(
 def _results(
     cells: Sequence[Cell], folder: Path, stack: ExitStack, *, synthetic: bool, jobs: int
 ) -> Iterator[Result]:
-    """The results in the order of the cells, each as soon as it is there."""
+    """The results in the order of the cells, each as soon as it is available."""
     run = partial(_run, folder=folder, synthetic=synthetic)
     if jobs == 1:
         return map(run, cells)
@@ -189,8 +189,8 @@ def _results(
 class _Workers:
     """Processes that run cells, because the reference sets global state while it loads a model.
 
-    Each is a pool of its own: when the system kills one, only its cell is lost, and it is known
-    which one that was.
+    Each process has its own pool: if the system kills a process, only its cell is lost, and it is
+    known which cell that was.
     """
 
     def __init__(self, run: Callable[[Cell], Result], count: int) -> None:
@@ -208,7 +208,7 @@ class _Workers:
             worker.shutdown()
 
     def run(self, cell: Cell) -> Result:
-        """Run a cell in a process that has nothing to do."""
+        """Run a cell in an idle process."""
         worker = self._idle.get()
         began = time.perf_counter()
         try:
@@ -227,7 +227,7 @@ class _Workers:
 
 
 def _folder(staging: Path | None, *, keep: bool) -> Path:
-    """Where the exports go; what will be removed is a new folder, whatever else is there."""
+    """The folder of the exports; if it will be removed, it is always a new folder."""
     if staging is not None:
         staging.mkdir(parents=True, exist_ok=True)
         if keep:
@@ -239,13 +239,13 @@ def _run(cell: Cell, *, folder: Path, synthetic: bool) -> Result:
     began = time.perf_counter()
     try:
         reason = _problem(cell, folder / cell.name, synthetic=synthetic)
-    except Exception as error:  # whatever goes wrong with one cell is the result of that cell
+    except Exception as error:  # any failure of a cell is the result of that cell
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     return Result(cell, not reason, time.perf_counter() - began, reason)
 
 
 def _problem(cell: Cell, folder: Path, *, synthetic: bool) -> str:
-    """Export and verify one cell; what did not hold, or nothing."""
+    """Export and verify one cell; return what failed, or nothing."""
     from flodl.hf.export import export_command
     from flodl.hf.verify import verify_export
 
@@ -257,15 +257,15 @@ def _problem(cell: Cell, folder: Path, *, synthetic: bool) -> str:
 
 
 def source_of(cell: Cell, folder: Path, *, synthetic: bool) -> str:
-    """Where the model of a cell is: on the Hub, converted if need be, or made in a folder.
+    """The place of a cell's model: on the Hub, converted if needed, or made in a folder.
 
     Args:
-        cell: Which.
-        folder: Where a synthetic one is made.
-        synthetic: Whether to make one.
+        cell: The cell.
+        folder: Where a synthetic model is made.
+        synthetic: Whether to make a model.
 
     Raises:
-        FlodlError: It cannot be had.
+        FlodlError: The model cannot be obtained.
     """
     if synthetic:
         from flodl.hf.reference import make_synthetic
@@ -280,7 +280,7 @@ def source_of(cell: Cell, folder: Path, *, synthetic: bool) -> str:
 
 
 def tiny_config(cell: Cell) -> EncoderConfig:
-    """A small model of a family in which everything that its architecture has is at work."""
+    """A small model of a family that uses every part of its architecture."""
     from flodl.hf.config_json import AutoConfig
 
     labels = ("no", "perhaps", "yes") if cell.head in (HeadKind.SEQCLS, HeadKind.TOKCLS) else ()

@@ -1,4 +1,4 @@
-"""Directories that are there with all that belongs into them, or not at all."""
+"""Create directories completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[None]:
-    """Create a directory and those above it, and remove them again if the block fails.
+    """Create a directory and its parents, and remove them again if the block fails.
 
-    What was there before stays, and so does what others have put beside it meanwhile; a directory
-    that was created here goes with all that the block has put into it.
+    Existing files stay, and so do files that other processes add meanwhile. A directory that was
+    created here is removed with everything the block put into it.
 
     Args:
-        path: The directory; it may be there.
+        path: The directory; it may exist already.
 
     Raises:
         OSError: The system refused.

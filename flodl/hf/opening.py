@@ -1,10 +1,10 @@
-"""From a directory or repository to a graph with its weights.
+"""Open a directory or repository as a graph with its weights.
 
 ::
 
     locate -> config.json -> headers -> outline -> graph on the meta device -> load_weights
 
-Nothing of the weights but their headers is read before the configuration has been judged.
+Before the configuration is checked, only the headers of the weights are read.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Opening(TypedDict, total=False):
 
     Attributes:
         device: Where the model goes; the CPU if not given.
-        dtype: ``"float32"``, ``"bfloat16"``, … to convert to; otherwise weights stay as stored.
+        dtype: ``"float32"``, ``"bfloat16"``, … to convert to; otherwise weights keep their types.
         revision: Branch, tag or commit.
-        token: Sent to the Hub; True for the stored one, False for none.
+        token: Sent to the Hub; True for the stored token, False for none.
         cache_dir: Where downloads are kept.
         local_files_only: Never ask the network.
         subfolder: Folder inside the directory or repository.
@@ -57,15 +57,15 @@ class Opening(TypedDict, total=False):
 
 
 class HeadOpening(Opening, total=False):
-    """Further keyword arguments where there is a head.
+    """Further keyword arguments for models with a head.
 
     Attributes:
         num_labels: Number of classes.
         id2label: Names of the classes, in order or by id.
-        head_init: ``"random"`` draws a head the checkpoint lacks, ``"replace"`` also one of
-            another width; without either, a head that does not fit is an error.
-        seed: Of what is drawn.
-        tokenizer: Used instead of the checkpoint's.
+        head_init: ``"random"`` draws a head that the checkpoint lacks, ``"replace"`` also a head of
+            another width. Without either, a head that does not fit is an error.
+        seed: Seed of the drawn values.
+        tokenizer: Used instead of the checkpoint's tokenizer.
     """
 
     num_labels: int | None
@@ -77,13 +77,13 @@ class HeadOpening(Opening, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A model that was opened.
+    """An opened model.
 
     Attributes:
         graph: The model, in evaluation mode.
-        config: What it was built from: its class, labels and variant entered.
+        config: The configuration it was built from, with its class, labels and variant filled in.
         labels: Names of the classes of a classifier; otherwise empty.
-        checkpoint: Where it came from.
+        checkpoint: The checkpoint it came from.
     """
 
     graph: Graph
@@ -93,7 +93,7 @@ class Opened:
 
 
 def access_of(options: Opening) -> Access:
-    """The part of the arguments that says how to reach a checkpoint."""
+    """The arguments that say how to reach a checkpoint."""
     return Access(
         options.get("revision"),
         options.get("token"),
@@ -108,11 +108,11 @@ def read_config(checkpoint: Checkpoint, family: type[EncoderConfig] | None = Non
 
     Args:
         checkpoint: A directory or repository.
-        family: What it has to be; None for any of the six.
+        family: The expected family; None for any of the six.
 
     Raises:
-        ConfigError: There is none, it cannot be built, or it is of another family.
-        FileNotFoundOnHub: The repository has none.
+        ConfigError: There is no configuration, it cannot be built, or it is of another family.
+        FileNotFoundOnHub: The repository has no configuration.
     """
     text, origin = checkpoint.text(CONFIG), f"{checkpoint.name}/{CONFIG}"
     if text is None:
@@ -134,26 +134,26 @@ def open_model(
 
     Args:
         src: Directory or repository.
-        kind: The head; None for that of the class the checkpoint was saved from.
-        options: What ``from_pretrained`` was given.
-        family: What it has to be; None for any of the six.
-        pooler: Whether an encoder without a head gets a pooler; None exactly where the checkpoint
-            has one.
+        kind: The head; None for the head of the class that the checkpoint was saved from.
+        options: The arguments of ``from_pretrained``.
+        family: The expected family; None for any of the six.
+        pooler: Whether an encoder without a head gets a pooler; None if that depends on whether the
+            checkpoint has one.
 
     Raises:
         FlodlError: One of ``flodl.hf.errors``.
-        FileNotFoundError: There is no such directory, or it lacks files.
+        FileNotFoundError: The directory does not exist, or files are missing in it.
     """
     check_options(options, HeadOpening, "from_pretrained")
     device = options.get("device")
     if device is not None:
-        options = {**options, "device": known_device(device)}  # refused before anything is fetched
+        options = {**options, "device": known_device(device)}  # refuse it before any download
     checkpoint = locate(src, access_of(options))
     config = read_config(checkpoint, family)
     kind = kind or head_of(config)
     wanted = options.get("num_labels"), options.get("id2label")
     if kind in LABELLED and wanted != (None, None):
-        config.labels_for(*wanted)  # refused before the weights are fetched
+        config.labels_for(*wanted)  # refuse them before the weights are downloaded
     weights = checkpoint.weight_files()
     found = outline(
         config,

@@ -1,4 +1,4 @@
-"""What model a checkpoint holds: its head, pooler and labels, from configuration and key names."""
+"""Determine the model in a checkpoint (head, pooler, labels) from configuration and keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flodl.hf.models import build_graph
 
 _CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 LABELLED = (HeadKind.SEQCLS, HeadKind.TOKCLS)
-"""Heads whose outputs are classes with names."""
+"""Heads with named classes as outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Outline:
     """A model that can be built.
 
     Attributes:
-        config: The configuration; ``architectures`` names the class that is built, a classifier's
-            labels are written out, and a DeBERTa's ``legacy`` is that of its weights.
+        config: The configuration. Its ``architectures`` names the class that is built, it spells
+            out the labels of a classifier, and ``legacy`` of a DeBERTa is that of its weights.
         kind: The head.
         pooler: Whether an encoder without a head has a pooler.
     """
@@ -42,7 +42,7 @@ class Outline:
         return self.config.labels_for() if self.kind in LABELLED else ()
 
     def build(self, device: torch.device | str = "meta") -> Graph:
-        """The model, without weights or with random ones."""
+        """Build the model, without weights (on the meta device) or with random ones."""
         return build_for_export(self.config, self.pooler, device)
 
 
@@ -55,20 +55,20 @@ def outline(
     id2label: Labels | None = None,
     new_head: bool = False,
 ) -> Outline:
-    """Find out what a checkpoint holds.
+    """Determine what a checkpoint holds.
 
     Args:
         config: Its configuration.
-        shapes: Shapes of its tensors, by key; none for a model that is made anew.
-        head: What to take it for; by default what ``architectures`` says, and an encoder where it
-            names a head that flodl does not have, or nothing.
-        num_labels: The number of classes that is wanted.
-        id2label: The names of the classes that are wanted, in order or by id.
-        new_head: Whether the head is drawn anew: the classifier that the checkpoint has then says
-            nothing about the one that is wanted.
+        shapes: Shapes of its tensors, by key; none for a new model.
+        head: The head to use. By default the head in ``architectures``; the encoder alone if that
+            names no head, or a head that flodl does not have.
+        num_labels: The wanted number of classes.
+        id2label: The wanted names of the classes, in order or by id.
+        new_head: Whether the head is drawn anew. Then the checkpoint's classifier does not matter
+            for the wanted classes.
 
     Raises:
-        ConfigError: Labels or head of the configuration contradict themselves.
+        ConfigError: Labels or head of the configuration contradict each other.
     """
     kind = head or head_of(config)
     config = config.with_architectures(class_name(config, kind))
@@ -81,7 +81,7 @@ def outline(
 
 
 def head_of(config: EncoderConfig) -> HeadKind:
-    """The head of the class a checkpoint was saved from; none where that class is not known."""
+    """The head of the class a checkpoint was saved from; the encoder if the class is unknown."""
     name = config.architectures[0] if config.architectures else ""
     return HeadKind.of_class(name) or HeadKind.BASE
 
@@ -98,12 +98,13 @@ def build_for_export(
 
     Args:
         config: The configuration; without ``architectures``, it is an encoder.
-        has_pooler: Whether an encoder has a pooler; heads know themselves.
-        device: Where it is made; on ``"meta"`` tensors have no values, elsewhere random ones.
+        has_pooler: Whether an encoder has a pooler; a head decides this itself.
+        device: Where the model is made. On ``"meta"`` tensors have no values, elsewhere random
+            ones.
 
     Raises:
         UnsupportedModelError: ``architectures`` names a head that flodl does not have.
-        ConfigError: The labels contradict themselves.
+        ConfigError: The labels contradict each other.
     """
     kind = exported_kind(config)
     labels = len(config.labels_for()) if kind in LABELLED else 2
@@ -111,10 +112,10 @@ def build_for_export(
 
 
 def exported_kind(config: EncoderConfig) -> HeadKind:
-    """The head that a configuration names; an encoder where it names no class.
+    """The head that a configuration names; the encoder if it names no class.
 
     Raises:
-        UnsupportedModelError: It is a head that flodl does not have.
+        UnsupportedModelError: flodl does not have this head.
     """
     name = config.architectures[0] if config.architectures else config.base_class_name
     kind = HeadKind.of_class(name)
@@ -131,7 +132,10 @@ def _classifier_rows(shapes: Mapping[str, Sequence[int]]) -> int | None:
 
 
 def _with_found_decoder(config: DebertaV2Config, keys: Iterable[str]) -> DebertaV2Config:
-    """With the masked-language head that the weights have; that of the file where both or none."""
+    """The configuration with the masked-language head of the weights.
+
+    If the weights hold both heads or neither, the value of the file stays.
+    """
     older = any(key.startswith("cls.predictions.") for key in keys)
     newer = any(key.startswith("lm_predictions.lm_head.") for key in keys)
     return config.for_masked_lm(legacy=config.legacy if older == newer else older)

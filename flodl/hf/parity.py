@@ -1,4 +1,4 @@
-"""What flodl computes beside what ``transformers`` computes, and both kept as fixtures."""
+"""Compare the outputs of flodl and ``transformers``, and keep both as fixtures."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from flodl.hf.verify import TOLERANCE
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far apart the outputs of one cell are.
+    """The differences between the outputs of one cell.
 
     Attributes:
         cell: Its name.
         largest: The largest absolute difference at positions that are not padding.
-        losses: The difference of each loss that the head can have, by its name, padding included;
-            empty for an encoder without a head.
+        losses: The difference of each loss of the head, by its name, with padding; empty for an
+            encoder without a head.
     """
 
     cell: str
@@ -58,13 +58,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far apart the outputs of several cells are."""
+    """The differences between the outputs of several cells."""
 
     cells: tuple[Difference, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether all are near enough."""
+        """Whether all cells are within the tolerances."""
         return all(one.passed for one in self.cells)
 
     def as_text(self) -> str:
@@ -80,13 +80,13 @@ def parity(cells: Sequence[Cell], *, synthetic: bool = False, out: Path | None =
     """Compare the outputs of flodl and of the reference on a batch of mixed lengths.
 
     Args:
-        cells: Which models.
-        synthetic: Make small random ones instead of fetching those of the Hub.
+        cells: The models.
+        synthetic: Make small random models instead of downloading those of the Hub.
         out: Folder that gets ``<cell>.safetensors`` with the inputs and the reference's outputs.
 
     Raises:
         MissingDependencyError: ``transformers`` is not installed.
-        FlodlError: A model cannot be had.
+        FlodlError: A model cannot be obtained.
     """
     transformers()
     found = []
@@ -101,7 +101,7 @@ def _compared(cell: Cell, src: str, out: Path | None) -> Difference:
     opened = open_model(src, HeadKind(cell.head), {"dtype": "float32"})
     enc = batch_for(opened.config)
     with tempfile.TemporaryDirectory(prefix="flodl-hf-") as folder:
-        # The reference is told the class and the labels that were chosen.
+        # The reference gets the class and the labels that were chosen.
         (Path(folder) / "config.json").write_text(opened.config.to_json_str())
         weights = opened.checkpoint.weight_files().files[0].parent
         model = load(weights, Path(folder)).model
@@ -114,7 +114,7 @@ def _compared(cell: Cell, src: str, out: Path | None) -> Difference:
 
 
 def _keep(target: Path, opened: Opened, enc: EncodedBatch, theirs: Outputs) -> None:
-    """Write one fixture: what went in, what the reference made of it, and where it is from."""
+    """Write one fixture: the inputs, the reference's outputs, and their origin."""
     tensors: dict[str, Tensor] = {
         "inputs.input_ids": enc.input_ids,
         "inputs.attention_mask": enc.attention_mask,

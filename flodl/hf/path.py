@@ -1,4 +1,4 @@
-"""Names of parameters: dotted paths as the checkpoints of the Hub write them."""
+"""Names of parameters: dotted paths as in the checkpoints of the Hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HfPath:
-    """A place in a model, such as ``bert.encoder``; made longer step by step.
+    """A place in a model, such as ``bert.encoder``, extended one segment at a time.
 
     ``str()`` gives the dotted name.
 
@@ -19,7 +19,7 @@ class HfPath:
         root: The first segment, not empty and without ``.`` or ``/``.
 
     Raises:
-        ValueError: ``root`` is no such segment.
+        ValueError: ``root`` is not such a segment.
     """
 
     root: str
@@ -33,13 +33,13 @@ class HfPath:
         return ".".join((self.root, *self._below))
 
     def sub(self, segment: str | int) -> HfPath:
-        """The place one step below.
+        """The place one segment below.
 
         Args:
             segment: One name, or the number of a layer.
 
         Raises:
-            ValueError: It is empty or has ``.`` or ``/`` in it.
+            ValueError: The segment is empty or contains ``.`` or ``/``.
         """
         return HfPath(self.root, (*self._below, str(segment)))
 
@@ -59,7 +59,7 @@ class HfPath:
         """The same as ``HfPath(root)``.
 
         Raises:
-            ValueError: As there.
+            ValueError: ``root`` is not a valid segment.
         """
         return cls(root)
 
@@ -72,7 +72,7 @@ def _check_segment(segment: str) -> None:
 
 
 def prefix_params(prefix: str, params: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
-    """Put the place of a module before the names of its parameters.
+    """Prefix the names of parameters with the place of their module.
 
     Args:
         prefix: Dotted place of the module; empty leaves the names as they are.
@@ -85,7 +85,7 @@ def prefix_params(prefix: str, params: Iterable[tuple[str, T]]) -> list[tuple[st
 
 
 def hf_key_from_flodl_key(key: str) -> str:
-    """The dotted key of a qualified name: its last ``/`` becomes a dot.
+    """The dotted key of a qualified name: the last ``/`` becomes a dot.
 
     ``bert.encoder/weight`` becomes ``bert.encoder.weight``; a name without ``/`` stays.
     """

@@ -1,4 +1,4 @@
-"""The same models in ``transformers``, to hold ours against; only verification imports it."""
+"""The same models in ``transformers``, to compare with; only verification imports this module."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _WEIGHT_SPREAD, _BIAS_SPREAD, _NORM_SPREAD = 0.05, 0.1, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model of the reference, and what it said of the weights.
+    """A model of the reference, and its report on the weights.
 
     Attributes:
         model: The model, in float32 and evaluation mode.
-        missing: Tensors it had to invent, sorted.
+        missing: Tensors it had to initialise, sorted.
         unexpected: Tensors it had no place for, sorted.
     """
 
@@ -45,7 +45,7 @@ class Loaded:
 
 
 def transformers() -> Any:
-    """The package, silenced.
+    """The package, with its messages switched off.
 
     Raises:
         MissingDependencyError: It is not installed.
@@ -73,7 +73,7 @@ def load(weights: Path, config: Path) -> Loaded:
         weights, config=settings, dtype=torch.float32, output_loading_info=True
     )
     for parameter in model.parameters():
-        # What is mapped lies where the file has it, and the last bit of a product depends on that.
+        # Mapped tensors have the alignment of the file, and the last bit of a product depends on it.
         parameter.data = parameter.data.clone()
     wrong = {*info["missing_keys"], *(key for key, *_ in info.get("mismatched_keys", ()))}
     return Loaded(model.eval(), tuple(sorted(wrong)), tuple(sorted(info["unexpected_keys"])))
@@ -89,7 +89,7 @@ def outputs_of_reference(model: nn.Module, inputs: Mapping[str, Tensor]) -> Outp
 
 
 def outputs_of_graph(graph: Graph, config: EncoderConfig, enc: EncodedBatch) -> Outputs:
-    """Run a model of ours the same way; outputs have the same names."""
+    """Run a model of flodl in the same way; outputs have the same names."""
     kind = HeadKind.of_class(config.architectures[0]) if config.architectures else HeadKind.BASE
     with torch.inference_mode(), plain_attention():
         if kind is HeadKind.BASE:
@@ -106,19 +106,19 @@ def outputs_of_graph(graph: Graph, config: EncoderConfig, enc: EncodedBatch) -> 
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """Attention as its formula says, whose rounding does not depend on the machine's kernels."""
+    """Compute attention by its formula, so that rounding does not depend on the kernels."""
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         yield
 
 
 def largest_difference(ours: Outputs, theirs: Outputs, mask: Tensor | None = None) -> float:
-    """The largest absolute difference of the outputs that both have; infinite where shapes differ.
+    """The largest absolute difference of the outputs that both have; infinite if shapes differ.
 
     Args:
-        ours: One side.
-        theirs: The other.
-        mask: ``[B, S]``; 0 at positions that do not count. What is made of a row's first position
-            alone counts where that does.
+        ours: The outputs of one side.
+        theirs: The outputs of the other side.
+        mask: ``[B, S]``; 0 at positions that do not count. An output made only from the first
+            position of a row counts if that position counts.
     """
     worst = 0.0
     for name in sorted(set(ours) & set(theirs)):
@@ -149,14 +149,14 @@ def batch_of_prompt(prompt: str, config: EncoderConfig) -> EncodedBatch:
 def make_synthetic(config: EncoderConfig, kind: HeadKind, folder: Path, name: str) -> None:
     """Save a random checkpoint of the reference.
 
-    Every parameter is drawn anew: fresh models have zero biases and LayerNorms of one, which would
-    hide what is left out. The same name gives the same values.
+    Every parameter is drawn: new models have zero biases and LayerNorms of one, which would hide a
+    missing tensor. The same name gives the same values.
 
     Args:
-        config: Its shape.
+        config: Its configuration.
         kind: Its head.
         folder: The directory to write.
-        name: What the values are drawn for.
+        name: Determines the values.
 
     Raises:
         MissingDependencyError: ``transformers`` is not installed.

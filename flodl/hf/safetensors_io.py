@@ -1,7 +1,7 @@
 """Weights as safetensors files, for any module: compare keys, load, save.
 
-These functions take names as they are; give a ``rename`` where a file has others.
-:func:`flodl.hf.loading.load_weights` knows the names of the checkpoints of the Hub by itself.
+These functions use names as they are; pass a ``rename`` for a file with other names.
+:func:`flodl.hf.loading.load_weights` knows the names in checkpoints of the Hub.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Shapes = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class LoadValidation:
-    """How the keys and shapes of a model and of a file compare.
+    """The comparison of the keys and shapes of a model and of a file.
 
     Attributes:
-        missing: Keys the model has and the file lacks, sorted.
-        unused: Keys the file has and the model lacks, sorted.
+        missing: Keys that the model has and the file lacks, sorted.
+        unused: Keys that the file has and the model lacks, sorted.
         shape_mismatches: Key, expected shape, found shape; sorted by key.
     """
 
@@ -53,16 +53,16 @@ class LoadValidation:
         return not (self.missing or self.unused or self.shape_mismatches)
 
     def into_result(self) -> None:
-        """Do nothing if they agree.
+        """Raise an error unless they agree.
 
         Raises:
-            CheckpointMismatchError: They do not; lists all differences.
+            CheckpointMismatchError: They do not agree; lists all differences.
         """
         if not self.is_ok():
             raise self._error()
 
     def into_result_allow_unused(self) -> list[str]:
-        """The unused keys, sorted, if nothing else is wrong.
+        """Return the unused keys, sorted, if there are no other differences.
 
         Raises:
             CheckpointMismatchError: Keys are missing, or shapes differ; lists all differences.
@@ -100,7 +100,7 @@ def validate_keys(expected: Shapes, actual: Shapes) -> LoadValidation:
 
 
 def expected_from_graph(graph: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The tensors a file for this module has to hold: shapes by key, in the module's order.
+    """The tensors that a file for this module must hold: shapes by key, in the module's order.
 
     A shared parameter counts once, under the key it is saved by.
     """
@@ -108,10 +108,10 @@ def expected_from_graph(graph: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def load_safetensors_into_graph(graph: nn.Module, data: bytes) -> None:
-    """Fill a module from the content of a safetensors file; completely, or not at all.
+    """Fill a module from the content of a safetensors file: completely, or not at all.
 
-    The keys have to be exactly those of the module; a shared parameter may be there under any of
-    its names. Tensors keep their stored dtypes and the device of the module. What was done is
+    The keys must be exactly those of the module; a shared parameter may have any of its names.
+    Tensors keep their stored dtypes and the device of the module. The report is
     ``graph.load_report``.
 
     Args:
@@ -119,8 +119,8 @@ def load_safetensors_into_graph(graph: nn.Module, data: bytes) -> None:
         data: The whole file.
 
     Raises:
-        CheckpointFormatError: The data are no sound safetensors file.
-        CheckpointMismatchError: Keys are missing or left over, shapes differ, or weights are no
+        CheckpointFormatError: The data are not a valid safetensors file.
+        CheckpointMismatchError: Keys are missing or unused, shapes differ, or weights are not
             floats; lists all differences.
     """
     _load(graph, StoredBytes(data), _as_they_are)
@@ -134,10 +134,10 @@ def load_safetensors_into_graph_with_rename(
     Args:
         graph: Any module.
         data: The whole file.
-        rename: Gives a key of the file the name the module has for it.
+        rename: Returns the module's name for a key of the file.
 
     Raises:
-        CheckpointFormatError: As there, or two keys were given the same name.
+        CheckpointFormatError: As there, or two keys got the same name.
         CheckpointMismatchError: As there.
     """
     _load(graph, StoredBytes(data), rename)
@@ -146,20 +146,20 @@ def load_safetensors_into_graph_with_rename(
 def load_safetensors_into_graph_with_rename_allow_unused(
     graph: nn.Module, data: bytes, rename: keys.Rename
 ) -> list[str]:
-    """Like :func:`load_safetensors_into_graph_with_rename`, for a file that holds more.
+    """Like :func:`load_safetensors_into_graph_with_rename`, for a file with more keys.
 
     Returns:
         The keys of the file that were not used, sorted.
 
     Raises:
         CheckpointFormatError: As there.
-        CheckpointMismatchError: As there, but never for unused keys alone.
+        CheckpointMismatchError: As there, but never only because of unused keys.
     """
     return _load(graph, StoredBytes(data), rename, allow_unused=True)
 
 
 def load_safetensors_file_into_graph(graph: nn.Module, path: PathName) -> None:
-    """Like :func:`load_safetensors_into_graph`, from a file, which is mapped.
+    """Like :func:`load_safetensors_into_graph`, from a memory-mapped file.
 
     Args:
         graph: Any module.
@@ -176,10 +176,10 @@ def load_safetensors_file_into_graph(graph: nn.Module, path: PathName) -> None:
 def load_safetensors_file_into_graph_with_rename(
     graph: nn.Module, path: PathName, rename: keys.Rename
 ) -> None:
-    """Like :func:`load_safetensors_into_graph_with_rename`, from a file, which is mapped.
+    """Like :func:`load_safetensors_into_graph_with_rename`, from a memory-mapped file.
 
     Raises:
-        CheckpointFormatError: The file is broken, or two keys were given the same name.
+        CheckpointFormatError: The file is broken, or two keys got the same name.
         CheckpointMismatchError: As there.
         OSError: The file cannot be read.
     """
@@ -195,7 +195,7 @@ def load_safetensors_file_into_graph_with_rename_allow_unused(
         The keys of the file that were not used, sorted.
 
     Raises:
-        CheckpointFormatError: The file is broken, or two keys were given the same name.
+        CheckpointFormatError: The file is broken, or two keys got the same name.
         CheckpointMismatchError: As there.
         OSError: The file cannot be read.
     """
@@ -227,12 +227,12 @@ def _weight_files(path: Path) -> WeightFiles:
 def save_safetensors_from_graph(graph: nn.Module) -> bytes:
     """The tensors of a module as the content of a safetensors file.
 
-    A shared parameter is stored once, under the name the reference saves it by. Equal modules give
-    equal bytes. Tensors that were widened when they were loaded, because the file mixed types, are
-    stored in their first type as long as that loses nothing.
+    A shared parameter is stored once, under the name that the reference saves it by. Equal modules
+    give equal bytes. Tensors that were widened on loading, because the file mixed types, are
+    stored in their original type if no value changes by that.
 
     Raises:
-        ValueError: A tensor has no values yet, or two of them would get the same key.
+        ValueError: A tensor has no values yet, or two tensors would get the same key.
     """
     return to_bytes(saved_tensors(graph))
 
@@ -242,19 +242,19 @@ def save_safetensors_file_from_graph(
 ) -> None:
     """Save a module as a safetensors file, atomically; see :func:`save_safetensors_from_graph`.
 
-    Whatever an earlier save left under this name, single or sharded, is replaced. The file the
-    module was loaded from may be replaced too.
+    The file replaces all files of an earlier save under this name, single or sharded. The file
+    that the module was loaded from may be replaced too.
 
     Args:
         graph: Any module.
         path: The file, in an existing folder: ``model.safetensors``.
-        max_shard_size: Bytes of tensors in one file, as a number or like ``"5GB"``. If more are
-            needed they are ``model-00001-of-00002.safetensors`` and so on, and
-            ``model.safetensors.index.json`` says what is where.
+        max_shard_size: Bytes of tensors in one file, as a number or like ``"5GB"``. If several
+            files are needed, they are ``model-00001-of-00002.safetensors`` and so on, and
+            ``model.safetensors.index.json`` says which file holds which tensor.
 
     Raises:
         OSError: The system refused.
-        ValueError: As there, or ``max_shard_size`` is no size.
+        ValueError: As there, or ``max_shard_size`` is not a size.
     """
     target = Path(path)
     limit = None if max_shard_size is None else shard_bytes(max_shard_size)

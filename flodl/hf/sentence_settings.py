@@ -1,4 +1,4 @@
-"""How a directory says that texts become vectors: ``modules.json`` and the files it names."""
+"""Settings of sentence embeddings: ``modules.json`` of a directory and the files it names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from flodl.hf.errors import CheckpointFormatError, ConfigError
 from flodl.hf.source import Checkpoint
 
 Pooling: TypeAlias = Literal["mean", "cls", "max", "pooler"]
-"""What makes one vector of those of all tokens."""
+"""How the vectors of all tokens become one vector."""
 
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
-# Older directories call it after the family of the model.
+# Older directories name the file after the family of the model.
 _MODEL_FILES = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -24,7 +24,7 @@ _MODEL_FILES = (
     "sentence_albert_config.json",
     "sentence_xlm-roberta_config.json",
 )
-# Older files have a flag per kind of pooling, newer ones its name.
+# Older files have a flag per kind of pooling, newer files name the kind.
 _FLAGS: dict[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -34,17 +34,17 @@ _FLAGS: dict[str, Pooling] = {
 
 @dataclass(frozen=True, slots=True)
 class SentenceSettings:
-    """From the vectors of tokens to one vector per text.
+    """How the vectors of tokens become one vector per text.
 
     Attributes:
-        pooling: ``"mean"`` or ``"max"`` over the tokens, ``"cls"`` (the first one), or
-            ``"pooler"`` (what the model's pooler makes of the first one).
+        pooling: ``"mean"`` or ``"max"`` over the tokens, ``"cls"`` (the first token), or
+            ``"pooler"`` (the output of the model's pooler for the first token).
         normalize: Scale vectors to length 1.
         truncation: Cut texts that are too long, as such directories expect.
-        max_length: Tokens to cut to; None for what the model or its tokenizer takes.
-        lower_case: Lower-case texts, the prompt included, before they are encoded.
+        max_length: Tokens to cut to; None for the limit of the model or its tokenizer.
+        lower_case: Convert texts, with the prompt, to lower case before they are encoded.
         prompt: Put before every text.
-        subfolder: Where the model is, relative to the directory; empty for the directory itself.
+        subfolder: Folder of the model, relative to the directory; empty for the directory itself.
     """
 
     pooling: Pooling = "mean"
@@ -57,17 +57,17 @@ class SentenceSettings:
 
 
 def sentence_settings(checkpoint: Checkpoint) -> SentenceSettings | None:
-    """Read what a directory of the sentence-transformers layout says.
+    """Read the settings of a directory in the sentence-transformers layout.
 
     Args:
         checkpoint: The directory or repository.
 
     Returns:
-        The settings; None where there is no ``modules.json``.
+        The settings; None if there is no ``modules.json``.
 
     Raises:
-        CheckpointFormatError: A file is no JSON of the expected form.
-        ConfigError: It asks for something that is not supported; names the file and the entry.
+        CheckpointFormatError: A file is not JSON of the expected form.
+        ConfigError: The settings need something unsupported; names the file and the entry.
     """
     text = checkpoint.text(_MODULES)
     if text is None:
@@ -119,7 +119,7 @@ def _pooling(config: dict[str, Any], where: str) -> Pooling:
     named = config.get("pooling_mode")
     if named is None:
         named = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
-        # A file without any flag means what it always meant.
+        # A file without any flag means the mean over the tokens.
         named = [_FLAGS.get(key, key) for key in named] or ["mean"]
     modes = [named] if isinstance(named, str) else named
     for pooling in POOLINGS[:3]:
@@ -131,7 +131,7 @@ def _pooling(config: dict[str, Any], where: str) -> Pooling:
 
 
 def _of_model(checkpoint: Checkpoint, subfolder: str) -> tuple[str, dict[str, Any]]:
-    """The file that says how texts are encoded, and what it says."""
+    """The file that says how texts are encoded: its name and its content."""
     names = [_inside(subfolder, name) for name in _MODEL_FILES]
     for name in names:
         if config := _object(checkpoint, name):
@@ -156,7 +156,7 @@ def _prompt(config: dict[str, Any]) -> str:
 
 
 def _object(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
-    """A JSON object; empty where there is no such file."""
+    """A JSON object; empty if there is no such file."""
     text = checkpoint.text(name)
     if text is None:
         return {}

@@ -1,7 +1,7 @@
-"""Where a checkpoint is: a directory of this machine, or a repository on the Hub.
+"""Locate a checkpoint: a directory on this machine, or a repository on the Hub.
 
-:func:`locate` decides once per call; everything after it asks the :class:`Checkpoint` for files by
-name and need not know which it is. For a directory nothing is imported and no socket is opened.
+:func:`locate` decides once per call. All later code asks the :class:`Checkpoint` for files by name
+and does not need to know which of the two it is. A directory needs no import and no socket.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a repository of the Hub is reached; a directory only looks at the subfolder.
+    """How to reach a repository on the Hub; for a directory only the subfolder counts.
 
     Attributes:
         revision: Branch, tag or commit; None for the default branch.
-        token: Sent to the Hub and never shown. True demands the stored one, False sends none,
-            None sends the stored one if there is one.
-        cache_dir: Where downloads are kept; None for the cache all Hub tools share.
+        token: Sent to the Hub and never shown. True requires the stored token, False sends none,
+            None sends the stored token if there is one.
+        cache_dir: Where downloads are kept; None for the cache that all Hub tools share.
         local_files_only: Never ask the network.
         subfolder: Folder inside the directory or repository, with ``/`` between its parts.
 
     Raises:
-        ValueError: A subfolder that leads outside, or a token or revision that cannot be sent.
+        ValueError: The subfolder leads outside, or the token or revision cannot be sent.
     """
 
     revision: str | None = None
@@ -62,7 +62,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """The files that hold the tensors of a checkpoint, all of them safetensors.
+    """The safetensors files that hold the tensors of a checkpoint.
 
     Attributes:
         files: One file, or the shards in the order of their names.
@@ -74,7 +74,7 @@ class WeightFiles:
 
 
 class Checkpoint(Protocol):
-    """The files of one checkpoint, of one commit if it is on the Hub."""
+    """The files of one checkpoint; on the Hub, all of one commit."""
 
     @property
     def name(self) -> str:
@@ -82,48 +82,47 @@ class Checkpoint(Protocol):
 
     @property
     def commit(self) -> str | None:
-        """The commit all files are of; None for a directory."""
+        """The commit of all files; None for a directory."""
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a directory."""
+        """Whether the checkpoint is a directory."""
 
     def file(self, name: str) -> Path | None:
-        """The local path of a file, fetched if need be; None where the source has no such file.
+        """The local path of a file, downloaded if needed; None if the source has no such file.
 
         Args:
             name: Relative to the subfolder, with ``/`` between its parts.
 
         Raises:
             CheckpointFormatError: The name leads outside.
-            HubError: It has to be fetched and cannot be.
+            HubError: The file has to be downloaded and cannot be.
         """
 
     def require(self, name: str) -> Path:
-        """Like :meth:`file`, for a file that has to be there.
+        """Like :meth:`file`, but the file must exist.
 
         Raises:
             FileNotFoundError: The directory has no such file.
             FileNotFoundOnHub: The repository has no such file.
-            HubOffline: It is not in the cache, and the Hub cannot be asked.
+            HubOffline: The file is not in the cache, and the Hub cannot be asked.
         """
 
     def text(self, name: str) -> str | None:
-        """What a file says; None where the source has no such file.
+        """The text of a file; None if the source has no such file.
 
         Raises:
-            CheckpointFormatError: It is not UTF-8, or as for :meth:`file`.
+            CheckpointFormatError: The file is not UTF-8, or as for :meth:`file`.
         """
 
     def weight_files(self) -> WeightFiles:
         """The safetensors files.
 
         Raises:
-            CheckpointFormatError: The index is broken, names a file elsewhere or one that is
-                missing.
-            PickleOnlyError: There are only pickles, which are never loaded.
+            CheckpointFormatError: The index is broken, names a file elsewhere or a missing file.
+            PickleOnlyError: There are only pickle files, which are never loaded.
             FileNotFoundError: The directory holds no weights.
-            FileNotFoundOnHub: The repository holds none.
+            FileNotFoundOnHub: The repository holds no weights.
             HubError: As for :meth:`file`.
         """
 
@@ -131,19 +130,19 @@ class Checkpoint(Protocol):
 def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpoint:
     """Find a checkpoint.
 
-    An existing directory is taken as it is. Otherwise a string like ``name`` or ``owner/name`` is
-    a repository of the Hub, whose commit is resolved now; whatever can only be a path is not
-    looked for on the network.
+    An existing directory is used as it is. Otherwise a string like ``name`` or ``owner/name`` is a
+    repository on the Hub, and its commit is resolved now. A string that can only be a path is not
+    looked up on the network.
 
     Args:
         src: Directory or repository.
         access: How to reach the repository.
 
     Raises:
-        FileNotFoundError: A path that does not exist.
-        NotADirectoryError: The path of a file.
+        FileNotFoundError: The path does not exist.
+        NotADirectoryError: The path is a file.
         HubError: The repository or revision does not exist, or cannot be reached.
-        MissingDependencyError: A repository, and huggingface_hub is not installed.
+        MissingDependencyError: It is a repository, and huggingface_hub is not installed.
     """
     access = access or Access()
     path = _expanded(src)
@@ -164,7 +163,7 @@ def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpo
 def _expanded(src: str | os.PathLike[str]) -> Path:
     try:
         return Path(src).expanduser()
-    except RuntimeError:  # ~somebody who has no home
+    except RuntimeError:  # ~user without a home directory
         return Path(src)
 
 
@@ -172,7 +171,7 @@ def _is(kind: Callable[[Path], bool], path: Path) -> bool:
     try:
         return kind(path)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # no path, whatever else it is
+        if error.errno == errno.ENAMETOOLONG:  # too long to be a path
             return False
         raise
 
@@ -188,7 +187,7 @@ def _no_such_path(src: str) -> NoReturn:
 
 @final
 class Directory:
-    """A checkpoint in a directory of this machine."""
+    """A checkpoint in a directory on this machine."""
 
     def __init__(self, path: Path, subfolder: str = "") -> None:
         self._root = path / subfolder
@@ -201,12 +200,12 @@ class Directory:
 
     @property
     def name(self) -> str:
-        """The directory, its subfolder included."""
+        """The directory, with its subfolder."""
         return str(self._root)
 
     @property
     def commit(self) -> None:
-        """None: a directory has no commits."""
+        """None, because a directory has no commits."""
         return
 
     @property
@@ -243,10 +242,10 @@ class Directory:
 
 
 def find_weights(file: Callable[[str], Path | None]) -> WeightFiles | None:
-    """The single file, or else the shards that the index names; None where there is neither.
+    """The single weight file, or the shards that the index names; None if there is neither.
 
     Args:
-        file: Gives the path of a file of the checkpoint, or None.
+        file: Returns the path of a file of the checkpoint, or None.
 
     Raises:
         CheckpointFormatError: The index is broken, or a shard is missing.
@@ -272,8 +271,8 @@ def shard_names(index: Path) -> list[str]:
     """The files that an index names, sorted.
 
     Raises:
-        CheckpointFormatError: It is not a JSON object with a ``weight_map`` of names, says of one
-            tensor twice where it is, or names something else than a safetensors file beside it.
+        CheckpointFormatError: The index is not a JSON object with a ``weight_map`` of names, gives
+            two places for one tensor, or names a file that is not a safetensors file beside it.
     """
     try:
         fields = json.loads(read_text(index), object_pairs_hook=_unique)
@@ -312,10 +311,10 @@ def _check_shard_name(name: str) -> None:
 
 
 def check_inside(name: str, where: str) -> None:
-    """Make sure that the name of a file, which another file may have given, stays inside.
+    """Check that a file name, which may come from another file, stays inside the checkpoint.
 
     Raises:
-        CheckpointFormatError: It is absolute, has ``..`` in it or is not a name at all.
+        CheckpointFormatError: The name is absolute, contains ``..`` or is not a valid name.
     """
     if not _is_inside(name):
         raise CheckpointFormatError(f"{name!r} is not the name of a file inside {where}")
@@ -335,7 +334,7 @@ def read_text(path: Path) -> str:
     """The text of a file of a checkpoint.
 
     Raises:
-        CheckpointFormatError: It is not UTF-8.
+        CheckpointFormatError: The file is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -344,7 +343,7 @@ def read_text(path: Path) -> str:
 
 
 def pickle_only(name: str, revision: str | None = None) -> PickleOnlyError:
-    """The error for a checkpoint without any safetensors file.
+    """The error for a checkpoint without safetensors files.
 
     Args:
         name: The repository or directory, as the command takes it.

@@ -1,7 +1,7 @@
-"""Changing the shape of a model: fewer layers, another vocabulary, a part of it alone.
+"""Change the shape of a model: drop layers, resize the vocabulary, extract a part.
 
-All functions keep the configuration of the graph true to what it is. An optimizer, and a task head
-that read the configuration before, are made afterwards.
+All functions update the configuration of the graph to match the model. Make optimizers afterwards,
+and also task heads, because these read the configuration once.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ _DECODERS = ("decoder", "vocab_projector")
 
 
 def extract(graph: Graph, path: str) -> Graph:
-    """Copy a part of a model into a graph of its own; the model stays as it is.
+    """Copy a part of a model into a separate graph; the model stays as it is.
 
-    The encoder of a model with a head becomes a model without one, which ends at
-    ``last_hidden_state [B, S, H]`` and has a configuration of its own. Layers of an encoder become
-    ``graph(hidden_states [B, S, H], attention_mask=None)``, renumbered from 0 under
-    ``encoder.layer``. Other modules run one after the other.
+    - The encoder of a model with a head becomes a model without a head. It ends at
+      ``last_hidden_state [B, S, H]`` and has its own configuration.
+    - Layers of an encoder become ``graph(hidden_states [B, S, H], attention_mask=None)``,
+      renumbered from 0 under ``encoder.layer``.
+    - Other modules run one after the other.
 
     Args:
         graph: A model.
         path: What to copy: ``"bert"``, ``"bert.encoder.layer.0-3"``, ``"classifier"``.
 
     Raises:
-        PathError: The path leads nowhere, or to modules that need more of the graph than what the
-            one before them returns.
-        ConfigError: The encoder is asked for and its parts are not those of its configuration, as
-            while adapters are not merged.
+        PathError: The path leads nowhere, or to modules that need more than the output of the
+            module before them.
+        ConfigError: The path is the encoder, and its parts do not match its configuration, for
+            instance while adapters are not merged.
     """
     spots = _wanted(graph, path)
     if isinstance(spots[0].module, GraphBase) and len(spots) == 1:
@@ -73,17 +74,17 @@ def extract(graph: Graph, path: str) -> Graph:
 
 
 def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
-    """Take layers out of an encoder; the others are numbered anew, in the same order.
+    """Remove layers from an encoder; the others keep their order and are renumbered.
 
-    ALBERT's layers share their parameters: it runs them so many times fewer, whichever are named.
-    The convolution of a DeBERTa stays behind the first layer.
+    The layers of ALBERT share their parameters, so it only runs them fewer times, whichever layers
+    are named. The convolution of a DeBERTa stays behind the first layer.
 
     Args:
         graph: A model, with or without a head.
-        layers: Numbers, from 0.
+        layers: Numbers of the layers to remove, from 0.
 
     Raises:
-        ValueError: A number is not that of a layer, none would be left, or the graph has no
+        ValueError: A number is not that of a layer, no layer would be left, or the graph has no
             encoder.
         ConfigError: The layers of an ALBERT are in several groups.
     """
@@ -113,19 +114,19 @@ def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
 
 
 def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
-    """Give a model another number of words: the table, and the decoder of a masked-language head.
+    """Change the size of the vocabulary: the word table and the decoder of a masked-language head.
 
     The first rows stay. New rows are drawn from Normal(0, ``initializer_range``), new biases are
-    zero. What was tied stays tied.
+    zero. Tied parameters stay tied.
 
     Args:
         graph: A model, with or without a head.
-        size: Rows of the table from now on.
+        size: New number of rows of the table.
         seed: Of the new rows; the same seed gives the same rows.
 
     Raises:
-        ValueError: ``size`` is no positive number, or the graph has no word table.
-        ConfigError: The padding would have no row.
+        ValueError: ``size`` is not a positive number, or the graph has no word table.
+        ConfigError: The padding token would have no row.
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"size={size!r}: a vocabulary has a whole number of words, at least 1")
@@ -154,7 +155,7 @@ def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
 
 
 def _changed_config(graph: Graph, **fields: Any) -> EncoderConfig | None:
-    """The configuration of a graph with other values; None where it has none."""
+    """The configuration of a graph with other values; None if the graph has none."""
     if graph.source_config is None:
         return None
     return AutoConfig.from_json_str(graph.source_config).replace(**fields)
@@ -169,7 +170,7 @@ def _put_config(graph: Graph, config: EncoderConfig | None) -> None:
 
 
 def _wanted(graph: Graph, path: str) -> list[Spot]:
-    graph.validate_path(path)  # says what is wrong with it
+    graph.validate_path(path)  # raises an error that says what is wrong
     spots = select(graph, path)
     if not spots:
         raise PathError(f"path {path!r} leads to a tag; give the name of modules")
@@ -177,7 +178,7 @@ def _wanted(graph: Graph, path: str) -> list[Spot]:
 
 
 def _takes_one_tensor(module: nn.Module) -> bool:
-    """Whether a module runs on one argument; what only holds others does not run at all."""
+    """Whether a module runs on one argument; a mere container does not run at all."""
     if type(module).forward is nn.Module.forward:
         return False
     needed = [
@@ -190,7 +191,7 @@ def _takes_one_tensor(module: nn.Module) -> bool:
 
 
 def _encoder_of(graph: Graph, part: Graph) -> Graph:
-    """A model without a head, of the weights of an encoder."""
+    """A model without a head, with the weights of an encoder."""
     if graph.source_config is None or not hasattr(part._modules.get("embeddings"), "forward_named"):
         return copy.deepcopy(part)
     config = AutoConfig.from_json_str(graph.source_config)
@@ -209,7 +210,7 @@ def _encoder_of(graph: Graph, part: Graph) -> Graph:
 
 
 def _holder_of(graph: Graph, spots: list[Spot]) -> nn.Module | None:
-    """The encoder that these are layers of."""
+    """The encoder that these layers belong to."""
     for place in places(graph):
         layers = place.module._modules.get("layer")
         if layers is not None and all(spot.parent is layers for spot in spots):
@@ -218,7 +219,7 @@ def _holder_of(graph: Graph, spots: list[Spot]) -> nn.Module | None:
 
 
 class _KeysOfStates(Keys):
-    """What attention may look at, where there are states instead of ids."""
+    """The attention mask for a graph that takes states instead of ids."""
 
     def forward_named(self, states: Tensor, refs: Refs) -> Tensor:
         """Read the attention mask; states are ``[B, S, H]``."""
@@ -237,7 +238,7 @@ def _layers_of(holder: nn.Module, numbers: list[int]) -> Graph:
     encoder: Any = copy.deepcopy(holder)
     encoder.layer = nn.ModuleList(encoder.layer[number] for number in numbers)
     if "conv" in encoder._modules and numbers[0] != 0:
-        del encoder.conv  # it stands beside the first layer of the whole
+        del encoder.conv  # it belongs beside the first layer of the whole encoder
     flow: FlowBuilder = FlowBuilder.from_(nn.Identity())
     flow.entry("hidden_states").input(MASK, optional=True)
     flow.fork(_as_ids).tag(IDS)
@@ -268,7 +269,7 @@ def _word_table(graph: Graph) -> nn.Embedding:
 def _sized_by_words(
     graph: Graph, words: nn.Embedding
 ) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    """Every place of a parameter that has one row per word: owner, name there, parameter."""
+    """Every parameter with one row per word: its owner, its name there, the parameter."""
     yield words, "weight", cast("nn.Parameter", words.weight)
     for place in places(graph):
         if place.key in _DECODERS and isinstance(place.module, nn.Linear):
@@ -281,7 +282,7 @@ def _sized_by_words(
 
 
 def _resized(old: Tensor, size: int, spread: float, generator: torch.Generator) -> Tensor:
-    """The first rows of a tensor, and drawn ones where it is too short."""
+    """The first rows of a tensor; missing rows are drawn."""
     kept = old.detach()[:size].clone()
     fresh = torch.zeros(size - len(kept), *old.shape[1:])
     if spread:

@@ -1,7 +1,7 @@
-"""Encoders with a head: what predicts, and what is fine-tuned.
+"""Encoders with a head: the models that predict and are fine-tuned.
 
-A head holds a graph, its configuration, the names of its classes and a tokenizer. The families'
-own classes are in :mod:`flodl.hf.families`.
+A head holds a graph, its configuration, the names of its classes and a tokenizer. The classes of
+each family are in :mod:`flodl.hf.families`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _GIVEN_POSITIONS = ("bert", "albert")
 
 
 class Head:
-    """An encoder with a head on it.
+    """An encoder with a head.
 
     Args:
         graph: The model.
-        config: What it was built from.
+        config: The configuration of the model.
         labels: Names of its classes; empty for a head without classes.
-        tokenizer: Encodes texts for it.
+        tokenizer: Encodes texts for the model.
     """
 
     kind: ClassVar[HeadKind]
@@ -71,12 +71,12 @@ class Head:
 
     @property
     def graph(self) -> Graph:
-        """The model itself, a ``torch.nn.Module``."""
+        """The model, a ``torch.nn.Module``."""
         return self._graph
 
     @property
     def config(self) -> EncoderConfig:
-        """What the model was built from, or what it has become since by surgery."""
+        """The configuration of the model, with changes made by surgery."""
         text = self._graph.source_config
         if text is not None and text != self._described:
             self._config, self._described = AutoConfig.from_json_str(text), text
@@ -84,20 +84,20 @@ class Head:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes in their order; empty for a head without classes."""
+        """Names of the classes in order; empty for a head without classes."""
         return self._labels
 
     @property
     def tokenizer(self) -> HfTokenizer | None:
-        """What encodes texts for the model; None where there is none, or none could be read."""
+        """The tokenizer of the model; None if there is none or it could not be read."""
         return self._tokenizer
 
     def with_tokenizer(self, tokenizer: HfTokenizer) -> Self:
-        """The same model with another tokenizer; the parameters are shared."""
+        """The same model with another tokenizer; it shares the parameters."""
         return type(self)(self._graph, self.config, self._labels, tokenizer)
 
     def into_graph(self) -> Graph:
-        """The model alone."""
+        """The model without tokenizer and labels."""
         return self._graph
 
     @classmethod
@@ -110,7 +110,7 @@ class Head:
 
         Raises:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
-            FileNotFoundError: There is no such directory, or it lacks files.
+            FileNotFoundError: The directory does not exist, or files are missing in it.
         """
         opened = open_model(src, cls.kind, options, family=cls.config_class)
         return cls.of_opened(opened, options.get("tokenizer"))
@@ -122,9 +122,9 @@ class Head:
 
     @classmethod
     def of_opened(cls, opened: Opened, tokenizer: HfTokenizer | None = None) -> Self:
-        """Make the head of a model that was opened, with the checkpoint's tokenizer if it can be.
+        """Make the head of an opened model, with the checkpoint's tokenizer if that can be read.
 
-        A tokenizer that cannot be read is told on stderr: the model works on ids without.
+        If the tokenizer cannot be read, a message goes to stderr; the model then works on ids only.
         """
         head = cls(opened.graph, opened.config, opened.labels, tokenizer)
         if tokenizer is None:
@@ -157,21 +157,21 @@ class Head:
     ) -> tuple[str, ...]:
         """Write the model as a directory that any tool for HuggingFace checkpoints loads.
 
-        The weights are the bytes that ``fdl flodl-hf export`` writes; the configuration names the
-        class and its labels, and the tokenizer's files lie beside it where there is one.
+        The weights are the same bytes that ``fdl flodl-hf export`` writes. The configuration names
+        the class and its labels. The tokenizer's files are written too, if there is a tokenizer.
 
         Args:
-            directory: It and those above it are created.
-            force: Replace a model that is there, its tokenizer included.
+            directory: Where to write; created with its parents.
+            force: Replace an existing model, with its tokenizer.
             max_shard_size: Bytes of tensors in one file, as a number or like ``"5GB"``.
 
         Returns:
             The files written, by their names in the directory.
 
         Raises:
-            FlodlError: There is a model already.
+            FlodlError: The directory holds a model already.
             OSError: The system refused.
-            ValueError: ``max_shard_size`` is no size.
+            ValueError: ``max_shard_size`` is not a size.
         """
         from flodl.hf.export import save_model
 
@@ -185,12 +185,12 @@ class Head:
         )
 
     def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
-        """Logits for encoded texts, in whatever mode the model is and with gradients.
+        """Compute logits for encoded texts, with gradients, in the current mode of the model.
 
         Args:
             enc: On the device of the model.
-            padding: Whether logits at padding are computed, too. None leaves it to the model, which
-                computes them for answers in a text and otherwise where padding is rare; see
+            padding: Whether logits at padding are computed too. None leaves it to the model: it
+                computes them to find answers in a text, and otherwise where padding is rare. See
                 :func:`~flodl.hf.encoder_model.set_unpad`.
 
         Returns:
@@ -203,7 +203,7 @@ class Head:
         return logits
 
     def _places(self, enc: EncodedBatch, padding: bool) -> Tensor:
-        """What a model takes as ``places``."""
+        """The value of the model's input ``places``."""
         if padding:
             return enc.input_ids.new_empty(0)
         choice = next(one for one in self._graph.modules() if isinstance(one, ChoiceOfLayout))
@@ -216,7 +216,7 @@ class Head:
 
 
 def inputs_of(enc: EncodedBatch, config: EncoderConfig) -> dict[str, Tensor]:
-    """What a model of a family takes of a batch; RoBERTa counts positions and has one segment.
+    """The model's inputs for a batch; RoBERTa counts positions and has one segment.
 
     Args:
         enc: The batch.
@@ -243,15 +243,15 @@ class ClassifierHead(Head):
 
     @classmethod
     def on_device(cls, config: EncoderConfig, num_labels: int, device: Device) -> Self:
-        """Build a model with fresh values.
+        """Build a model with newly drawn values.
 
         Args:
             config: Of this family.
-            num_labels: Classes; they keep the configuration's names if there are as many.
-            device: Where it is made.
+            num_labels: Number of classes. If the configuration names as many, the names stay.
+            device: Where the model is made.
 
         Raises:
-            ConfigError: ``num_labels`` is no positive number.
+            ConfigError: ``num_labels`` is not a positive number.
         """
         return cls._fresh(config, num_labels, device)
 
@@ -261,11 +261,11 @@ class PlainHead(Head):
 
     @classmethod
     def on_device(cls, config: EncoderConfig, device: Device) -> Self:
-        """Build a model with fresh values.
+        """Build a model with newly drawn values.
 
         Args:
             config: Of this family.
-            device: Where it is made.
+            device: Where the model is made.
         """
         return cls._fresh(config, None, device)
 
@@ -283,18 +283,18 @@ class TokenClassifier(TokenTagging, TokenLosses, ClassifierHead):
 
 
 class QuestionAnswerer(QuestionAnswering, QuestionAnsweringLosses, PlainHead):
-    """The place of an answer in a text: ``answer``, ``extract``, ``compute_loss``."""
+    """The span of an answer in a text: ``answer``, ``extract``, ``compute_loss``."""
 
     kind = HeadKind.QA
 
 
 class MaskedLM(FillMask, MaskedLMLosses, PlainHead):
-    """The words behind masks: ``fill_mask``, ``compute_loss``."""
+    """The words at masks: ``fill_mask``, ``compute_loss``."""
 
     kind = HeadKind.MLM
 
     def logits_at(self, enc: EncodedBatch, rows: Tensor, columns: Tensor) -> Tensor:
-        """Logits of single positions; only these are decoded, which is most of the work.
+        """Logits of single positions; only these are decoded, because decoding is most of the work.
 
         Args:
             enc: On the device of the model.

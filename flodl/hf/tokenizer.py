@@ -1,7 +1,7 @@
-"""Text to batches: a thin layer over the ``tokenizers`` package that pads and cuts by itself.
+"""Turn texts into batches: a thin layer over the ``tokenizers`` package that pads and truncates.
 
-Padding and truncation are done here, on arrays, because the package keeps both as state of the
-tokenizer, where calls from several threads would see each other's.
+Padding and truncation are done here, on arrays. The package keeps both as state of the tokenizer,
+so calls from several threads would affect each other.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ _UNTYPED = ("roberta", "xlm-roberta")
 
 
 class EncodeOptions(TypedDict, total=False):
-    """How texts become a batch; every entry may be left out.
+    """How texts become a batch; every entry is optional.
 
     Attributes:
         truncation: False (default) refuses rows that are too long. True and ``longest_first``
-            cut; of a pair, ``only_first`` and ``only_second`` cut one text.
-        max_length: Tokens a row may have; None for the model's limit or, with truncation, the
-            smaller of that and what the tokenizer's files name: ``model_max_length`` of
-            ``tokenizer_config.json``, and without one the truncation section of the tokenizer.
-        stride: With truncation: instead of dropping what is cut off, make further rows (windows)
-            of it that repeat this many tokens. None (default) drops.
-        pad_to_multiple_of: Width of the batch is a multiple of this, or the model's limit.
+            truncate. For pairs, ``only_first`` and ``only_second`` truncate one text.
+        max_length: Tokens per row. None means the model's limit; with truncation, it means the
+            smaller of that and the limit in the tokenizer's files. That limit is
+            ``model_max_length`` of ``tokenizer_config.json``, else the truncation section of the
+            tokenizer.
+        stride: Needs truncation. Makes further rows (windows) of what is cut off; each repeats
+            this many tokens. None (default) drops what is cut off.
+        pad_to_multiple_of: The width of the batch is a multiple of this, or the model's limit.
     """
 
     truncation: TruncationChoice
@@ -57,8 +58,8 @@ class EncodeOptions(TypedDict, total=False):
 class HfTokenizer:
     """A tokenizer of a HuggingFace checkpoint.
 
-    Made by :meth:`from_pretrained`, :meth:`from_file` or :meth:`from_inner`. Encoding changes
-    nothing in it, so threads may share one.
+    Made by :meth:`from_pretrained`, :meth:`from_file` or :meth:`from_inner`. Encoding does not
+    change it, so threads can share one tokenizer.
     """
 
     def __init__(self, source: TokenizerSource, config: EncoderConfig | None = None) -> None:
@@ -73,8 +74,8 @@ class HfTokenizer:
 
         Raises:
             FileNotFoundError: There is no such file.
-            TokenizerMissingError: It is half of a pair whose other half is missing.
-            CheckpointFormatError: It is broken.
+            TokenizerMissingError: It is one file of a pair, and the other file is missing.
+            CheckpointFormatError: The file is broken.
             MissingDependencyError: The package tokenizers is not installed.
         """
         directory, name = local_files(path)
@@ -84,7 +85,7 @@ class HfTokenizer:
     def from_inner(cls, inner: Tokenizer) -> Self:
         """Wrap a tokenizer of the ``tokenizers`` package.
 
-        One that has padding or truncation switched on is copied without them.
+        If padding or truncation is switched on, the tokenizer is copied without them.
         """
         return cls(from_tokenizer(inner))
 
@@ -99,7 +100,7 @@ class HfTokenizer:
         local_files_only: bool = False,
         subfolder: str = "",
     ) -> Self:
-        """Read the tokenizer of a directory or repository, and the model's limits if it has any.
+        """Read the tokenizer of a directory or repository, and the limits of its model if any.
 
         Args:
             src: Directory or repository.
@@ -110,9 +111,9 @@ class HfTokenizer:
             subfolder: Folder inside the directory or repository.
 
         Raises:
-            TokenizerMissingError: It holds no tokenizer of a kind that can be read.
+            TokenizerMissingError: It holds no tokenizer of a supported kind.
             CheckpointFormatError: One of the tokenizer's files is broken.
-            FileNotFoundError, HubError: It cannot be reached.
+            FileNotFoundError, HubError: The directory or repository cannot be reached.
             MissingDependencyError: The package tokenizers is not installed.
         """
         access = Access(revision, token, cache_dir, local_files_only, subfolder)
@@ -140,12 +141,12 @@ class HfTokenizer:
 
     @property
     def limit(self) -> int | None:
-        """Tokens a row may have, special ones among them; None for any number."""
+        """Tokens a row may have, special tokens included; None for no limit."""
         return None if self._config is None else position_limit(self._config)
 
     @property
     def pad_id(self) -> int | None:
-        """The id that pads; None if neither the files nor the model name one."""
+        """The id of padding; None if neither the files nor the model name one."""
         named = self._source.pad_id
         if named is None and self._config is not None:
             named = self._config.pad_token_id
@@ -153,47 +154,47 @@ class HfTokenizer:
 
     @property
     def pad_token(self) -> str | None:
-        """The token that pads; None if there is none."""
+        """The token of padding; None if there is none."""
         return None if self.pad_id is None else self.inner.id_to_token(self.pad_id)
 
     @property
     def mask_token(self) -> str | None:
-        """The token to be filled in, ``[MASK]`` or ``<mask>``; None if there is none."""
+        """The token to fill in, ``[MASK]`` or ``<mask>``; None if there is none."""
         return self._source.special("mask")
 
     @property
     def mask_token_id(self) -> int | None:
-        """Its id."""
+        """The id of the mask token."""
         return self._id_of(self.mask_token)
 
     @property
     def cls_token(self) -> str | None:
-        """The token every row begins with; None if there is none."""
+        """The first token of every row; None if there is none."""
         return self._source.special("cls")
 
     @property
     def cls_token_id(self) -> int | None:
-        """Its id."""
+        """The id of the first token."""
         return self._id_of(self.cls_token)
 
     @property
     def sep_token(self) -> str | None:
-        """The token after every text; None if there is none."""
+        """The token at the end of every text; None if there is none."""
         return self._source.special("sep")
 
     @property
     def sep_token_id(self) -> int | None:
-        """Its id."""
+        """The id of the token at the end of every text."""
         return self._id_of(self.sep_token)
 
     @property
     def unk_token(self) -> str | None:
-        """The token for what the vocabulary lacks; None if there is none."""
+        """The token for words that the vocabulary lacks; None if there is none."""
         return self._source.special("unk")
 
     @property
     def unk_token_id(self) -> int | None:
-        """Its id."""
+        """The id of the token for unknown words."""
         return self._id_of(self.unk_token)
 
     @property
@@ -202,13 +203,13 @@ class HfTokenizer:
         return self._source.files
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
-        """Write it where the reference's ``AutoTokenizer`` loads it.
+        """Write the tokenizer so that the reference's ``AutoTokenizer`` loads it.
 
-        A tokenizer that nobody changed is written as the very bytes it was read from.
+        An unchanged tokenizer is written as exactly the bytes it was read from.
 
         Args:
-            path: A directory, made if need be, for all its files; or a file ending in ``.json``
-                for the one that says everything.
+            path: A directory for all its files, created if needed; or a file ending in ``.json``
+                for the one file that holds everything.
 
         Returns:
             The files written.
@@ -225,7 +226,7 @@ class HfTokenizer:
         device: torch.device | str | None = None,
         **options: Unpack[EncodeOptions],
     ) -> EncodedBatch:
-        """Encode texts into one batch, padded on the right to the longest.
+        """Encode texts into one batch, padded on the right to the longest row.
 
         Args:
             texts: At least one.
@@ -233,9 +234,9 @@ class HfTokenizer:
             **options: See :class:`EncodeOptions`.
 
         Raises:
-            ValueError: No text at all; a row too long without truncation; unequal lengths
-                without a pad token; options that contradict each other.
-            TypeError: An entry is no text, or there is no such option.
+            ValueError: There is no text; a row is too long without truncation; rows have unequal
+                lengths and there is no pad token; options contradict each other.
+            TypeError: An entry is not a text, or there is no such option.
             CheckpointFormatError: The tokenizer's file is broken in a way that shows only now.
         """
         return _placed(self._encode(checked_texts(texts), False, options), device)
@@ -256,7 +257,7 @@ class HfTokenizer:
         device: torch.device | str | None = None,
         **options: Unpack[EncodeOptions],
     ) -> EncodedBatch:
-        """Like :meth:`encode`, for pairs of texts that share a row."""
+        """Like :meth:`encode`, for pairs of texts; each pair is one row."""
         return _placed(self._encode(checked_pairs(pairs), True, options), device)
 
     def encode_pairs_on_device(
@@ -287,7 +288,7 @@ class HfTokenizer:
                     "a pad token; encode texts of one length, or set pad_token in "
                     "tokenizer_config.json"
                 )
-            pad_id = 0  # never written: every row is full
+            pad_id = 0  # never written, because every row is full
         return rows.batch(pad_id, width, sample_index)
 
     def _encodings(self, inputs: list[Any]) -> list[Encoding]:
@@ -339,7 +340,7 @@ class HfTokenizer:
                 f"max_length {longest} is more than the model's {self.limit} positions"
             )
         strategy: Strategy = "longest_first" if choice is True else choice
-        # With no limit anywhere nothing is too long; the choice is still checked.
+        # Without any limit no row is too long. The choice is still checked.
         cut = Truncation(longest if longest is not None else 1, strategy, stride)
         return None if longest is None else cut
 
@@ -361,7 +362,7 @@ class HfTokenizer:
         if multiple < 1:
             raise ValueError(f"pad_to_multiple_of must be at least 1, got {multiple}")
         width = -(-longest // multiple) * multiple
-        # Padding needs positions too.
+        # Padding needs positions too, so the width stays within the limit.
         return width if self.limit is None else max(longest, min(width, self.limit))
 
     def _id_of(self, token: str | None) -> int | None:
@@ -369,21 +370,21 @@ class HfTokenizer:
 
 
 def position_limit(config: EncoderConfig) -> int | None:
-    """Tokens a row may have for a model to have a position for each; None for any number.
+    """Tokens per row for which a model has positions; None for no limit.
 
     RoBERTa and XLM-R count positions from the one after the pad id. DeBERTa without absolute
-    positions has relative ones only, which reach any distance.
+    positions only has relative ones, which work at any distance.
     """
     if not getattr(config, "position_biased_input", True):
         return None
     if config.model_type in _UNTYPED:
-        # Such a model without a pad id is refused long before it has a tokenizer.
+        # A model like this without a pad id is refused long before it has a tokenizer.
         return config.max_position_embeddings - (config.pad_token_id or 0) - 1
     return config.max_position_embeddings
 
 
 def _config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
-    """The model's configuration; None where it has none, or is of a family without a model."""
+    """The model's configuration; None if there is none, or its family has no model here."""
     from flodl.hf.config_json import AutoConfig
 
     text = checkpoint.text(CONFIG)

@@ -1,4 +1,4 @@
-"""From encoded texts to what a head is trained on: labels of tokens, and hidden tokens."""
+"""Make training data of encoded texts: labels of tokens, and hidden tokens."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def align_labels(
 ) -> Tensor:
     """Turn labels of words into labels of tokens, for ``token_classification_loss``.
 
-    Words are those the tokenizer divided the text into, ``enc.word_ids``. Many tokenizers part
-    words at punctuation too, so a text of the words ``["U.S.", "GDP"]`` may have more of them.
+    Words are those that the tokenizer found in the text, ``enc.word_ids``. Many tokenizers also
+    split at punctuation, so a text of the words ``["U.S.", "GDP"]`` can have more than two words.
 
     Args:
-        word_labels: For each input the label of each of its words. Rows that are windows of one
-            input (``enc.sample_index``) share its labels. Of pairs, the first text is labelled.
+        word_labels: For each input, the label of each of its words. Rows that are windows of one
+            input (``enc.sample_index``) share its labels. In pairs, the first text is labelled.
         enc: The encoded texts.
-        all_pieces: Whether all pieces of a word have its label, or only the first one.
+        all_pieces: Whether all pieces of a word get its label, or only the first piece.
 
     Returns:
-        Labels ``[B, S]``, int64; -100, which does not count, for everything that has none.
+        Labels ``[B, S]``, int64; -100, which does not count, for all positions without a label.
 
     Raises:
         ValueError: An input has no labels, or a text has more words than labels.
@@ -51,7 +51,7 @@ def align_labels(
                 f"row {row} has a word number {highest} (from 0) and only {count} labels: label "
                 "words as the tokenizer divides the text, which is often at punctuation too"
             )
-    # The last column stays ignored: word -1 finds it from behind.
+    # The last column stays ignored, because word -1 indexes it.
     table = torch.full((len(samples), max(counts, default=0) + 1), IGNORED)
     for row, sample in enumerate(samples):
         table[row, : counts[row]] = torch.tensor(word_labels[sample], dtype=torch.int64)
@@ -69,22 +69,22 @@ def mask_tokens(
 ) -> tuple[EncodedBatch, Tensor]:
     """Hide tokens for a model to find, as BERT was trained (Devlin et al. 2019, section 3.1).
 
-    Each token is chosen with probability ``p``, special tokens and padding never. Of those chosen
-    80 % become the mask token, 10 % a token of the vocabulary drawn at random, and 10 % stay.
+    Each token is chosen with probability ``p``, but never special tokens or padding. Of the chosen
+    tokens 80 % become the mask token, 10 % become a random token of the vocabulary, 10 % stay.
 
     Args:
-        enc: Encoded texts; left as they are.
-        tokenizer: Theirs.
+        enc: Encoded texts; not changed.
+        tokenizer: The tokenizer of these texts.
         p: Probability of each token, 0 … 1.
-        generator: Where the random numbers come from, on the device of ``enc``; None for torch's
-            default.
+        generator: Source of the random numbers, on the device of ``enc``; None for torch's
+            default generator.
 
     Returns:
-        What a model reads of the texts, with tokens hidden (offsets and words are left out); and
-        labels ``[B, S]`` for ``masked_lm_loss``: the ids of the chosen tokens, -100 elsewhere.
+        - The batch for the model, with tokens hidden (without offsets and words).
+        - Labels ``[B, S]`` for ``masked_lm_loss``: the ids of the chosen tokens, -100 elsewhere.
 
     Raises:
-        ValueError: ``p`` is no probability, or the tokenizer has no mask token.
+        ValueError: ``p`` is not a probability, or the tokenizer has no mask token.
     """
     if not 0 <= p <= 1:
         raise ValueError(f"p must be a probability, 0 … 1, got {p}")
@@ -109,13 +109,13 @@ def mask_tokens(
 
 
 def _framing(tokenizer: HfTokenizer, mask_id: int) -> list[int]:
-    """Ids that are no text; batches made of ids alone do not mark them."""
+    """Ids of special tokens; batches made only from ids do not mark them."""
     known = (tokenizer.cls_token_id, tokenizer.sep_token_id, mask_id)
     return [number for number in known if number is not None]
 
 
 def mask_id_of(tokenizer: HfTokenizer) -> int:
-    """The id of the mask token; its usual spellings stand in where the files name none.
+    """The id of the mask token; if the files name none, one of the usual spellings.
 
     Raises:
         ValueError: There is no such token.

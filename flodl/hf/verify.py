@@ -1,4 +1,4 @@
-"""Whether an exported directory is what it says: by itself, in the reference, and to its source."""
+"""Verify an exported directory: by itself, in the reference, and against its source."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ PROMPT = "fab2s writes Rust"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """One check of an export.
 
     Attributes:
-        name: What.
-        passed: Whether it holds; None where it was not looked at.
-        detail: What was found, or why it was left out.
+        name: Its name.
+        passed: Whether the check passed; None if it was skipped.
+        detail: What was found, or why the check was skipped.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found of an exported directory.
+    """The result of verifying an exported directory.
 
     Attributes:
-        directory: Which.
-        architecture: The class it says it is; empty where it cannot be told.
-        checks: What was looked at, in order.
+        directory: The directory.
+        architecture: The class it says it is; empty if unknown.
+        checks: The checks in order.
     """
 
     directory: Path
@@ -79,15 +79,15 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether everything holds that was looked at."""
+        """Whether no check failed."""
         return all(check.passed is not False for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The result as plain data."""
         return asdict(self) | {"directory": str(self.directory), "passed": self.passed}
 
     def as_text(self) -> str:
-        """The same as lines to read."""
+        """The result as lines of text."""
         words = {True: "PASS", False: "FAIL", None: "-"}
         rows = [f"{words[one.passed]:<5} {one.name:<12} {one.detail}" for one in self.checks]
         total = f"{'PASS' if self.passed else 'FAIL'}  {self.directory} {self.architecture}"
@@ -105,27 +105,27 @@ def verify_export(
 ) -> Verification:
     """Check an exported directory.
 
-    In this order, and only as far as the ones before hold:
+    The checks run in this order and stop at the first failure:
 
     1. ``structure``: the configuration names a class, and keys and shapes are those of that class;
-    2. ``reference``: ``transformers`` loads it with nothing missing and nothing left over;
-    3. ``bytes``, ``source``: every tensor has the bytes of the source's, none is lost, and the
-       reference computes the same bits from both. Where the configuration says that the export
-       has another dtype, the source is converted to that first;
-    4. ``outputs``: flodl computes what the reference computes, within 1e-5;
+    2. ``reference``: ``transformers`` loads it without missing and without unused tensors;
+    3. ``bytes``, ``source``: every tensor has the bytes of the source's tensor, no tensor is lost,
+       and the reference computes the same bits from both. If the configuration says that the
+       export has another dtype, the source is converted to it first;
+    4. ``outputs``: flodl computes the same outputs as the reference within 1e-5;
     5. ``losses``: and the same losses within 1e-6, for rows padded on the right and on the left.
 
     Args:
         directory: The export.
-        family: The family it has to be of; None for any.
-        source: Repository or directory it was made from; by default the one its configuration
-            names.
+        family: The expected family; None for any.
+        source: Repository or directory that the export was made from; by default the one in its
+            configuration.
         compare_source: Whether to compare with the source.
-        prompt: The text the outputs are compared on.
-        structural: Do without ``transformers``: only the first check, and that flodl loads it.
+        prompt: The text for which outputs are compared.
+        structural: Work without ``transformers``: run only the first check, and load it in flodl.
 
     Raises:
-        FlodlError: There is nothing to compare with, or it cannot be reached.
+        FlodlError: There is no source to compare with, or it cannot be reached.
         MissingDependencyError: ``transformers`` is not installed.
     """
     try:
@@ -138,7 +138,7 @@ def verify_export(
     if structural:
         checks.append(_guarded("reload", lambda: _reload(directory)))
         return _verified(directory, name, checks)
-    transformers()  # before anything is fetched
+    transformers()  # before any download
     origin = _source(config, source) if compare_source else None
     enc = _batch(directory, config, prompt)
     run = _Run(directory, config, origin, enc)
@@ -156,7 +156,7 @@ def verify_export(
 
 
 class _Failed(Exception):  # noqa: N818 - it never leaves this module
-    """A check that does not hold; the text says why."""
+    """A check failed; the text says why."""
 
 
 def _verified(directory: Path, name: str, checks: list[Check]) -> Verification:
@@ -168,7 +168,7 @@ def _guarded(name: str, look: Callable[[], str]) -> Check:
         return Check(name, True, look())
     except (_Failed, FlodlError) as problem:
         return Check(name, False, str(problem))
-    except Exception as error:  # whatever a model stumbles over is what these checks are about
+    except Exception as error:  # any failure of the model is a result of the check
         return Check(name, False, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
@@ -200,10 +200,10 @@ def _reload(directory: Path) -> str:
 
 
 def _source(config: EncoderConfig, source: str | None) -> Checkpoint:
-    """Where the export was made from.
+    """The source of the export.
 
     Raises:
-        FlodlError: Nobody says.
+        FlodlError: Neither the caller nor the configuration names a source.
     """
     fields = config.source
     if source is not None:
@@ -222,7 +222,7 @@ def _source(config: EncoderConfig, source: str | None) -> Checkpoint:
 
 
 def _batch(directory: Path, config: EncoderConfig, prompt: str) -> EncodedBatch:
-    """The prompt as ids of the export's tokenizer, or without one as made-up ids."""
+    """The prompt as ids of the export's tokenizer; without a tokenizer, as invented ids."""
     from flodl.hf.tokenizer import HfTokenizer
 
     try:
@@ -233,7 +233,7 @@ def _batch(directory: Path, config: EncoderConfig, prompt: str) -> EncodedBatch:
 
 
 class _Run:
-    """The checks that need the reference, and what they share."""
+    """The checks that need the reference, and the data they share."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class _Run:
         self._model: nn.Module | None = None
 
     def reference(self) -> str:
-        """Load the export in the reference, and keep what it computes."""
+        """Load the export in the reference, and keep its outputs."""
         loaded = _loaded(self._directory, self._directory)
         is_base = exported_kind(self._config) is HeadKind.BASE
         missing = [key for key in loaded.missing if not (is_base and keys.keys_have_pooler([key]))]
@@ -263,7 +263,7 @@ class _Run:
         self._model = loaded.model
         self._theirs = outputs_of_reference(loaded.model, self._inputs)
         if set(missing) != set(loaded.missing):
-            # A pooler that was not stored is random there, and says nothing.
+            # A pooler that was not stored is random there, so its output means nothing.
             self._theirs.pop("pooler_output", None)
         return f"{_name(self._config)} of transformers loads it"
 
@@ -287,7 +287,7 @@ class _Run:
         return f"{len(pairs)} tensors equal to those of {origin.name}"
 
     def source(self) -> str:
-        """Compare what the reference computes from the export and from the source."""
+        """Compare the reference's outputs for the export and for the source."""
         origin = self._checked_origin()
         model = _loaded(_folder(origin.weight_files()), self._directory).model
         name = origin.name + _converted(model, self._config)
@@ -297,7 +297,7 @@ class _Run:
         return f"transformers computes the same from {name}"
 
     def outputs(self) -> str:
-        """Compare what flodl and the reference compute from the export."""
+        """Compare the outputs of flodl and of the reference for the export."""
         graph = AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
         ours = outputs_of_graph(graph, self._config, self._enc)
         apart = largest_difference(ours, self._theirs)
@@ -306,7 +306,7 @@ class _Run:
         return f"flodl computes the same within {apart:.2g}"
 
     def losses(self) -> str:
-        """Compare the losses that flodl and the reference compute from the export."""
+        """Compare the losses of flodl and of the reference for the export."""
         if self._model is None:
             raise _Failed("the reference has not loaded it")
         graph = AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
@@ -329,7 +329,7 @@ class _Run:
 def _loaded(weights: Path, config: Path) -> Loaded:
     try:
         return load(weights, config)
-    except Exception as error:  # whatever it stumbles over is what this check is about
+    except Exception as error:  # any failure to load is a result of this check
         first = str(error).partition("\n")[0]
         raise _Failed(f"transformers cannot load it: {type(error).__name__}: {first}") from None
 
@@ -339,7 +339,7 @@ def _folder(weights: WeightFiles) -> Path:
 
 
 def _pairs(mine: Collection[str], theirs: Collection[str], config: EncoderConfig) -> dict[str, str]:
-    """For each tensor of the export the one of the source that has to be the same."""
+    """For each tensor of the export, the tensor of the source that must be equal."""
     graph = build_for_export(config, keys.keys_have_pooler(mine), "meta")
     names = frozenset(key for slot in slots_of(graph) for key in slot.keys)
     arranged = keys.arrange(theirs, keys.reconciling(names, config.prefix))
@@ -357,7 +357,8 @@ def _lost_poolers(
 ) -> list[str]:
     """Tensors of a pooler that the source has and the export lacks, though its class may have one.
 
-    An encoder is one with a pooler and without; everything else has to be there anyway.
+    An encoder may lack its pooler without failing another check; all other tensors are required
+    anyway.
     """
     graph = build_for_export(config, True, "meta")
     names = frozenset(key for slot in slots_of(graph) for key in slot.keys)
@@ -368,7 +369,7 @@ def _lost_poolers(
 
 
 def _converted(model: nn.Module, config: EncoderConfig) -> str:
-    """Round a model of the reference to the dtype of the export; say so where that is a change."""
+    """Round a model of the reference to the dtype of the export; return a note if it changed."""
     dtype = getattr(torch, config.dtype or "", None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         return ""
@@ -381,7 +382,7 @@ def _converted(model: nn.Module, config: EncoderConfig) -> str:
 
 
 def _equal(left: Tensor, right: Tensor) -> bool:
-    """Whether an exported tensor has the bytes of the source's, in its own dtype."""
+    """Whether an exported tensor has the bytes of the source's tensor, in its own dtype."""
     if left.shape != right.shape:
         return False
     right = right.to(left.dtype)
