@@ -73,7 +73,7 @@ def load(weights: Path, config: Path) -> Loaded:
         weights, config=settings, dtype=torch.float32, output_loading_info=True
     )
     for parameter in model.parameters():
-        # Mapped tensors have the alignment of the file, and the last bit of a product depends on it.
+        # Mapped tensors are aligned as in the file, and the last bit of a product depends on that.
         parameter.data = parameter.data.clone()
     wrong = {*info["missing_keys"], *(key for key, *_ in info.get("mismatched_keys", ()))}
     return Loaded(model.eval(), tuple(sorted(wrong)), tuple(sorted(info["unexpected_keys"])))

@@ -1,1 +1,1 @@
-"""The fields of a configuration: how each is read, checked and written."""
+"""The fields of a configuration: how they are read, checked and written."""

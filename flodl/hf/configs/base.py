@@ -1,4 +1,4 @@
-"""What all configurations have in common: fields, checks, reading and writing."""
+"""The common part of all configurations: fields, checks, reading and writing."""
 
 from __future__ import annotations
 
@@ -49,46 +49,46 @@ def _architectures(value: Any) -> tuple[str, ...]:
 
 @config_class
 class EncoderConfig:
-    """The shape and the constants of an encoder, whatever its family.
+    """The sizes and constants of an encoder of any family.
 
-    Made by keywords, by a preset, or out of a ``config.json`` with ``from_json_str``. What is read
-    is kept whole: ``to_json_str`` writes every field back, also those that mean nothing here.
-    Attributes have one name in all families, even where the file spells them otherwise
-    (DistilBERT: ``hidden_size`` is ``dim``). Two configurations are equal when all their
-    attributes are; unknown fields of the file do not count.
+    Made from keywords, from a preset, or from a ``config.json`` with ``from_json_str``. All fields
+    of a file are kept: ``to_json_str`` writes them back, also those that flodl does not use.
+    Attributes have one name in all families, even if the file uses another one (DistilBERT:
+    ``hidden_size`` is ``dim``). Two configurations are equal if all their attributes are equal;
+    unknown fields of the file do not count.
 
     Attributes:
         vocab_size: Rows of the word table, V.
         hidden_size: Width of a layer, H.
-        num_hidden_layers: Layers.
+        num_hidden_layers: Number of layers.
         num_attention_heads: Attention heads of a layer; divides ``hidden_size``.
         intermediate_size: Width between the two projections of a layer.
         max_position_embeddings: Rows of the position table.
         hidden_act: Name of the activation, one of ``flodl.hf.activations.NAMES``.
         hidden_dropout_prob: Dropout after embeddings and projections.
         attention_probs_dropout_prob: Dropout of the attention weights.
-        type_vocab_size: Rows of the segment table; 0 where there is none.
+        type_vocab_size: Rows of the segment table; 0 for no table.
         layer_norm_eps: Added to the variance by every LayerNorm.
         pad_token_id: Row of the word table that stays zero; None for no such row.
-        initializer_range: Standard deviation of fresh weights.
+        initializer_range: Standard deviation of newly drawn weights.
         tie_word_embeddings: Whether the masked-language head decodes with the word table.
         problem_type: ``regression``, ``single_label_classification``,
             ``multi_label_classification``, or None to decide by the labels.
-        dtype: The type the file says its weights have (``torch_dtype`` in older files).
-        architectures: Model classes the checkpoint was saved from, at most one as a rule.
-        num_labels: Number of classes, where the file says it.
-        id2label: Names of the classes, where the file says them (also as ``label2id``).
+        dtype: The type of the weights, as the file says (``torch_dtype`` in older files).
+        architectures: Model classes the checkpoint was saved from, usually at most one.
+        num_labels: Number of classes, if the file says it.
+        id2label: Names of the classes, if the file says them (also as ``label2id``).
 
     Raises:
-        ConfigError: A value no model can be built from; names the field and what is allowed.
+        ConfigError: No model can be built from a value; names the field and the allowed values.
     """
 
     model_type: ClassVar[str]
-    """The family, as ``config.json`` spells it."""
+    """The family, as written in ``config.json``."""
     prefix: ClassVar[str]
-    """What the names of the encoder's weights begin with in a model with a head."""
+    """The prefix of the names of the encoder's weights in a model with a head."""
     class_prefix: ClassVar[str]
-    """What the names of the family's model classes begin with in ``architectures``."""
+    """The prefix of the names of the family's model classes in ``architectures``."""
 
     vocab_size: int = whole()
     hidden_size: int = whole(most=WIDEST)
@@ -116,7 +116,7 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         specs = specs_of(type(self))
         given = {name: getattr(self, name) for name in specs}
-        # What is None by default means the same when it is absent.
+        # A field whose default is None may be absent; the meaning is the same.
         needed = {
             name: value
             for name, value in given.items()
@@ -126,14 +126,15 @@ class EncoderConfig:
 
     @classmethod
     def from_json_str(cls, text: str, *, origin: str = "config.json") -> Self:
-        """Reads the text of a ``config.json``.
+        """Read the text of a ``config.json``.
 
         Args:
-            text: A JSON object. ``model_type`` may be absent: this class says which it is.
-            origin: What the text is called in messages.
+            text: A JSON object. ``model_type`` may be absent, because this class gives it.
+            origin: The name of the text in messages.
 
         Raises:
-            ConfigError: No JSON object, of another family, or a field with an impossible value.
+            ConfigError: The text is not a JSON object, it is of another family, or a field has an
+                impossible value.
         """
         return cls._from_mapping(parse_object(text, origin), origin)
 
@@ -151,7 +152,7 @@ class EncoderConfig:
 
     @property
     def source(self) -> dict[str, Any]:
-        """The whole JSON object with all unknown fields; a copy, to be changed freely."""
+        """The whole JSON object with all unknown fields; a copy that may be changed."""
         data: dict[str, Any] = json.loads(self._json)
         return data
 
@@ -165,14 +166,15 @@ class EncoderConfig:
         return json_text(self.source)
 
     def replace(self, **fields: Any) -> Self:
-        """The same with other values; ``to_json_str`` writes them and keeps all other fields.
+        """The configuration with other values; ``to_json_str`` keeps all other fields.
 
-        A value in the file that follows another one (a classifier's dropout that is null, say)
-        goes on following it. New ``id2label`` also sets ``label2id`` and ``num_labels``.
+        Some values in the file default to another field, such as a classifier's dropout that is
+        null. These still follow that field. New ``id2label`` also sets ``label2id`` and
+        ``num_labels``.
 
         Raises:
-            TypeError: A name that is no field of this family.
-            ConfigError: An impossible value.
+            TypeError: A name is not a field of this family.
+            ConfigError: A value is impossible.
         """
         specs = specs_of(type(self))
         unknown = sorted(set(fields) - set(specs))
@@ -181,17 +183,17 @@ class EncoderConfig:
         return self._from_mapping(_with_fields(self.source, specs, fields), type(self).__name__)
 
     def with_architectures(self, name: str) -> Self:
-        """The same, saved from the model class ``name``."""
+        """The same configuration, as saved from the model class ``name``."""
         return self.replace(architectures=(name,))
 
     def with_labels(self, labels: Labels) -> Self:
-        """The same with these class names; writes ``id2label``, ``label2id`` and ``num_labels``.
+        """The same with these class names; sets ``id2label``, ``label2id`` and ``num_labels``.
 
         Args:
             labels: Names in order, or by id from 0.
 
         Raises:
-            ConfigError: No labels, one that is no text, or ids other than 0 to N-1.
+            ConfigError: There are no labels, a label is not a text, or ids are not 0 to N-1.
         """
         return self.replace(id2label=checked_labels(labels))
 
@@ -203,18 +205,18 @@ class EncoderConfig:
     ) -> tuple[str, ...]:
         """The names of a head's classes, one for each of its outputs.
 
-        The number of classes is the first that is known of: the arguments, the names in the file,
-        ``num_labels`` in the file, ``checkpoint_rows``, two. Names and number of the file may
-        disagree; then the one that ``checkpoint_rows`` agrees with is right.
+        The number of classes is the first of these that is known: the arguments, the names in the
+        file, ``num_labels`` in the file, ``checkpoint_rows``, two. If names and number in the file
+        disagree, the one that agrees with ``checkpoint_rows`` is used.
 
         Args:
             num_labels: The caller's number.
             id2label: The caller's names, in order or by id.
-            checkpoint_rows: Rows of the classifier in the checkpoint; None where it has none.
+            checkpoint_rows: Rows of the classifier in the checkpoint; None if it has none.
 
         Raises:
-            ConfigError: A contradiction that the checkpoint does not settle, a number below 1, or
-                one class for a problem type that needs several.
+            ConfigError: The values contradict each other and the checkpoint does not decide, a
+                number is below 1, or there is one class for a problem type that needs several.
         """
         names = resolve_labels(
             num_labels, id2label, self.num_labels, self.id2label, checkpoint_rows
@@ -224,7 +226,7 @@ class EncoderConfig:
         return names
 
     def _fill(self, data: dict[str, Any], origin: str) -> None:
-        """Sets all attributes from the JSON object; the only place where that happens."""
+        """Set all attributes from the JSON object; no other code sets them."""
         cls = type(self)
         _refuse_other_models(data, origin)
         for name, value in constants_of(cls).items():
@@ -261,7 +263,7 @@ class EncoderConfig:
             raise _one_class(origin)
 
     def _check(self, data: Mapping[str, Any], origin: str) -> None:
-        """What only the family can tell; ``data`` is the whole JSON object."""
+        """Check what is special to the family; ``data`` is the whole JSON object."""
 
     def _spelled(self, name: str) -> str:
         return repr(specs_of(type(self))[name].key)
@@ -270,7 +272,7 @@ class EncoderConfig:
 def _with_fields(
     data: dict[str, Any], specs: Mapping[str, FieldSpec], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The JSON object with these attributes written into it; names of classes both ways."""
+    """The JSON object with these attributes written into it; class names in both directions."""
     if "id2label" in values:
         names = values["id2label"]
         put_labels(data, None if names is None else checked_labels(names))
@@ -281,7 +283,7 @@ def _with_fields(
 
 
 def _refuse_other_models(data: Mapping[str, Any], origin: str) -> None:
-    """Refuses what would make another model of the same fields."""
+    """Refuse fields that change the model in a way that flodl does not have."""
     positions = data.get("position_embedding_type")
     if positions not in (None, "absolute"):
         raise refusal(origin, "position_embedding_type", positions, "'absolute'")

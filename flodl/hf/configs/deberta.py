@@ -26,7 +26,7 @@ _NEGATIVE = -(2**31)
 
 
 def _attention_types(value: Any) -> tuple[str, ...]:
-    """The directions in use; other words mean nothing, in transformers too."""
+    """The directions in use; other words have no effect, in transformers too."""
     if value is None:
         return ()
     words = _words(value) if isinstance(value, str) else texts(value)
@@ -53,24 +53,24 @@ class DebertaV2Config(EncoderConfig):
     """DeBERTa-v2 and v3 (https://arxiv.org/abs/2006.03654, https://arxiv.org/abs/2111.09543).
 
     Attributes:
-        embedding_size: Width of the tables, E; ``hidden_size`` where the file has none.
+        embedding_size: Width of the tables, E; ``hidden_size`` if the file has no value.
         relative_attention: Whether scores depend on the distance of the tokens.
-        position_buckets: Distances told apart on each side; none above 0 tells all apart.
-        max_relative_positions: Largest distance; ``max_position_embeddings`` where the file has
-            none above 0.
+        position_buckets: Number of separate distances on each side; 0 or less: all are separate.
+        max_relative_positions: Largest distance; ``max_position_embeddings`` if the file has no
+            value above 0.
         pos_att_type: Which of ``c2p`` (content to position) and ``p2c`` add to the scores.
         share_att_key: Whether distances use the projections of the contents.
-        norm_rel_ebd: What is done to the table of distances; only ``layer_norm`` does anything.
+        norm_rel_ebd: Normalisation of the table of distances; only ``layer_norm`` has an effect.
         position_biased_input: Whether the embeddings add absolute positions.
-        conv_kernel_size: Tokens the convolution beside the first layer sees; 0 for none.
+        conv_kernel_size: Kernel size of the convolution beside the first layer; 0 for none.
         conv_groups: Groups of its channels; divides ``hidden_size``.
-        conv_act: Name of its activation.
+        conv_act: Name of the activation of the convolution.
         classifier_dropout: Dropout before the classifier, ``cls_dropout`` in the file;
-            ``hidden_dropout_prob`` where the file has none.
+            ``hidden_dropout_prob`` if the file has no value.
         pooler_hidden_size: Width of the sequence classifier's pooler; ``hidden_size``.
-        pooler_dropout: Dropout before it.
-        pooler_hidden_act: Name of its activation.
-        legacy: Whether the masked-language head is the older one, with keys like BERT's.
+        pooler_dropout: Dropout before that pooler.
+        pooler_hidden_act: Name of the activation of that pooler.
+        legacy: Whether the masked-language head is the older one, with keys like those of BERT.
     """
 
     model_type: ClassVar[str] = "deberta-v2"
@@ -121,14 +121,14 @@ class DebertaV2Config(EncoderConfig):
         )
 
     def for_masked_lm(self, *, legacy: bool) -> Self:
-        """The same for a masked-language model with this head.
+        """The configuration of a masked-language model with this head.
 
-        The newer head decodes with the word table as it is, and transformers must be told not to
-        tie anything else to it: its ``tie_word_embeddings`` becomes false.
+        The newer head decodes with the word table, and transformers must not tie anything else to
+        the table. So ``tie_word_embeddings`` becomes false.
 
         Raises:
-            ConfigError: The newer head on tables of another width than the layers, which has no
-                projection in between.
+            ConfigError: The head is the newer one, and the tables are not as wide as the layers.
+                This head has no projection in between.
         """
         if legacy:
             return self.replace(legacy=True)

@@ -1,8 +1,8 @@
-"""How the fields of a ``config.json`` are declared, read and written.
+"""Declare, read and write the fields of a ``config.json``.
 
-A configuration class declares each field once, by one of the functions here: its spelling in the
-file, its other spellings, its default and what may stand there. Reading, writing and every error
-message follow from that declaration.
+A configuration class declares each field once, with one of the functions here: its name in the
+file, its other names, its default and the allowed values. Reading, writing and all error messages
+follow from that declaration.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from flodl.hf.activations import NAMES
 from flodl.hf.errors import ConfigError
 
 _MOST: Final = 2**31 - 1  # no dimension of a model is larger, and every larger one breaks torch
-# Far above every model there is. Beyond, a file of a hundred bytes would take hours to build, or
-# the number of bytes of a tensor would not fit into 63 bits.
+# Far above every existing model. With more layers, a file of a hundred bytes would take hours to
+# build, or the number of bytes of a tensor would not fit into 63 bits.
 MOST_LAYERS: Final = 4096
 MOST_LABELS: Final = 2**20
 WIDEST: Final = 2**20
@@ -28,21 +28,21 @@ ConfigT = TypeVar("ConfigT")
 
 
 class Refused(Exception):  # noqa: N818 - it never leaves this package
-    """A value that may not stand in a field; the text says what may, if there is more to say."""
+    """A value is not allowed in a field; the text may say what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One field of the file.
+    """One field of a file.
 
     Attributes:
-        read: Makes the attribute out of the JSON value, or raises ``Refused``.
-        allowed: What ``read`` accepts, for messages.
-        write: Makes the JSON value out of an attribute.
-        key: The spelling in the file.
-        aliases: Other spellings, used where ``key`` is absent or null.
-        default: The JSON value where no spelling is present; ``MISSING`` where one has to be.
-        inherits: The attribute whose value stands in for null.
+        read: Turns the JSON value into the attribute, or raises ``Refused``.
+        allowed: The values that ``read`` accepts, for messages.
+        write: Turns an attribute into the JSON value.
+        key: The name in the file.
+        aliases: Other names, used if ``key`` is absent or null.
+        default: The JSON value if no name is present; ``MISSING`` if the field is required.
+        inherits: The attribute whose value is used for null.
     """
 
     read: Callable[[Any], Any]
@@ -54,10 +54,10 @@ class FieldSpec:
     inherits: str | None
 
     def value_in(self, data: Mapping[str, Any], origin: str) -> Any:
-        """The attribute as the file gives it.
+        """The attribute, read from the file.
 
         Raises:
-            ConfigError: Absent without a default, or refused by ``read``.
+            ConfigError: The field is absent without a default, or ``read`` refuses it.
         """
         key, value = self._find(data)
         if value is MISSING:
@@ -68,7 +68,7 @@ class FieldSpec:
             raise refusal(origin, key, value, str(refused) or self.allowed) from None
 
     def put(self, data: dict[str, Any], value: Any) -> None:
-        """Writes the attribute under every spelling that is there, or else under ``key``."""
+        """Write the attribute under every name that is present, or else under ``key``."""
         present = [key for key in (self.key, *self.aliases) if key in data]
         for key in present or [self.key]:
             data[key] = self.write(value)
@@ -82,7 +82,7 @@ class FieldSpec:
 
 
 def refusal(origin: str, key: str, value: object, allowed: str) -> ConfigError:
-    """The error for a value that may not stand in a field."""
+    """The error for a value that is not allowed in a field."""
     shown = repr(value)
     if len(shown) > _SHOWN:
         shown = shown[:_SHOWN] + "…"
@@ -90,7 +90,7 @@ def refusal(origin: str, key: str, value: object, allowed: str) -> ConfigError:
 
 
 def specs_of(cls: Any) -> Mapping[str, FieldSpec]:
-    """The declared fields of a configuration class by attribute, in order of declaration."""
+    """The declared fields of a configuration class, by attribute, in order of declaration."""
     specs = {}
     for item in fields(cls):
         make = item.metadata.get(_SPEC)
@@ -100,7 +100,7 @@ def specs_of(cls: Any) -> Mapping[str, FieldSpec]:
 
 
 def constants_of(cls: Any) -> Mapping[str, Any]:
-    """The attributes that have one value whatever the file says."""
+    """The attributes whose value never depends on the file."""
     return {item.name: item.default for item in fields(cls) if not item.init}
 
 
@@ -114,7 +114,7 @@ def whole(
     nullable: bool = False,
     inherits: str | None = None,
 ) -> Any:
-    """A whole number from ``least`` to ``most``; JSON ``true`` and ``8.0`` are none."""
+    """A whole number from ``least`` to ``most``; JSON ``true`` and ``8.0`` are refused."""
 
     def read(value: Any) -> int:
         if type(value) is not int or not least <= value <= most:
@@ -167,7 +167,7 @@ def flag(*, default: Any = MISSING) -> Any:
 def one_of(
     choices: Sequence[str], *, default: Any = MISSING, key: str = "", nullable: bool = False
 ) -> Any:
-    """One of some words, in exactly that spelling."""
+    """One of some words, with exactly this spelling."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or value not in choices:
@@ -179,7 +179,7 @@ def one_of(
 
 
 def activation_name(*, default: Any = MISSING, key: str = "") -> Any:
-    """The name of an activation function; what is read is the exact text."""
+    """The name of an activation function; the text is kept exactly."""
     return one_of(NAMES, default=default, key=key)
 
 
@@ -201,7 +201,7 @@ def parsed(
     default: Any = MISSING,
     write: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """A field with a reader of its own, which also sees null."""
+    """A field with its own reader, which also gets null."""
     return _declare(read, allowed, default, write=write or _plain)
 
 
@@ -211,7 +211,7 @@ def constant(value: Any, *, init: Literal[False] = False, shown: bool = True) ->
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Reads a list of texts."""
+    """Read a list of texts."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise Refused
     return tuple(value)
@@ -223,7 +223,7 @@ def texts(value: Any) -> tuple[str, ...]:
     field_specifiers=(whole, rate, amount, flag, one_of, activation_name, text, parsed, constant),
 )
 def config_class(cls: type[ConfigT]) -> type[ConfigT]:
-    """Makes a class of declared fields a frozen, keyword-only dataclass with slots."""
+    """Make a class of declared fields a frozen, keyword-only dataclass with slots."""
     return dataclass(frozen=True, kw_only=True, slots=True)(cls)
 
 
@@ -255,7 +255,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_float(value: Any) -> Any:
-    """Whole numbers with a point: transformers takes no others where it wants a fraction."""
+    """A whole number as a float: transformers refuses integers for fractions."""
     return float(value) if type(value) is int and abs(value) <= _MOST else value
 
 

@@ -1,4 +1,4 @@
-"""The names of the classes a head tells apart, as a ``config.json`` writes them."""
+"""The names of the classes of a head, as a ``config.json`` writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Labels = Sequence[str] | Mapping[int, str]
 
 ALLOWED: Final = "an object with contiguous ids 0 to N-1 as keys and texts as values, or null"
 DEFAULT_WIDTH: Final = 2
-"""What transformers means when it writes no labels: two of them, with the default names."""
+"""The default of transformers if it writes no labels: two, with the default names."""
 
 _ID = re.compile(r"0|[1-9][0-9]{0,8}")
 
@@ -24,7 +24,7 @@ def default_labels(width: int) -> tuple[str, ...]:
 
 
 def names_from_ids(value: Any) -> tuple[str, ...] | None:
-    """Reads ``id2label``; an empty object says as much as null."""
+    """Read ``id2label``; an empty object means the same as null."""
     if value is None or value == {}:
         return None
     if not isinstance(value, dict):
@@ -33,7 +33,7 @@ def names_from_ids(value: Any) -> tuple[str, ...] | None:
 
 
 def names_from_names(value: Any) -> tuple[str, ...] | None:
-    """Reads ``label2id``, the other way round."""
+    """Read ``label2id``, the other direction."""
     if value is None or value == {}:
         return None
     if not isinstance(value, dict):
@@ -45,7 +45,7 @@ def checked_labels(labels: Labels) -> tuple[str, ...]:
     """Names given by a caller, as a list or by id.
 
     Raises:
-        ConfigError: None at all, one that is no text, or ids other than 0 to N-1.
+        ConfigError: There are no names, one is not a text, or ids are not 0 to N-1.
     """
     try:
         if isinstance(labels, str) or not isinstance(labels, Mapping | Sequence):
@@ -59,7 +59,7 @@ def checked_labels(labels: Labels) -> tuple[str, ...]:
 
 
 def put_labels(data: dict[str, Any], names: Sequence[str] | None) -> None:
-    """Writes the names both ways and their number; for None, removes all three."""
+    """Write the names in both directions and their number; for None, remove all three."""
     for key in ("id2label", "label2id", "num_labels"):
         data.pop(key, None)
     if names is not None:
@@ -75,23 +75,23 @@ def resolve_labels(
     written_names: tuple[str, ...] | None,
     checkpoint_rows: int | None,
 ) -> tuple[str, ...]:
-    """How many classes there are and what they are called.
+    """Determine the number of classes and their names.
 
-    The first of these that is known gives the number: the caller's, the names in the file, the
-    number in the file, the rows of the checkpoint's classifier, two. Where the names and the
-    number in the file disagree, the checkpoint's classifier decides. Names come from the caller
-    or, where there are as many as classes, from the file.
+    The number is the first of these that is known: the caller's number, the names in the file, the
+    number in the file, the rows of the checkpoint's classifier, two. If the names and the number
+    in the file disagree, the checkpoint's classifier decides. Names come from the caller. Names of
+    the file are used if there are as many as classes.
 
     Args:
         asked: The caller's number of classes.
         asked_names: The caller's names.
         written: ``num_labels`` of the file.
         written_names: The names of the file.
-        checkpoint_rows: Rows of the classifier in the checkpoint, None where it has none.
+        checkpoint_rows: Rows of the classifier in the checkpoint; None if it has none.
 
     Raises:
-        ConfigError: A number below 1, the caller's two arguments contradict each other, or the
-            file contradicts itself and the checkpoint agrees with neither.
+        ConfigError: A number is below 1, the caller's two arguments contradict each other, or the
+            file contradicts itself and the checkpoint agrees with neither value.
     """
     if asked is not None and (type(asked) is not int or asked < 1):
         raise ConfigError(f"num_labels is {asked!r}; it has to be a whole number of at least 1")

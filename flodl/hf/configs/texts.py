@@ -1,4 +1,4 @@
-"""The text of a ``config.json``: read with every fault named, written as transformers writes it."""
+"""The text of a ``config.json``: read with clear errors, written in the form of transformers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from flodl.hf.errors import ConfigError
 
-_DEEPEST: Final = 100  # levels; far below what Python can still write back
+_DEEPEST: Final = 100  # levels; far below the depth that Python can still write
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
@@ -17,7 +17,7 @@ def parse_object(text: str, origin: str) -> dict[str, Any]:
     """The JSON object in a text.
 
     Raises:
-        ConfigError: It is no JSON, or JSON of another kind; names the place.
+        ConfigError: The text is not JSON, or is JSON of another kind; names the place.
     """
     try:
         data = json.loads(text)
@@ -25,7 +25,7 @@ def parse_object(text: str, origin: str) -> dict[str, Any]:
         raise ConfigError(
             f"{origin}: line {error.lineno}, column {error.colno}: no valid JSON: {error.msg}"
         ) from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # for instance a number with thousands of digits
         raise ConfigError(f"{origin}: no usable JSON: {error}") from None
     except RecursionError:
         raise _too_deep(origin) from None
@@ -45,7 +45,7 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 
 def _is_deep(data: Any) -> bool:
-    """Whether it nests so deep that Python could not write it back."""
+    """Whether the value is nested so deep that Python could not write it."""
     level = [data]
     for _ in range(_DEEPEST):
         level = [child for item in level for child in _children(item)]

@@ -1,4 +1,4 @@
-"""The networks themselves: six encoders and what stands on top of them, as graphs."""
+"""The networks as graphs: six encoders and their heads."""
 
 from flodl.hf.models.building import build_graph as build_graph
 from flodl.hf.models.building import fresh as fresh

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention of tokens in either layout."""
+"""Scaled dot-product attention for tokens in either layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def split_heads(tokens: Tensor, heads: int, layout: Layout) -> Tensor:
 
 
 def join_heads(context: Tensor, layout: Layout) -> Tensor:
-    """The opposite of :func:`split_heads`."""
+    """The inverse of :func:`split_heads`."""
     return layout.of_rows(context.transpose(1, 2).flatten(2))
 
 
@@ -33,17 +33,17 @@ def attend(
     dropout: float,
     scale: float | None = None,
 ) -> Tensor:
-    """Let every token look at those of its row (Vaswani et al., 2017).
+    """Let every token attend to the tokens of its row (Vaswani et al., 2017).
 
     Args:
         query: ``[B, heads, S, D]``, like ``key`` and ``value``.
-        key: What is looked for.
-        value: What is looked up.
-        layout: How the tokens lie.
-        bias: Bool, True where looking is allowed, or floats added to the scores; broadcasts to
-            ``[B, heads, S, S]``.
+        key: Keys.
+        value: Values.
+        layout: The layout of the tokens.
+        bias: Bool, True for positions that get attention, or floats added to the scores;
+            broadcasts to ``[B, heads, S, S]``.
         dropout: Probability of dropping a weight; 0 when not training.
-        scale: Of the scores; None for ``1 / sqrt(D)``.
+        scale: Factor of the scores; None for ``1 / sqrt(D)``.
 
     Returns:
         ``[T, heads * D]`` or ``[B, S, heads * D]``.
@@ -60,7 +60,7 @@ def attend(
 
 
 def _weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
-    """What attention multiplies values with: ``[B, heads, S, S]``; see :func:`attend`."""
+    """The weights of the values in attention: ``[B, heads, S, S]``; see :func:`attend`."""
     scores = query @ key.transpose(-1, -2)
     scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
     if bias is not None:
@@ -72,15 +72,15 @@ def _weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | Non
 def attend_tokens(
     query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layout, dropout: float
 ) -> Tensor:
-    """Let every token look at those of its row, which tokens in runs need no padding for.
+    """Let every token attend to the tokens of its row; tokens in runs need no padding for it.
 
     Args:
-        query: ``[T, H]`` or ``[B, S, H]``; ``[B, H]`` where only the first token of every row
-            looks, see :attr:`Layout.ends_first`.
-        key: ``[T, H]`` or ``[B, S, H]``, what is looked for.
-        value: Like ``key``, what is looked up.
+        query: ``[T, H]`` or ``[B, S, H]``; ``[B, H]`` if only the first token of every row
+            attends, see :attr:`Layout.ends_first`.
+        key: Keys, ``[T, H]`` or ``[B, S, H]``.
+        value: Values, like ``key``.
         heads: Number of heads.
-        layout: How the tokens lie.
+        layout: The layout of the tokens.
         dropout: Probability of dropping a weight; 0 when not training.
 
     Returns:
@@ -122,7 +122,7 @@ def _attend_run(run: Run, query: Tensor, key: Tensor, value: Tensor, dropout: fl
     if run.masked:
         seen = torch.arange(run.length, device=query.device).ne(0).view(1, 1, 1, -1)
     if dropout:
-        # What torch does here too, but for the random numbers.
+        # The same as torch computes here, except for the random numbers.
         scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-1, -2)
         if seen is not None:
             scores = scores.masked_fill(~seen, -math.inf)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flodl.hf.config_json import AlbertConfig, DebertaV2Config, EncoderConfig
 
 INPUTS = (MASK, TYPES, POSITIONS, PLACES)
-"""What every model takes after its ids, in this order; all of it may be left out."""
+"""The inputs of every model after its ids, in this order; all are optional."""
 
 POOLER_OUTPUT = "pooler_output"
 LAST_HIDDEN_STATE = "last_hidden_state"
@@ -42,7 +42,7 @@ WITH_POOLER = ("bert", "roberta", "xlm-roberta", "albert")
 
 
 class Pooler(nn.Module):
-    """``tanh(dense(first token))``, what stands for the whole row.
+    """``tanh(dense(first token))``, which represents the whole row.
 
     Args:
         width: H.
@@ -59,7 +59,7 @@ class Pooler(nn.Module):
 
 
 class FlatPooler(nn.Linear):
-    """The pooler of ALBERT, whose parameters have no further name."""
+    """The pooler of ALBERT; its parameters have no further name segment."""
 
     def forward(self, states: Tensor) -> Tensor:
         """``[B, S, H]`` to ``[B, H]``."""
@@ -68,7 +68,7 @@ class FlatPooler(nn.Linear):
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The modules of a backbone and the name of the one with the layers."""
+    """The modules of a backbone, and the name of the module with the layers."""
 
     embeddings: nn.Module
     encoder: nn.Module
@@ -85,14 +85,14 @@ def build_backbone(
 ) -> Graph:
     """Describe an encoder as a graph, labelled with its prefix.
 
-    Inputs are ``input_ids [B, S]`` and, each of them optional, :data:`INPUTS`. The output is
-    ``last_hidden_state [B, S, H]``; ``pooler_output [B, H]`` is a tag where there is a pooler.
+    Inputs are ``input_ids [B, S]`` and the optional :data:`INPUTS`. The output is
+    ``last_hidden_state [B, S, H]``; with a pooler, ``pooler_output [B, H]`` is a tag.
 
     Args:
         config: Any of the six families.
-        pooler: Whether there is a pooler; only where the family can have one.
-        ends_pooled: Whether the output is that of the pooler instead.
-        told_what_is_read: Whether there is a further input, that of :class:`ReadPositions`.
+        pooler: Whether there is a pooler; only if the family can have one.
+        ends_pooled: Whether the output is that of the pooler.
+        told_what_is_read: Whether there is a further input, the output of :class:`ReadPositions`.
         all_read: Whether results depend on the states of padding; see :class:`ChoiceOfLayout`.
     """
     parts = _parts(config)
@@ -100,7 +100,7 @@ def build_backbone(
     told = (READ,) if told_what_is_read else ()
     flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, *told, RECORD, optional=True)
     flow.label(config.prefix)
-    # Padding of a DeBERTa looks at everything, so there is no row with nothing to look at.
+    # In a DeBERTa, padding attends to all positions, so every row has something to attend to.
     looks_at_all = config.model_type == "deberta-v2"
     flow.fork(Keys(first_of_none=not looks_at_all)).using(MASK).tag(KEYS, keep=False)
     choice = ChoiceOfLayout(all_read=all_read, first_sees_all=told_what_is_read and looks_at_all)

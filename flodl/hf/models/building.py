@@ -1,4 +1,4 @@
-"""Graphs of all families with all heads."""
+"""Build the graphs of all families with all heads."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def build_graph(
     """Build a model as a graph whose parameters have the names of a checkpoint.
 
     ``graph(input_ids, attention_mask=None, token_type_ids=None, position_ids=None)`` returns
-    ``last_hidden_state [B, S, H]`` without a head, ``[B, labels]``, ``[B, S, labels]``,
-    ``[B, S, 2]`` or ``[B, S, V]`` with one.
+    ``last_hidden_state [B, S, H]`` without a head. With a head it returns ``[B, labels]``,
+    ``[B, S, labels]``, ``[B, S, 2]`` or ``[B, S, V]``.
 
     Args:
         config: Any of the six families.
         kind: The head.
-        pooler: Whether an encoder without a head has a pooler; None where its family has one.
+        pooler: Whether an encoder without a head has a pooler; None for the default of its family.
         num_labels: Classes of a classifier.
-        device: Where it is made; on ``"meta"`` tensors have no values.
-        seed: Of fresh values; None draws from torch's own generator.
+        device: Where the model is made; on ``"meta"`` tensors have no values.
+        seed: Seed of new values; None draws from torch's global generator.
 
     Raises:
-        ValueError: ``num_labels`` is no positive number.
+        ValueError: ``num_labels`` is not a positive number.
     """
     if isinstance(num_labels, bool) or not isinstance(num_labels, int) or num_labels < 1:
         raise ValueError(f"num_labels is a number of classes of at least 1, not {num_labels!r}")
@@ -65,10 +65,10 @@ def build_graph(
 
 
 class NoInitialisation(TorchFunctionMode):
-    """Leaves out the functions of ``torch.nn.init``, which all return what they were to fill.
+    """Skips the functions of ``torch.nn.init``, which all return the tensor they would fill.
 
-    On the meta device there is nothing to fill, and drawing there loads torch's compiler: longer
-    than torch itself takes to load.
+    On the meta device there is nothing to fill, and drawing there loads torch's compiler, which
+    takes longer than loading torch.
     """
 
     def __torch_function__(
@@ -112,12 +112,12 @@ def _described(config: EncoderConfig, kind: HeadKind, pooler: bool | None, label
             span_finder(flow, config)
         case HeadKind.MLM:
             word_decoder(flow, config)
-    # Scores of all words are the largest tensor there is: nothing but the caller keeps them.
+    # The scores of all words are the largest tensor, so only the caller keeps them.
     return flow.tag("logits", keep=kind is not HeadKind.MLM).build()
 
 
 def tie_words(graph: nn.Module, config: EncoderConfig) -> None:
-    """Let the decoder of a masked-language head share the encoder's table, where it does.
+    """Let the decoder of a masked-language head share the encoder's table, if the model does so.
 
     ``decoder.weight`` becomes the same object as the table, ``decoder.bias`` the same as ``bias``.
     """
@@ -139,10 +139,10 @@ def initialise(
     device: torch.device | str,
     seed: int | None = None,
 ) -> None:
-    """Give every tensor of the meta device fresh values, the same for the same seed.
+    """Draw values for every tensor on the meta device; the same seed gives the same values.
 
     Weights are drawn from a normal distribution of ``initializer_range``, biases are zero, the
-    weights of a LayerNorm one, and the row of the padding is zero. What is shared stays shared.
+    weights of a LayerNorm one, and the row of padding is zero. Shared parameters stay shared.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     made: dict[int, nn.Parameter] = {}
@@ -157,10 +157,10 @@ def initialise(
 def fresh(
     module: nn.Module, name: str, like: Tensor, spread: float, generator: torch.Generator | None
 ) -> Tensor:
-    """First values of one parameter, on the CPU.
+    """Initial values of one parameter, on the CPU.
 
     Args:
-        module: What the parameter belongs to.
+        module: The module with the parameter.
         name: Its name there.
         like: Shape and dtype.
         spread: Standard deviation of weights.

@@ -1,4 +1,4 @@
-"""DeBERTa's encoder: attention that looks at content and, apart from it, at relative positions.
+"""DeBERTa's encoder: attention scores from content and, separately, from relative positions.
 
 He et al., "DeBERTa: Decoding-enhanced BERT with Disentangled Attention" (2021) and, for shared
 projections and log buckets, "DeBERTaV3" (2023).
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 
 def relative_rows(length: int, buckets: int, farthest: int, device: torch.device) -> Tensor:
-    """Row of the table of positions for each distance a row of tokens can have.
+    """Rows in the table of positions for all distances between tokens of a row.
 
-    Distances up to half the buckets have rows of their own, farther ones share them in steps that
-    grow with the logarithm. Distances beyond the farthest fall on the rows at the ends.
+    Each distance up to half the buckets has a separate row. Larger distances share rows in steps
+    that grow with the logarithm. Distances beyond the farthest get the first or last row.
 
     Args:
         length: S.
-        buckets: Of the table; below 1 for none, when every distance has a row.
-        farthest: Distance with a row of its own; below 1 for no buckets.
-        device: Where the result is.
+        buckets: Buckets of the table. Below 1 there are none: every distance has a row.
+        farthest: The largest distance with a separate row; below 1 for no buckets.
+        device: Device of the result.
 
     Returns:
         Int64 ``[2 * S - 1]`` for distances ``-(S - 1) … S - 1`` from key to query, not clamped:
-        0 stands for no distance.
+        0 means distance zero.
     """
     distance = torch.arange(1 - length, length, device=device)
     if buckets < 1 or farthest < 1:
         return distance
     middle = buckets // 2
     size = distance.abs().clamp(min=1).float()
-    # In float32 throughout: where a step ends on a whole number, the last bit decides on its row.
+    # All in float32: if a step ends at a whole number, the last bit decides which row it is.
     span = torch.log(torch.tensor((farthest - 1) / middle, dtype=torch.float32, device="cpu"))
     step = torch.log(size / middle) / span * (middle - 1)
     bucket = (torch.ceil(step) + middle) * torch.sign(distance)
@@ -55,9 +55,9 @@ class RelativeTable:
     """The vectors of relative positions of one call, the same for all layers.
 
     Attributes:
-        vectors: ``[2 * P, H]``, normalised where the model does that.
-        rows: Int64 ``[2 * S - 1]``: what :func:`relative_rows` says.
-        sources: The parameters the vectors come from.
+        vectors: ``[2 * P, H]``, normalised if the model does that.
+        rows: Int64 ``[2 * S - 1]``: the result of :func:`relative_rows`.
+        sources: The parameters that the vectors come from.
     """
 
     __slots__ = ("rows", "sources", "vectors")
@@ -72,7 +72,7 @@ class DisentangledAttention(nn.Module):
     """Scores of content to content, content to position and position to content.
 
     Args:
-        config: Widths and what positions do.
+        config: Widths and the use of positions.
     """
 
     def __init__(self, config: DebertaV2Config) -> None:
@@ -98,12 +98,12 @@ class DisentangledAttention(nn.Module):
         self._known: tuple[_State, tuple[Tensor | None, Tensor | None]] | None = None
 
     def forward(self, tokens: Tensor, layout: Layout, table: RelativeTable | None) -> Tensor:
-        """Attend.
+        """Compute attention.
 
         Args:
             tokens: ``[T, H]`` or ``[B, S, H]``.
-            layout: How they lie.
-            table: Relative positions; None in a model without.
+            layout: Their layout.
+            table: Relative positions; None if the model has none.
         """
         query, key, value = (
             split_heads(projection(tokens), self.heads, layout)
@@ -118,23 +118,23 @@ class DisentangledAttention(nn.Module):
         return attend(query, key, value, layout, bias=bias, dropout=dropout, scale=self.scale)
 
     def _scores(self, query: Tensor, key: Tensor, table: RelativeTable) -> Tensor:
-        """What positions add to the scores of content: ``[B, heads, S, S]``, scaled."""
+        """The part of the scores that comes from positions: ``[B, heads, S, S]``, scaled."""
         keys, queries = self._projected(table)
         scores: Tensor | float = 0.0
         if keys is not None:
-            # From query to key the distance falls as the key moves on.
+            # The distance from query to key falls as the position of the key grows.
             scores = scores + _shifted(_by_distance(query, keys, table.rows.flip(0)))
         if queries is not None:
             scores = scores + _shifted(_by_distance(key, queries, table.rows)).transpose(-1, -2)
         return scores * self.scale  # type: ignore[return-value]  # there is one of them at least
 
     def _projected(self, table: RelativeTable) -> tuple[Tensor | None, Tensor | None]:
-        """The table as keys and as queries; kept from call to call where nothing is trained."""
+        """The table as keys and as queries; kept from call to call if nothing is trained."""
         to_keys = self.key_proj if self.shared else self._modules.get("pos_key_proj")
         to_queries = self.query_proj if self.shared else self._modules.get("pos_query_proj")
         parts = [to_keys if self.to_position else None, to_queries if self.from_position else None]
         state = self._state(parts, table)
-        known = self._known  # read once: another thread may replace it
+        known = self._known  # read it once, because another thread may replace it
         if state is not None and known is not None and _same(known[0], state):
             return known[1]
         vectors = dropout(table.vectors, self.position_dropout, self.training)
@@ -143,11 +143,11 @@ class DisentangledAttention(nn.Module):
         return keys, queries
 
     def _state(self, parts: list[Any], table: RelativeTable) -> _State | None:
-        """What the projections depend on; None where they must be computed anew."""
+        """The values the projections depend on; None if they must be computed again."""
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return None
         if torch.is_autocast_enabled(table.vectors.device.type):
-            return None  # the result has the dtype of this region
+            return None  # under autocast, the result has another dtype
         used = [part for part in parts if part is not None]
         if any(type(part) is not nn.Linear for part in used):
             return None
@@ -161,7 +161,7 @@ class DisentangledAttention(nn.Module):
 
 
 _State = list[tuple[Tensor, int, int]]
-"""Tensors, where their values lie, and how often these were written."""
+"""Tensors, the addresses of their values, and how often these were written."""
 
 
 def _same(known: _State, state: _State) -> bool:
@@ -171,24 +171,24 @@ def _same(known: _State, state: _State) -> bool:
 
 
 def _masked(query: Tensor, bias: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Hide padding from tokens, and let padding look at everything alike, as the reference does.
+    """Hide padding from tokens, and let padding attend to all positions equally (reference).
 
     Args:
         query: ``[B, heads, S, D]``.
-        bias: Added to the scores, ``[B, heads, S, S]``; None for nothing.
-        layout: With a mask. Packed, it holds no padding whose result is read.
+        bias: Added to the scores, ``[B, heads, S, S]``; None for zero.
+        layout: A layout with a mask. If packed, it contains no padding whose result is used.
 
     Returns:
-        Queries and what is added to their scores.
+        Queries, and the tensor to add to their scores.
     """
     hidden = ~layout.keys
     bias = query.new_zeros(()) if bias is None else bias
     if layout.packed:
-        # Where nothing counts, nothing is hidden: a softmax of nothing is no number.
+        # If no position of a row counts, hide none: a softmax over nothing is NaN.
         hidden = hidden & layout.keys.any(-1, keepdim=True)
     else:
-        # All scores of padding are zero. The lowest number of all would do for the result, but its
-        # gradient is lost in rounding.
+        # All scores of padding are zero. The lowest number of the dtype would give the same result,
+        # but its gradient is lost in rounding.
         padding = hidden.transpose(-1, -2)
         query, bias = query.masked_fill(padding, 0.0), bias.masked_fill(padding, 0.0)
         hidden = hidden & ~padding
@@ -200,8 +200,8 @@ def _by_distance(content: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
 
     Args:
         content: ``[B, heads, S, D]``.
-        positions: ``[2 * P, H]``, a row per entry of the table.
-        rows: ``[2 * S - 1]``, the entry of each distance, not clamped.
+        positions: ``[2 * P, H]``, one row per entry of the table.
+        rows: ``[2 * S - 1]``, the table entry of each distance, not clamped.
 
     Returns:
         ``[B, heads, S, 2 * S - 1]``.
@@ -211,7 +211,7 @@ def _by_distance(content: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
     rows = (rows + entries // 2).clamp(0, entries - 1)
     vectors = positions.view(entries, heads, width).permute(1, 2, 0)
     content = content.transpose(0, 1).reshape(heads, batch * length, width)
-    # A compiler takes one way for all lengths, and must not so much as compare them.
+    # A compiler uses one branch for all lengths, and must not compare them at all.
     if not torch.compiler.is_compiling() and len(rows) <= entries:
         products = torch.bmm(content, vectors.index_select(-1, rows))
     else:
@@ -222,12 +222,12 @@ def _by_distance(content: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
 def _shifted(by_distance: Tensor) -> Tensor:
     """``y[i, j] = x[i, j - i + S - 1]``: from ``[…, S, 2 * S - 1]`` to ``[…, S, S]``.
 
-    Read without its first S - 1 elements, as rows that are one shorter, the array moves by one
-    column with every row (the shift of Transformer-XL, Dai et al., 2019).
+    The first S - 1 elements are skipped, and the rest is read as rows that are one element shorter.
+    So each row moves by one column (the shift of Transformer-XL, Dai et al., 2019).
     """
     length = by_distance.shape[-2]
     if torch.compiler.is_exporting():
-        # Rows of one or two tokens would be other programs: an exported one serves all lengths.
+        # Rows of one or two tokens would need other programs; an export serves all lengths.
         place = torch.arange(length, device=by_distance.device)
         index = place - place[:, None] + length - 1
         return by_distance.gather(-1, index.expand(*by_distance.shape[:-1], length))
@@ -242,7 +242,7 @@ class DebertaLayer(nn.Module):
     """Attention and a feed-forward network, each added to its input and normalised.
 
     Args:
-        config: Widths and what positions do.
+        config: Widths and the use of positions.
     """
 
     def __init__(self, config: DebertaV2Config) -> None:
@@ -262,11 +262,11 @@ class DebertaLayer(nn.Module):
 
         Args:
             tokens: ``[T, H]`` or ``[B, S, H]``.
-            layout: How they lie.
-            table: Relative positions; None in a model without.
+            layout: Their layout.
+            table: Relative positions; None if the model has none.
 
         Returns:
-            Like ``tokens``; ``[B, H]``, the first token of every row, where no other is read.
+            Like ``tokens``; ``[B, H]``, the first token of every row, if only that is used.
         """
         parts: Any = self
         first, last = parts.attention.output, parts.output
@@ -287,7 +287,7 @@ class ConvLayer(nn.Module):
     """A convolution over the embeddings beside the first layer.
 
     Args:
-        config: Widths and what positions do.
+        config: Widths and the use of positions.
     """
 
     def __init__(self, config: DebertaV2Config) -> None:
@@ -301,12 +301,12 @@ class ConvLayer(nn.Module):
         self.dropout = config.hidden_dropout_prob
 
     def forward(self, embedded: Tensor, tokens: Tensor, layout: Layout) -> Tensor:
-        """Add what the neighbours of each token say to it.
+        """Add to each token the output of the convolution around it.
 
         Args:
-            embedded: What the first layer was given.
-            tokens: What it returned.
-            layout: How both lie.
+            embedded: The input of the first layer.
+            tokens: The output of the first layer.
+            layout: The layout of both.
         """
         changed = self.conv(layout.in_rows(embedded).transpose(1, 2)).transpose(1, 2)
         counts = layout.keys[:, 0, 0, :, None] if layout.keys.numel() else None
@@ -321,7 +321,7 @@ class DebertaEncoder(NamedInputModule):
     """All layers of a DeBERTa.
 
     Args:
-        config: Widths and what positions do.
+        config: Widths and the use of positions.
     """
 
     def __init__(self, config: DebertaV2Config) -> None:

@@ -1,4 +1,4 @@
-"""Dropout whose random numbers cost little on the CPU."""
+"""Dropout with cheap random numbers on the CPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 _STEPS = 1 << 16
-"""Probabilities are multiples of its inverse: one number of 64 bits decides about four values."""
+"""Probabilities are multiples of its inverse: one 64-bit number decides for four values."""
 
 _FEW = 1 << 10
 
@@ -15,14 +15,14 @@ _FEW = 1 << 10
 def dropout(values: Tensor, p: float, training: bool) -> Tensor:
     """Set values to zero with a probability and scale up the others (Srivastava et al., 2014).
 
-    On the CPU torch draws a number for every value, which takes as long as multiplying them with a
-    small matrix. Here ``p`` is rounded to 16 bits; what the others are scaled by fits the rounded
-    one, so that the expected sum stays.
+    On the CPU torch draws a number for every value, which takes as long as multiplying the values
+    with a small matrix. Here ``p`` is rounded to 16 bits. The other values are scaled by the
+    rounded probability, so the expected sum stays the same.
 
     Args:
-        values: Of any shape.
+        values: A tensor of any shape.
         p: The probability, 0 … 1.
-        training: Whether anything happens at all.
+        training: Whether dropout is active.
     """
     zeros = round(p * _STEPS)
     if (

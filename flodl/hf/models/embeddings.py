@@ -1,4 +1,4 @@
-"""From ids to the vectors an encoder starts with."""
+"""Turn ids into the vectors that an encoder starts with."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Embeddings(NamedInputModule):
-    """Word, position and type vectors added up, normalised and dropped out.
+    """The sum of word, position and type vectors, normalised, with dropout.
 
     Args:
-        config: Sizes, dropout and the id of the padding.
-        width: E, of the tables.
-        norm_eps: Of the LayerNorm.
-        offset_positions: Whether positions are those of RoBERTa: counted from the row after the
-            padding's, which padding has itself.
-        fixed_positions: Whether they cannot be given with a call.
+        config: Sizes, dropout and the id of padding.
+        width: Width of the tables, E.
+        norm_eps: Epsilon of the LayerNorm.
+        offset_positions: Whether positions are counted as in RoBERTa: from the row after that of
+            padding. Padding itself has its own row.
+        fixed_positions: Whether a call cannot give positions.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Embeddings(NamedInputModule):
         self.LayerNorm = nn.LayerNorm(width, eps=norm_eps)
 
     def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
-        """Look everything up.
+        """Look up all vectors and add them.
 
         Args:
             ids: ``[B, S]``.
@@ -64,7 +64,7 @@ class Embeddings(NamedInputModule):
             ``[T, E]`` or ``[B, S, E]``.
 
         Raises:
-            ValueError: Rows are longer than the position table, or positions cannot be given.
+            ValueError: Rows are longer than the position table, or positions must not be given.
         """
         layout = layout_of(refs)
         vectors: Tensor = self.word_embeddings(layout.of_rows(ids))
@@ -92,7 +92,7 @@ class Embeddings(NamedInputModule):
             return _of_rows(given, layout)
         if self.offset_positions:
             positions = self._counted(ids)
-            # Padding takes no position: a row that is too long as it lies may still fit.
+            # Padding takes no position, so a row that looks too long may still fit.
             if length >= rows - self.pad and not torch.compiler.is_compiling():
                 check_length(int(positions.max()) - self.pad, rows - self.pad - 1)
             return layout.of_rows(positions)
@@ -106,7 +106,7 @@ class Embeddings(NamedInputModule):
 
 
 def check_length(length: int, limit: int) -> None:
-    """Refuse rows that have more tokens than a model has positions."""
+    """Refuse rows with more tokens than a model has positions."""
     if length > limit:
         raise ValueError(
             f"rows of {length} tokens are longer than the {limit} positions of the model: "
@@ -119,10 +119,10 @@ def _of_rows(given: Tensor, layout: Layout) -> Tensor:
 
 
 class DebertaEmbeddings(NamedInputModule):
-    """Those of DeBERTa (He et al., 2021): positions and types only where the model has them.
+    """The embeddings of DeBERTa (He et al., 2021); positions and types only if the model has them.
 
     Args:
-        config: Sizes, dropout and which vectors there are.
+        config: Sizes, dropout and the kinds of vectors.
     """
 
     def __init__(self, config: DebertaV2Config) -> None:
@@ -141,7 +141,7 @@ class DebertaEmbeddings(NamedInputModule):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
-        """Look everything up.
+        """Look up all vectors and add them.
 
         Args:
             ids: ``[B, S]``.

@@ -1,4 +1,4 @@
-"""All layers of an encoder, one after the other."""
+"""All layers of an encoder, run one after the other."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Encoder(NamedInputModule):
-    """The layers of BERT, RoBERTa, XLM-R and DistilBERT; each has parameters of its own.
+    """The layers of BERT, RoBERTa, XLM-R and DistilBERT; each has separate parameters.
 
     Args:
-        config: Number of layers and what they need.
+        config: Number of layers and their settings.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -50,7 +50,7 @@ class Encoder(NamedInputModule):
 
 
 class AlbertGroup(nn.Module):
-    """Layers that run in turn, every time the group does.
+    """Layers that run one after the other, every time the group runs.
 
     Args:
         config: Widths and the number of layers.

@@ -1,4 +1,4 @@
-"""What turns the states of an encoder into answers: nodes that follow it in a graph."""
+"""Heads: the nodes of a graph that turn the states of an encoder into answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClassificationHead(nn.Module):
     Args:
         width: H.
         labels: Number of classes.
-        dropout: Before both layers.
+        dropout: Dropout before both layers.
     """
 
     def __init__(self, width: int, labels: int, dropout: float) -> None:
@@ -52,7 +52,7 @@ class ClassificationHead(nn.Module):
 
 
 class ContextPooler(nn.Module):
-    """DeBERTa's pooler, which belongs to the classifier and not to the encoder.
+    """DeBERTa's pooler, which belongs to the classifier, not to the encoder.
 
     Args:
         config: Width, dropout and activation.
@@ -75,7 +75,7 @@ def sequence_classifier(flow: FlowBuilder, config: EncoderConfig, labels: int) -
 
     Args:
         flow: Ends at ``pooler_output [B, H]`` for BERT and ALBERT, at the states otherwise.
-        config: The family decides.
+        config: Its family decides on the layers.
         labels: Number of classes.
     """
     width = config.hidden_size
@@ -120,19 +120,19 @@ def span_finder(flow: FlowBuilder, config: EncoderConfig) -> None:
 
 
 class Decoder(nn.Module):
-    """From states to a score per word, with a table of words that usually is the encoder's own.
+    """Turns states into a score per word, with a table of words, usually that of the encoder.
 
     Args:
         widths: H and the width of the table.
         vocab: V.
-        norm_eps: Of the LayerNorm.
+        norm_eps: Epsilon of the LayerNorm.
         activate: Name of the activation.
-        dense: Where the first projection stands.
-        norm: Where the LayerNorm stands.
+        dense: Name of the first projection.
+        norm: Name of the LayerNorm.
 
     Attributes:
-        decoder: The table and the bias in use; the same objects as the encoder's table and
-            :attr:`bias` where they are tied.
+        decoder: The table and the bias in use. If they are tied, they are the same objects as the
+            encoder's table and :attr:`bias`.
         bias: ``[V]``.
     """
 
@@ -162,7 +162,7 @@ class Decoder(nn.Module):
 
 
 def word_decoder(flow: FlowBuilder, config: EncoderConfig) -> None:
-    """Append the head for the words behind a mask: ``[B, S, V]``; nothing is tied yet."""
+    """Append the head for the words at masks: ``[B, S, V]``; nothing is tied yet."""
     width, vocab = config.hidden_size, config.vocab_size
     eps, act = config.layer_norm_eps, config.hidden_act
     match config.model_type:
@@ -172,7 +172,7 @@ def word_decoder(flow: FlowBuilder, config: EncoderConfig) -> None:
             flow.through(nn.LayerNorm(width, eps=eps), name="vocab_layer_norm")
             flow.through(nn.Linear(width, vocab), name="vocab_projector")
         case "roberta" | "xlm-roberta":
-            # Exact gelu, whatever the activation of the layers is.
+            # Always the exact gelu, independent of the activation of the layers.
             decoder = Decoder(
                 (width, width), vocab, norm_eps=eps, activate="gelu", norm="layer_norm"
             )
@@ -197,7 +197,7 @@ def word_decoder(flow: FlowBuilder, config: EncoderConfig) -> None:
 
 
 class _Named(nn.Sequential):
-    """A module under a further name, as checkpoints have it."""
+    """A module under one more name, as in checkpoints."""
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__()

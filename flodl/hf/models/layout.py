@@ -1,9 +1,9 @@
-"""Where tokens lie while a model runs: in rows with padding, or one after the other without.
+"""The layout of tokens while a model runs: in rows with padding, or packed without.
 
-A batch ``[B, S]`` whose rows differ in length is mostly padding. Layers that treat every token for
-itself, which is nearly all the work of an encoder, then run on ``[T, H]``, the ``T`` tokens that
-count; only attention sees rows. ``places [T]`` holds where these tokens stand in the flattened
-``[B * S]``; an empty tensor says that tokens lie in their rows.
+In a batch ``[B, S]``, rows of different lengths contain much padding. Layers that treat every token
+separately, which is nearly all the work of an encoder, then run on ``[T, H]``: the ``T`` tokens
+that count. Only attention works on rows. ``places [T]`` holds the positions of these tokens in the
+flattened ``[B * S]``; an empty tensor means that tokens are in rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flodl.hf.models.record import Record
 
 Refs = Mapping[str, Any]
-"""What :meth:`FlowBuilder.using` delivers; None for an input that was left out."""
+"""The values that :meth:`FlowBuilder.using` passes; None for an input that was left out."""
 
 IDS = "ids"
 MASK = "attention_mask"
@@ -36,16 +36,16 @@ READ = "read"
 RECORD = "record"
 
 WORTH = 0.9
-"""Part of the positions that count, above which padding is cheaper than moving tokens about."""
+"""If at least this part of all positions counts, padding is cheaper than moving tokens."""
 
 
 class Run(NamedTuple):
-    """Rows that follow each other and have equally many tokens, packed.
+    """Packed rows that follow each other and have the same number of tokens.
 
     Attributes:
-        rows: How many.
-        length: Tokens of each.
-        masked: Whether their first tokens are padding, which nothing may look at.
+        rows: Number of rows.
+        length: Tokens in each row.
+        masked: Whether their first tokens are padding, which gets no attention.
     """
 
     rows: int
@@ -55,19 +55,18 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the tokens of one call lie.
+    """The layout of the tokens of one call.
 
     Attributes:
         rows: B.
         length: S.
-        places: Int64 ``[T]``; empty where tokens lie in their rows.
-        keys: What attention may look at: bool, True where it may, or floats that are added to the
-            scores; ``[B, 1, 1, S]`` or what else broadcasts to ``[B, heads, S, S]``; empty for
-            everything.
-        runs: All rows of packed tokens, where attention takes them as they lie; see
-            :meth:`in_runs`.
-        ends_first: Whether the first token of every row is all that is read of what comes out.
-        record: What the caller wants to know of the layers; None for nothing.
+        places: Int64 ``[T]``; empty if tokens are in rows.
+        keys: The mask of attention. Bool: True for positions that get attention. Floats: added to
+            the scores. ``[B, 1, 1, S]`` or another shape that broadcasts to ``[B, heads, S, S]``.
+            Empty: all positions get attention.
+        runs: All rows of packed tokens, if attention uses them packed; see :meth:`in_runs`.
+        ends_first: Whether only the first token of every row of the output is used.
+        record: The values of layers that the caller asks for; None for nothing.
     """
 
     rows: int
@@ -79,17 +78,17 @@ class Layout:
     record: Record | None = None
 
     def note(self, tokens: Tensor) -> None:
-        """Tell the caller what a layer is given, where that was asked for."""
+        """Record the input of a layer, if the caller asked for it."""
         if self.record is not None and self.record.hidden_states is not None:
             self.record.hidden_states.append(tokens)
 
     @property
     def packed(self) -> bool:
-        """Whether tokens lie one after the other."""
+        """Whether tokens are packed one after the other."""
         return self.places.dim() == 1 and self.places.shape[0] > 0
 
     def in_rows(self, tokens: Tensor) -> Tensor:
-        """Tokens ``[T, …]`` or ``[B, S, …]`` as ``[B, S, …]``; what was left out is zero."""
+        """Tokens ``[T, …]`` or ``[B, S, …]`` as ``[B, S, …]``; positions left out are zero."""
         if not self.packed:
             return tokens
         shape = (self.rows * self.length, *tokens.shape[1:])
@@ -97,27 +96,28 @@ class Layout:
         return rows.view(self.rows, self.length, *tokens.shape[1:])
 
     def of_rows(self, rows: Tensor) -> Tensor:
-        """The opposite of :meth:`in_rows`."""
+        """The inverse of :meth:`in_rows`."""
         return rows.flatten(0, 1).index_select(0, self.places) if self.packed else rows
 
     def firsts(self, tokens: Tensor) -> Tensor:
-        """The first token of every row, ``[B, H]``, of all tokens or of these alone."""
-        # As many packed tokens as rows are one of each: the first ones, which are always packed.
+        """The first token of every row, ``[B, H]``; ``tokens`` may hold only these already."""
+        # If there are as many packed tokens as rows, they are the first tokens, which are always
+        # packed.
         return tokens if tokens.shape[:-1] == (self.rows,) else self.in_rows(tokens)[:, 0]
 
     @property
     def before_the_end(self) -> Layout:
-        """The same for a layer whose tokens are all read by the next one."""
+        """The same layout for a layer whose tokens are all used by the next layer."""
         return replace(self, ends_first=False)
 
     def in_runs(self, dtype: torch.dtype) -> Layout:
-        """The same, with :attr:`runs` where attention is faster row by row.
+        """The same layout, with :attr:`runs` if attention is faster row by row.
 
-        It is on the CPU, and packed tokens have to be those that count, in their order. In types
-        shorter than float32 rounding depends on how rows are taken, so they stay as they are.
+        That is so on the CPU, if the packed tokens are exactly those that count, in order. For
+        types shorter than float32 the layout stays: there rounding depends on how rows are split.
 
         Args:
-            dtype: Of the tokens.
+            dtype: Dtype of the tokens.
         """
         if (
             not self.packed
@@ -144,10 +144,10 @@ class Layout:
 
 
 def may_decide_on(values: Tensor) -> bool:
-    """Whether what a call does may depend on values.
+    """Whether the behaviour of a call may depend on values.
 
-    It may not where a compiler, a tracer or a CUDA graph records it for all calls to come, nor on
-    the meta device, which has none.
+    It must not if a compiler, a tracer or a CUDA graph records the call for later calls, nor on the
+    meta device, where tensors have no values.
     """
     if torch.compiler.is_compiling() or torch._C._is_tracing() or values.is_meta:
         return False
@@ -155,7 +155,7 @@ def may_decide_on(values: Tensor) -> bool:
 
 
 def layout_of(refs: Refs) -> Layout:
-    """The layout that a module of a model has been given."""
+    """The layout that was passed to a module of a model."""
     rows, length = refs[IDS].shape
     read = refs.get(READ)
     ends_first = read is not None and read.numel() > 0
@@ -170,10 +170,10 @@ def layout_of(refs: Refs) -> Layout:
 
 
 class Keys(NamedInputModule):
-    """What attention may look at: see :attr:`Layout.keys`.
+    """The mask of attention: see :attr:`Layout.keys`.
 
     Args:
-        first_of_none: Whether a row in which nothing counts looks at its first token.
+        first_of_none: Whether the first token gets attention in a row in which no token counts.
     """
 
     def __init__(self, *, first_of_none: bool = True) -> None:
@@ -185,9 +185,9 @@ class Keys(NamedInputModule):
 
         Args:
             ids: ``[B, S]``.
-            refs: ``attention_mask``: ``[B, S]`` of any type, 0 for padding;
-                ``[B or 1, 1 or heads, 1 or S, S]``, floats that are added to the scores, any other
-                type True where attention may look; None for no padding.
+            refs: ``attention_mask``. ``[B, S]`` of any type: 0 for padding.
+                ``[B or 1, 1 or heads, 1 or S, S]``: floats are added to the scores, any other type
+                is True for positions that get attention. None: no padding.
 
         Raises:
             ValueError: The mask has another shape.
@@ -212,31 +212,31 @@ class Keys(NamedInputModule):
             return ids.new_empty(0)
         if not self.first_of_none:
             return counts[:, None, None, :]
-        # A softmax of nothing is no number.
+        # A softmax over nothing is NaN.
         first = functional.pad(~counts.any(1, keepdim=True), (0, ids.shape[1] - 1))
         return (counts | first)[:, None, None, :]
 
 
 def _packable(counts: Tensor) -> Tensor:
-    """Places of the tokens that count, and of first ones, which a head may ask for: ``[T]``."""
+    """Places of the tokens that count, and of first tokens, which a head may need: ``[T]``."""
     kept = counts.index_fill(1, torch.zeros(1, dtype=torch.int64, device=counts.device), True)
     return kept.flatten().nonzero().flatten()
 
 
 class ChoiceOfLayout(NamedInputModule):
-    """Whether tokens are packed, and where they stand then.
+    """Decides whether tokens are packed, and gives their places.
 
-    They are where enough of them are padding. What records a call, such as a compiler, for which
-    their number would be data, keeps rows unless the places are given.
+    Tokens are packed if enough positions are padding. A call that is recorded, for instance by a
+    compiler, keeps rows unless places are given, because the number of tokens would depend on data.
 
     Args:
-        all_read: Whether results depend on what a model makes of padding, as in a softmax over all
+        all_read: Whether results depend on the model's output at padding, as in a softmax over all
             positions of a row. ``"auto"`` then keeps rows.
-        first_sees_all: Whether the first token of every row is read, and looks at padding where it
-            is padding itself. A batch that has such a row is never packed.
+        first_sees_all: Whether the first token of every row is used and, if it is padding itself,
+            attends to padding. A batch with such a row is never packed.
 
     Attributes:
-        unpad: ``"auto"``, or a decision: True packs whatever is masked, False never packs.
+        unpad: ``"auto"``, or a decision: True packs if any position is masked, False never packs.
     """
 
     def __init__(self, *, all_read: bool = False, first_sees_all: bool = False) -> None:
@@ -246,11 +246,11 @@ class ChoiceOfLayout(NamedInputModule):
         self.first_sees_all = first_sees_all
 
     def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
-        """Choose.
+        """Choose the layout.
 
         Args:
             ids: ``[B, S]``.
-            refs: ``keys`` of :class:`Keys`, and ``places``: None, or the places themselves.
+            refs: ``keys`` of :class:`Keys`, and ``places``: None, or the given places.
 
         Returns:
             Int64 ``[T]``.
@@ -265,10 +265,10 @@ class ChoiceOfLayout(NamedInputModule):
         return self.worthwhile(keys.view(ids.shape))
 
     def worthwhile(self, counts: Tensor) -> Tensor:
-        """Where tokens stand if they are packed; empty if they are not.
+        """Places of the tokens if they are packed; empty if they are not.
 
         Args:
-            counts: What is no padding, ``[B, S]``.
+            counts: Which positions are not padding, ``[B, S]``.
 
         Returns:
             Int64 ``[T]``.
@@ -284,12 +284,12 @@ class ChoiceOfLayout(NamedInputModule):
 
 
 class ReadPositions(NamedInputModule):
-    """What a classifier of rows reads of its encoder: the first token of every row.
+    """The positions that a classifier of rows uses: the first token of every row.
 
-    The last layer then computes no other one, but for what these look at.
+    The last layer then computes only these tokens, and the keys and values they attend to.
 
     Attributes:
-        unpad: False computes all of them; see :class:`ChoiceOfLayout`.
+        unpad: False computes all tokens; see :class:`ChoiceOfLayout`.
     """
 
     def __init__(self) -> None:
@@ -297,11 +297,11 @@ class ReadPositions(NamedInputModule):
         self.unpad: bool | str = "auto"
 
     def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
-        """Tell the positions.
+        """Return the positions.
 
         Args:
             ids: ``[B, S]``.
-            refs: ``places``: None, or places that were given and may lack those of first tokens.
+            refs: ``places``: None, or given places, which may lack those of first tokens.
 
         Returns:
             Int64 ``[1]``; empty for all positions.
@@ -310,9 +310,9 @@ class ReadPositions(NamedInputModule):
 
 
 class InRows(NamedInputModule):
-    """The end of an encoder: ``last_hidden_state [B, S, H]``, zero at what was left out.
+    """The end of an encoder: ``last_hidden_state [B, S, H]``, zero at positions left out.
 
-    It is ``[B, 1, H]`` where the first token of every row is all that is read of it.
+    It is ``[B, 1, H]`` if only the first token of every row is used.
     """
 
     def forward_named(self, tokens: Tensor, refs: Refs) -> Tensor:

@@ -1,4 +1,4 @@
-"""Graphs whose inputs have names, also for what looks at signatures."""
+"""Graphs with named inputs, also for tools that inspect signatures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ModelGraph(Graph):
-    """A model of ``flodl.hf``, with a head or without.
+    """A model of ``flodl.hf``, with or without a head.
 
     ``torch.export`` takes ``dynamic_shapes`` by the names of these arguments.
     """
@@ -34,10 +34,10 @@ class ModelGraph(Graph):
             input_ids: ``[B, S]``.
             attention_mask: 0 for padding, ``[B, S]``; see :class:`~flodl.hf.models.layout.Keys`.
             token_type_ids: Segments, ``[B, S]``.
-            position_ids: ``[B, S]``, where the family takes any.
-            places: Where the tokens to compute stand in the flattened ``[B * S]``, int64 ``[T]``;
+            position_ids: ``[B, S]``, if the family takes positions.
+            places: Positions of the tokens to compute, in the flattened ``[B * S]``, int64 ``[T]``;
                 empty for all positions, None for the choice of the model.
-            **others: What the encoder of a model with a head takes besides.
+            **others: Further inputs of the encoder of a model with a head.
 
         Returns:
             ``last_hidden_state [B, S, H]``, or the logits of the head.
@@ -49,7 +49,7 @@ class ModelGraph(Graph):
         return self._recorded(record, self._ordered(inputs, others))
 
     def _recorded(self, record: Record, inputs: tuple[Tensor | None, ...]) -> Tensor:
-        """Run the pure core and hand over the tagged values; other threads see nothing of it."""
+        """Run the pure core and record the tagged values; other threads do not see them."""
         core = self._core if self._core.tags else self._core.variant(tags=True, mark=None)
         try:
             output, tags, _, _ = core.run(self._modules, inputs, ())
@@ -62,7 +62,7 @@ class ModelGraph(Graph):
 
 
 class ModelFlow(FlowBuilder):
-    """Describes a :class:`ModelGraph`."""
+    """Builds a :class:`ModelGraph`."""
 
     _makes = ModelGraph
 

@@ -1,4 +1,4 @@
-"""What a call computes on its way, for the one who makes the call."""
+"""Intermediate values of a call, for the caller."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class Record:
-    """Given with a call of an encoder, which fills it; nothing of it stays in the model.
+    """Passed with a call of an encoder, which fills it; nothing of it stays in the model.
 
     Attributes:
-        hidden_states: What every layer was given, ``[B, S, H]`` each; None where they are not
-            asked for.
+        hidden_states: The input of every layer, ``[B, S, H]`` each; None if not asked for.
         attentions: The weights of every layer, ``[B, heads, S, S]`` each, from query to key, before
-            dropout; None where they are not asked for.
+            dropout; None if not asked for.
         tags: The tagged values of the encoder, by name.
     """
 

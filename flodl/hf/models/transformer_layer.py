@@ -1,4 +1,4 @@
-"""The layer that five of the six families share; they differ in the names of its parts."""
+"""The layer that five of the six families share; only the names of its parts differ."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayerNames:
-    """Where the parts of a layer stand below it, as dotted names of a checkpoint.
+    """The places of the parts of a layer, as dotted names of a checkpoint.
 
     Attributes:
-        query: Projection of what asks.
-        key: Projection of what is looked for.
-        value: Projection of what is looked up.
+        query: Projection to queries.
+        key: Projection to keys.
+        value: Projection to values.
         out: Projection after attention.
         attention_norm: LayerNorm after attention.
         up: Projection to the intermediate width.
@@ -65,7 +65,7 @@ ALBERT_NAMES = LayerNames(
 
 
 def place(root: nn.Module, path: str, module: nn.Module) -> None:
-    """Register a module under a dotted name, with empty modules on the way."""
+    """Register a module under a dotted name, with empty modules in between."""
     *way, name = path.split(".")
     for step in way:
         if step not in root._modules:
@@ -77,7 +77,7 @@ def place(root: nn.Module, path: str, module: nn.Module) -> None:
 def at(root: nn.Module, path: str) -> Any:
     """The module under a dotted name.
 
-    Looked up at each call, as a part may be replaced, by one with an adapter for instance.
+    It is looked up at each call, because a part may be replaced, for instance by an adapter.
     """
     for step in path.split("."):
         root = root._modules[step]  # type: ignore[assignment]  # it was placed there
@@ -91,9 +91,9 @@ class TransformerLayer(nn.Module):
 
     Args:
         config: Widths, heads, activation and dropout.
-        names: Where the parts stand.
-        norm_eps: Of both LayerNorms.
-        output_dropout: Whether what the feed-forward network returns is dropped out.
+        names: The places of the parts.
+        norm_eps: Epsilon of both LayerNorms.
+        output_dropout: Whether the output of the feed-forward network has dropout.
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class TransformerLayer(nn.Module):
 
         Args:
             tokens: ``[T, H]`` or ``[B, S, H]``.
-            layout: How they lie.
+            layout: Their layout.
 
         Returns:
-            Like ``tokens``; ``[B, H]``, the first token of every row, where no other is read.
+            Like ``tokens``; ``[B, H]``, the first token of every row, if only that is used.
         """
         names = self.names
         asking = layout.firsts(tokens) if layout.ends_first else tokens

@@ -1,1 +1,1 @@
-"""How texts become ids: tokenizer files of all kinds, their reading, padding and cutting."""
+"""Turn texts into ids: read tokenizer files of all kinds, pad and truncate."""

@@ -67,7 +67,7 @@ def build(files: TokenizerFiles) -> Tokenizer:
 
 
 def _special_tokens(files: TokenizerFiles) -> dict[str, SpecialToken]:
-    """The kind's own special tokens, as far as the files do not name others."""
+    """The special tokens of this kind of tokenizer, unless the files name others."""
     kind = files.source[0]
     tokens = {role: SpecialToken(name) for role, name in NAMES[kind].items()}
     if kind in MASK_TAKES_SPACE:
@@ -88,7 +88,7 @@ def _added(token: SpecialToken, *, special: bool) -> AddedToken:
 
 
 def _add_numbered(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
-    """Add the tokens that came after the vocabulary, and see that they get their ids."""
+    """Add the tokens that came after the vocabulary, and check that they get their ids."""
     for index, token, name in sorted(_numbered(files), key=lambda entry: entry[0]):
         tokenizer.add_tokens([_added(token, special=False)])
         given = tokenizer.token_to_id(token.content)
@@ -120,7 +120,7 @@ def _numbered(files: TokenizerFiles) -> list[tuple[int, SpecialToken, str]]:
 
 
 def _add_template(tokenizer: Tokenizer, files: TokenizerFiles, first: str, end: str) -> None:
-    """Special tokens around a text and around a pair."""
+    """Add special tokens around a text and around a pair."""
     processors = need("tokenizers").processors
     first_id, end_id = tokenizer.token_to_id(first), tokenizer.token_to_id(end)
     kind = files.source[0]

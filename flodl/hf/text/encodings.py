@@ -1,4 +1,4 @@
-"""From the encodings of the ``tokenizers`` package to the arrays of a batch, in bulk."""
+"""Turn encodings of the ``tokenizers`` package into the arrays of a batch, in bulk."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclass(frozen=True, slots=True)
 class EncodingRows:
-    """Rows of a batch as their encodings, from which every field can still be read.
+    """Rows of a batch as their encodings; all fields can still be read from these.
 
     Attributes:
-        encodings: The encoding each row is of; windows of one text share theirs.
-        kept: The tokens of it that the row has; None for all.
+        encodings: The encoding of each row; windows of one text share an encoding.
+        kept: The tokens of the encoding that the row has; None for all.
         typed: Whether the segments of the encodings count; otherwise they are all 0.
     """
 
@@ -35,13 +35,13 @@ class EncodingRows:
     typed: bool
 
     def select(self, rows: Sequence[int]) -> EncodingRows:
-        """Some of the rows, in the order given."""
+        """Some of the rows, in the given order."""
         return EncodingRows(
             [self.encodings[row] for row in rows], [self.kept[row] for row in rows], self.typed
         )
 
     def column(self, name: str, width: int) -> Tensor | None:
-        """One field as ``[B, width]`` int64 (offsets ``[B, width, 2]``); None if not in here."""
+        """One field as int64 ``[B, width]`` (offsets ``[B, width, 2]``); None if not known here."""
         if name == "position_ids" or (name == "token_type_ids" and not self.typed):
             return None
         read, padding = _FIELDS[name]
@@ -56,7 +56,7 @@ class EncodingRows:
         return np.array(counts, dtype=np.int64)
 
     def batch(self, pad_id: int, width: int, sample_index: Sequence[int]) -> EncodedBatch:
-        """The rows as a batch of a width no smaller than the longest of them."""
+        """The rows as a batch; ``width`` is at least the length of the longest row."""
         attended = np.arange(width) < self.lengths()[:, None]
         ids = self._padded(self._flat(_ids), width, pad_id)
         return EncodedBatch(
@@ -84,12 +84,12 @@ class EncodingRows:
 
 
 def sequence_ids(encoding: Encoding) -> Positions:
-    """Which text each token is of, -1 for special tokens."""
+    """The text that each token is from; -1 for special tokens."""
     return _numbers(encoding.sequence_ids)
 
 
 def _numbers(values: Sequence[int | None]) -> Positions:
-    # As floats, None becomes NaN in one call; token counts are exact in float64.
+    # As floats, None becomes NaN in one call. Token counts are exact in float64.
     floats = np.array(values, dtype=np.float64)
     return np.where(np.isnan(floats), -1.0, floats).astype(np.int64)
 

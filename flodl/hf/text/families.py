@@ -1,7 +1,7 @@
-"""How each family's vocabulary files become a tokenizer: normaliser, splitting, model, template.
+"""Build each family's tokenizer from vocabulary files: normaliser, splitting, model, template.
 
-The steps are those with which the published checkpoints were trained. They are also what the
-``tokenizer.json`` of the same checkpoints says, where there is one.
+The published checkpoints were trained with these steps. If a checkpoint has a ``tokenizer.json``,
+it describes the same steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROBERTA: Final = {
     "mask": "<mask>",
 }
 
-# What the special tokens of a kind of vocabulary are called where no file says it.
+# Names of the special tokens of each kind of vocabulary, if no file gives them.
 NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "vocab.txt": _BERT,
     "vocab.json": _ROBERTA,
@@ -37,15 +37,15 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "sentencepiece.bpe.model": _ROBERTA,
     "spm.model": _BERT,
 }
-# Kinds whose mask token takes the space before it along.
+# Kinds whose mask token includes the space before it.
 MASK_TAKES_SPACE: Final = frozenset({"vocab.json", "spiece.model", "sentencepiece.bpe.model"})
 
 
 def word_pieces(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:
-    """BERT's and DistilBERT's: words cut into pieces, from ``vocab.txt``.
+    """BERT's and DistilBERT's tokenizer: words cut into pieces, from ``vocab.txt``.
 
     Raises:
-        CheckpointFormatError: The vocabulary lacks its unknown token, or a setting is no flag.
+        CheckpointFormatError: The vocabulary lacks its unknown token, or a setting is not a flag.
     """
     tk = need("tokenizers")
     vocab = {token: index for index, token in enumerate(_lines(files.text("vocab.txt")))}
@@ -66,10 +66,10 @@ def word_pieces(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:
 
 
 def byte_pairs(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # noqa: ARG001
-    """RoBERTa's: merges of bytes, from ``vocab.json`` and ``merges.txt``.
+    """RoBERTa's tokenizer: merges of bytes, from ``vocab.json`` and ``merges.txt``.
 
     Raises:
-        CheckpointFormatError: One of them is broken, or they do not belong together.
+        CheckpointFormatError: A file is broken, or the files do not belong together.
     """
     tk = need("tokenizers")
     vocab = _token_ids(files)
@@ -105,8 +105,8 @@ def albert(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # noq
 def xlm_roberta(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:
     """XLM-RoBERTa's unigram vocabulary, from ``sentencepiece.bpe.model``.
 
-    The ids of the model are not the file's: its first three pieces give way to four special
-    tokens, and the mask token comes last.
+    Ids of the model differ from those of the file: four special tokens replace the first three
+    pieces, and the mask token comes last.
 
     Raises:
         CheckpointFormatError: The file is broken, or begins with pieces of text.
@@ -143,10 +143,10 @@ def deberta(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # no
 
 
 def flag(files: TokenizerFiles, name: str, default: bool | None) -> bool | None:
-    """A yes or no of ``tokenizer_config.json``; null counts as not stated.
+    """A true or false of ``tokenizer_config.json``; null counts as not given.
 
     Raises:
-        CheckpointFormatError: It is something else.
+        CheckpointFormatError: The value is neither true, false nor null.
     """
     value = files.mapping(SETTINGS).get(name)
     if value is None:
@@ -167,7 +167,7 @@ def _unigram(
     *,
     by_words: bool,
 ) -> Tokenizer:
-    """A unigram tokenizer with the file's own normalisation after some other steps."""
+    """A unigram tokenizer that runs the file's own normalisation after some other steps."""
     tk = need("tokenizers")
     steps, splits = tk.normalizers, tk.pre_tokenizers
     with reading(files.where(files.source[0])):
@@ -181,7 +181,7 @@ def _unigram(
         splits.Sequence([splits.WhitespaceSplit(), marks]) if by_words else marks
     )
     tokenizer.decoder = tk.decoders.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
-    # Symbols that the file itself reserves are never cut.
+    # Symbols that the file itself reserves are never split.
     tokenizer.add_tokens(
         [
             tk.AddedToken(piece, normalized=False, special=kind is PieceKind.CONTROL)
@@ -228,6 +228,6 @@ def _merges(files: TokenizerFiles) -> list[tuple[str, str]]:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines by newlines only: other characters that end lines may be tokens."""
+    """Lines split at newlines only, because other line separators may be tokens."""
     lines = text.replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines

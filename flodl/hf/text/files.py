@@ -1,4 +1,4 @@
-"""The files of a tokenizer: which there are, what they say, and what is wrong with them."""
+"""The files of a tokenizer: which exist, what they contain, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPECIAL: Final = "special_tokens_map.json"
 ADDED: Final = "added_tokens.json"
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
-# The first set of files that is complete decides what the tokenizer is made from.
+# The tokenizer is made from the first set of files that is complete.
 SOURCES: Final = (
     (TOKENIZER,),
     ("vocab.txt",),
@@ -32,29 +32,29 @@ SOURCES: Final = (
 OWN_NAMES: Final = frozenset({SETTINGS, SPECIAL, ADDED}.union(*SOURCES))
 """Every file that a tokenizer may be read from."""
 
-# Longer limits are how a tokenizer says that it has none.
+# Tokenizer files write a larger limit if there is no limit.
 _NO_LIMIT = 10**6
 
 
 class FileSource(Protocol):
-    """Where files are looked up by name."""
+    """A source of files by name."""
 
     @property
     def name(self) -> str:
         """The repository or directory."""
 
     def file(self, name: str) -> Path | None:
-        """The local path of a file; None where there is none."""
+        """The local path of a file; None if there is no such file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialToken:
-    """A token with a meaning of its own, and how it is found in a text.
+    """A token with a special meaning, and how it is found in a text.
 
     Attributes:
         content: The token.
-        options: ``lstrip``, ``rstrip``, ``single_word``, ``normalized``, ``special``, as far as
-            a file states them.
+        options: ``lstrip``, ``rstrip``, ``single_word``, ``normalized``, ``special``, if a file
+            gives them.
     """
 
     content: str
@@ -63,12 +63,12 @@ class SpecialToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """The files one tokenizer was read from.
+    """The files that one tokenizer was read from.
 
     Attributes:
         origin: Directory or repository, for messages.
-        contents: Every file's name and its bytes; the ones it is made from come first.
-        source: The names of those.
+        contents: Name and bytes of every file; the files that it is made from come first.
+        source: The names of the files that it is made from.
     """
 
     origin: str
@@ -85,10 +85,10 @@ class TokenizerFiles:
         return f"{self.origin}/{name}"
 
     def text(self, name: str) -> str:
-        """What a file says.
+        """The text of a file.
 
         Raises:
-            CheckpointFormatError: It is not UTF-8.
+            CheckpointFormatError: The file is not UTF-8.
         """
         try:
             return self.contents[name].decode("utf-8-sig")
@@ -98,10 +98,10 @@ class TokenizerFiles:
             ) from error
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """A JSON object; empty where there is no such file.
+        """A JSON object; empty if there is no such file.
 
         Raises:
-            CheckpointFormatError: The file is no JSON object.
+            CheckpointFormatError: The file is not a JSON object.
         """
         if name not in self.contents:
             return {}
@@ -116,10 +116,10 @@ class TokenizerFiles:
         return value
 
     def special_tokens(self) -> dict[str, SpecialToken]:
-        """The special tokens the side files name, by role (``pad``, ``mask``, …).
+        """The special tokens that the side files name, by role (``pad``, ``mask``, …).
 
         Raises:
-            CheckpointFormatError: One of them is neither text nor an object with a ``content``.
+            CheckpointFormatError: A token is neither a text nor an object with a ``content``.
         """
         found: dict[str, SpecialToken] = {}
         for name in (SETTINGS, SPECIAL):
@@ -135,11 +135,11 @@ class TokenizerFiles:
 
     @property
     def names_length(self) -> bool:
-        """Whether the tokenizer's settings say to which length to cut, or that there is none."""
+        """Whether the tokenizer's settings give a length to truncate to, or say there is none."""
         return self.mapping(SETTINGS).get("model_max_length") is not None
 
     def model_max_length(self) -> int | None:
-        """The length the tokenizer's settings cut to; None where they name none.
+        """The length that the tokenizer's settings truncate to; None if they give none.
 
         Raises:
             CheckpointFormatError: It is not a positive number.
@@ -155,10 +155,10 @@ class TokenizerFiles:
 
 
 def special_token(value: object, where: str) -> SpecialToken:
-    """Read a special token as the side files write it.
+    """Read a special token in the form of the side files.
 
     Raises:
-        CheckpointFormatError: It is neither text nor an object with a ``content``.
+        CheckpointFormatError: It is neither a text nor an object with a ``content``.
     """
     if isinstance(value, str):
         return SpecialToken(value)
@@ -172,15 +172,15 @@ def special_token(value: object, where: str) -> SpecialToken:
 
 
 def read_files(source: FileSource, wanted: str | None = None) -> TokenizerFiles:
-    """Read what a tokenizer is made from, and the files that say more about it.
+    """Read the files that a tokenizer is made from, and the files that add to them.
 
     Args:
         source: A checkpoint.
-        wanted: The name of the file to make it from; None for the first kind there is.
+        wanted: The name of the file to make it from; None for the first kind that exists.
 
     Raises:
-        TokenizerMissingError: There is no tokenizer of a kind that can be read.
-        HubError: A file has to be fetched and cannot be.
+        TokenizerMissingError: There is no tokenizer of a supported kind.
+        HubError: A file has to be downloaded and cannot be.
     """
     kinds = SOURCES if wanted is None else _kinds_with(wanted)
     for kind in kinds:
@@ -200,15 +200,15 @@ def read_files(source: FileSource, wanted: str | None = None) -> TokenizerFiles:
 
 
 def _kinds_with(name: str) -> tuple[tuple[str, ...], ...]:
-    """The kinds a file is part of; a JSON file of any other name is a whole tokenizer."""
+    """The kinds that a file is part of; a JSON file of another name is a whole tokenizer."""
     return tuple(kind for kind in SOURCES if name in kind) or ((name,),)
 
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """Turn whatever the ``tokenizers`` package says about a file into an error that names it.
+    """Turn any error of the ``tokenizers`` package about a file into an error that names it.
 
-    Its Rust code can also panic, which arrives as an exception outside of ``Exception``.
+    The package's Rust code can also panic; that exception is not derived from ``Exception``.
 
     Args:
         where: The file, for messages.
@@ -229,12 +229,12 @@ def reading(where: str) -> Iterator[None]:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether an exception is a panic of Rust code rather than an interrupt or an exit."""
+    """Whether an exception is a panic of Rust code, not an interrupt or an exit."""
     return type(error).__name__ == "PanicException"
 
 
 def local_files(path: str | os.PathLike[str]) -> tuple[FileSource, str]:
-    """A tokenizer's file as the directory it is in, and its name.
+    """The directory of a tokenizer's file, and the name of the file.
 
     Raises:
         FileNotFoundError: There is no such file.

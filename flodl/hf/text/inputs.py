@@ -1,4 +1,4 @@
-"""What may be encoded: texts and pairs of texts, checked before the tokenizer sees them."""
+"""Check texts and pairs of texts before the tokenizer gets them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def checked_texts(texts: Sequence[str]) -> list[str]:
     """The texts as a list.
 
     Raises:
-        ValueError: There are none.
-        TypeError: It is one text, or an entry is none.
+        ValueError: There are no texts.
+        TypeError: It is a single text, or an entry is not a text.
     """
     _check_some(texts)
     for row, text in enumerate(texts):
@@ -26,8 +26,8 @@ def checked_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs as a list of tuples.
 
     Raises:
-        ValueError: There are none.
-        TypeError: It is one text, or an entry is not two texts.
+        ValueError: There are no pairs.
+        TypeError: It is a single text, or an entry is not two texts.
     """
     _check_some(pairs)
     for row, pair in enumerate(pairs):
@@ -37,15 +37,15 @@ def checked_pairs(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def check_options(options: Mapping[str, object], known: Any, method: str) -> None:
-    """Refuse keyword arguments that mean nothing.
+    """Refuse unknown keyword arguments.
 
     Args:
-        options: What was given.
-        known: A typed dictionary of what may be.
-        method: Who takes them, for the message.
+        options: The given arguments.
+        known: A typed dictionary of the allowed arguments.
+        method: The method that takes them, for the message.
 
     Raises:
-        TypeError: One of them is not known; lists those that are.
+        TypeError: An argument is unknown; lists the known ones.
     """
     allowed = sorted(known.__optional_keys__)
     unknown = sorted(set(options) - set(allowed))
@@ -56,7 +56,7 @@ def check_options(options: Mapping[str, object], known: Any, method: str) -> Non
 
 
 def broken_text(inputs: Sequence[str | Pair]) -> ValueError | None:
-    """An error that names the first input UTF-8 has no bytes for; None if there is none."""
+    """An error that names the first input that UTF-8 cannot encode; None if there is none."""
     for row, entry in enumerate(inputs):
         single = isinstance(entry, str)
         for text in (entry,) if isinstance(entry, str) else entry:

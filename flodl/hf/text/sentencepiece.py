@@ -26,7 +26,7 @@ _ALGORITHMS = {2: "BPE", 3: "word", 4: "character"}
 
 
 class PieceKind(IntEnum):
-    """What a piece is for."""
+    """The kind of a piece."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -45,8 +45,8 @@ class SentencePieceModel:
 
     Attributes:
         pieces: Every piece and its log probability, in the order of their ids.
-        kinds: What each is for.
-        unk_id: The piece for text that no other piece covers.
+        kinds: The kind of each piece.
+        unk_id: The id of the piece for text that no other piece covers.
         charsmap: The compiled normalisation rules; empty for none.
     """
 
@@ -64,7 +64,7 @@ def read_sentencepiece(data: bytes, where: str) -> SentencePieceModel:
         where: Its name, for messages.
 
     Raises:
-        CheckpointFormatError: It is broken, holds no pieces, or is not a unigram model.
+        CheckpointFormatError: The file is broken, holds no pieces, or is not a unigram model.
     """
     pieces: list[tuple[str, float]] = []
     kinds: list[PieceKind] = []
@@ -86,7 +86,7 @@ def read_sentencepiece(data: bytes, where: str) -> SentencePieceModel:
 
 
 class _BrokenError(Exception):
-    """What is wrong with the bytes."""
+    """The bytes are broken; the text says how."""
 
 
 def _piece(data: bytes, index: int) -> tuple[str, float, PieceKind]:
@@ -101,9 +101,9 @@ def _piece(data: bytes, index: int) -> tuple[str, float, PieceKind]:
 
 
 def _written_usually(data: bytes) -> tuple[bytes, float, int] | None:
-    """A short piece, its score and no kind, in this order, as all but a few pieces are written.
+    """Read a short piece, its score and no kind, in this order: the form of nearly all pieces.
 
-    There are hundreds of thousands of them; None for any other form.
+    A file has hundreds of thousands of them. Returns None for any other form.
     """
     size = data[1] if len(data) > 1 else 0
     if len(data) != size + 7 or size > 0x7F or data[0] != 0x0A or data[size + 2] != 0x15:
@@ -155,7 +155,7 @@ def _check(pieces: list[tuple[str, float]], kinds: list[PieceKind], unk_id: int)
 
 
 def _fields(data: bytes) -> Iterator[_Field]:
-    """Number and value of each field: an integer, or the bytes of everything longer."""
+    """Number and value of each field: an integer, or the bytes of a longer value."""
     position, end = 0, len(data)
     while position < end:
         tag = data[position]
@@ -183,7 +183,7 @@ def _fields(data: bytes) -> Iterator[_Field]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """An integer of 7 bits per byte, and where it ends."""
+    """An integer of 7 bits per byte, and the position after it."""
     value = shift = 0
     while shift < 64:
         if position >= len(data):

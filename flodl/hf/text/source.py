@@ -1,4 +1,4 @@
-"""A tokenizer of the ``tokenizers`` package together with what its files say about it."""
+"""A tokenizer of the ``tokenizers`` package with the settings of its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flodl.hf.text.files import (
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# What the special tokens are called where no file says it.
+# Names of the special tokens if no file gives them.
 _USUAL: Final = {
     "bos": ("<s>",),
     "eos": ("</s>",),
@@ -38,14 +38,14 @@ _USUAL: Final = {
 
 @final
 class TokenizerSource:
-    """A tokenizer whose own padding and truncation are off, and where it came from.
+    """A tokenizer without padding and truncation of its own, and its origin.
 
     Attributes:
         inner: The tokenizer.
         files: The files it was read from; None if it was made in memory.
-        length: Tokens that its files cut to; None where they name no length.
-        pad_id: The id that pads, by the padding section or the side files.
-        usual_pad_id: The id of a token called as padding usually is.
+        length: Length that its files truncate to; None if they give none.
+        pad_id: The id of padding, from the padding section or the side files.
+        usual_pad_id: The id of the token with the usual name of padding.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TokenizerSource:
         self._named = {role: token.content for role, token in (special or {}).items()}
         self.files = files
         self.inner = inner
-        # What was read belongs to nobody else; a caller's tokenizer stays as it is.
+        # A tokenizer that was read here may be changed; a caller's tokenizer must stay as it is.
         self.inner = self.stateless() if files is None else _switched_off(inner)
         self.length = self._length()
         self.usual_pad_id = self._usual_id("pad")
@@ -72,14 +72,14 @@ class TokenizerSource:
         return "the tokenizer" if self.files is None else self.files.where(self.files.source[0])
 
     def stateless(self) -> Tokenizer:
-        """The tokenizer, or a copy where somebody has switched padding or truncation on in it."""
+        """The tokenizer, or a copy if padding or truncation was switched on in it."""
         inner = self.inner
         if inner.padding is None and inner.truncation is None:
             return inner
         return _switched_off(self._copy())
 
     def special(self, role: str) -> str | None:
-        """A special token that is in the vocabulary: by the files, else by its usual name."""
+        """A special token in the vocabulary: the one in the files, else the one by usual name."""
         named = self._named.get(role)
         if named is not None and self.inner.token_to_id(named) is not None:
             return named
@@ -100,7 +100,7 @@ class TokenizerSource:
         return tuple(written)
 
     def _contents(self) -> dict[str, bytes]:
-        """The files of a directory that the tokenizer can be loaded from."""
+        """The files of a directory from which the tokenizer can be loaded."""
         if self.files is None:
             return {TOKENIZER: self._tokenizer_json(), SETTINGS: self._settings()}
         whole = self.files.is_whole
@@ -110,7 +110,7 @@ class TokenizerSource:
         return dict(self.files.contents)
 
     def _tokenizer_json(self) -> bytes:
-        """Everything in one file: the original one, or what the tokenizer is now."""
+        """Everything in one file: the original file, or the present state of the tokenizer."""
         if self.files is not None and self.files.is_whole and not self._is_changed():
             return self.files.contents[self.files.source[0]]
         copy = self._copy()
@@ -126,13 +126,13 @@ class TokenizerSource:
         return copy
 
     def _is_changed(self) -> bool:
-        """Whether somebody has changed the tokenizer since it was read."""
+        """Whether the tokenizer was changed since it was read."""
         return self.files is None or (
             _switched_off(build(self.files)).to_str() != self.inner.to_str()
         )
 
     def _settings(self) -> bytes:
-        """The least that tells the reference what kind of tokenizer it has before it."""
+        """The minimal settings, which tell the reference what kind of tokenizer it is."""
         named = {f"{role}_token": self.special(role) for role in ROLES}
         settings = {"tokenizer_class": "PreTrainedTokenizerFast"} | {
             name: token for name, token in named.items() if token is not None
@@ -140,8 +140,8 @@ class TokenizerSource:
         return json.dumps(settings, ensure_ascii=False, indent=2).encode() + b"\n"
 
     def _length(self) -> int | None:
-        # A truncation section is what the last call before saving happened to use, and counts only
-        # where the settings say nothing at all, not even that there is no limit.
+        # A truncation section only holds what the last call before saving used. So it counts only
+        # if the settings give no length and do not say that there is no limit.
         if self.files is not None and self.files.names_length:
             return self.files.model_max_length()
         return None if self._truncation is None else int(self._truncation["max_length"])
@@ -153,7 +153,7 @@ class TokenizerSource:
         return None if named is None else self.inner.token_to_id(named)
 
     def _usual_id(self, role: str) -> int | None:
-        """The id of the role's usual token; one that is marked as special comes first."""
+        """The id of the role's usual token; a token marked as special comes first."""
         found = [self.inner.token_to_id(name) for name in _USUAL[role]]
         present = [number for number in found if number is not None]
         added = self.inner.get_added_tokens_decoder()
@@ -162,7 +162,7 @@ class TokenizerSource:
 
 
 def from_files(files: TokenizerFiles) -> TokenizerSource:
-    """Make a tokenizer of what was read.
+    """Make a tokenizer from files that were read.
 
     Raises:
         CheckpointFormatError: A file is broken.

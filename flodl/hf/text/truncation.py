@@ -1,4 +1,4 @@
-"""Which tokens of an over-long text stay: the first ones, or windows that overlap."""
+"""Choose the tokens of a too long text that stay: the first ones, or overlapping windows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _WHICH = ("first", "second")
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How rows are cut to a length.
+    """How rows are truncated to a length.
 
     Attributes:
-        max_length: Tokens a row may have, special tokens among them.
-        strategy: Which text of a pair gives way; ``longest_first`` takes from the longer one
-            until both are equally long, then from both.
-        stride: None drops what does not fit. A number makes as many rows (windows) as it takes,
-            each beginning with the last ``stride`` tokens of the one before.
+        max_length: Tokens a row may have, special tokens included.
+        strategy: The text of a pair that is truncated. ``longest_first`` truncates the longer text
+            until both are equally long, then both.
+        stride: None drops what does not fit. A number makes as many rows (windows) as needed. Each
+            window begins with the last ``stride`` tokens of the window before.
     """
 
     max_length: int
@@ -43,17 +43,17 @@ class Truncation:
             raise ValueError(f"stride must not be negative, got {self.stride}")
 
     def windows(self, sequence_ids: Positions, pair: bool, where: str) -> list[Positions]:
-        """Positions of the tokens that each row made of one encoding keeps, in order.
+        """Positions of the tokens that each row of one encoding keeps, in order.
 
         Args:
-            sequence_ids: For every token of the whole encoding, which text it is of; -1 for
-                the special tokens around them, which every row has.
+            sequence_ids: For every token of the whole encoding, the text that it is from; -1 for
+                the special tokens around the texts, which every row has.
             pair: Whether there is a second text, which may have no tokens.
-            where: What is being cut, for messages.
+            where: The name of the input, for messages.
 
         Raises:
-            ValueError: There is no room for a single token of the text that gives way, or the
-                windows would not advance.
+            ValueError: There is no room for a single token of the truncated text, or the windows
+                would not advance.
         """
         special = np.flatnonzero(sequence_ids < 0)
         texts = [np.flatnonzero(sequence_ids == text) for text in range(2)]
@@ -77,7 +77,7 @@ class Truncation:
             )
         room = self._room(room, where, "either text")
         shorter, longer = sorted(len(text) for text in texts)
-        # The shorter text keeps what it has, up to half the room; an odd place is the longer's.
+        # The shorter text keeps its tokens, up to half the room; an odd place goes to the longer.
         least = min(shorter, room // 2)
         most = min(longer, room - least)
         keep = (most, least) if len(texts[0]) > len(texts[1]) else (least, most)

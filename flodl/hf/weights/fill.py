@@ -1,4 +1,4 @@
-"""Carrying out a plan: read, compare, convert, and only then touch the module."""
+"""Carry out a plan: read, compare and convert first, and change the module only then."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Draw:
 
     Attributes:
         std: Standard deviation of the weights.
-        seed: Of their generator; None for torch's own.
+        seed: Seed of their generator; None for torch's global generator.
     """
 
     std: float = 0.02
@@ -60,13 +60,13 @@ def fill(
     """Fill a module.
 
     Args:
-        plan: What goes where.
-        stored: What the plan was made for.
-        dtype: Of all floats; None for the stored one, or the promotion of those if they differ.
-        device: Where the tensors go; None leaves them where those of the module are, and on the
-            CPU if the module has none yet.
-        draw: How to draw what the files lack.
-        commit: For the report.
+        plan: Which tensor goes where.
+        stored: The tensors that the plan was made for.
+        dtype: Dtype of all floats. None for the stored dtype; if these differ, their promotion.
+        device: Where the tensors go. None keeps the device of the module's tensors, or means the
+            CPU for a module on the meta device.
+        draw: How to draw the tensors that the files lack.
+        commit: The commit, for the report.
 
     Raises:
         CheckpointFormatError: A file changed since its header was read.
@@ -107,7 +107,7 @@ def fill(
 
 
 def _promoted(tensors: Iterable[Tensor]) -> torch.dtype | None:
-    """The type that holds every value of all of them; None if none is of floats."""
+    """The type that holds every value of all tensors; None if none of them is of floats."""
     dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     return functools.reduce(torch.promote_types, dtypes) if dtypes else None
 
@@ -117,7 +117,7 @@ def _differs(tensor: Tensor, dtype: torch.dtype | None) -> bool:
 
 
 def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
-    """Split the slots whose names stand for different values in the files."""
+    """Split the slots whose names have different values in the files."""
     different = [_different(f, tensors) for f in fills]
     split = {name for names in different for name in names if not keys.is_bias_alias(name)}
     if split:
@@ -125,13 +125,13 @@ def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
             f"{', '.join(sorted(split))}: tied to another parameter in this model, and another "
             "tensor in these files; both are kept, and the model is no longer tied"
         )
-    # The reference has no model of which only the weight is untied: the bias goes with it.
+    # In no model of the reference is only the weight untied, so the bias goes with it.
     split |= {bias for name in split if (bias := keys.decoder_bias(name)) is not None}
     parts = []
     read: set[str] = set()
     for f, names in zip(fills, different, strict=True):
         for places, source in _shares(f, names, split):
-            # Two parameters must not share memory: an optimizer would change both through one.
+            # Parameters must not share memory: an optimizer would change both through one of them.
             tensor = tensors[source].clone() if source in read else tensors[source]
             read.add(source)
             is_apart = len(places) < len(f.slot.places) and places[0].key in split
@@ -140,12 +140,12 @@ def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
 
 
 def _main(fill: Fill) -> str:
-    """The key of the file for the name the slot is saved by, or for the only one there is."""
+    """The key of the file for the name the slot is saved by, else the only key."""
     return fill.sources.get(primary(fill.slot.places), next(iter(fill.sources.values())))
 
 
 def _different(fill: Fill, tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names whose stored values are not those of the name the slot is saved by."""
+    """The names whose stored values differ from those of the name the slot is saved by."""
     first = _main(fill)
     return [
         name
@@ -155,7 +155,7 @@ def _different(fill: Fill, tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
-    """Whether two tensors hold the same bits, once both are of the wider of their types."""
+    """Whether two tensors hold the same bits after conversion to the wider of their types."""
     if left.dtype != right.dtype:
         wide = torch.promote_types(left.dtype, right.dtype)
         left, right = left.to(wide), right.to(wide)
@@ -166,7 +166,7 @@ def _same(left: Tensor, right: Tensor) -> bool:
 def _shares(
     fill: Fill, different: Sequence[str], split: set[str]
 ) -> list[tuple[tuple[Place, ...], str]]:
-    """The groups of places of one slot, each with the key of the file it is filled from."""
+    """The groups of places of one slot, each with the key of the file that fills it."""
     places, main = fill.slot.places, _main(fill)
     together = tuple(place for place in places if place.key not in split)
     if together and len(together) < len(places):
@@ -182,7 +182,7 @@ def _shares(
 
 
 def _drawn(slots: Iterable[Slot], draw: Draw, dtype: torch.dtype | None) -> list[_Part]:
-    """New tensors for a head, drawn in the order of their names whatever the module's order is."""
+    """New tensors for a head, drawn in the order of their names, not in the module's order."""
     generator = None
     if draw.seed is not None:
         generator = torch.Generator().manual_seed(draw.seed)
@@ -217,10 +217,10 @@ def _warn_of_non_finite(parts: Iterable[_Part], where: str) -> None:
 
 
 def _is_non_finite(tensor: Tensor) -> bool:
-    """Whether there is a NaN or an infinity; needs no memory beside the tensor unless there may."""
+    """Whether there is a NaN or an infinity; usually needs no further memory."""
     if not tensor.is_floating_point() or bool(tensor.sum().isfinite()):
         return False
-    return not bool(tensor.isfinite().all())  # large numbers alone can make an infinite sum
+    return not bool(tensor.isfinite().all())  # the sum of large finite numbers can be infinite
 
 
 def _renamed(parts: Iterable[_Part]) -> dict[str, str]:

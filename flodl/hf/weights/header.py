@@ -1,8 +1,8 @@
-"""The header of a safetensors file, read and checked before anything else is done with the file.
+"""Read and check the header of a safetensors file before any other use of the file.
 
-The safetensors library checks too, but in other words and without naming the file. A header that
-passes here describes tensors that lie inside the file, back to back and without overlap, so that
-nothing read through it can fail later.
+The safetensors library checks too, but its messages differ and do not name the file. A header that
+passes here describes tensors that are inside the file, back to back and without overlap. So reading
+them cannot fail later.
 
 Format: https://github.com/huggingface/safetensors#format
 """
@@ -50,13 +50,13 @@ _BITS = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """What a file says of one of its tensors.
+    """The description of one tensor in a file.
 
     Attributes:
         dtype: Name in the file: ``F32``, ``BF16``, ``I64``.
         shape: Sizes.
-        begin: First byte, counted from the end of the header.
-        end: Byte behind the last.
+        begin: Position of the first byte, counted from the end of the header.
+        end: Position after the last byte.
     """
 
     dtype: str
@@ -69,8 +69,8 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     """The tensors of a file, by key.
 
     Raises:
-        CheckpointFormatError: The file is no sound safetensors file.
-        OSError: It is missing or cannot be read.
+        CheckpointFormatError: The file is not a valid safetensors file.
+        OSError: The file is missing or cannot be read.
     """
     with path.open("rb") as file:
         size = path.stat().st_size
@@ -79,14 +79,14 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 
 def parse_header(data: bytes | memoryview, where: str) -> tuple[dict[str, StoredTensor], int]:
-    """The tensors of a file in memory, by key, and where the first of them begins.
+    """The tensors of a file in memory, by key, and the position of the first of them.
 
     Args:
         data: The whole file.
-        where: What to call it in messages.
+        where: The name of the file in messages.
 
     Raises:
-        CheckpointFormatError: It is no sound safetensors file.
+        CheckpointFormatError: It is not a valid safetensors file.
     """
     length = _header_length(bytes(data[:_PREFIX_BYTES]), len(data), where)
     body = _PREFIX_BYTES + length
@@ -110,7 +110,7 @@ def _header_length(prefix: bytes, size: int, where: str) -> int:
 def _parsed(raw: bytes, body: int, where: str) -> dict[str, StoredTensor]:
     try:
         return _tensors(raw, body)
-    except ValueError as error:  # covers broken JSON, broken UTF-8 and our own checks
+    except ValueError as error:  # covers broken JSON, broken UTF-8 and the checks here
         raise CheckpointFormatError(
             f"{where} is not a sound safetensors file: {error}; fetch or save it again"
         ) from None
@@ -144,17 +144,17 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def described(key: str, value: object) -> StoredTensor:
-    """One tensor as a header describes it.
+    """Read the description of one tensor in a header.
 
     Args:
         key: Its key.
-        value: The JSON object behind it.
+        value: The JSON object of that key.
 
     Raises:
-        ValueError: It describes no tensor.
+        ValueError: It does not describe a tensor.
     """
     if not key.isascii():
-        key.encode()  # half of a surrogate pair, which no file can hold again
+        key.encode()  # fails for half of a surrogate pair, which no file could store again
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"tensor {key!r} is not described by dtype, shape and data_offsets")
     bits = _BITS.get(value["dtype"]) if isinstance(value["dtype"], str) else None

@@ -1,4 +1,4 @@
-"""Which stored tensor goes where, decided from names, shapes and dtypes before any is read."""
+"""Decide which stored tensor goes where, from names, shapes and dtypes, before any is read."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from flodl.hf.weights.header import StoredTensor
 from flodl.hf.weights.slots import Slot, primary
 from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, Stored
 
-_SUGGESTED_FOR = 20  # missing keys are looked up in the unused ones as far as a message shows them
+_SUGGESTED_FOR = 20  # suggestions are made for as many missing keys as a message shows
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is put up with.
+    """The differences that are allowed.
 
     Attributes:
-        prefix: Of the encoder in this model; empty for an encoder alone.
+        prefix: Prefix of the encoder in this model; empty for an encoder alone.
         second_names: Whether a tensor is also looked for under its other known names.
         tied: Whether the output layer uses the word table.
         draws_missing: Whether missing tensors of a head are drawn at random.
-        replaces_head: Whether those of another shape are as well.
-        allows_unused: Whether the files may hold more than is needed.
+        replaces_head: Whether tensors of a head with another shape are drawn too.
+        allows_unused: Whether the files may hold more tensors than needed.
     """
 
     prefix: str = ""
@@ -37,11 +37,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fill:
-    """A slot and the stored tensors it is filled from.
+    """A slot and the stored tensors that fill it.
 
     Attributes:
         slot: The slot.
-        sources: Keys of the files by the name they go by: that of a place, or another known name.
+        sources: Keys of the files, by name: that of a place, or another known name.
     """
 
     slot: Slot
@@ -50,13 +50,13 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do with each slot and each stored tensor.
+    """What happens to each slot and each stored tensor.
 
     Attributes:
         fills: Slots that are filled from the files.
         drawn: Slots of a head that are drawn at random.
-        ignored: Keys of the files that are usual and not needed, sorted.
-        unexpected: Further keys of the files that are not needed, sorted.
+        ignored: Unneeded keys of the files that are usual there, sorted.
+        unexpected: Other unneeded keys of the files, sorted.
     """
 
     fills: tuple[Fill, ...]
@@ -78,11 +78,11 @@ def make_plan(slots: Sequence[Slot], stored: Stored, rename: keys.Rename, policy
     Args:
         slots: The tensors of the module.
         stored: The tensors of the files.
-        rename: Gives a key of the files the name it has in the module.
-        policy: What is put up with.
+        rename: Returns the name in the module for a key of the files.
+        policy: The differences that are allowed.
 
     Raises:
-        CheckpointFormatError: Two keys of the files have the same name in the module.
+        CheckpointFormatError: Two keys of the files get the same name in the module.
         CheckpointMismatchError: Files and module differ more than ``policy`` allows.
     """
     arranged = keys.arrange(stored.tensors, rename)
@@ -138,7 +138,7 @@ def _other_shapes(
 def _bad_dtypes(
     slot: Slot, sources: Mapping[str, str], tensors: Mapping[str, StoredTensor]
 ) -> Iterable[tuple[str, str]]:
-    """Weights that are no floats, and counters or masks that are of another type."""
+    """Weights that are not floats, and counters or masks of another type."""
     for name, source in sources.items():
         dtype = tensors[source].dtype
         if slot.tensor.is_floating_point():

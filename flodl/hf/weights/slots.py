@@ -1,4 +1,4 @@
-"""The places of a module that tensors go to: its parameters and persistent buffers."""
+"""The places of tensors in a module: its parameters and persistent buffers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flodl.hf import keys
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """One name of a tensor: an entry of a module.
+    """One name of a tensor: an attribute of a module.
 
     Attributes:
         key: Dotted name in the state dict of the whole module.
-        owner: The module that holds it.
+        owner: The module that holds the tensor.
         name: Its name there.
     """
 
@@ -43,7 +43,7 @@ def slots_of(module: nn.Module) -> list[Slot]:
     """The tensors of ``module.state_dict()``, each once.
 
     Raises:
-        ValueError: A parameter is still lazy, so that nobody knows its shape.
+        ValueError: A parameter is still lazy, so its shape is unknown.
     """
     tensors: dict[int, Tensor] = {}
     places: dict[int, list[Place]] = {}
@@ -61,7 +61,7 @@ def slots_of(module: nn.Module) -> list[Slot]:
 
 
 def primary(places: Sequence[Place]) -> str:
-    """The name a tensor is saved by: the first that is no second name, or else the first."""
+    """The name that a tensor is saved by: the first that is not a second name, else the first."""
     names = [place.key for place in places]
     return next((name for name in names if not keys.is_alias(name)), names[0])
 
@@ -71,10 +71,10 @@ def _is_persistent(owner: nn.Module, name: str) -> bool:
 
 
 def put(places: tuple[Place, ...], tensor: Tensor) -> None:
-    """Make ``tensor`` the parameter or buffer of all these places, one object for all.
+    """Make ``tensor`` the parameter or buffer at all these places, one object for all.
 
-    A parameter with storage stays the object it is, because an optimizer may hold it, and gets the
-    new data. One on the meta device is replaced.
+    A parameter with storage keeps its object, because an optimizer may hold it, and gets the new
+    data. A parameter on the meta device is replaced.
     """
     first = places[0]
     old = first.owner._parameters.get(first.name)
@@ -92,7 +92,7 @@ def put(places: tuple[Place, ...], tensor: Tensor) -> None:
 
 
 def put_apart(places: tuple[Place, ...], tensor: Tensor) -> None:
-    """Like :meth:`put`, for places that shared a parameter with others and shall no longer."""
+    """Like :meth:`put`, for places that shared a parameter with others and no longer should."""
     first = places[0]
     old = first.owner._parameters[first.name]
     new = nn.Parameter(tensor, requires_grad=old is None or old.requires_grad)

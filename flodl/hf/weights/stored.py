@@ -1,7 +1,7 @@
-"""Where tensors are read from: files that are mapped, or the bytes of a file.
+"""The sources of tensors: memory-mapped files, or the bytes of a file.
 
-Mapped tensors take no memory until they are looked at, and the mapping is private: whoever writes
-to such a tensor gets pages of their own and leaves the file alone.
+Mapped tensors take no memory until they are read. The mapping is private: a program that writes to
+such a tensor gets its own pages and does not change the file.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ TORCH_DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""The types a module can have, under the names of the files."""
+"""The types that a module can have, by their names in files."""
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-"""The types a weight can have."""
+"""The types that a weight can have."""
 
 
 class Stored(Protocol):
-    """A set of tensors, all described and none of them read yet."""
+    """A set of tensors; all are described, and none is read yet."""
 
     @property
     def where(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -49,7 +49,7 @@ class Stored(Protocol):
 
     @property
     def tensors(self) -> Mapping[str, StoredTensor]:
-        """What is known of each tensor, by key."""
+        """The description of each tensor, by key."""
 
     def read(self, keys: Iterable[str]) -> dict[str, Tensor]:
         """Some of the tensors, on the CPU, in their stored dtypes.
@@ -68,7 +68,7 @@ class StoredFiles:
 
     Raises:
         CheckpointFormatError: A file is broken, a shard is missing, two shards hold one key, or
-            the index does not tell what is in them.
+            the index does not describe its shards.
         OSError: A file cannot be read.
     """
 
@@ -117,7 +117,7 @@ class StoredFiles:
 
 
 def _check_index(index: Path, owner: Mapping[str, Path]) -> None:
-    """Make sure that every tensor is in the shard the index names; more of them do no harm."""
+    """Check that every tensor is in the shard the index names; further tensors are allowed."""
     shard_names(index)
     weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     for key, shard in weight_map.items():
@@ -137,7 +137,7 @@ class StoredBytes:
         data: The whole file.
 
     Raises:
-        CheckpointFormatError: It is no sound safetensors file.
+        CheckpointFormatError: It is not a valid safetensors file.
     """
 
     files: tuple[Path, ...] = ()

@@ -1,4 +1,4 @@
-"""Writing the tensors of a module, each once, in the layout the reference writes."""
+"""Write the tensors of a module, each once, in the layout of the reference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flodl.hf.weights.slots import primary, slots_of
 from flodl.hf.weights.stored import TORCH_DTYPES
 
 METADATA = {"format": "pt"}
-"""Exactly what the reference writes; releases of it refuse files without."""
+"""Exactly what the reference writes; some of its releases refuse files without it."""
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -33,7 +33,7 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20,
 def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
     """The tensors to save by key, on the CPU, in the order of the module.
 
-    Tensors that were widened when they were loaded are narrowed again where that loses nothing.
+    Tensors that were widened on loading are narrowed again if no value changes by that.
 
     Raises:
         ValueError: Two tensors would get the same key, or one has no values yet.
@@ -64,7 +64,7 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _overlaps(tensor: Tensor, taken: dict[int, list[range]]) -> bool:
-    """Whether it shares bytes with one that was here before, as views of one memory may."""
+    """Whether a tensor shares bytes with an earlier one, as views of one memory can."""
     others = taken.setdefault(tensor.untyped_storage().data_ptr(), [])
     bytes_ = range(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
     found = any(one.start < bytes_.stop and bytes_.start < one.stop for one in others)
@@ -88,7 +88,7 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def write_file(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write one file, atomically, in place of the single or sharded one that is there.
+    """Write one file atomically; it replaces the single or sharded file under this name.
 
     Raises:
         OSError: The system refused.
@@ -101,15 +101,15 @@ def write_file(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def write_shards(tensors: Mapping[str, Tensor], path: Path, limit: int) -> None:
-    """Write as many files as it takes, and an index beside them; one file if that is enough.
+    """Write as many files as needed, with an index; one file if that is enough.
 
-    Nothing takes its final name before all shards are written, the index comes last, and files
-    of an earlier save that would be mistaken for these are removed.
+    Files get their final names after all shards are written, and the index comes last. Files of an
+    earlier save that could be mistaken for these are removed.
 
     Args:
-        tensors: What to write.
+        tensors: The tensors to write.
         path: Name of the single file; the shards and the index are named after it.
-        limit: Bytes of tensors in one file. A larger tensor gets a file of its own.
+        limit: Bytes of tensors in one file. A larger tensor gets a separate file.
 
     Raises:
         OSError: The system refused.
@@ -125,7 +125,7 @@ def write_shards(tensors: Mapping[str, Tensor], path: Path, limit: int) -> None:
         for number in range(1, len(shards) + 1)
     ]
     with ExitStack() as stack:
-        # Entered first, so that the index is the last to get its name.
+        # Entered first, so the index is the last file to get its name.
         index_file = stack.enter_context(replacing(index))
         index_file.write(_index_text(tensors, dict(zip(names, shards, strict=True))))
         for name, shard in zip(names, shards, strict=True):
@@ -136,25 +136,25 @@ def write_shards(tensors: Mapping[str, Tensor], path: Path, limit: int) -> None:
 
 
 def _write(tensors: Mapping[str, Tensor], file: Path, target: Path) -> None:
-    """Let the library write over a new file of ours, keeping the permissions that file got.
+    """Let the library overwrite a new file of flodl, and keep the permissions of that file.
 
     Raises:
-        OSError: The system refused; names ``target``, which the file is to become.
+        OSError: The system refused; names ``target``, the final name of the file.
     """
     safetensors = need("safetensors.torch", "hf-offline")
     mode = file.stat().st_mode
     try:
         safetensors.save_file(dict(tensors), file, metadata=METADATA)
     except need("safetensors", "hf-offline").SafetensorError as error:
-        # The library hides what the system said in a text of its own.
+        # The library puts the error of the system into its own text.
         found = re.search(r"os error (\d+)", str(error))
         code = int(found[1]) if found else errno.EIO
         raise OSError(code, os.strerror(code), str(target)) from None
-    file.chmod(mode)  # the library makes a file of its own, that nobody else could read
+    file.chmod(mode)  # the library makes a new file that only its owner can read
 
 
 def _split(tensors: Mapping[str, Tensor], limit: int) -> list[list[str]]:
-    """The keys of each file, in the order of the module as far as they fit."""
+    """The keys of each file, in the order of the module, as many as fit."""
     shards: list[list[str]] = []
     current: list[str] = []
     size = 0
@@ -185,7 +185,7 @@ def shard_bytes(size: int | str) -> int:
     """The bytes of a limit such as ``"5GB"`` or ``500_000_000``.
 
     Raises:
-        ValueError: It is no positive number of bytes, KB, MB, GB, KiB, MiB or GiB.
+        ValueError: It is not a positive number of bytes, KB, MB, GB, KiB, MiB or GiB.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?B|B)?", str(size).upper(), re.ASCII)
     limit = float(found[1]) * _UNITS.get(found[2] or "", 1) if found else 0.0
@@ -199,7 +199,7 @@ def _index_of(path: Path) -> Path:
 
 
 def _old_shards(index: Path) -> list[Path]:
-    """The shards of an earlier save; none where its index does not say so soundly."""
+    """The shards of an earlier save; none if its index is not valid."""
     with suppress(CheckpointFormatError, FileNotFoundError):
         return [index.with_name(name) for name in shard_names(index)]
     return []
