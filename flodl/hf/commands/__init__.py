@@ -1,1 +1,1 @@
-"""The commands of ``fdl flodl-hf``: each reads its arguments, calls what does the work, prints."""
+"""The commands of ``fdl flodl-hf``: each reads its arguments, calls a function and prints."""

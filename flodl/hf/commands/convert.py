@@ -13,8 +13,8 @@ from flodl.hf.commands.plain import plain
 class Args(FdlArgs):
     """Turn the pickled weights of a checkpoint into one safetensors file.
 
-    Nothing in the pickle is run. What a repository holds is kept beside the Hub's cache, where
-    loading finds it; a directory or file gets model.safetensors beside it.
+    No code in the pickle is run. The result for a repository is kept beside the Hub's cache, where
+    loading finds it. The result for a directory or file is model.safetensors beside it.
     """
 
     src: str = arg(help="Repository, directory, or .bin file")
@@ -26,10 +26,10 @@ class Args(FdlArgs):
 
 
 def main(args: Args) -> int:
-    """Convert, and say where the result is.
+    """Convert, and print where the result is.
 
     Raises:
-        FlodlError: The weights cannot be had, or are none.
+        FlodlError: The weights cannot be downloaded or read.
     """
     from flodl.hf.conversion import convert
     from flodl.hf.source import Access

@@ -10,7 +10,7 @@ from flodl.hf.commands.places import anchored, source
 
 
 class Args(FdlArgs):
-    """Run an example with the checkpoint it was made for, or with yours."""
+    """Run an example with its default checkpoint or with yours."""
 
     name: str | None = arg(help="Which one; without it they are listed")
     src: str | None = arg(help="Repository or directory, instead of the usual one")
@@ -18,13 +18,13 @@ class Args(FdlArgs):
 
 
 def main(args: Args) -> int:
-    """Run it, or list all.
+    """Run an example, or list all.
 
     Returns:
-        0, or 2 where there is none of the name.
+        0, or 2 if there is no example of that name.
 
     Raises:
-        FlodlError: The checkpoint cannot be had or does not suit.
+        FlodlError: The checkpoint cannot be loaded or does not suit the example.
     """
     from flodl.hf.examples import EXAMPLES, run_example
 

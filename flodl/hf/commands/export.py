@@ -1,4 +1,4 @@
-"""``export``: a directory that any HuggingFace tool loads."""
+"""``export``: write a directory that any HuggingFace tool loads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flodl.hf.head_kind import HeadKind
 class Args(FdlArgs):
     """Write a model as a directory that any HuggingFace tool loads.
 
-    It comes from the Hub, or from a checkpoint of a training.
+    The model comes from the Hub, or from a checkpoint of a training.
     """
 
     hub: str | None = option(help="Repository, or a directory like one")
@@ -66,10 +66,10 @@ class Args(FdlArgs):
 
 
 def main(args: Args) -> int:
-    """Export, and say what was written.
+    """Export, and print what was written.
 
     Raises:
-        FlodlError: The model cannot be had, or the outputs are there already.
+        FlodlError: The model cannot be loaded, or the outputs exist already.
     """
     from flodl.hf.export import export_command
 

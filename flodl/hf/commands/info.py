@@ -1,4 +1,4 @@
-"""``info``: what a checkpoint holds."""
+"""``info``: describe a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from flodl.hf.commands.plain import plain
 
 
 class Args(FdlArgs):
-    """Tell the family, head, tensors and dtypes of a checkpoint, and whether its keys fit.
+    """Print the family, head, tensors and dtypes of a checkpoint, and whether its keys fit.
 
-    Only the configuration and the headers of the weights are read.
+    Reads only the configuration and the headers of the weights.
     """
 
     src: str = arg(help="Repository or directory")
@@ -25,7 +25,7 @@ def main(args: Args) -> int:
     """Print the report.
 
     Raises:
-        FlodlError: The checkpoint cannot be had, or is broken.
+        FlodlError: The checkpoint cannot be downloaded, or is broken.
     """
     from flodl.hf.info import inspect_checkpoint
     from flodl.hf.source import Access

@@ -1,4 +1,4 @@
-"""``parity``: the outputs of flodl beside those of transformers."""
+"""``parity``: compare the outputs of flodl and transformers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flodl.hf.matrix import cells_named
 
 
 class Args(FdlArgs):
-    """Compare the outputs of flodl with those of transformers, and write fixtures of them."""
+    """Compare the outputs of flodl with those of transformers, and write them as fixtures."""
 
     cell: str = arg(help="bert, bert-seqcls, albert-mlm, ..., or all")
     synthetic: bool = option(help="Use small random models, and no network")
@@ -30,10 +30,10 @@ def main(args: Args) -> int:
     """Compare, and print the differences.
 
     Returns:
-        0 where all are small enough, else 1.
+        0 if all differences are small enough, else 1.
 
     Raises:
-        FlodlError: transformers is not installed, or a model cannot be had.
+        FlodlError: transformers is not installed, or a model cannot be obtained.
     """
     from flodl.hf.parity import parity
 

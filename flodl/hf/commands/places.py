@@ -1,4 +1,4 @@
-"""Where the paths of a command line start."""
+"""Resolve the paths of a command line."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ ROOT_VARIABLE = "FDL_PROJECT_ROOT"
 
 
 def anchored(path: str | os.PathLike[str]) -> Path:
-    """A path, relative ones from the root of the project where fdl has named one.
+    """A path; a relative path starts at the root of the project if fdl has set one.
 
     Args:
         path: As typed; ``~`` stands for the home directory.
     """
     typed = Path(path)
     if str(typed).startswith("~"):
-        with suppress(RuntimeError):  # ~somebody who has no home
+        with suppress(RuntimeError):  # ~user without a home directory
             typed = typed.expanduser()
     root = os.environ.get(ROOT_VARIABLE)
     return Path(root) / typed if root else typed
 
 
 def source(typed: str, revision: str | None = None) -> str:
-    """A checkpoint as typed: the path where one is meant, else the repository unchanged.
+    """A checkpoint as typed: a path if it is one, else the repository unchanged.
 
     Args:
         typed: A repository, ``owner/name``, or the path of a directory or file.
-        revision: What was asked for of a repository.
+        revision: The requested revision of a repository.
 
     Raises:
-        ValueError: A revision of something that is no repository.
+        ValueError: A revision was given and it is not a repository.
     """
     path = anchored(typed)
     if not path.exists() and not typed.startswith((".", "/", "~")):

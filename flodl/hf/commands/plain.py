@@ -1,12 +1,12 @@
-"""Text out of checkpoints, which may be anybody's, on a terminal."""
+"""Make text from checkpoints, which may come from anyone, safe to print on a terminal."""
 
 from __future__ import annotations
 
 
 def plain(text: str) -> str:
-    """The text with everything that is not to be seen escaped, but for the ends of its lines.
+    """The text with all invisible characters escaped, except newlines.
 
-    A key or label could otherwise move the cursor and rewrite what stands above it.
+    Otherwise a key or label could move the cursor and overwrite earlier lines.
     """
     return "".join(
         char if char == "\n" or char.isprintable() else char.encode("unicode_escape").decode()

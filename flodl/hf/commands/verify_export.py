@@ -1,4 +1,4 @@
-"""``verify-export``: whether an exported directory is what it should be."""
+"""``verify-export``: check an exported directory."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Args(FdlArgs):
 
 
 def main(args: Args, family: str | None = None) -> int:
-    """Check, and print what held and what did not.
+    """Run the checks, and print which passed and which failed.
 
     Args:
         args: The arguments.
-        family: The family that the export has to be of; None for any.
+        family: The expected family of the export; None for any.
 
     Returns:
-        0 where everything holds, 1 where something does not.
+        0 if all checks pass, 1 if one fails.
 
     Raises:
         FlodlError: The directory or its source cannot be read.

@@ -16,7 +16,7 @@ from flodl.hf.matrix import FAMILIES, HEADS
 class Args(FdlArgs):
     """Export and verify one model of every family with every head, and print the grid.
 
-    A cell that fails does not stop the others.
+    A failed cell does not stop the others.
     """
 
     families: list[str] = option(help=f"Only these, by commas: {', '.join(FAMILIES)}")
@@ -53,10 +53,10 @@ def _known(names: list[str], allowed: tuple[str, ...]) -> list[str]:
 
 
 def main(args: Args) -> int:
-    """Work through the cells.
+    """Run the cells and print the grid.
 
     Returns:
-        0 where every cell passed, else 1.
+        0 if every cell passed, else 1.
 
     Raises:
         FlodlError: transformers is not installed.

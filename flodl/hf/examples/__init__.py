@@ -1,4 +1,4 @@
-"""Small programs that show what a model of each family does, and how one is fine-tuned."""
+"""Small programs that show the use of a model of each family, and how to fine-tune one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = (
     *(f"{family}-{task}" for family in FAMILIES for task in _TASKS),
     *_FINETUNES,
 )
-"""The names."""
+"""The names of all examples."""
 
 
 def run_example(name: str, src: str | None = None, out: Path | None = None) -> None:
@@ -30,13 +30,14 @@ def run_example(name: str, src: str | None = None, out: Path | None = None) -> N
 
     Args:
         name: One of :data:`EXAMPLES`.
-        src: Repository or directory; None for the model the example was made for.
-        out: Folder for what a fine-tuning saves; None for one in the working directory.
+        src: Repository or directory; None for the model that the example was made for.
+        out: Folder for the files of a fine-tuning; None for a folder in the working directory.
 
     Raises:
         KeyError: There is no such example.
-        ValueError: A folder for an example that saves nothing, or a model of another family.
-        FlodlError: The model cannot be had.
+        ValueError: A folder was given and the example saves nothing, or the model is of another
+            family.
+        FlodlError: The model cannot be downloaded or loaded.
     """
     if name not in EXAMPLES:
         raise KeyError(name)

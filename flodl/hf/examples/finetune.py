@@ -1,4 +1,4 @@
-"""Fine-tuning a classifier on ten sentences: all of it, or adapters only."""
+"""Fine-tune a classifier on ten sentences: all weights, or adapters only."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _ADAPTED = {
 
 
 def full(src: str, out: Path) -> None:
-    """Train all weights, save a checkpoint, and say how it is exported.
+    """Train all weights, save a checkpoint, and print how to export it.
 
     Args:
-        src: Repository or directory of an encoder, with a head or without.
+        src: Repository or directory of an encoder, with or without a head.
         out: Folder for ``model.fdl``, its configuration and the tokenizer.
     """
     model = _opened(src)
@@ -59,11 +59,11 @@ def full(src: str, out: Path) -> None:
 
 
 def lora(src: str, out: Path) -> None:
-    """Train small changes to the attention and the head, save these, and merge them.
+    """Train small changes to the attention and the head, save them, and merge them.
 
     Args:
-        src: Repository or directory of an encoder, with a head or without.
-        out: Folder for the adapters, in the files that PEFT reads.
+        src: Repository or directory of an encoder, with or without a head.
+        out: Folder for the adapters, as files that PEFT reads.
     """
     model = _opened(src)
     paths = _ADAPTED.get(model.config.model_type, ("query", "value"))
@@ -87,7 +87,7 @@ def _opened(src: str) -> SequenceClassifier:
 
 
 def _train(model: SequenceClassifier, parameters: Iterable[nn.Parameter], rate: float) -> None:
-    """Five steps on all ten sentences at once."""
+    """Train five steps on all ten sentences at once."""
     chosen = list(parameters)
     torch.manual_seed(0)
     texts = [text for text, _ in SENTENCES]

@@ -1,4 +1,4 @@
-"""What the five heads do with a few sentences."""
+"""Run the five heads on a few sentences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN = 3
 
 
 def embed(src: str, family: str | None) -> None:
-    """Print how alike the sentences are, by the cosine of their vectors."""
+    """Print how similar the sentences are, by the cosine of their vectors."""
     model = TextEncoder.from_pretrained(src)
     _check(model.config, family)
     vectors = model.encode(list(SENTENCES), normalize=True)
@@ -39,7 +39,7 @@ def embed(src: str, family: str | None) -> None:
 
 
 def classify(src: str, family: str | None) -> None:
-    """Print the likeliest labels of each sentence."""
+    """Print the most likely labels of each sentence."""
     model = AutoModelForSequenceClassification.from_pretrained(src)
     _check(model.config, family)
     found = model.predict(list(SENTENCES), top_k=_SHOWN)
@@ -66,7 +66,7 @@ def qa(src: str, family: str | None) -> None:
 
 
 def fill_mask(src: str, family: str | None) -> None:
-    """Print what fits best into the gap of a sentence."""
+    """Print the best tokens for the gap of a sentence."""
     model = AutoModelForMaskedLM.from_pretrained(src)
     _check(model.config, family)
     mask = need_tokenizer(model, "fill_mask").mask_token or "[MASK]"
@@ -82,7 +82,7 @@ TASKS: dict[str, Callable[[str, str | None], None]] = {
     "qa": qa,
     "fill-mask": fill_mask,
 }
-"""Name -> what takes a repository or directory, and the family it has to be of, or None."""
+"""Name -> a function of a repository or directory, and the family it needs, or None."""
 
 
 def _check(config: EncoderConfig, family: str | None) -> None:

@@ -1,1 +1,1 @@
-"""What heads predict from texts: labels, entities, answers, masked tokens."""
+"""Predict labels, entities, answers and masked tokens from texts."""

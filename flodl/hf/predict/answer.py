@@ -1,4 +1,4 @@
-"""Answers that stand in a text: extractive question answering."""
+"""Extractive question answering: find the span of a text that answers a question."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _OVERLAP = 128
 
 
 class Answer(NamedTuple):
-    """A stretch of a context that answers the question.
+    """A span of a context that answers the question.
 
     Attributes:
-        text: The stretch; empty for "there is no answer".
-        start: Its first token, counted in its row (a long context is read in several windows,
-            each a row).
+        text: The span; empty for "there is no answer".
+        start: Its first token, counted in its row. A long context is read in several windows; each
+            window is a row.
         end: Its last token.
-        score: Probability of the start times that of the end; of equal texts the sum.
+        score: Probability of the start times that of the end; the sum over equal texts.
         start_char: Its first character in the context.
-        end_char: The character after its last one.
+        end_char: The character after its last character.
     """
 
     text: str
@@ -44,12 +44,12 @@ class Answer(NamedTuple):
 
 
 class SearchOptions(TypedDict, total=False):
-    """What counts as an answer; every entry may be left out.
+    """The allowed answers; every entry is optional.
 
     Attributes:
-        handle_impossible_answer: Whether "there is no answer", an empty text, is one (default
-            False). It scores as it does in the window where it scores least.
-        max_answer_len: Most tokens of an answer (15).
+        handle_impossible_answer: Whether "there is no answer", an empty text, is an answer (default
+            False). Its score is its lowest score in any window.
+        max_answer_len: Maximum number of tokens of an answer (15).
         align_to_words: Widen answers to whole words (True).
     """
 
@@ -59,11 +59,11 @@ class SearchOptions(TypedDict, total=False):
 
 
 class AnswerOptions(SearchOptions, total=False):
-    """What counts as an answer and how contexts are read; every entry may be left out.
+    """The allowed answers and the way contexts are read; every entry is optional.
 
     Attributes:
-        max_seq_len: Tokens of a window, question included; None (default) for 384, or what the
-            model takes if that is less.
+        max_seq_len: Tokens of a window, with the question; None (default) for 384, or the limit of
+            the model if that is less.
         doc_stride: Tokens by which windows overlap; None (default) for 128, or half a window if
             that is less.
     """
@@ -73,7 +73,7 @@ class AnswerOptions(SearchOptions, total=False):
 
 
 class QuestionAnswering:
-    """Prediction of a head that finds answers in a text."""
+    """Prediction for a head that finds answers in a text."""
 
     @overload
     def answer(
@@ -106,7 +106,7 @@ class QuestionAnswering:
         """Answer one question; see :meth:`answer_batch`.
 
         Returns:
-            The best answer; for ``top_k`` above 1 a list of them.
+            The best answer; a list of answers if ``top_k`` is above 1.
         """
         check_options(options, AnswerOptions, "answer")
         search = _Search.of(top_k, options)
@@ -150,25 +150,25 @@ class QuestionAnswering:
     ) -> list[Answer] | list[list[Answer]]:
         """Answer questions, each from its own context.
 
-        A context that does not fit is read in windows that overlap. Answers of equal text, upper
-        and lower case aside, are one answer, and their scores add up.
+        A context that does not fit is read in windows that overlap. Answers with the same text,
+        ignoring case, are one answer, and their scores are added.
 
         Args:
             pairs: Question and context.
-            top_k: Answers wanted for each; there may be fewer.
-            batch_size: See :class:`Batching`; a window counts as one.
+            top_k: Number of answers for each pair; there may be fewer.
+            batch_size: See :class:`Batching`; a window counts as one input.
             max_tokens: See :class:`Batching`.
             bucket: See :class:`Batching`.
             **options: See :class:`AnswerOptions`.
 
         Returns:
-            For each pair, in their order, its answer; for ``top_k`` above 1 a list, best first.
+            For each pair, in order, its answer; a list, best first, if ``top_k`` is above 1.
 
         Raises:
             TokenizerMissingError: The model has no tokenizer.
-            ValueError: A context without a token, a question that leaves no room for its context,
-                or an argument that makes no sense.
-            TypeError: An entry that is not two texts, or an unknown option.
+            ValueError: A context has no token, a question leaves no room for its context, or an
+                argument is invalid.
+            TypeError: An entry is not two texts, or an option is unknown.
         """
         check_options(options, AnswerOptions, "answer_batch")
         search = _Search.of(top_k, options)
@@ -210,8 +210,8 @@ class QuestionAnswering:
         Args:
             enc: Pairs of question and context; rows with the same ``sample_index`` are windows of
                 one pair.
-            contexts: The context of each pair, of which the answers then are slices. None: their
-                texts are put together from tokens, which may differ from what was written.
+            contexts: The context of each pair; the answers are slices of it. None: the answers are
+                decoded from tokens, which may differ from the original text.
             top_k: As for :meth:`answer_batch`.
             **options: See :class:`SearchOptions`.
 
@@ -219,10 +219,10 @@ class QuestionAnswering:
             As for :meth:`answer_batch`.
 
         Raises:
-            TokenizerMissingError: There are no ``contexts``, and no tokenizer either.
-            ValueError: A row without a token of a second text, a wrong number of contexts, or an
-                argument that makes no sense.
-            TypeError: ``contexts`` is a single string, or an unknown option.
+            TokenizerMissingError: There are neither ``contexts`` nor a tokenizer.
+            ValueError: A row has no token of a second text, the number of contexts is wrong, or an
+                argument is invalid.
+            TypeError: ``contexts`` is a single string, or an option is unknown.
         """
         check_options(options, SearchOptions, "extract")
         contexts = None if contexts is None else listed(contexts, "extract")
@@ -244,11 +244,11 @@ class QuestionAnswering:
 
 
 _Spelling: TypeAlias = Callable[[int, Answer], str]
-"""The text of an answer found in a row of a batch."""
+"""Returns the text of an answer found in a row of a batch."""
 
 
 class _Window(NamedTuple):
-    """What one row says."""
+    """The answers in one row."""
 
     answers: list[Answer]
     null_score: float
@@ -256,7 +256,7 @@ class _Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A request, and the search for it; the attributes are those of :class:`AnswerOptions`."""
+    """A search for answers; the attributes are those of :class:`AnswerOptions`."""
 
     top_k: int
     max_answer_len: int
@@ -270,7 +270,7 @@ class _Search:
 
     @classmethod
     def of(cls, top_k: int, options: SearchOptions) -> Self:
-        """The request of a call."""
+        """The search for the options of a call."""
         return cls(
             top_k,
             options.get("max_answer_len", 15),
@@ -286,8 +286,8 @@ class _Search:
         Args:
             enc: The rows.
             logits: Start and end, ``[B, S, 2]``.
-            pairs: The number of the pair each row is of.
-            spelled: Gives the text of an answer.
+            pairs: The number of the pair of each row.
+            spelled: Returns the text of an answer.
 
         Raises:
             ValueError: A row has no context.
@@ -296,7 +296,7 @@ class _Search:
         for pair, has_context in zip(pairs, context.any(dim=1).tolist(), strict=True):
             if not has_context:
                 raise ValueError(f"pair {pair} has no token of a context to find an answer in")
-        # Some spans become equal when they are widened to words.
+        # Some spans become equal when they are widened to words, so search for more.
         count = self.top_k * 2 + 10 if self.align_to_words else self.top_k
         device = logits.device
         found = best_spans(logits, context.to(device), null.to(device), count, self.max_answer_len)
@@ -338,7 +338,7 @@ class _Search:
         return sorted(ranked, key=lambda answer: -answer.score)[: self.top_k]
 
     def shown(self, answers: list[list[Answer]]) -> list[Answer] | list[list[Answer]]:
-        """One answer per pair where one was asked for."""
+        """One answer per pair if only one was requested, else the lists."""
         return [found[0] for found in answers] if self.top_k == 1 else answers
 
 
@@ -350,7 +350,7 @@ def _answers(
     batching: Batching,
 ) -> list[list[Answer]]:
     contexts = [context for _, context in pairs]
-    # By row and not by arrival: of equal answers the one of the first window stays.
+    # Sorted by row, not by arrival: of equal answers, the one in the first window stays.
     windows: list[dict[int, _Window]] = [{} for _ in pairs]
     with running(head.graph, len(pairs)) as device:
         for inputs, rows, batch in encoded_batches(pairs, encoding, batching.on(device)):

@@ -1,7 +1,7 @@
-"""From many texts to batches of similar length, and back to the order they came in.
+"""Split many texts into batches of similar length, and keep track of their order.
 
-Everything that predicts goes through here: :func:`running` puts the model in the right mode,
-:class:`Batching` says how large batches are, and :func:`encoded_batches` makes them.
+All predictions use this module. :func:`running` puts the model into evaluation mode,
+:class:`Batching` sets the size of batches, and :func:`encoded_batches` makes them.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 Text = TypeVar("Text", bound="str | tuple[str, str]")
 
-# Texts encoded at a time: enough to sort well and to keep all tokenizer threads busy, few enough
-# that the encoded form of a large corpus never lies in memory as a whole.
+# Texts encoded at a time: enough to sort well and to use all tokenizer threads, few enough that the
+# encoded form of a large corpus is never in memory as a whole.
 _CHUNK = 2048
 
-# Measured with a model of 384 columns: 1024 to 4096 are alike, more is slower by a tenth.
+# Measured with a model of width 384: 1024 to 4096 are alike, more is slower by a tenth.
 _CPU_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How inputs are put into batches.
+    """How inputs are split into batches.
 
     Attributes:
-        batch_size: Most inputs of a batch; None for no limit but ``max_tokens``.
-        max_tokens: Most tokens of a batch, padding included; None for no such limit on a GPU and
-            for 2048 on the CPU, where more do not fit its caches. A single input may be longer.
-        bucket: Sort by length first, so that batches hold inputs of about the same length.
+        batch_size: Maximum inputs of a batch; None if only ``max_tokens`` limits it.
+        max_tokens: Maximum tokens of a batch, with padding. None means no limit on a GPU and 2048
+            on the CPU, where more do not fit the caches. A single input may be longer.
+        bucket: Sort by length first, so that the inputs of a batch have similar lengths.
 
     Raises:
-        ValueError: A limit below 1, or none at all.
+        ValueError: A limit is below 1, or there is no limit.
     """
 
     batch_size: int | None = 32
@@ -60,7 +60,7 @@ class Batching:
             )
 
     def on(self, device: torch.device) -> Batching:
-        """The same with the limit that goes without saying on a device.
+        """The same, with the default limit of a device.
 
         Args:
             device: Where the batches are computed.
@@ -70,14 +70,14 @@ class Batching:
         return replace(self, max_tokens=_CPU_TOKENS)
 
     def split(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the inputs of each batch, the longest first.
+        """Yield the inputs of each batch, the longest inputs first.
 
         Args:
             lengths: Tokens of each input.
         """
         order: Sequence[int] = range(len(lengths))
         if self.bucket:
-            # The batch that needs most memory comes first: if it fits, so do all others.
+            # The batch that needs most memory comes first: if it fits, all others fit too.
             order = sorted(order, key=lambda row: -lengths[row])
         batch: list[int] = []
         longest = 0
@@ -98,19 +98,20 @@ class Batching:
 
 @contextmanager
 def running(model: nn.Module, texts: int = 1) -> Iterator[torch.device]:
-    """Evaluate under inference mode; every module is then back in the mode it was in.
+    """Evaluate in inference mode; afterwards every module is back in its previous mode.
 
-    Several threads may run one model at a time; the modes are back when the last one is done.
+    Several threads may run one model at the same time. The modes are restored when the last thread
+    is done.
 
     Args:
         model: The model.
-        texts: How many are going to be run through it.
+        texts: Number of texts that will be run through it.
 
     Yields:
         The device its parameters are on.
 
     Raises:
-        StateError: These have no values, being on the meta device.
+        StateError: The parameters are on the meta device and have no values.
     """
     device = device_of(model)
     if device.type == "meta":
@@ -125,11 +126,11 @@ def running(model: nn.Module, texts: int = 1) -> Iterator[torch.device]:
 
 
 class _Run:
-    """Who is evaluating a model at this moment.
+    """The evaluations of a model that run now.
 
     Attributes:
-        training: The modules that were in train mode before.
-        count: How many run it, in threads of their own.
+        training: The modules that were in training mode before.
+        count: Number of evaluations, each in its own thread.
     """
 
     __slots__ = ("count", "training")
@@ -147,8 +148,8 @@ def _evaluate(model: nn.Module) -> None:
     with _LOCK:
         run = _RUNS.get(model)
         if run is None:
-            # Not through train(): it would set everything below to the mode of the top, and parts
-            # of a model may be kept in another.
+            # train() would give all submodules the mode of the top module, but parts of a model may
+            # be kept in another mode.
             run = _RUNS[model] = _Run([m for m in model.modules() if m.training])
             for module in run.training:
                 module.training = False
@@ -156,7 +157,7 @@ def _evaluate(model: nn.Module) -> None:
 
 
 def _restore(model: nn.Module) -> None:
-    """Back to the modes of before, unless others are still at it: dropout would disturb them."""
+    """Restore the previous modes, unless other evaluations still run: dropout would change them."""
     with _LOCK:
         run = _RUNS[model]
         run.count -= 1
@@ -177,7 +178,7 @@ class Part(NamedTuple):
 
     Attributes:
         inputs: The number of the input that each row was made from.
-        rows: The number of each row among all rows; apart from ``inputs`` where inputs were cut
+        rows: The number of each row among all rows. It differs from ``inputs`` if inputs were cut
             into several windows.
         batch: The rows.
     """
@@ -194,7 +195,7 @@ def encoded_batches(
 
     Args:
         texts: The inputs.
-        encode: Encodes some of them; also takes how many came before these, for messages.
+        encode: Encodes some inputs; also takes the number of inputs before these, for messages.
         batching: How large batches are.
 
     Yields:

@@ -1,4 +1,4 @@
-"""From labels of pieces to entities of a text, by the rules that published models assume."""
+"""Turn labels of pieces into entities of a text, by the rules that published models assume."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _OUTSIDE = "O"
 
 
 class Entity(NamedTuple):
-    """A stretch of a text.
+    """A labelled span of a text.
 
     Attributes:
-        label: What it is, without ``B-`` or ``I-``.
+        label: Its label, without ``B-`` or ``I-``.
         score: Mean probability of its words or pieces.
-        text: The stretch as the text has it.
+        text: The span, as written in the text.
         start: Its first character.
-        end: The character after its last one.
+        end: The character after its last character.
     """
 
     label: str
@@ -41,9 +41,9 @@ class Pieces(NamedTuple):
     """The tokens of one row that come from its text.
 
     Attributes:
-        columns: Where they are in the row, ``[T]``.
+        columns: Their columns in the row, ``[T]``.
         spans: Start and end of each in the text.
-        words: Number of the word each belongs to, from 0 without gaps.
+        words: Number of the word of each, from 0 without gaps.
     """
 
     columns: Tensor
@@ -53,14 +53,15 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WordRule:
-    """How to tell whether a piece continues the word of the piece before.
+    """Decides whether a piece continues the word of the piece before.
 
     Attributes:
         tokenizer: Spells the pieces.
-        marks_pieces: Whether it marks those that continue a word, ``##`` for instance. Then a
-            piece that is spelled longer or shorter than the text it covers continues one.
-            Otherwise every piece does that has no space in or right before its first character.
-        unknown: Id of the unknown token, which begins a word whatever it covers.
+        marks_pieces: Whether it marks the pieces that continue a word, for instance with ``##``.
+            Then a piece continues a word if its spelling is longer or shorter than its text.
+            Otherwise a piece continues a word if there is no space in or right before its first
+            character.
+        unknown: Id of the unknown token, which always begins a word.
     """
 
     tokenizer: HfTokenizer
@@ -80,7 +81,7 @@ class WordRule:
         Args:
             enc: The batch.
             row: The row.
-            text: What it encodes.
+            text: The text of the row.
         """
         columns = (enc.special_mask[row] == 0).nonzero()[:, 0]
         spans = [(start, end) for start, end in enc.offsets[row, columns].tolist()]
@@ -115,7 +116,7 @@ def entities_of(
 
     Args:
         pieces: Its tokens.
-        probabilities: Of every label for each of them, ``[T, N]``.
+        probabilities: Probability of every label for each token, ``[T, N]``.
         labels: Names of the labels.
         aggregation: One of ``AGGREGATIONS``.
         text: The text.
@@ -139,7 +140,7 @@ def entities_of(
 
 
 def _word_scores(probabilities: Tensor, words: Sequence[int], aggregation: str) -> Tensor:
-    """The distribution that speaks for each word, ``[W, N]``."""
+    """The distribution of labels that is used for each word, ``[W, N]``."""
     if aggregation == "average":
         index = torch.tensor(words)
         sums = probabilities.new_zeros(words[-1] + 1, probabilities.shape[1])
@@ -149,7 +150,7 @@ def _word_scores(probabilities: Tensor, words: Sequence[int], aggregation: str) 
     chosen = []
     for _, group in groupby(range(len(words)), key=words.__getitem__):
         members = list(group)
-        # max() keeps the first of equals.
+        # max() returns the first of equal values.
         chosen.append(
             members[0] if aggregation == "first" else max(members, key=surest.__getitem__)
         )
@@ -165,7 +166,7 @@ def _word_spans(pieces: Pieces) -> list[tuple[int, int]]:
 
 
 def _merged(items: Sequence[_Item]) -> list[list[_Item]]:
-    """Neighbours of one tag together, and apart where the later one begins an entity."""
+    """Group adjacent items with one tag; an item that begins an entity starts a new group."""
     groups: list[list[_Item]] = []
     for item in items:
         begins, tag = _split(item.label)
@@ -177,12 +178,12 @@ def _merged(items: Sequence[_Item]) -> list[list[_Item]]:
 
 
 def _split(label: str) -> tuple[bool, str]:
-    """Whether a label begins an entity, and of what; only ``B-`` and ``I-`` are prefixes."""
+    """Whether a label begins an entity, and its tag; only ``B-`` and ``I-`` are prefixes."""
     return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
 
 def _entity(items: Sequence[_Item], text: str) -> Entity:
-    # The name drops whatever is before the first hyphen, also what merging does not look at.
+    # The name drops all text before the first hyphen, also other prefixes than ``B-`` and ``I-``.
     label = items[0].label.split("-", 1)[-1]
     score = sum(item.score for item in items) / len(items)
     start, end = items[0].start, items[-1].end

@@ -1,4 +1,4 @@
-"""What stands where a text has a gap: prediction of masked tokens."""
+"""Predict the tokens for gaps in a text."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class MaskFill(NamedTuple):
     """A token for a gap.
 
     Attributes:
-        token: As the vocabulary spells it.
+        token: The token as spelled in the vocabulary.
         score: Its probability among all tokens.
         token_id: Its id.
-        token_str: As text.
+        token_str: The token as text.
         sequence: The whole text with this gap filled; with special tokens if it has other gaps.
     """
 
@@ -38,7 +38,7 @@ class MaskFill(NamedTuple):
 
 
 class FillMask:
-    """Prediction of a head that fills gaps."""
+    """Prediction for a head that fills gaps."""
 
     def fill_mask(
         self: MaskedLMHead,
@@ -52,7 +52,7 @@ class FillMask:
         """Fill the gaps of one text; see :meth:`fill_mask_batch`.
 
         Returns:
-            For each gap, from left to right, the tokens that fit best.
+            For each gap, from left to right, the most probable tokens.
         """
         encoding = TextEncoding(need_tokenizer(self, "fill_mask"), truncation, max_length)
         texts = listed_texts([text], "fill_mask")
@@ -70,31 +70,30 @@ class FillMask:
         max_tokens: int | None = None,
         bucket: bool = True,
     ) -> list[list[list[MaskFill]]]:
-        """Fill the gaps of texts, each as if it were the only one.
+        """Fill the gaps of texts, each gap as if it were the only one.
 
         A gap is written as the tokenizer's mask token. Only gaps are decoded.
 
         Args:
             texts: Texts with at least one gap each.
-            top_k: Tokens wanted for each gap; there may be fewer.
-            targets: Only these are candidates. One that is no token stands for its first piece,
-                with a warning. Their scores are still those among all tokens.
-            truncation: Whether texts that are too long are cut; otherwise they are an error.
-            max_length: Tokens to cut to; None for what the model takes.
+            top_k: Number of tokens for each gap; there may be fewer.
+            targets: Only these are candidates. A target that is not a token is replaced by its
+                first piece, with a warning. Scores are still those among all tokens.
+            truncation: Whether texts that are too long are cut; otherwise they raise an error.
+            max_length: Tokens to cut to; None for the limit of the model.
             batch_size: See :class:`Batching`.
             max_tokens: See :class:`Batching`.
             bucket: See :class:`Batching`.
 
         Returns:
-            For each text, in their order, for each gap from left to right, tokens from the most
-            probable one down.
+            For each text, in order, for each gap from left to right, the tokens; the most probable
+            token first.
 
         Raises:
             TokenizerMissingError: The model has no tokenizer.
-            ValueError: A text without a gap or too long, ``top_k`` below 1, no target that is
-                known, or a tokenizer without a mask token.
-            TypeError: ``texts`` or ``targets`` is a single string, or holds something else than
-                texts.
+            ValueError: A text has no gap or is too long, ``top_k`` is below 1, no target is known,
+                or the tokenizer has no mask token.
+            TypeError: ``texts`` or ``targets`` is a single string, or an entry is not a text.
         """
         texts = listed_texts(texts, "fill_mask_batch")
         encoding = TextEncoding(need_tokenizer(self, "fill_mask_batch"), truncation, max_length)
@@ -107,7 +106,7 @@ class FillMask:
         p: float = 0.15,
         generator: torch.Generator | None = None,
     ) -> tuple[EncodedBatch, Tensor]:
-        """Hide tokens to train on; see :func:`flodl.hf.training_data.mask_tokens`.
+        """Hide tokens for training; see :func:`flodl.hf.training_data.mask_tokens`.
 
         Raises:
             TokenizerMissingError: The model has no tokenizer.
@@ -155,11 +154,11 @@ def _best(
 
     Args:
         logits: ``[G, V]``.
-        candidates: The only ids to look at; None for all.
-        top_k: How many, at most.
+        candidates: The only allowed ids; None for all.
+        top_k: Maximum number of tokens.
     """
     logits = logits.float()
-    # Probabilities of the few that are shown, and not of a whole vocabulary per gap.
+    # Compute probabilities only for the tokens shown, not for a whole vocabulary per gap.
     total = logits.logsumexp(dim=-1, keepdim=True)
     index = None if candidates is None else torch.tensor(candidates, device=logits.device)
     looked_at = logits if index is None else logits[:, index]
@@ -186,7 +185,7 @@ def _target_ids(tokenizer: HfTokenizer, targets: Sequence[str]) -> list[int]:
 
 
 class _Spelling:
-    """Writes out the gaps of one batch.
+    """Builds the texts with filled gaps of one batch.
 
     Args:
         tokenizer: Spells tokens.
@@ -204,12 +203,12 @@ class _Spelling:
         self._single = {row for row in rows if rows.count(row) == 1}
 
     def fills(self, scores: list[list[float]], ids: list[list[int]]) -> list[list[MaskFill]]:
-        """One list per gap of what may stand there, given probabilities and ids of each."""
+        """One list of fills per gap, given probabilities and ids of each."""
         inner = self._tokenizer.inner
         spelled: list[list[MaskFill]] = []
         for (row, column), gap_scores, gap_ids in zip(self._gaps, scores, ids, strict=True):
             texts = inner.decode_batch([[token] for token in gap_ids], skip_special_tokens=False)
-            # With other gaps left, their mask tokens have to be seen.
+            # If other gaps remain, their mask tokens must be shown.
             sequences = inner.decode_batch(
                 [self._filled(row, column, token) for token in gap_ids],
                 skip_special_tokens=row in self._single,

@@ -1,4 +1,4 @@
-"""What the predictions need of a model: the mixins of this package work on any of this shape."""
+"""The interface that predictions need; the mixins of this package work on any such model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class EncoderHead(Protocol):
-    """An encoder with a head on it."""
+    """An encoder with a head."""
 
     @property
     def graph(self) -> nn.Module:
@@ -21,7 +21,7 @@ class EncoderHead(Protocol):
 
     @property
     def config(self) -> EncoderConfig:
-        """How it is built."""
+        """The configuration of the model."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -29,14 +29,14 @@ class EncoderHead(Protocol):
 
     @property
     def tokenizer(self) -> HfTokenizer | None:
-        """What encodes texts for it; None if it has none."""
+        """The tokenizer of the model; None if it has none."""
 
     def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
-        """Logits, in whatever mode the model is.
+        """Compute logits, in the current mode of the model.
 
         Args:
             enc: Encoded texts.
-            padding: Whether those at padding are computed, too; None for the choice of the model.
+            padding: Whether logits at padding are computed too; None for the choice of the model.
         """
 
 

@@ -1,4 +1,4 @@
-"""One answer per text: sentiment, topic, entailment, a score."""
+"""Predict one answer per text: sentiment, topic, entailment, a score."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from flodl.hf.tokenizer import TruncationChoice
 
 Scoring: TypeAlias = Literal["softmax", "sigmoid", "none"]
-"""What turns logits into scores."""
+"""The function that turns logits into scores."""
 
 _SCORINGS = ("softmax", "sigmoid", "none")
 
 
 class LabelScore(NamedTuple):
-    """One label and how much of it there is.
+    """One label and its score.
 
     Attributes:
         label: Its name.
-        score: A probability; for a regression the value itself.
+        score: A probability; for a regression the value.
     """
 
     label: str
@@ -35,7 +35,7 @@ class LabelScore(NamedTuple):
 
 
 class SequencePrediction:
-    """Prediction of a head that gives one answer per text."""
+    """Prediction for a head that gives one answer per text."""
 
     def predict(
         self: EncoderHead,
@@ -53,23 +53,23 @@ class SequencePrediction:
 
         Args:
             texts: Texts, or pairs of texts.
-            top_k: Only so many labels of each text; None for all.
-            function_to_apply: Over logits: softmax, sigmoid or nothing. None: sigmoid for
+            top_k: Maximum number of labels of each text; None for all.
+            function_to_apply: Applied to logits: softmax, sigmoid or nothing. None: sigmoid for
                 multi-label models and for a single label, nothing for a regression, else softmax.
-            truncation: Whether texts that are too long are cut, and how: see
-                :meth:`HfTokenizer.encode`. Otherwise they are an error.
-            max_length: Tokens to cut to; None for what the model takes.
+            truncation: Whether and how to cut texts that are too long: see
+                :meth:`HfTokenizer.encode`. Without it they raise an error.
+            max_length: Tokens to cut to; None for the limit of the model.
             batch_size: See :class:`Batching`.
             max_tokens: See :class:`Batching`.
             bucket: See :class:`Batching`.
 
         Returns:
-            For each text, in their order, the labels from the highest score down; equal scores in
-            the order of the labels.
+            For each text, in order, the labels by score, highest first; equal scores keep the order
+            of the labels.
 
         Raises:
             TokenizerMissingError: The model has no tokenizer.
-            ValueError: A text is too long, or an argument makes no sense.
+            ValueError: A text is too long, or an argument is invalid.
             TypeError: ``texts`` is a single string.
         """
         inputs: list[str | tuple[str, str]] = listed(texts, "predict")
@@ -103,7 +103,7 @@ class SequencePrediction:
             As for :meth:`predict`.
 
         Raises:
-            ValueError: An argument makes no sense.
+            ValueError: An argument is invalid.
         """
         scoring = _scoring(self, function_to_apply)
         with running(self.graph) as device:

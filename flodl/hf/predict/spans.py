@@ -1,4 +1,4 @@
-"""The search for answers: the most probable spans of tokens, and what text they are."""
+"""Find answers: search the most probable spans of tokens, and widen them to words."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from flodl.hf.encoded import EncodedBatch
 
-# What positions that cannot be part of an answer get before the softmax: it makes them vanish, and
-# unlike -inf leaves a number where there is nothing else.
+# Score before the softmax of positions that cannot be part of an answer. They vanish; unlike with
+# -inf, the result is a number even if there are no other positions.
 _EXCLUDED = -10000.0
 
 
@@ -20,11 +20,11 @@ class Spans(NamedTuple):
     """The best spans of each row, best first.
 
     Attributes:
-        starts: First token of each ``[B, K]``.
-        ends: Last token of each ``[B, K]``.
-        scores: Probability of the start times that of the end ``[B, K]``; negative where a row
-            has fewer than K spans.
-        null_scores: The same of the place for "there is no answer" ``[B]``.
+        starts: First token of each span ``[B, K]``.
+        ends: Last token of each span ``[B, K]``.
+        scores: Probability of the start times that of the end ``[B, K]``; negative if a row has
+            fewer than K spans.
+        null_scores: The same for the position that means "there is no answer" ``[B]``.
     """
 
     starts: Tensor
@@ -36,34 +36,34 @@ class Spans(NamedTuple):
 def best_spans(logits: Tensor, context: Tensor, null: Tensor, count: int, longest: int) -> Spans:
     """Find the most probable spans.
 
-    Start and end are each distributed over the context and the null position; a span is as
-    probable as its start times its end. Work and memory grow with ``S * longest``.
+    Start and end each have a distribution over the context and the null position. The probability
+    of a span is that of its start times that of its end. Work and memory grow with ``S * longest``.
 
     Args:
         logits: Start and end, ``[B, S, 2]``.
-        context: Which positions an answer can consist of, boolean ``[B, S]``.
-        null: The one position that stands for no answer, boolean ``[B, S]``, at most one per row.
-        count: Spans wanted per row, K.
-        longest: Most tokens of a span.
+        context: The positions that an answer can contain, boolean ``[B, S]``.
+        null: The position that means no answer, boolean ``[B, S]``, at most one per row.
+        count: Number of spans per row, K.
+        longest: Maximum number of tokens of a span.
     """
     length = logits.shape[1]
     reach = min(longest, length)
     excluded = ~(context | null)[..., None]
     probabilities = logits.float().masked_fill(excluded, _EXCLUDED).softmax(dim=1)
     null_scores = probabilities.masked_fill(~null[..., None], 0.0).sum(dim=1).prod(dim=-1)
-    # [B, S, reach]: one row per start, one column per number of tokens that follow it.
+    # [B, S, reach]: one row per start, one column per number of tokens after it.
     ends = F.pad(probabilities[..., 1], (0, reach - 1)).unfold(1, reach, 1)
     inside = context[..., None] & F.pad(context, (0, reach - 1)).unfold(1, reach, 1)
     scores = (probabilities[..., :1] * ends).masked_fill(~inside, -1.0).flatten(1)
     best = scores.topk(min(count, scores.shape[1]), dim=1)
     starts = best.indices // reach
-    # What is no span may end behind the row.
+    # Entries that are not spans may end behind the row.
     ends_at = (starts + best.indices % reach).clamp(max=length - 1)
     return Spans(starts, ends_at, best.values, null_scores)
 
 
 def answer_positions(enc: EncodedBatch) -> tuple[Tensor, Tensor]:
-    """Where answers can be: the tokens of the second text, and the first special token.
+    """The positions of answers: the tokens of the second text, and the first special token.
 
     Args:
         enc: Pairs of a question and a context.
@@ -78,9 +78,9 @@ def answer_positions(enc: EncodedBatch) -> tuple[Tensor, Tensor]:
 
 
 def whole_words(enc: EncodedBatch, spans: Spans) -> Spans:
-    """Widen spans to the words they begin and end in.
+    """Widen spans to the words in which they begin and end.
 
-    Spans where a word is not known, since the tokenizer knows none, stay as they are.
+    A span stays as it is if the tokenizer knows no word there.
 
     Args:
         enc: The rows.
@@ -93,7 +93,7 @@ def whole_words(enc: EncodedBatch, spans: Spans) -> Spans:
     same = (words[:, 1:] == words[:, :-1]) & (texts[:, 1:] == texts[:, :-1])
     parted = F.pad(~same, (1, 1), value=True)
     columns = torch.arange(words.shape[1], device=words.device).expand_as(words)
-    # The last beginning of a word at or before each token, and the next end at or after it.
+    # The last start of a word at or before each token, and the next end at or after it.
     first = columns.where(parted[:, :-1], columns.new_zeros(())).cummax(dim=1).values
     beyond = columns.new_full((), words.shape[1])
     last = columns.where(parted[:, 1:], beyond).flip(1).cummin(dim=1).values.flip(1)

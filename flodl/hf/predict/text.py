@@ -1,4 +1,4 @@
-"""How the predictions turn texts into batches for the model at hand."""
+"""Encode texts into batches for one model."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class TextEncoding:
     Args:
         tokenizer: Its tokenizer.
         truncation: Whether rows that are too long are cut; see :meth:`HfTokenizer.encode`.
-        max_length: Tokens a row may have; None for what the model takes.
-        stride: Make windows that overlap by so many tokens of what is too long; None cuts it off.
+        max_length: Tokens a row may have; None for the limit of the model.
+        stride: Split a text that is too long into windows that overlap by this many tokens; None
+            cuts it off.
     """
 
     def __init__(
@@ -47,16 +48,16 @@ class TextEncoding:
 
         Args:
             texts: All texts, or all pairs.
-            first: How many inputs came before the first of them.
+            first: Number of inputs before the first of these.
 
         Raises:
-            ValueError: One is too long, or none has any tokens; the message numbers it among all
-                inputs.
+            ValueError: A text is too long, or no text has any tokens; the message numbers it among
+                all inputs.
         """
         try:
             return self._encoded(texts)
         except (ValueError, TypeError) as error:
-            # The tokenizer numbers what it was given, which is a part of the whole.
+            # The tokenizer only numbers its own inputs, which are a part of all inputs.
             if named := _NUMBERED.match(str(error)):
                 row, rest = first + int(named[2]), str(error)[named.end() :]
                 error.args = (f"{named[1]} {row}{rest}",)
@@ -91,11 +92,11 @@ def need_tokenizer(head: EncoderHead, method: str) -> HfTokenizer:
 
     Args:
         head: The model.
-        method: Who asks, for the message.
+        method: The method that needs it, for the message.
 
     Raises:
-        MissingDependencyError: It has none, and the package that would read one is not installed.
-        TokenizerMissingError: It has none.
+        MissingDependencyError: It has no tokenizer, and the package for one is not installed.
+        TokenizerMissingError: It has no tokenizer.
     """
     if head.tokenizer is None:
         need("tokenizers")
@@ -107,14 +108,14 @@ def need_tokenizer(head: EncoderHead, method: str) -> HfTokenizer:
 
 
 def listed(inputs: Iterable[Input], method: str) -> list[Input]:
-    """Inputs as a list, to be gone through more than once.
+    """The inputs as a list, which can be iterated more than once.
 
     Args:
         inputs: Any iterable of texts or pairs.
-        method: Who takes them, for the message.
+        method: The method that takes them, for the message.
 
     Raises:
-        TypeError: It is a single string, whose letters would be taken for texts, or no list.
+        TypeError: It is not a list, or it is a single string, whose letters would become texts.
     """
     if isinstance(inputs, str | bytes):
         raise TypeError(f"{method}() takes a list of texts, got one string: write [text]")
@@ -124,10 +125,10 @@ def listed(inputs: Iterable[Input], method: str) -> list[Input]:
 
 
 def listed_texts(texts: Iterable[str], method: str) -> list[str]:
-    """Like :func:`listed`, where pairs have no meaning.
+    """Like :func:`listed`, for methods that do not take pairs.
 
     Raises:
-        TypeError: As for :func:`listed`, or an entry is no text.
+        TypeError: As for :func:`listed`, or an entry is not a text.
     """
     found = listed(texts, method)
     for row, text in enumerate(found):
@@ -137,7 +138,7 @@ def listed_texts(texts: Iterable[str], method: str) -> list[str]:
 
 
 def listed_pairs(pairs: Iterable[tuple[str, str]], method: str) -> list[tuple[str, str]]:
-    """Like :func:`listed`, where there are pairs only.
+    """Like :func:`listed`, for methods that only take pairs.
 
     Raises:
         TypeError: As for :func:`listed`, or an entry is not two texts.

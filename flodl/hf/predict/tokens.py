@@ -1,4 +1,4 @@
-"""One label per token, and entities made of them: names, places, parts of speech."""
+"""Predict one label per token, and entities from these: names, places, parts of speech."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Aggregation: TypeAlias = Literal["simple", "first", "average", "max"]
 
 
 class TokenPrediction(NamedTuple):
-    """What one position of the input was labelled.
+    """The prediction for one position of the input.
 
     Attributes:
-        token: The piece, as the vocabulary spells it.
+        token: The piece, as spelled in the vocabulary.
         label: Name of the most likely label.
         score: Its probability.
-        attends: Whether the model read it; False for padding.
-        start: First character of the text it covers.
-        end: The character after the last one; equal to ``start`` where it covers none.
-        word_id: Number of its word, as the tokenizer divides the text; None where there is none.
-        special: Whether the tokenizer put it there: a special token or padding.
+        attends: Whether the model read the token; False for padding.
+        start: First character of the text that it covers.
+        end: The character after the last one; equal to ``start`` if it covers none.
+        word_id: Number of its word, as the tokenizer splits the text; None if there is none.
+        special: Whether the tokenizer added it: a special token or padding.
     """
 
     token: str
@@ -45,7 +45,7 @@ class TokenPrediction(NamedTuple):
 
 
 class TokenTagging:
-    """Prediction of a head that gives one label per token."""
+    """Prediction for a head that gives one label per token."""
 
     @overload
     def predict(
@@ -86,29 +86,33 @@ class TokenTagging:
     ) -> list[list[TokenPrediction]] | list[list[Entity]]:
         """Label every token of every text, or find the entities in it.
 
-        With ``"first"``, ``"average"`` or ``"max"`` every word gets one label: that of its first
-        piece, of the mean over its pieces, or of the piece that is surest. ``"simple"`` takes
-        every piece as it is. Neighbours of the same kind then merge, unless the later one begins
-        an entity (``B-``). What is labelled ``O`` is left out. A tokenizer that marks the pieces
-        that continue a word says what a word is; otherwise only spaces part words.
+        With ``"first"``, ``"average"`` or ``"max"`` every word gets one label:
+
+        - ``"first"``: that of its first piece;
+        - ``"average"``: that of the mean over its pieces;
+        - ``"max"``: that of the piece with the highest probability.
+
+        With ``"simple"`` every piece keeps its label. Adjacent words or pieces with the same label
+        are then merged, unless the later one begins an entity (``B-``). The label ``O`` is left
+        out. Some tokenizers mark the pieces that continue a word; otherwise spaces separate words.
 
         Args:
             texts: The texts.
-            aggregation: As above; None for the labels of the tokens themselves.
-            truncation: Whether texts that are too long are cut; otherwise they are an error.
-            max_length: Tokens to cut to; None for what the model takes.
+            aggregation: As above; None for the labels of the tokens.
+            truncation: Whether texts that are too long are cut; otherwise they raise an error.
+            max_length: Tokens to cut to; None for the limit of the model.
             batch_size: See :class:`Batching`.
             max_tokens: See :class:`Batching`.
             bucket: See :class:`Batching`.
 
         Returns:
-            For each text, in their order, one prediction per position of its row, special tokens
-            and padding included, or its entities from left to right.
+            For each text, in order, one prediction per position of its row, with special tokens and
+            padding; or its entities from left to right.
 
         Raises:
             TokenizerMissingError: The model has no tokenizer.
-            ValueError: A text is too long, or an argument makes no sense.
-            TypeError: ``texts`` is a single string, or holds something else than texts.
+            ValueError: A text is too long, or an argument is invalid.
+            TypeError: ``texts`` is a single string, or an entry is not a text.
         """
         texts = listed_texts(texts, "predict")
         if aggregation is not None and aggregation not in AGGREGATIONS:
@@ -142,10 +146,10 @@ class TokenTagging:
             enc: Encoded texts.
 
         Returns:
-            For each row one prediction per position, special tokens and padding included.
+            For each row, one prediction per position, with special tokens and padding.
 
         Raises:
-            TokenizerMissingError: The model has no tokenizer to name the tokens.
+            TokenizerMissingError: The model has no tokenizer, which names the tokens.
         """
         tokenizer = need_tokenizer(self, "tag")
         with running(self.graph) as device:
