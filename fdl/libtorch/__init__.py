@@ -1,1 +1,1 @@
-"""The libtorch variants of a project: ``libtorch/KIND/NAME`` under its root."""
+"""The installed libtorch variants of a project: ``libtorch/KIND/NAME`` under its root."""

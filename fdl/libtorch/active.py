@@ -1,6 +1,6 @@
-"""Which libtorch variant a project uses: ``libtorch/.active``, and the variant's ``.arch``.
+"""The active libtorch variant of a project: ``libtorch/.active``, and the variant's ``.arch``.
 
-Imported on the warm path of projects that have one: nothing beyond ``os``.
+Warm commands of projects with a variant import this module, so it imports only ``os``.
 """
 
 # pathlib would double the start-up time of a warm command.
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FOLDER = "libtorch"
-"""Name of the folder of variants, under the project's root."""
+"""Name of the store's folder, under the project's root."""
 
 CPU_ID = "precompiled/cpu"
 
@@ -23,12 +23,13 @@ _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 
 class Variant:
-    """A variant that is in use.
+    """An installed variant.
 
     Attributes:
         id: ``KIND/NAME``, e.g. ``precompiled/cu128``.
         path: Its absolute folder.
-        facts: What its ``.arch`` says: ``cuda``, ``torch``, ``archs`` …; empty without the file.
+        facts: The entries of its ``.arch``: ``cuda``, ``torch``, ``archs`` …; empty without the
+            file.
     """
 
     __slots__ = ("facts", "id", "path")
@@ -40,19 +41,19 @@ class Variant:
 
     @property
     def cuda(self) -> str | None:
-        """The CUDA version it is built for, as written; None for a CPU variant or an unknown."""
+        """The CUDA version it is built for, as written; None for CPU or if unknown."""
         version = self.facts.get("cuda", "")
         return version if version not in ("", "none") else None
 
 
 def is_id(text: str) -> bool:
-    """Whether a text names a variant; what it names need not be installed."""
+    """Whether a text has the form of a variant's id; the variant need not be installed."""
     kind, _, name = text.partition("/")
     return kind in _KINDS and _NAME.issuperset(name) and bool(name.strip("."))
 
 
 def active(project: str) -> Variant | None:
-    """The variant in use; None without the file, or when it names none.
+    """The active variant; None without the file, or if the file names none.
 
     Args:
         project: Absolute directory of the project.
@@ -65,7 +66,7 @@ def active(project: str) -> Variant | None:
 
 
 def read_facts(folder: str) -> dict[str, str]:
-    """What the ``.arch`` file of a variant says; empty without one."""
+    """The entries of a variant's ``.arch`` file; empty without one."""
     pairs = (line.partition("=") for line in _read(os.path.join(folder, ".arch")).splitlines())
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
@@ -79,13 +80,13 @@ def _read(file: str) -> str:
 
 
 def host_variables(project: str, known: Mapping[str, str]) -> dict[str, str]:
-    """What programs on this machine need to find the variant in use.
+    """The variables with which programs on this machine find the active variant.
 
-    Not ``LD_LIBRARY_PATH``: it would put these libraries in the place of a torch wheel's own.
+    ``LD_LIBRARY_PATH`` is left out: it would replace the libraries of a torch wheel by these.
 
     Args:
         project: Absolute directory of the project.
-        known: Variables somebody has set: with either of the two among them, nothing is added.
+        known: Variables that are set already. If either of the two is among them, none is added.
     """
     variant = active(project)
     if variant is None or "LIBTORCH" in known or "LIBTORCH_PATH" in known:
@@ -94,11 +95,11 @@ def host_variables(project: str, known: Mapping[str, str]) -> dict[str, str]:
 
 
 def compose_variables(project: str) -> dict[str, tuple[str, str]]:
-    """What a compose file may refer to: name -> value and origin; paths relative to the project.
+    """Variables for a compose file: name -> value and origin; paths relative to the project.
 
-    ``LIBTORCH_CPU_PATH`` always; for the variant in use ``LIBTORCH_HOST_PATH`` and the version
-    of torch, ``TORCH_VERSION``; for one with CUDA ``CUDA_VERSION`` (three components) and
-    ``CUDA_TAG`` (two).
+    - ``LIBTORCH_CPU_PATH``: always.
+    - ``LIBTORCH_HOST_PATH`` and ``TORCH_VERSION`` (version of torch): for the active variant.
+    - ``CUDA_VERSION`` (three components) and ``CUDA_TAG`` (two): for a variant with CUDA.
     """
     found = {"LIBTORCH_CPU_PATH": (f"./{FOLDER}/{CPU_ID}", "fdl")}
     variant = active(project)

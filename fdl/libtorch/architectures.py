@@ -1,10 +1,12 @@
-"""GPU architectures, and which binaries run on which card.
+"""GPU architectures, and which binaries run on which GPU.
 
 An architecture is written as in ``TORCH_CUDA_ARCH_LIST``: ``8.6``, ``12.0+PTX``. The rule is
-NVIDIA's binary compatibility: machine code for X.y runs on every X.z with z ≥ y of the same
-major, and PTX of an architecture is compiled at load time for any newer or equal one (CUDA C++
-Programming Guide, "Binary Compatibility" and "PTX Compatibility"). Architecture-specific code
-(``9.0a``) runs on exactly that architecture and carries no forward promise.
+NVIDIA's binary compatibility (CUDA C++ Programming Guide, "Binary Compatibility" and "PTX
+Compatibility"):
+
+- Machine code for X.y runs on every X.z with z ≥ y of the same major.
+- PTX of an architecture is compiled at load time for the same or any newer architecture.
+- Architecture-specific code (``9.0a``) runs on exactly that architecture, not on newer ones.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ _WRITTEN = re.compile(r"(\d{1,2})\.(\d)([af]?)(\+PTX)?\Z")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Architecture:
-    """One target that binaries are made for.
+    """One architecture that binaries are made for.
 
     Attributes:
         major: Major compute capability.
         minor: Minor compute capability.
         specific: ``a`` for code of exactly this architecture, ``f`` for its family (same major,
             from this minor on), empty for ordinary code.
-        ptx: Whether PTX is there as well as machine code.
+        ptx: Whether PTX is included besides machine code.
     """
 
     major: int
@@ -42,35 +44,35 @@ class Architecture:
 
     @property
     def sm(self) -> str:
-        """As compilers name it: ``sm_86``."""
+        """The name that compilers use: ``sm_86``."""
         return f"sm_{self.major}{self.minor}{self.specific}"
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}{self.specific}{'+PTX' if self.ptx else ''}"
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
-        """Whether its code runs on a card, as machine code or compiled from its PTX."""
+        """Whether its code runs on a GPU, as machine code or compiled from its PTX."""
         return self.is_native_on(capability) or self.is_jit_on(capability)
 
     def is_native_on(self, capability: tuple[int, int]) -> bool:
-        """Whether its machine code runs on a card of this compute capability."""
+        """Whether its machine code runs on a GPU of this compute capability."""
         if self.specific == "a":
             return self.capability == capability
         return self.major == capability[0] and self.minor <= capability[1]
 
     def is_jit_on(self, capability: tuple[int, int]) -> bool:
-        """Whether its PTX, where there is any, can be compiled for a card when it is loaded."""
+        """Whether it has PTX that can be compiled for a GPU at load time."""
         return self.ptx and not self.specific and self.capability <= capability
 
 
 def parse(text: str) -> tuple[Architecture, ...]:
     """The architectures of a list such as ``6.1;12.0+PTX``: sorted, each once.
 
-    Items are separated by ``;``, ``,`` or blanks. Of an item with and without PTX, the one with
-    it stays.
+    Items are separated by ``;``, ``,`` or blanks. If an item occurs with and without PTX, the item
+    with PTX stays.
 
     Raises:
-        UsageError: An item is no architecture.
+        UsageError: An item is not an architecture.
     """
     found: dict[tuple[int, int, str], Architecture] = {}
     for word in re.split(r"[;,\s]+", text.strip()):
@@ -97,5 +99,5 @@ def recorded(text: str) -> tuple[Architecture, ...]:
 
 
 def covers(architectures: Iterable[Architecture], capability: tuple[int, int]) -> bool:
-    """Whether binaries made for some architectures run on a card, natively or from PTX."""
+    """Whether binaries for some architectures run on a GPU, natively or from PTX."""
     return any(one.runs_on(capability) for one in architectures)

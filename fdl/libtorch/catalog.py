@@ -1,6 +1,6 @@
-"""The official libtorch archives, and which of them fits a set of cards.
+"""The catalog of official libtorch archives, and the choice of the one that fits some GPUs.
 
-All data stands in ``catalog.toml``; a new torch version is a change of that file.
+All data is in ``catalog.toml``; for a new torch version, change that file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLATFORMS = {
     "macos-arm64": "macOS arm64",
     "windows-x86_64": "Windows x86_64",
 }
-"""Platforms that have archives, as they are called in messages."""
+"""Platforms that have archives, with their names in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Artifact:
         variant: ``cpu``, or ``cu`` and the CUDA version: ``cu128``.
         platform: A key of :data:`PLATFORMS`.
         cuda: CUDA version, ``12.8``; None for CPU.
-        archs: What it has code for; none for CPU.
-        path: Where it is below a base address.
-        size: Bytes, or None where the catalog does not know.
-        sha256: Digest of the archive in hexadecimal, or None where the catalog does not know.
+        archs: The GPU architectures it has code for; none for CPU.
+        path: Its path below a base address.
+        size: Bytes, or None if the catalog has no size.
+        sha256: Digest of the archive in hexadecimal, or None if the catalog has no digest.
         driver: The oldest driver it works with on its platform; None for CPU.
     """
 
@@ -60,32 +60,32 @@ class Artifact:
 
     @property
     def id(self) -> str:
-        """The variant's place in a store: ``precompiled/cu128``."""
+        """The variant's id in a store: ``precompiled/cu128``."""
         return f"precompiled/{self.variant}"
 
     @property
     def recorded_archs(self) -> str:
-        """What its ``.arch`` file says: architectures separated by blanks, ``cpu`` for CPU."""
+        """Its entry in ``.arch``: architectures separated by blanks, ``cpu`` for CPU."""
         return " ".join(map(str, self.archs)) or CPU
 
     def urls(self, environ: Mapping[str, str]) -> list[str]:
-        """Where to fetch it, in the order to try: mirrors, then the official address."""
+        """Its addresses, in the order to try: mirrors, then the official address."""
         bases = [*environ.get(MIRROR, "").split(), _document()["base"]]
         return [f"{base.rstrip('/')}/{self.path}" for base in bases]
 
     def serves(self, gpu: Gpu) -> bool:
-        """Whether it has code for a card."""
+        """Whether it has code for a GPU."""
         return covers(self.archs, gpu.capability)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What fits a set of cards.
+    """The archive that fits some GPUs.
 
     Attributes:
-        artifact: The archive to take.
-        uncovered: The cards it has no code for; a build from source serves them.
-        outdated: Whether a newer CUDA would have fitted, were the driver newer.
+        artifact: The archive to install.
+        uncovered: The GPUs it has no code for; they need a build from source.
+        outdated: Whether a newer CUDA would fit with a newer driver.
     """
 
     artifact: Artifact
@@ -94,7 +94,7 @@ class Choice:
 
 
 def default_version() -> str:
-    """The torch version that counts when nobody names one."""
+    """The default torch version."""
     version: str = _document()["default"]
     return version
 
@@ -112,7 +112,7 @@ def artifacts(torch: str, on: str) -> list[Artifact]:
         on: A key of :data:`PLATFORMS`.
 
     Raises:
-        UsageError: The catalog does not know the version.
+        UsageError: The version is not in the catalog.
     """
     for release in _document()["release"]:
         if release["version"] == torch:
@@ -130,7 +130,7 @@ def artifacts(torch: str, on: str) -> list[Artifact]:
 
 
 def find(torch: str, variant: str, on: str) -> Artifact:
-    """One archive.
+    """The archive of one version, variant and platform.
 
     Args:
         torch: Version of torch.
@@ -138,7 +138,7 @@ def find(torch: str, variant: str, on: str) -> Artifact:
         on: A key of :data:`PLATFORMS`.
 
     Raises:
-        UsageError: There is none; the message lists those that there are.
+        UsageError: There is no such archive; the message lists the existing ones.
     """
     available = artifacts(torch, on)
     for one in available:
@@ -152,18 +152,18 @@ def find(torch: str, variant: str, on: str) -> Artifact:
 
 
 def choose(gpus: Sequence[Gpu], available: Sequence[Artifact], driver: str = "") -> Choice:
-    """The newest CUDA variant with code for every card, else the best there is.
+    """The newest CUDA variant with code for every GPU, else the best one available.
 
-    Without cards, or without CUDA variants, it is the CPU variant. When no variant serves all
-    cards, it is the oldest CUDA, whose range reaches back furthest.
+    Without GPUs, or without CUDA variants, it is the CPU variant. If no variant serves all GPUs, it
+    is the one with the oldest CUDA, because that supports the oldest GPUs.
 
     Args:
-        gpus: The cards to serve.
+        gpus: The GPUs to serve.
         available: The archives of one torch version and one platform.
-        driver: Version of the NVIDIA driver; empty when unknown, and then any will do.
+        driver: Version of the NVIDIA driver; empty if unknown, and then any variant is accepted.
 
     Raises:
-        LibtorchError: None of the CUDA variants works with so old a driver.
+        LibtorchError: The driver is too old for all CUDA variants.
     """
     cpu = next(one for one in available if one.cuda is None)
     cuda = sorted((one for one in available if one.cuda), key=lambda one: _numbers(one.cuda or ""))
@@ -187,14 +187,14 @@ def choose(gpus: Sequence[Gpu], available: Sequence[Artifact], driver: str = "")
 
 
 def this_platform(system: str = sys.platform, machine: str | None = None) -> str:
-    """The platform of this machine, as the catalog calls it.
+    """The platform of this machine, as named in the catalog.
 
     Args:
         system: As in ``sys.platform``.
-        machine: As in ``platform.machine()``; asked when omitted.
+        machine: As in ``platform.machine()``; by default that of this machine.
 
     Raises:
-        LibtorchError: There are no archives for it.
+        LibtorchError: There are no archives for this platform.
     """
     processor = (platform.machine() if machine is None else machine).lower()
     os_name = {"linux": "linux", "darwin": "macos", "win32": "windows"}.get(system, system)
@@ -229,21 +229,21 @@ def _artifact(torch: str, name: str, variant: Mapping[str, Any], on: str) -> Art
 
 
 def driver_floor(cuda: str, on: str) -> str | None:
-    """The oldest driver for a CUDA version on a platform; None where nobody says.
+    """The oldest driver for a CUDA version on a platform; None if unknown.
 
     Args:
         cuda: ``12.8``; only the major counts.
-        on: A key of :data:`PLATFORMS`, or of Linux on another processor.
+        on: A key of :data:`PLATFORMS`, or the name of Linux on another processor.
     """
     majors: Mapping[str, Mapping[str, str]] = _document()["driver"]
     return majors.get(cuda.partition(".")[0], {}).get(on.partition("-")[0])
 
 
 def runs_under(driver: str, cuda: str, on: str) -> bool:
-    """Whether a driver is new enough for a CUDA version; one that is not known is.
+    """Whether a driver is new enough for a CUDA version; True if the driver is unknown.
 
     Args:
-        driver: Version of the driver; empty when unknown.
+        driver: Version of the driver; empty if unknown.
         cuda: ``12.8``; only the major counts.
         on: As for :func:`driver_floor`.
     """

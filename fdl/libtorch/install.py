@@ -1,7 +1,7 @@
-"""Putting a libtorch where it belongs: into a store, or into any folder.
+"""Install a libtorch into a store, or into any folder.
 
-Nothing appears in its place before it is whole. What was fetched stays in the store's cache
-until then, so that a call after a failure, or after ``kill -9``, continues.
+An installation becomes visible only when it is complete. Until then, downloads stay in the store's
+cache, so a later call continues after a failure or ``kill -9``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fdl.libtorch.trust import Trust
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What an installation has come to.
+    """The result of an installation.
 
     Attributes:
-        variant: What is installed, and where.
-        fresh: Whether it was installed now, and not there already.
+        variant: The installed variant and its folder.
+        fresh: Whether it was installed now; False if it was installed already.
     """
 
     variant: Variant
@@ -38,17 +38,17 @@ class Installation:
 def install(
     store: Store, source: Source, *, activate: bool, environ: Mapping[str, str] = os.environ
 ) -> Installation:
-    """Install a libtorch into a store, unless it is there; another version is replaced.
+    """Install a libtorch into a store, unless it is installed; another version is replaced.
 
     Args:
         store: The store.
-        source: Where it comes from.
-        activate: Whether to put it into use, also when it was there already.
+        source: The source of the libtorch.
+        activate: Whether to activate it, also if it was installed already.
         environ: The environment variables.
 
     Raises:
-        FdlError: It cannot be fetched, is not what was asked for, or cannot be written; the
-            store is as it was.
+        FdlError: It cannot be downloaded, is not the requested one, or cannot be written. The store
+            is unchanged.
     """
     with store.hold(source.slot, f"installing {source.title}"):
         known = source.expected()
@@ -64,19 +64,19 @@ def install(
 def install_into(
     folder: Path, source: Source, *, trust: Trust, environ: Mapping[str, str] = os.environ
 ) -> Installation:
-    """Make any folder a libtorch; no store is involved.
+    """Make any folder a libtorch, without a store.
 
     Args:
         folder: The folder. It may be missing, empty, or a libtorch, which is replaced.
-        source: Where it comes from.
+        source: The source of the libtorch.
         trust: The digests to compare downloads with.
         environ: The environment variables.
 
     Raises:
-        FdlError: As for :func:`install`, or the folder holds something else; it is as it was.
+        FdlError: As for :func:`install`, or the folder holds something else. It is unchanged.
     """
     refuse_foreign(folder)
-    # A store of its own, beside the folder, gives it staging, parts and locks on its file system.
+    # A separate store beside the folder provides staging, parts and locks on the same file system.
     workshop = Store(folder.parent / f".{folder.name}.fdl", "global")
     with workshop.hold("install", f"installing into {folder}"):
         known = source.expected()
@@ -104,7 +104,7 @@ def _replace(
 
 
 def _discard(workshop: Store, *, parts: bool) -> None:
-    """Remove a workshop; one with parts of a download only when these may go as well."""
+    """Remove a temporary store; one with parts of a download only if ``parts`` is set."""
     if parts or not any(one.is_file() for one in workshop.cache.rglob("*")):
         shutil.rmtree(workshop.root, ignore_errors=True)
 
@@ -113,7 +113,7 @@ def refuse_foreign(folder: Path) -> None:
     """Check that a folder may become a libtorch.
 
     Raises:
-        LibtorchError: There is something in it that is no libtorch, or it is a file.
+        LibtorchError: It is a file, or a folder that holds something other than a libtorch.
     """
     if not os.path.lexists(folder):
         return
@@ -144,7 +144,7 @@ def _bench(
 
 
 def _with_archs(contents: Contents, folder: Path) -> Contents:
-    """Add which GPU architectures a libtorch has code for, where its source does not say."""
+    """Add the GPU architectures of a libtorch, if its source does not give them."""
     if contents.archs:
         return contents
     from fdl.libtorch.prove import facts_of
@@ -154,7 +154,7 @@ def _with_archs(contents: Contents, folder: Path) -> Contents:
 
 
 def _catalogued_archs(contents: Contents) -> str:
-    """What the archive of the same version and variant has code for; empty without one."""
+    """The architectures of the archive of the same version and variant; empty if there is none."""
     try:
         return find(contents.torch, contents.variant, this_platform()).recorded_archs
     except FdlError:

@@ -1,9 +1,9 @@
-"""The layout of libtorch: which members of an archive or a wheel belong to it, and what it is.
+"""The layout of libtorch: which members of an archive or a wheel belong to it, and its version.
 
 An official archive holds one folder ``libtorch``. The Python package holds the same libraries,
-headers and CMake files below ``torch``; what it says about itself in ``version.py`` is what
-``build-version`` and ``build-hash`` say in an archive. On Linux it leaves NVIDIA's libraries to
-packages of their own.
+headers and CMake files below ``torch``. Its ``version.py`` gives the same facts as
+``build-version`` and ``build-hash`` of an archive. On Linux, NVIDIA's libraries are in separate
+packages.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ BUILD_VERSION = "build-version"
 """File with the version, in every libtorch: ``2.10.0+cu128``."""
 
 VERSION_FILE = ".version.py"
-"""Where the package's ``version.py`` lies until it has been read."""
+"""Temporary name of the package's ``version.py`` until it is read."""
 
 METADATA_FILE = ".metadata"
-"""Where the package's list of requirements lies until it has been read."""
+"""Temporary name of the package's list of requirements until it is read."""
 
 _FOLDERS = ("lib", "include", "share", ".dylibs")
 _FILES = (BUILD_VERSION, "build-hash")
 
-# The other programs of `bin` are PyTorch's own tests.
+# The other programs in `bin` are PyTorch's tests.
 _PROGRAMS = ("torch_shm_manager", "protoc")
 
 _CUDA_NAME = re.compile(r"cu(\d{2,3})\Z")
@@ -39,13 +39,13 @@ _CUDA_NAME = re.compile(r"cu(\d{2,3})\Z")
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a libtorch is.
+    """The version and variant of a libtorch.
 
     Attributes:
-        torch: Version of torch without what stands behind ``+``: ``2.10.0``.
+        torch: Version of torch without the part after ``+``: ``2.10.0``.
         variant: ``cpu``, ``cu128`` …
-        cuda: CUDA version; None for CPU and where nobody says.
-        archs: GPU architectures as ``.arch`` records them; empty when unknown.
+        cuda: CUDA version; None for CPU or if unknown.
+        archs: GPU architectures as recorded in ``.arch``; empty if unknown.
     """
 
     torch: str
@@ -55,17 +55,17 @@ class Contents:
 
     @property
     def id(self) -> str:
-        """Its place in a store."""
+        """The id of its variant in a store."""
         return f"precompiled/{self.variant}"
 
     @property
     def title(self) -> str:
-        """As messages call it."""
+        """Its name in messages."""
         return f"libtorch {self.torch} {self.variant}"
 
     @property
     def facts(self) -> dict[str, str]:
-        """What its ``.arch`` file says."""
+        """The entries of its ``.arch`` file."""
         cuda = self.cuda or ("none" if self.variant == CPU else "")
         known = {
             "cuda": cuda,
@@ -77,7 +77,7 @@ class Contents:
         return {key: value for key, value in known.items() if value}
 
     def is_installed_in(self, folder: Path) -> bool:
-        """Whether a folder holds just this."""
+        """Whether a folder holds exactly this libtorch."""
         torch, _, local = installed_version(folder).partition("+")
         variant = read_facts(str(folder)).get("variant") or local or self.variant
         return (folder / "lib").is_dir() and (torch, variant) == (self.torch, self.variant)
@@ -97,17 +97,17 @@ def cuda_version(variant: str) -> str | None:
 def identify(
     version: str, *, cuda: str | None, has_cuda: bool, wanted: str | None, where: str
 ) -> Contents:
-    """What a libtorch is, from what it says about itself.
+    """Determine the version and variant of a libtorch from its own files.
 
     Args:
-        version: As in ``build-version``; the part behind ``+`` may be missing.
-        cuda: The CUDA version, where it says so elsewhere.
-        has_cuda: Whether libraries of CUDA are in it.
-        wanted: The variant somebody asked for: it counts where the libtorch does not say.
-        where: What was read, for messages.
+        version: As in ``build-version``; the part after ``+`` may be missing.
+        cuda: The CUDA version, if another file gives it.
+        has_cuda: Whether it contains libraries of CUDA.
+        wanted: The requested variant; used if the libtorch does not name its variant.
+        where: The name of the libtorch in messages.
 
     Raises:
-        LibtorchError: It does not say enough.
+        LibtorchError: The files do not give enough facts.
     """
     torch, _, local = version.partition("+")
     if local == CPU or cuda_version(local) or re.match(r"rocm|xpu", local):
@@ -125,13 +125,13 @@ def identify(
         )
     if not is_id(f"precompiled/{variant}"):
         raise LibtorchError(f"{where} calls its variant `{variant}`, which cannot be a folder")
-    # What it was built with is more precise than the name of the variant.
+    # The version it was built with is more precise than the name of the variant.
     exact = cuda or cuda_version(variant)
     return Contents(torch, variant, exact, CPU if variant == CPU else "")
 
 
 def version_facts(text: str) -> Mapping[str, object]:
-    """The constants of a package's ``version.py``, which is read and never run."""
+    """The constants of a package's ``version.py``, which is read but never run."""
     found: dict[str, object] = {}
     try:
         statements = ast.parse(text).body
@@ -151,7 +151,7 @@ def version_facts(text: str) -> Mapping[str, object]:
 
 
 def installed_version(folder: Path) -> str:
-    """What ``build-version`` of a folder says; empty without one."""
+    """The version in ``build-version`` of a folder; empty without the file."""
     try:
         return (folder / BUILD_VERSION).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -159,9 +159,9 @@ def installed_version(folder: Path) -> str:
 
 
 def place(member: str) -> str | None:
-    """Where a member of an archive or a wheel belongs in a libtorch folder; None for nowhere.
+    """The place of a member of an archive or a wheel in a libtorch folder; None for no place.
 
-    The archive may hold ``libtorch/…``, what is in that folder, or a Python package.
+    The archive may hold ``libtorch/…``, the content of that folder, or a Python package.
     """
     root, _, inner = member.partition("/")
     if root == "libtorch":
@@ -176,7 +176,7 @@ def place(member: str) -> str | None:
 
 
 def place_nvidia(member: str) -> str | None:
-    """Where a member of one of NVIDIA's packages belongs: its libraries lie beside torch's."""
+    """The place of a member of one of NVIDIA's packages: its libraries go beside torch's."""
     parts = PurePosixPath(member).parts
     is_library = len(parts) > 2 and parts[-2] == "lib" and ".so" in parts[-1]
     return f"lib/{parts[-1]}" if parts[:1] == ("nvidia",) and is_library else None
@@ -192,15 +192,15 @@ def _kept(inner: str) -> str | None:
 
 
 def settle(folder: Path, wanted: str | None, where: str) -> Contents:
-    """Finish a folder that members were placed in, and say what it is.
+    """Complete a folder that was filled with members, and determine its version and variant.
 
     Args:
-        folder: The folder; ``build-version`` is written where only a package's own files tell.
-        wanted: The variant somebody asked for.
-        where: What it was made from, for messages.
+        folder: The folder; ``build-version`` is written if only a package's files give the version.
+        wanted: The requested variant.
+        where: The name of the origin in messages.
 
     Raises:
-        LibtorchError: It does not say what it is.
+        LibtorchError: The files do not give the version or variant.
     """
     package = _take(folder / VERSION_FILE)
     facts = version_facts(package)
@@ -220,14 +220,14 @@ def settle(folder: Path, wanted: str | None, where: str) -> Contents:
         where=where,
     )
     for name, text in ((BUILD_VERSION, version), ("build-hash", facts.get("git_version"))):
-        # A file that is there may be a link to somebody else's.
+        # An existing file may be a link to a file outside, so it is not overwritten.
         if text and not (folder / name).exists():
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
     return contents
 
 
 def nvidia_requirements(folder: Path) -> list[str]:
-    """What a package needs of NVIDIA's packages, as written in its metadata; read once."""
+    """The NVIDIA packages that a package requires, as in its metadata, which is deleted then."""
     return nvidia_only(
         line.removeprefix("Requires-Dist:").strip()
         for line in _take(folder / METADATA_FILE).splitlines()
@@ -236,7 +236,7 @@ def nvidia_requirements(folder: Path) -> list[str]:
 
 
 def nvidia_only(requirements: Iterable[str]) -> list[str]:
-    """Those requirements that bring libraries of CUDA."""
+    """The requirements that provide libraries of CUDA."""
     return [one for one in requirements if re.match(r"(nvidia-|cuda-toolkit\b)", one)]
 
 
@@ -250,7 +250,7 @@ def _take(file: Path) -> str:
 
 
 def _cmake_version(folder: Path) -> str:
-    """What the CMake files say; the oldest archives have no ``build-version``."""
+    """The version in the CMake files; the oldest archives have no ``build-version``."""
     file = folder / "share" / "cmake" / "Torch" / "TorchConfigVersion.cmake"
     try:
         match = re.search(r'PACKAGE_VERSION "([^"]+)"', file.read_text(encoding="utf-8"))

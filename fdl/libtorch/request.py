@@ -1,4 +1,4 @@
-"""From what was typed to the source of a libtorch: a decision that needs no card to test."""
+"""Choose the source of a libtorch from the command's arguments; testable without a GPU."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ WHEEL = "wheel"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to install.
+    """A libtorch to install.
 
     Attributes:
         variant: ``auto``, ``cpu``, ``cu128`` …
-        torch: Version of torch; None for the usual one, or whatever a file turns out to be.
+        torch: Version of torch; None for the default, or for the version of a given file.
         source: ``archive``, ``wheel``, an address, or the path of an archive, wheel or folder.
     """
 
@@ -44,12 +44,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to install it from, and what to say about it.
+    """The chosen source, with notes for the user.
 
     Attributes:
         source: The source.
-        notes: What was taken into account, in sentences.
-        remedy: The next thing to type when it serves some card badly; empty for none.
+        notes: What the choice is based on, in sentences.
+        remedy: The command to run next if some GPU is served badly; empty if none is needed.
     """
 
     source: Source
@@ -60,17 +60,17 @@ class Decision:
 def decide(
     request: Request, nvidia: Callable[[], Nvidia], cwd: Path, environ: Mapping[str, str]
 ) -> Decision:
-    """Choose the source; the driver is only asked where the answer depends on it.
+    """Choose the source; the driver is asked only if the choice depends on it.
 
     Args:
-        request: What was typed.
-        nvidia: Asks for the cards.
-        cwd: What paths are relative to.
+        request: The request.
+        nvidia: Asks for the GPUs.
+        cwd: The directory that relative paths start from.
         environ: The environment variables.
 
     Raises:
-        UsageError: There is no such version, variant or file.
-        LibtorchError: There is nothing for this platform or this driver.
+        UsageError: The version, variant or file does not exist.
+        LibtorchError: Nothing is available for this platform or this driver.
     """
     if request.source in (None, ARCHIVE):
         return _archive(request, nvidia, environ)
@@ -94,12 +94,12 @@ def decide(
 
 
 def considered(nvidia: Nvidia) -> tuple[Gpu, ...]:
-    """The cards a variant is to serve: those that are visible, else all there are."""
+    """The GPUs that a variant should serve: the visible ones, or all if none is visible."""
     return nvidia.visible or nvidia.gpus
 
 
 def archs_argument(gpus: Sequence[Gpu]) -> str:
-    """What ``--archs`` of a build takes to serve some cards: ``6.1;12.0``."""
+    """The value of ``--archs`` for a build that serves some GPUs: ``6.1;12.0``."""
     found = sorted({gpu.capability for gpu in gpus})
     return ";".join(f"{major}.{minor}" for major, minor in found)
 
@@ -189,7 +189,7 @@ def variant_of_cuda(version: str) -> str:
     """``cu128`` for ``12.8``.
 
     Raises:
-        UsageError: It is no CUDA version.
+        UsageError: It is not a CUDA version.
     """
     match = re.fullmatch(r"(\d{1,2})\.(\d)", version)
     if match is None:

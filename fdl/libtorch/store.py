@@ -1,16 +1,16 @@
-"""The folder of installed variants: what is there, which one is in use, how one gets in.
+"""The store: the folder of installed variants, the active variant, installing and removing.
 
-Layout, below a project or below the user's own folder::
+Layout, below a project or below the user's folder::
 
-    libtorch/.active                          one line: KIND/NAME; blank for none
+    libtorch/.active                          one line: KIND/NAME; empty for none
     libtorch/precompiled/cu128/{lib,include,share,.arch,build-version}
     libtorch/builds/sm61-sm120/…
-    libtorch/.staging/                        half-made variants; never looked at by readers
+    libtorch/.staging/                        unfinished variants; readers never look here
     libtorch/.cache/                          parts of downloads, sources and trees of builds
     libtorch/.locks/
 
-A variant appears by one rename and is never changed in place, so a reader, and a process that is
-killed at any moment, sees it whole or not at all.
+A variant appears by one rename and is never changed in place. So a reader sees it complete or not
+at all, even if a process is killed at any moment.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from fdl.errors import LibtorchError
 from fdl.libtorch.active import FOLDER, Variant, active, is_id, read_facts
 
 HOME = "FLODL_HOME"
-"""Variable with the user's own folder; ``~/.flodl`` without it."""
+"""Variable with the user's folder; ``~/.flodl`` without it."""
 
 KINDS = ("precompiled", "builds")
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where variants are installed.
+    """A folder with installed variants.
 
     Attributes:
-        root: Absolute folder that holds ``libtorch/``: a project's, or the user's own.
+        root: Absolute folder that holds ``libtorch/``: that of a project, or the user's.
         scope: Which of the two it is.
     """
 
@@ -48,17 +48,17 @@ class Store:
 
     @property
     def folder(self) -> Path:
-        """The folder of variants; it need not exist yet."""
+        """The folder of variants; it may not exist yet."""
         return self.root / FOLDER
 
     @property
     def cache(self) -> Path:
-        """Where parts of downloads and trees of builds are kept between calls."""
+        """The folder of parts of downloads and trees of builds, kept between calls."""
         return self.folder / ".cache"
 
     @property
     def active(self) -> Variant | None:
-        """The variant in use; None for none, and when it is not installed any more."""
+        """The active variant; None for none, or if it is not installed any more."""
         variant = active(str(self.root))
         return variant if variant and self.is_installed(variant.id) else None
 
@@ -66,7 +66,7 @@ class Store:
         """The folder of a variant, installed or not.
 
         Raises:
-            LibtorchError: The text is no id of a variant.
+            LibtorchError: The text is not the id of a variant.
         """
         if not is_id(id):
             raise LibtorchError(
@@ -76,7 +76,7 @@ class Store:
         return self.folder.joinpath(*id.split("/"))
 
     def is_installed(self, id: str) -> bool:
-        """Whether a variant is there."""
+        """Whether a variant is installed."""
         return (self.path(id) / "lib").is_dir()
 
     def installed(self) -> list[Variant]:
@@ -93,7 +93,7 @@ class Store:
         """An installed variant.
 
         Raises:
-            LibtorchError: It is not installed; the message lists those that are.
+            LibtorchError: It is not installed; the message lists the installed ones.
         """
         path = self.path(id)
         if self.is_installed(id):
@@ -106,10 +106,10 @@ class Store:
         )
 
     def required(self) -> Variant:
-        """The variant in use.
+        """The active variant, which must exist.
 
         Raises:
-            LibtorchError: There is none.
+            LibtorchError: There is no active variant.
         """
         variant = self.active
         if variant is None:
@@ -126,7 +126,7 @@ class Store:
         return variant
 
     def activate(self, id: str) -> Variant:
-        """Put a variant into use.
+        """Make a variant the active one.
 
         Raises:
             LibtorchError: It is not installed.
@@ -136,7 +136,7 @@ class Store:
         return variant
 
     def remove(self, id: str) -> None:
-        """Delete a variant; when it was in use, none is in use any more.
+        """Delete a variant; if it was the active one, no variant is active any more.
 
         Raises:
             LibtorchError: It is not installed, or cannot be deleted.
@@ -152,16 +152,16 @@ class Store:
                 raise LibtorchError(f"cannot remove {path}: {error.strerror}") from None
 
     def lock(self, id: str) -> AbstractContextManager[None]:
-        """Hold the right to change one variant; waits for another process that holds it."""
+        """Hold the lock for changes of one variant; waits for another process that holds it."""
         return self.hold("-".join(self.path(id).parts[-2:]), f"changing {id}")
 
     @contextmanager
     def hold(self, name: str, doing: str) -> Iterator[None]:
-        """Be the only process that does something with this store; wait for one that does.
+        """Hold an exclusive lock for some work on this store; wait for another process.
 
         Args:
             name: What is locked: part of a file name.
-            doing: What the other process is doing, for the message while waiting.
+            doing: What the other process does, for the message while waiting.
         """
         from filelock import FileLock, Timeout
 
@@ -181,11 +181,11 @@ class Store:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """An empty folder to make a variant in, on the same file system; removed at the end.
+        """An empty folder to prepare a variant in, on the same file system; removed at the end.
 
-        Those of processes that were killed are removed here as well. A lock tells them from
-        those in use: unlike a process id, it means the same in every container that shares the
-        folder, and it ends with its process.
+        Staging folders of killed processes are removed too. A lock tells them from folders in use.
+        Unlike a process id, a lock works across all containers that share the folder, and it ends
+        with its process.
         """
         from filelock import FileLock
 
@@ -203,26 +203,26 @@ class Store:
                 Path(lock.lock_file).unlink(missing_ok=True)
 
     def commit(self, staged: Path, id: str, facts: Mapping[str, str]) -> Variant:
-        """Make a staged folder the variant ``id``, in the place of one that was there.
+        """Install a staged folder as the variant ``id``; it replaces an existing one.
 
         Call it under :meth:`lock`.
 
         Args:
-            staged: A folder in :meth:`staging`, or that folder itself, with ``lib`` in it.
+            staged: A folder in :meth:`staging`, or that folder, with ``lib`` in it.
             id: The variant.
-            facts: What its ``.arch`` is to say.
+            facts: The entries of its ``.arch``.
 
         Raises:
-            LibtorchError: The folder is no libtorch, or cannot be moved.
+            LibtorchError: The folder is not a libtorch, or cannot be moved.
         """
         self.replace(staged, self.path(id), facts)
         return Variant(id, str(self.path(id)), facts)
 
     def replace(self, staged: Path, target: Path, facts: Mapping[str, str]) -> None:
-        """Move a staged folder to any place of the same file system, over what is there.
+        """Move a staged folder to any place on the same file system; it replaces what is there.
 
         Raises:
-            LibtorchError: The folder is no libtorch, or cannot be moved.
+            LibtorchError: The folder is not a libtorch, or cannot be moved.
         """
         require_libtorch(staged)
         lines = "".join(f"{key}={value}\n" for key, value in facts.items())
@@ -265,11 +265,11 @@ class Store:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the staging folders whose process is gone."""
+    """Remove the staging folders whose process has ended."""
     from filelock import FileLock, Timeout
 
     for file in parent.glob("*.lock"):
-        # Somebody else may be sweeping, or the folder may not be ours to change.
+        # Another process may remove it too, or the folder may belong to another user.
         with suppress(Timeout, OSError), FileLock(file, timeout=0):
             shutil.rmtree(file.with_suffix(""), ignore_errors=True)
             file.unlink(missing_ok=True)
@@ -279,7 +279,7 @@ def require_libtorch(folder: Path) -> None:
     """Check that a folder holds the libraries of libtorch.
 
     Raises:
-        LibtorchError: It does not.
+        LibtorchError: The libraries are missing.
     """
     names = ("libtorch.so", "libtorch.dylib", "torch.lib")
     if not any((folder / "lib" / name).is_file() for name in names):
@@ -290,16 +290,20 @@ def require_libtorch(folder: Path) -> None:
 
 
 def locate(start: str, environ: Mapping[str, str], *, use_global: bool = False) -> Store:
-    """The store that commands typed in a folder are about.
+    """The store for commands that run in a folder.
 
-    It belongs to the nearest folder above that has ``libtorch/.active``, else the nearest whose
-    ``pyproject.toml`` depends on flodl, else the nearest with a manifest; without any of these,
-    and when asked for, it is the user's own.
+    It is the store of the first of these folders, from ``start`` upwards:
+
+    - the nearest folder with ``libtorch/.active``;
+    - the nearest folder whose ``pyproject.toml`` depends on flodl;
+    - the nearest folder with a manifest.
+
+    Without any of these, or with ``use_global``, it is the user's store.
 
     Args:
         start: The folder.
         environ: The environment variables.
-        use_global: Take the user's own store wherever one stands.
+        use_global: Always use the user's store.
     """
     from fdl.manifest.discover import find
 
@@ -316,13 +320,13 @@ def locate(start: str, environ: Mapping[str, str], *, use_global: bool = False) 
 
 
 def home(environ: Mapping[str, str]) -> Path:
-    """The user's own folder."""
+    """The user's folder."""
     chosen = environ.get(HOME, "")
     return Path(chosen).absolute() if chosen else Path.home() / ".flodl"
 
 
 def _has_active(folder: Path) -> bool:
-    # A path object would raise where a folder may not be entered.
+    # A path object would raise an error if a folder may not be entered.
     return os.path.isfile(folder / FOLDER / ".active")  # noqa: PTH113
 
 

@@ -1,7 +1,7 @@
-"""Trust on first use: what a download was the first time, it has to be ever after.
+"""Trust on first use: a download must always equal the first download of the same file.
 
-``libtorch.lock`` stands in the root of the store; a project commits it, so that everybody who
-works on it gets the same bytes. A digest of the catalog counts more than one in this file.
+``libtorch.lock`` is in the root of the store. A project commits it, so all its users get the same
+bytes. A digest of the catalog takes precedence over one in this file.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class Trust:
     """The digests that one store relies on.
 
     Attributes:
-        store: Whose they are.
-        records: Whether what is seen for the first time is written down.
+        store: The store.
+        records: Whether to record digests that are seen for the first time.
     """
 
     store: Store
     records: bool = True
 
     def check(self, name: str, digest: Digest, url: str) -> None:
-        """Compare a download with what it was before; the first time, remember it.
+        """Compare a download with the earlier one; the first time, record its digest.
 
         Args:
-            name: What names it, wherever it comes from: a path below a base address, a file name.
-            digest: Its digest, computed by what :meth:`algorithm` says.
-            url: Where it came from, for the message.
+            name: Its name, independent of the server: a path below a base address, a file name.
+            digest: Its digest, computed with the algorithm of :meth:`algorithm`.
+            url: Its address, for the message.
 
         Raises:
-            LibtorchError: It is not what it was, or the file cannot be read or written.
+            LibtorchError: The digest differs, or the file cannot be read or written.
         """
         known = self.known(name)
         if known is not None and known != digest:
@@ -55,24 +55,24 @@ class Trust:
             self.record(name, digest)
 
     def algorithm(self, name: str) -> Algorithm:
-        """The digest to compute, so that it can be compared with what was recorded.
+        """The algorithm of the digest, so that it can be compared with the recorded one.
 
         Raises:
-            LibtorchError: The file makes no sense.
+            LibtorchError: The lock file is invalid.
         """
         known = self.known(name)
         return known.algorithm if known else "blake3"
 
     def known(self, name: str) -> Digest | None:
-        """The digest that was recorded; None for none.
+        """The recorded digest; None if there is none.
 
         Raises:
-            LibtorchError: The file makes no sense.
+            LibtorchError: The lock file is invalid.
         """
         return self._read().get(name)
 
     def record(self, name: str, digest: Digest) -> None:
-        """Write a digest down, in the place of another.
+        """Record a digest; it replaces an earlier one.
 
         Raises:
             LibtorchError: The file cannot be read or written.
@@ -110,7 +110,7 @@ class Trust:
 
 
 def _digest(entry: Mapping[str, Any]) -> Digest:
-    """What stands for one file: ``{"blake3": …}``, or ``{"sha256": …}`` if somebody knows it."""
+    """The digest in an entry: ``{"blake3": …}``, or ``{"sha256": …}`` if a user wrote that."""
     ((named, value),) = entry.items()
     (algorithm,) = (one for one in ALGORITHMS if one == named)
     return Digest(algorithm, str(value).lower())

@@ -1,4 +1,4 @@
-"""How programs outside of fdl use a libtorch: variables, and files of CMake and Cargo."""
+"""Let programs outside of fdl use a libtorch: variables, and files of CMake and Cargo."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _LIBRARY_PATHS = {"darwin": "DYLD_LIBRARY_PATH", "win32": "PATH"}
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """What a process needs to build and run with a libtorch.
+    """The variables with which a process builds and runs with a libtorch.
 
     Attributes:
         values: Variables to set.
-        folders: Variables that list folders -> the folder to put in front.
+        folders: Variables that list folders -> the folder to put first.
     """
 
     values: Mapping[str, str]
     folders: Mapping[str, str]
 
     def applied_to(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """A whole environment with them in it."""
+        """A whole environment with these variables set."""
         lists = {
             name: os.pathsep.join(filter(None, (folder, environ.get(name))))
             for name, folder in self.folders.items()
@@ -43,8 +43,8 @@ class Variables:
 def variables(folder: str, system: str = sys.platform) -> Variables:
     """The variables for the libtorch in a folder.
 
-    ``LIBTORCH`` is what tch-rs reads, ``CMAKE_PREFIX_PATH`` what CMake searches, and the folder
-    of libraries goes where the system's loader looks.
+    ``LIBTORCH`` is read by tch-rs, ``CMAKE_PREFIX_PATH`` is searched by CMake. The folder of the
+    libraries is added to the search path of the system's loader.
 
     Args:
         folder: Absolute path.
@@ -63,9 +63,9 @@ def render(
     """The text to print for one of :data:`FORMATS`.
 
     Args:
-        format: Which one.
+        format: The format.
         variant: The libtorch.
-        environ: The environment variables; ``SHELL`` tells whose syntax ``shell`` takes.
+        environ: The environment variables; ``SHELL`` decides the syntax of ``shell``.
         system: As in ``sys.platform``.
     """
     if format == "cmake":
@@ -83,7 +83,7 @@ def render(
 
 
 def exports(folder: str, environ: Mapping[str, str]) -> str:
-    """The lines that put a libtorch into use in a shell of the user."""
+    """The commands that make the user's shell use a libtorch."""
     return render("shell", Variant("", folder, {}), environ)
 
 
@@ -125,8 +125,8 @@ def _powershell(found: Variables) -> str:
 def _cmake(variant: Variant) -> str:
     """A ``CMakePresets.json``: its preset finds Torch, and programs find its libraries.
 
-    CMake puts the folder of a linked library into the run path while building and takes it out
-    on installation, unless told otherwise.
+    While building, CMake puts the folder of a linked library into the run path. It removes the
+    folder on installation, unless told otherwise.
     """
     folder = _escaped(Path(variant.path).as_posix())
     title = " ".join(filter(None, ("libtorch", variant.facts.get("torch"), variant.id)))
@@ -150,13 +150,13 @@ def _cmake(variant: Variant) -> str:
 
 
 def _escaped(path: str) -> str:
-    """A path in a preset: ``$`` begins a macro there, and ``;`` separates the items of a list."""
+    """A path for a preset, in which ``$`` begins a macro and ``;`` separates list items."""
     return path.replace("$", "${dollar}").replace(";", "\\;")
 
 
 def _cargo(variant: Variant, system: str) -> str:
     """A ``.cargo/config.toml``: build scripts see ``LIBTORCH``, programs find its libraries."""
-    # What JSON writes between quotes is a TOML string as well.
+    # A JSON string is also a valid TOML string.
     folder = json.dumps(variant.path, ensure_ascii=False)
     lines = ["[env]", f"LIBTORCH = {folder}", f"LIBTORCH_PATH = {folder}"]
     if system != "win32":

@@ -1,5 +1,5 @@
-"""Building libtorch from PyTorch's sources, for exactly the GPU architectures one has.
+"""Build libtorch from PyTorch's sources, for exactly the given GPU architectures.
 
-``plan`` says what will be done, as a value; ``tools`` and ``back_end`` find out where it can be
-done; ``execute`` does it, and continues what an earlier call has begun.
+``plan`` describes the work as a value. ``tools`` and ``back_end`` determine where the build can
+run. ``execute`` runs it, and continues an earlier call.
 """

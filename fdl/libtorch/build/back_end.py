@@ -1,4 +1,4 @@
-"""Where a build can run on this machine: in a container, or with the tools it has."""
+"""Determine where a build can run on this machine: in a container, or with native tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INSTALL = (
 
 
 def docker_problem(environ: Mapping[str, str]) -> str:
-    """Why Docker cannot build an image here; empty when it can."""
+    """Why Docker cannot build an image here; empty if it can."""
     program = shutil.which("docker", path=environ.get("PATH", ""))
     if program is None:
         return "there is no docker"
@@ -45,7 +45,7 @@ def docker_problem(environ: Mapping[str, str]) -> str:
 
 
 def require_linux(platform: str) -> None:
-    """Check that a build makes sense: there is no CUDA for macOS, and containers hold Linux.
+    """Check that the system is Linux: macOS has no CUDA, and the container is a Linux one.
 
     Args:
         platform: As in ``sys.platform``.
@@ -66,16 +66,16 @@ def choose(
     problem: Callable[[], str],
     ask: Callable[[], BackEnd],
 ) -> BackEnd:
-    """The back end to use.
+    """Choose the back end.
 
     Args:
-        wanted: The one that was asked for; None leaves the choice.
+        wanted: The requested back end; None for no preference.
         found: The tools of this machine.
-        problem: What :func:`docker_problem` says; called when the answer matters.
-        ask: Called when both can be used.
+        problem: Returns the result of :func:`docker_problem`; called if the choice depends on it.
+        ask: Called if both can be used.
 
     Raises:
-        BuildError: The one that was asked for cannot be used, or none can.
+        BuildError: The requested back end cannot be used, or none can.
     """
     if wanted == "native":
         if found.missing:

@@ -1,4 +1,4 @@
-"""Carrying out a plan: resume, compile, verify, install."""
+"""Carry out a plan: resume, compile, verify, install."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fdl.output import note
 from fdl.progress import Progress
 
 _BUILD_LOCK = "builds/sources"
-"""What one build holds against all others: they share the sources and the processors."""
+"""The lock of one build against all others: builds share the sources and the processors."""
 
 _DISK_BYTES = 30_000_000_000
-"""What sources, object files and libraries of a real build take."""
+"""Disk space for sources, object files and libraries of a real build."""
 
 _JOB_BYTES = 2_000_000_000
-"""Memory that one compiler of CUDA code takes."""
+"""Memory for one compiler of CUDA code."""
 
 
 def installed(request: Request, store: Store) -> Variant | None:
-    """The variant, when an earlier call has built just this."""
+    """The variant, if an earlier call built exactly this request."""
     if not store.is_installed(request.id):
         return None
     variant = store.get(request.id)
@@ -37,18 +37,18 @@ def installed(request: Request, store: Store) -> Variant | None:
 
 
 def execute(plan: BuildPlan, store: Store, cuda: str = CONTAINER_CUDA) -> Variant:
-    """Build, verify and install a variant; it is not put into use yet.
+    """Build, verify and install a variant, without activating it.
 
     Args:
         plan: The build.
         store: The store it was planned for.
-        cuda: Version of the CUDA that compiles it.
+        cuda: Version of the CUDA compiler.
 
     Raises:
-        BuildError: A command failed, or the result lacks what was asked for. What was compiled
-            so far is kept, and the next call continues with it.
+        BuildError: A command failed, or the result lacks a requested architecture. Compiled files
+            are kept, and the next call continues with them.
         LibtorchError: The variant cannot be written.
-        KeyboardInterrupt: Somebody has interrupted; the same holds.
+        KeyboardInterrupt: The user interrupted; compiled files are kept too.
     """
     with interruptible(), store.lock(_BUILD_LOCK):
         _prepare(plan, cuda)
@@ -72,7 +72,7 @@ def execute(plan: BuildPlan, store: Store, cuda: str = CONTAINER_CUDA) -> Varian
 
 
 def remarks(plan: BuildPlan, store: Store) -> list[str]:
-    """What may make the build fail for want of room, in words for the user."""
+    """Warnings about too little disk space or memory, in words for the user."""
     found = []
     folder = store.root
     while not folder.exists():
@@ -94,7 +94,7 @@ def remarks(plan: BuildPlan, store: Store) -> list[str]:
 
 
 def _memory() -> int:
-    """Bytes of main memory; 0 where the system does not say."""
+    """Bytes of main memory; 0 if the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -102,7 +102,7 @@ def _memory() -> int:
 
 
 def _prepare(plan: BuildPlan, cuda: str) -> None:
-    """Make the tree, without object files that other settings have left in it."""
+    """Prepare the build tree, without object files of other settings."""
     request = plan.request
     settings = f"{request.repository} v{request.torch} {request.arch_list} CUDA {cuda}\n"
     mark = plan.tree / "settings"
@@ -127,7 +127,7 @@ def _prepare(plan: BuildPlan, cuda: str) -> None:
 
 
 def _drop_locks(folder: Path) -> None:
-    """Delete what a git that was killed has left; nobody else works there while we hold ours."""
+    """Delete lock files of a killed git; no other process works there while we hold our lock."""
     for lock in list(folder.rglob("*.lock")):
         lock.unlink()
 
@@ -136,7 +136,7 @@ def _enter(phase: Phase, plan: BuildPlan, journal: Journal) -> None:
     if phase.is_done():
         return
     if phase.mark is not None:
-        # From here on it says nothing true until the phase is finished.
+        # From here on, the mark would be wrong until the phase is finished.
         phase.mark.unlink(missing_ok=True)
     note(f"{phase.title} (log: {plan.log})")
     for step in phase.steps:
@@ -163,7 +163,7 @@ def _run(step: Step, plan: BuildPlan, journal: Journal) -> None:
 
 
 def _install(plan: BuildPlan, store: Store, cuda: str) -> Variant:
-    # Reading libraries loads a parser that nothing else of a build needs.
+    # Reading libraries imports a parser that no other part of a build needs.
     from fdl.libtorch.build.verify import verify
 
     request = plan.request
@@ -183,7 +183,7 @@ def _install(plan: BuildPlan, store: Store, cuda: str) -> Variant:
 
 
 def _collect(plan: BuildPlan, staged: Path) -> None:
-    """Copy what was built; of the native ``lib`` without the sources that stand in it."""
+    """Copy the built files; of the native ``lib``, leave out the sources inside it."""
     lib = plan.result / "lib"
 
     def leave_out(folder: str, names: list[str]) -> list[str]:

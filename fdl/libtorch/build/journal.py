@@ -1,4 +1,4 @@
-"""Running the commands of a build: all output into one file, ninja's counter onto the screen."""
+"""Run the commands of a build: all output goes to one file, ninja's counter to the screen."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _SHOWN_LINES = 20
 """Lines of output in the message about a failure."""
 
 _GRACE_S = ((signal.SIGINT, 15.0), (signal.SIGTERM, 5.0))
-"""What a process group is told before it is killed, and how long each may take: ninja ends its
-compilers and deletes half-written files on the first."""
+"""Signals to a process group before it is killed, and the time for each. On the first signal, ninja
+ends its compilers and deletes half-written files."""
 
 _LEFTOVER_S = 5.0
-"""How long output may still come after a command has ended; a compiler cache that stays behind
-as a server keeps the pipe open for ever."""
+"""Time for output after a command has ended; a compiler cache that keeps running as a server keeps
+the pipe open forever."""
 
 
 class Counter:
-    """Reads ninja's ``[12/3456]``, also behind the prefix that BuildKit gives every line.
+    """Reads ninja's ``[12/3456]``, also after the prefix that BuildKit puts before every line.
 
     Args:
-        progress: What is told.
+        progress: Receives the counts.
     """
 
     _SEEN = re.compile(r"(?:#\d+ \d+\.\d+ )?\[(\d+)/(\d+)\] ")
@@ -47,13 +47,13 @@ class Counter:
         self._largest = 0
 
     def read(self, line: str) -> None:
-        """Take one line of output."""
+        """Read one line of output."""
         match = self._SEEN.match(line)
         if match is None:
             return
         done, total = int(match[1]), int(match[2])
         self._largest = max(self._largest, total)
-        # Submodules run a ninja of their own; the total of the main one shrinks only a little.
+        # Submodules run their own ninja; the total of the main one shrinks only a little.
         if total * 2 < self._largest:
             return
         if total != self._progress.total:
@@ -61,12 +61,12 @@ class Counter:
         self._progress.update(done)
 
     def finish(self) -> None:
-        """Count the last step, which ninja announces when it begins and not when it has ended."""
+        """Count the last step; ninja announces a step when it begins, not when it ends."""
         self._progress.update(self._progress.total)
 
 
 class Journal:
-    """The log of one call, appended to what earlier ones have left; a context manager.
+    """The log of one call, appended to that of earlier calls; a context manager.
 
     Args:
         file: The log; its folder exists.
@@ -98,23 +98,23 @@ class Journal:
             self._log.close()
 
     def write(self, line: str) -> None:
-        """Add a line of our own."""
+        """Add a line of fdl to the log."""
         if self._log is not None:
             self._log.write(f"{line}\n")
 
     def run(self, step: Step, counter: Counter | None = None) -> None:
         """Run one command to its end.
 
-        The command gets a session of its own: it cannot read the terminal, and a key pressed
-        there reaches it through :meth:`_stop` alone.
+        The command gets its own session: it cannot read the terminal, and Ctrl-C there reaches it
+        only through :meth:`_stop`.
 
         Args:
             step: The command.
-            counter: What reads its output, beside the log.
+            counter: Also reads its output.
 
         Raises:
-            BuildError: It cannot be started, or has failed; with the end of its output.
-            KeyboardInterrupt: Somebody has interrupted; the whole process group has ended.
+            BuildError: It cannot be started, or it failed; with the end of its output.
+            KeyboardInterrupt: The user interrupted; the whole process group has ended.
         """
         self.write(f"{time.strftime('%H:%M:%S')} $ {join(step.argv)}")
         self._tail.clear()
@@ -161,13 +161,13 @@ class Journal:
             try:
                 self.write(text)
             except (OSError, ValueError):
-                # A full disk, or a log that has been closed: the command shall not wait for us.
+                # A full disk, or a closed log: the command must not wait for the log.
                 continue
             if counter is not None:
                 counter.read(text)
 
     def _stop(self, child: subprocess.Popen[str], reader: threading.Thread) -> None:
-        """End the whole process group; its output ends when its last process has gone."""
+        """End the whole process group; its output ends when its last process has ended."""
         for number, patience in (*_GRACE_S, (signal.SIGKILL, 1.0)):
             try:
                 _signal_group(child, number)
@@ -202,14 +202,14 @@ def _signal_group(child: subprocess.Popen[str], number: int) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let a request to end, and a terminal that goes away, do what Ctrl-C does."""
+    """Let SIGTERM, and the end of the terminal, have the effect of Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     numbers = [signal.Signals[name] for name in names]
-    # Ignored is what `nohup` asks for, and only the main thread may set handlers.
+    # `nohup` makes a signal ignored, which must stay. Only the main thread may set handlers.
     heeded = [one for one in numbers if signal.getsignal(one) != signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
         heeded = []

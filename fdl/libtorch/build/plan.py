@@ -1,7 +1,7 @@
-"""What a build will do, as a value: its variant, the folders it uses and every command.
+"""Plan a build as a value: its variant, the folders it uses and every command.
 
-The commands are those a person would type. Each can be repeated: after an interruption the same
-plan is executed again, and git, pip, ninja and Docker find what is already there.
+The commands are those a user would type. Each can be repeated: after an interruption the same plan
+is executed again, and git, pip, ninja and Docker continue with what exists already.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from fdl.output import Palette
 BackEnd = Literal["docker", "native"]
 
 REPOSITORY = "https://github.com/pytorch/pytorch"
-"""Where the sources come from when nobody names another repository."""
+"""The default repository of the sources."""
 
 CONTAINER = Path(__file__).parent / "container"
-"""The folder with the Dockerfile: the context of the image."""
+"""The folder with the Dockerfile: the build context of the image."""
 
 CONTAINER_CUDA = "12.8"
 """CUDA version inside the container; the tag of the base image belongs to it."""
 
 RESULTS = ("lib", "include", "share")
-"""The folders that make a variant."""
+"""The folders of a variant."""
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-rc\d+)?\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody wants built.
+    """A requested build.
 
     Attributes:
         archs: The architectures, sorted, each once.
-        torch: Version of torch; the sources are those of the tag ``v`` and this.
+        torch: Version of torch; the sources are those of the tag ``v`` followed by this version.
         jobs: Files to compile at the same time.
         repository: Git repository of the sources.
 
     Raises:
-        UsageError: No architectures, fewer than one job, no version of torch, or an address
-            with a password.
+        UsageError: There are no architectures, fewer than one job, no version of torch, or the
+            address contains a password.
     """
 
     archs: tuple[Architecture, ...]
@@ -89,7 +89,7 @@ class Request:
 
     @property
     def arch_list(self) -> str:
-        """The architectures as PyTorch's build takes them: ``6.1;12.0+PTX``."""
+        """The architectures in the form of PyTorch's build: ``6.1;12.0+PTX``."""
         return ";".join(map(str, self.archs))
 
 
@@ -104,11 +104,11 @@ class Step:
     Attributes:
         argv: Program and arguments.
         cwd: Where it runs.
-        env: Variables it gets besides the inherited ones.
-        if_there: Run it only when this file exists.
-        if_missing: Run it only when this file does not exist.
+        env: Variables in addition to the inherited ones.
+        if_there: Run it only if this file exists.
+        if_missing: Run it only if this file does not exist.
         counts: Whether ninja reports its progress in the output.
-        may_fail: Whether the build goes on without its success.
+        may_fail: Whether the build continues if it fails.
     """
 
     argv: tuple[str, ...]
@@ -127,9 +127,9 @@ class Phase:
     Attributes:
         title: What they do: ``fetch the sources``.
         steps: The commands, in order.
-        mark: A file that says with which settings the phase was finished; it is then left out.
-            None for a phase that is entered every time.
-        settings: What the mark has to say.
+        mark: A file with the settings that the phase was finished with; the phase is then skipped.
+            None for a phase that always runs.
+        settings: The required content of the mark.
     """
 
     title: str
@@ -138,7 +138,7 @@ class Phase:
     settings: str = ""
 
     def is_done(self) -> bool:
-        """Whether an earlier call has finished it."""
+        """Whether an earlier call finished it."""
         try:
             return self.mark is not None and self.mark.read_text("utf-8") == self.settings
         except OSError:
@@ -150,15 +150,15 @@ class BuildPlan:
     """A build, ready to be printed or executed.
 
     Attributes:
-        request: What is wanted.
+        request: The request.
         back_end: Where it is compiled.
-        target: The folder of the variant that will appear.
+        target: The folder of the new variant.
         sources: The checkout of a native build.
-        tree: Folder of what is kept between calls and belongs to this variant alone.
+        tree: Folder of files that are kept between calls and belong only to this variant.
         result: Folder with ``lib``, ``include`` and ``share`` after the last phase.
-        log: File that gets all output.
-        needs: The tools it takes.
-        phases: What is done, in order.
+        log: File for all output.
+        needs: The required tools.
+        phases: The phases, in order.
     """
 
     request: Request
@@ -173,13 +173,13 @@ class BuildPlan:
 
 
 def plan(request: Request, back_end: BackEnd, store: Store, tools: Tools) -> BuildPlan:
-    """What building a request takes.
+    """Plan the build of a request.
 
     Args:
-        request: What is wanted.
+        request: The request.
         back_end: Where it is compiled.
-        store: Where the variant will be installed; sources and trees are kept in its cache.
-        tools: What a native build finds on this machine.
+        store: The store of the variant; sources and trees are kept in its cache.
+        tools: The tools that a native build finds on this machine.
     """
     cache, name = store.cache, request.name
     sources, tree = cache / "pytorch", cache / f"build-{name}"
@@ -209,9 +209,9 @@ def _native(request: Request, sources: Path, tree: Path, tools: Tools) -> tuple[
         "USE_CUDA": "1",
         "BUILD_PYTHON": "0",
         "BUILD_TEST": "0",
-        # Some of PyTorch's submodules ask for policies that CMake 4 has dropped.
+        # Some of PyTorch's submodules need policies that CMake 4 has removed.
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
-        # What the progress is read from, whatever the user's own setting is.
+        # The progress is read from this format, so it must not depend on the user's setting.
         "NINJA_STATUS": "[%f/%t] ",
         "PATH": os.pathsep.join(filter(None, (str(python.parent), tools.path))),
         "PYTHONUNBUFFERED": "1",
@@ -234,7 +234,7 @@ def _native(request: Request, sources: Path, tree: Path, tools: Tools) -> tuple[
         Phase(
             "compile; this takes hours",
             (
-                # What an earlier build of other architectures has installed there.
+                # Remove what an earlier build for other architectures installed there.
                 Step(("git", "clean", "-ffdxq", "--", *installed), sources),
                 Step((str(python), script), tree, variables, counts=True),
             ),
@@ -243,7 +243,7 @@ def _native(request: Request, sources: Path, tree: Path, tools: Tools) -> tuple[
 
 
 def _fetch(request: Request, sources: Path) -> Iterator[Step]:
-    """Commands that work alike in an empty folder, after an interruption and after another tag."""
+    """Commands that work in an empty folder, after an interruption and after another tag."""
     tag = f"refs/tags/v{request.torch}"
     quiet = {"GIT_TERMINAL_PROMPT": "0"}
     yield Step(("git", "init", "--quiet", str(sources)), sources.parent, quiet)
@@ -251,7 +251,7 @@ def _fetch(request: Request, sources: Path) -> Iterator[Step]:
         ("config", "remote.origin.url", request.repository),
         ("fetch", "--depth", "1", "--force", "origin", f"{tag}:{tag}"),
         ("checkout", "--quiet", "--force", "--detach", tag),
-        # What another version has generated inside the sources would be taken for this one's.
+        # Otherwise files that another version generated in the sources would be used.
         ("clean", "-ffdxq"),
         ("submodule", "sync", "--quiet", "--recursive"),
         (
@@ -267,7 +267,7 @@ def _packages(sources: Path, environment: Path, python: Path, tools: Tools) -> I
         argv = (str(python), "-m", "pip", "install", *words)
         return Step(argv, sources, if_there=if_there, if_missing=if_missing)
 
-    # Versions before 2.8 list what the build takes among all other requirements.
+    # Versions before 2.8 list the build requirements among all other requirements.
     listed, older = sources / "requirements-build.txt", sources / "requirements.txt"
     yield Step((sys.executable, "-m", "venv", "--clear", str(environment)), sources)
     yield pip("-r", str(listed), if_there=listed)
@@ -294,7 +294,7 @@ def _docker(request: Request, tree: Path) -> tuple[Phase, ...]:
     return (
         Phase(
             "compile in a container; this takes hours",
-            # Clients before 23.0 use it only when told to, and the Dockerfile needs its caches.
+            # Clients before 23.0 use BuildKit only with this, and the Dockerfile needs its caches.
             (Step(build, tree, {"DOCKER_BUILDKIT": "1"}, counts=True),),
         ),
         Phase(
@@ -311,7 +311,7 @@ def _docker(request: Request, tree: Path) -> tuple[Phase, ...]:
 
 
 def render(plan: BuildPlan, palette: Palette) -> str:
-    """The plan for people; its commands can be pasted into a shell."""
+    """The plan as text for people; its commands can be pasted into a shell."""
     place = f"in a container, CUDA {CONTAINER_CUDA}" if plan.back_end == "docker" else "natively"
     archs = " ".join(map(str, plan.request.archs))
     rows = (

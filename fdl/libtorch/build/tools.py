@@ -1,4 +1,4 @@
-"""The tools of a native build: which are there, and what the CUDA compiler can do."""
+"""Find the tools of a native build, and check what the CUDA compiler supports."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ NEEDS = {
     "git": ("git",),
     "gcc or cc": ("gcc", "cc"),
 }
-"""What a native build takes, and the programs that serve. Ninja is not among them: it comes with
-the Python packages where the machine has none."""
+"""The tools of a native build, and the programs that provide each. Ninja is not listed: if the
+machine has none, it comes with the Python packages."""
 
 _PATIENCE_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a native build finds.
+    """The tools that a native build finds.
 
     Attributes:
-        path: ``PATH`` with the CUDA toolkit of ``CUDA_HOME`` or ``CUDA_PATH`` behind it.
-        missing: The tools that are not there.
-        has_ninja: Whether ninja is there.
+        path: ``PATH``, followed by the CUDA toolkit of ``CUDA_HOME`` or ``CUDA_PATH``.
+        missing: The missing tools.
+        has_ninja: Whether ninja is available.
     """
 
     path: str
@@ -54,10 +54,10 @@ def find_tools(environ: Mapping[str, str]) -> Tools:
 
 
 def nvcc_version(found: Tools, archs: Sequence[Architecture]) -> str:
-    """The CUDA version of the native compiler, once it is known to support the architectures.
+    """The CUDA version of the native compiler, after a check that it supports the architectures.
 
     Raises:
-        BuildError: It does not, or does not work at all; hours would be lost before it said so.
+        BuildError: It does not support them, or does not work. A build would fail only after hours.
     """
     release = re.search(r"release (\d+\.\d+)", _ask_nvcc(found, "--version"))
     if release is None:

@@ -1,4 +1,4 @@
-"""Whether what was built has code for what was asked for."""
+"""Verify that a build has code for the requested architectures."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fdl.libtorch.prove.facts import tally
 
 
 def verify(folder: Path, archs: Sequence[Architecture], log: Path) -> None:
-    """Check from the libraries themselves that a variant runs on every card it was built for.
+    """Check from the libraries that a variant runs on every GPU it was built for.
 
     Args:
         folder: The variant.
-        archs: What was asked for.
-        log: Where the output of the build is.
+        archs: The requested architectures.
+        log: The file with the output of the build.
 
     Raises:
-        BuildError: Code for some architecture is missing.
-        LibtorchError: There are no libraries at all.
+        BuildError: Code for an architecture is missing.
+        LibtorchError: There are no libraries.
     """
     facts = facts_of(folder)
     missing = [str(arch) for arch in archs if not _is_served(arch, facts)]
@@ -34,7 +34,7 @@ def verify(folder: Path, archs: Sequence[Architecture], log: Path) -> None:
 
 
 def _is_served(arch: Architecture, facts: Facts) -> bool:
-    """Whether all libraries with GPU code have machine code, and PTX where it was asked for."""
+    """Whether all libraries with GPU code have machine code, and PTX if it was requested."""
     if not facts.carriers:
         return False
     compiled = all(tally(one, arch.capability).native for one in facts.carriers)

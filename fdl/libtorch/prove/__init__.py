@@ -1,4 +1,4 @@
-"""What libraries of libtorch run on, proved from their files with neither GPU nor torch."""
+"""Find out from library files which GPUs a libtorch runs on; needs neither a GPU nor torch."""
 
 from fdl.libtorch.prove.facts import Cuda as Cuda
 from fdl.libtorch.prove.facts import Facts as Facts

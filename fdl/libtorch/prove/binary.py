@@ -1,4 +1,4 @@
-"""One library file: what its headers say about the machine it is made for and what it needs."""
+"""Read one library file: the machine it is made for, and the libraries it needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROCESSORS = {
 _PE_PROCESSORS = {0x8664: "x86_64", 0xAA64: "arm64", 0x14C: "x86"}
 _MACH_PROCESSORS = {0x01000007: "x86_64", 0x0100000C: "arm64"}
 
-# What a damaged file may claim to hold must not decide how long it is read.
+# A damaged file may give any number of sections; this limits the time to read it.
 _MOST_SECTIONS = 4096
 _MOST_ENTRIES = 4096
 
@@ -45,24 +45,24 @@ class SymbolVersion:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """What a library file says about itself.
+    """The facts in the headers of a library file.
 
     Attributes:
         path: The file.
-        format: Its format; of everything but ELF only the processor is read.
-        processor: ``x86_64``, ``arm64`` …; of a universal file all, separated by ``+``; empty
-            when unknown.
+        format: Its format; for formats other than ELF, only the processor is read.
+        processor: ``x86_64``, ``arm64`` …; all processors of a universal file, separated by ``+``;
+            empty if unknown.
         soname: The name it is loaded under; empty without one.
         needed: Names of the libraries it is linked to.
-        rpath: Folders to look for them in, before the user's; as written, with ``$ORIGIN``.
-        runpath: Folders to look for them in, behind the user's; replaces ``rpath``.
-        needs: Symbol versions that must be there.
-        offers: Symbol versions it defines itself.
-        abi: How C++ strings are laid out in its symbols; empty when none shows.
-        code: GPU code: sets of images and how many translation units have exactly that set.
+        rpath: Folders that are searched for these before the user's; as written, with ``$ORIGIN``.
+        runpath: Folders that are searched for these after the user's; replaces ``rpath``.
+        needs: Symbol versions that must be available.
+        offers: Symbol versions that it defines.
+        abi: The layout of C++ strings in its symbols; empty if no symbol shows it.
+        code: GPU code: sets of images, and the number of translation units with exactly that set.
         unjudged: Pieces of GPU code that are neither machine code nor PTX.
-        toolkit: Release of the CUDA compiler, where it left its mark; else empty.
-        problem: Why it cannot be read, in whole or in part; empty when all is well.
+        toolkit: Release of the CUDA compiler, if it left a mark; else empty.
+        problem: Why it cannot be read, fully or partly; empty if it can.
     """
 
     path: Path
@@ -92,7 +92,7 @@ class Binary:
 
 
 def read(path: Path) -> Binary:
-    """Read a library; one that cannot be read says so in ``problem``, nothing is raised."""
+    """Read a library; on failure, ``problem`` says why, and no error is raised."""
     try:
         with path.open("rb") as stream:
             if not stream.seek(0, 2):
@@ -108,8 +108,8 @@ def _parse(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
     if start == b"\x7fELF":
         try:
             return _elf(path, stream, data)
-        # pyelftools was not written for damaged files: what it meets there comes out as nearly
-        # any exception, and all of them mean the same.
+        # pyelftools does not check for damaged files and can raise nearly any exception for them.
+        # All of these mean the same.
         except Exception as error:
             reason = str(error) or type(error).__name__
             return Binary(path, "elf", problem=f"its ELF headers are damaged: {reason}")
@@ -185,7 +185,7 @@ def _needs(section: Any) -> Iterator[SymbolVersion]:
     libraries = islice(section.iter_versions(), _MOST_ENTRIES)
     needs = ((library.name, one) for library, versions in libraries for one in versions)
     for file, one in islice(needs, _MOST_ENTRIES):
-        # The loader lets a weak need pass.
+        # The loader ignores weak needs that are not met.
         if not one["vna_flags"] & _WEAK:
             yield SymbolVersion(file, one.name)
 
@@ -199,10 +199,10 @@ def _offers(section: Any) -> Iterator[str]:
 
 
 def _abi(strings: Any, data: mmap.mmap) -> Abi:
-    """Which ``std::string`` the names of symbols speak of.
+    """The kind of ``std::string`` in the names of symbols.
 
-    The names are searched as bytes: libtorch_cpu has seventy thousand, and one decides. Where both
-    show, the library has parts of the C++ runtime inside, and torch's own names decide.
+    The names are searched as bytes: libtorch_cpu has seventy thousand, and one decides. If both
+    kinds occur, the library contains parts of the C++ runtime, and only torch's own names decide.
     """
     if strings is None:
         return ""

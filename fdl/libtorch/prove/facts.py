@@ -1,4 +1,4 @@
-"""What a folder of libraries is, read from its files alone."""
+"""Determine what a folder of libraries is, from its files alone."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _RUNTIME = re.compile(r"libcudart(?:-[0-9a-f]+)?\.so\.(\d+(?:\.\d+)*)\Z")
 _LOCAL = re.compile(r"\+cu(\d+)(\d)\b")
 _ASSIGNED = r"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]"
 
-# A library has kernels that exist for one architecture alone, on purpose. What a quarter of its
-# translation units have code for is what it was built for. In the torch 2.10.0 build for CUDA
-# 12.8 the two sorts are far apart: all of the 456 units, or at most 60.
+# A library has some kernels that exist for one architecture only, on purpose. So an architecture
+# counts if at least a quarter of the translation units have code for it. In the torch 2.10.0 build
+# for CUDA 12.8 the two groups are far apart: all of the 456 units, or at most 60.
 _IN_GENERAL = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Cuda:
-    """The CUDA that libraries want at run time.
+    """The CUDA version that libraries need at run time.
 
     Attributes:
-        version: ``12.8``, or only the major, ``12``, where nothing says more.
+        version: ``12.8``, or only the major, ``12``, if nothing tells the minor.
         origin: Where it was read.
     """
 
@@ -43,18 +43,18 @@ class Cuda:
 
     @property
     def major(self) -> str:
-        """The major version: what the driver and the runtime library must fit."""
+        """The major version, which the driver and the runtime library must match."""
         return self.version.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How the translation units of one library are served on one card.
+    """How many translation units of one library have code for one GPU.
 
     Attributes:
-        native: Units with machine code for the card.
-        jit: Units with PTX for it alone.
-        general: Units that the best served card has code in; what counts is the share of these.
+        native: Units with machine code for the GPU.
+        jit: Units with only PTX for it.
+        general: Units that have code for the best served GPU; the share of these counts.
     """
 
     native: int
@@ -63,21 +63,21 @@ class Tally:
 
     @property
     def served(self) -> bool:
-        """Whether the library was built for the card, and not just a kernel or two of it."""
+        """Whether the library was built for the GPU, and not only a few of its kernels."""
         return (self.native + self.jit) * _IN_GENERAL >= self.general > 0
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the files of a folder say, without asking anything of this machine.
+    """The facts in the files of a folder, independent of this machine.
 
     Attributes:
         folder: The folder that was read; its libraries are in it or in its ``lib``.
         libraries: All libraries, by name.
-        torch: Version of torch with its local part (``2.10.0+cu128``); empty without a trace.
-        declared_cuda: CUDA version that the folder's own papers name, with their file's name;
-            None where they name none.
-        declared_archs: What ``.arch`` says it was built for.
+        torch: Version of torch with its local part (``2.10.0+cu128``); empty if unknown.
+        declared_cuda: CUDA version that the folder's text files name, with the name of that file;
+            None if they name none.
+        declared_archs: The architectures in ``.arch``.
     """
 
     folder: Path
@@ -93,14 +93,14 @@ class Facts:
 
     @property
     def is_read(self) -> bool:
-        """Whether the libraries are of the format whose GPU code is read."""
+        """Whether the libraries have the format whose GPU code can be read."""
         return self.os == "linux"
 
     @cached_property
     def carriers(self) -> tuple[Binary, ...]:
         """The libraries whose GPU code decides: torch's own, else all that have any.
 
-        NVIDIA's libraries choose among code of their own making, and compile what they lack.
+        NVIDIA's libraries do not decide: they choose among their own code and compile the rest.
         """
         carriers = [one for one in self.libraries if one.code]
         own = [one for one in carriers if one.name.startswith(_OWN)]
@@ -108,16 +108,16 @@ class Facts:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """All GPU code of the deciding libraries, also what only some kernels have; sorted."""
+        """All GPU code of the deciding libraries, also that of only some kernels; sorted."""
         return tuple(sorted(frozenset().union(*(images(one) for one in self.carriers))))
 
     @property
     def architectures(self) -> tuple[Architecture, ...]:
-        """What the folder as a whole was built for; this is what ``archs`` in ``.arch`` is to say.
+        """The architectures the folder was built for, as to be written to ``archs`` in ``.arch``.
 
-        Architectures that only a few kernels have are left out, as are those that one of the
-        deciding libraries cannot serve. Where there is PTX, the mark ``+PTX`` is set. Of formats
-        that are not read it is what ``.arch`` says.
+        Left out are architectures that only a few kernels have, and those that one of the deciding
+        libraries cannot serve. If there is PTX, the mark ``+PTX`` is set. For formats that cannot
+        be read, these are the architectures in ``.arch``.
         """
         if not self.is_read:
             return self.declared_archs
@@ -132,33 +132,33 @@ class Facts:
 
     @cached_property
     def cuda(self) -> Cuda | None:
-        """The CUDA version wanted at run time; None when there is no trace of CUDA."""
+        """The CUDA version needed at run time; None if there is no trace of CUDA."""
         linked = _linked_cuda(self.libraries)
         compiled = _compiled_cuda(self.carriers)
         if linked is None:
             return compiled or self.declared_cuda
-        # The runtime's name says the major alone; what says more and agrees is better.
+        # The name of the runtime gives only the major; a more precise source that agrees is better.
         exact = (one for one in (self.declared_cuda, compiled) if one and one.major == linked.major)
         return next(exact, linked)
 
     @property
     def driver(self) -> str | None:
-        """The oldest NVIDIA driver for :attr:`cuda`; None without CUDA or where nobody says."""
+        """The oldest NVIDIA driver for :attr:`cuda`; None without CUDA or if unknown."""
         return driver_floor(self.cuda.version, self.os or "linux") if self.cuda else None
 
     @property
     def os(self) -> str:
-        """``linux``, ``macos`` or ``windows``; empty when the files are of no such format."""
+        """``linux``, ``macos`` or ``windows``; empty if the format of the files is unknown."""
         return _most_common(one.os for one in self.libraries)
 
     @property
     def processor(self) -> str:
-        """``x86_64``, ``arm64`` …; empty when unknown."""
+        """``x86_64``, ``arm64`` …; empty if unknown."""
         return _most_common(one.processor for one in self.libraries)
 
     @property
     def abi(self) -> str:
-        """The C++ ABI, ``cxx11`` or ``pre-cxx11``; ``mixed`` where libraries differ, else empty."""
+        """The C++ ABI, ``cxx11`` or ``pre-cxx11``; ``mixed`` if libraries differ; else empty."""
         own = [one for one in self.libraries if one.name.startswith(_OWN)]
         found = {one.abi for one in own or self.libraries} - {""}
         return "mixed" if len(found) > 1 else "".join(found)
@@ -170,7 +170,7 @@ class Facts:
             prefix: ``GLIBC``, ``GLIBCXX`` or ``CXXABI``.
 
         Returns:
-            Such as ``2.28``; empty when nothing needs any.
+            Such as ``2.28``; empty if no library needs any.
         """
         wanted = re.compile(rf"{prefix}_(\d+(?:\.\d+)*)\Z")
         needs = (need.version for one in self.libraries for need in one.needs)
@@ -188,13 +188,13 @@ class Facts:
 
 
 def facts_of(folder: Path) -> Facts:
-    """Read what the libraries of a folder are: GPU code, CUDA, C++ ABI, needs.
+    """Read the facts of the libraries in a folder: GPU code, CUDA, C++ ABI, needs.
 
     Nothing is loaded or run, and neither a GPU nor torch is needed. Of libtorch 2.10.0 for CUDA,
-    1.6 GB, it reads some ten megabytes, which takes less than a second.
+    1.6 GB, it reads about ten megabytes, which takes less than a second.
 
-    To verify what was built, compare :attr:`Facts.architectures` with what was asked for; to
-    write a variant's ``.arch``, join them by blanks (``cpu`` when there are none) and take
+    To verify a build, compare :attr:`Facts.architectures` with the requested ones. To write a
+    variant's ``.arch``, join them by blanks (``cpu`` if there are none) and use
     :attr:`Facts.cuda`.
 
     Args:
@@ -202,7 +202,7 @@ def facts_of(folder: Path) -> Facts:
             its ``lib``.
 
     Returns:
-        The facts. Libraries that cannot be read are among them, with their ``problem``.
+        The facts. They include libraries that cannot be read, with their ``problem``.
 
     Raises:
         LibtorchError: The folder does not exist, or has no libraries.
@@ -233,7 +233,7 @@ def images(library: Binary) -> frozenset[Image]:
 
 
 def tally(library: Binary, capability: tuple[int, int]) -> Tally:
-    """How the translation units of a library are served on a card of a compute capability."""
+    """How many translation units of a library have code for a GPU of a compute capability."""
     native, jit = _served(library, capability)
     candidates = {image.architecture.capability for image in images(library)}
     general = max((sum(_served(library, one)) for one in candidates), default=0)
@@ -241,7 +241,7 @@ def tally(library: Binary, capability: tuple[int, int]) -> Tally:
 
 
 def _served(library: Binary, capability: tuple[int, int]) -> tuple[int, int]:
-    """Units with machine code for a card, and units with PTX alone."""
+    """Units with machine code for a GPU, and units with only PTX for it."""
     native = jit = 0
     for container, count in library.code.items():
         forms = {image.form for image in container if image.runs_on(capability)}
@@ -253,14 +253,14 @@ def _served(library: Binary, capability: tuple[int, int]) -> tuple[int, int]:
 
 
 def _is_library(file: Path) -> bool:
-    """Whether a file is a library and not a second name of one beside it."""
+    """Whether a file is a library, and not a second name of a library beside it."""
     if not _LIBRARY.match(file.name) or not file.is_file():
         return False
     return not file.is_symlink() or file.resolve().parent != file.parent.resolve()
 
 
 def _papers(folder: Path) -> tuple[str, Cuda | None]:
-    """The torch version and the CUDA version that the folder's own papers name."""
+    """The torch version and the CUDA version in the folder's text files."""
     for name, torch, cuda in (
         ("build-version", _text(folder / "build-version").strip(), ""),
         ("version.py", *_version_module(folder / "version.py")),
@@ -292,7 +292,7 @@ def _text(file: Path) -> str:
 
 
 def _linked_cuda(libraries: Iterable[Binary]) -> Cuda | None:
-    """What the name of the runtime library says that something is linked to."""
+    """The CUDA version in the name of the runtime library that a library is linked to."""
     for one in libraries:
         for name in one.needed:
             match = _RUNTIME.match(name)
@@ -302,7 +302,7 @@ def _linked_cuda(libraries: Iterable[Binary]) -> Cuda | None:
 
 
 def _compiled_cuda(carriers: Sequence[Binary]) -> Cuda | None:
-    """Of libraries with the runtime inside: the compiler's mark, else the version of the PTX."""
+    """For libraries that contain the runtime: the compiler's mark, else the version of the PTX."""
     marks = [Cuda(one.toolkit, f"the compiler's mark in {one.name}") for one in carriers]
     for mark in marks:
         if mark.version:

@@ -1,12 +1,13 @@
-"""The GPU code inside a library: NVIDIA's fat binaries.
+"""Read the GPU code inside a library: NVIDIA's fat binaries.
 
-A section of fat binaries is a row of containers, one per translation unit, padded with zeros. A
-container is a header and a row of entries, each with a header of its own that says what the
-payload is and for which architecture; the headers are plain also where the payload is compressed.
-NVIDIA documents the container's header (``fatbinary_section.h`` of the CUDA toolkit); the fields
-of the entries are what nvcc 12 and 13 write, which the tests prove against nvcc.
+A section of fat binaries is a sequence of containers, one per translation unit, padded with zeros.
+A container is a header and a sequence of entries. Each entry has a header that gives the kind of
+payload and its architecture. The headers are not compressed, even if the payload is.
 
-Nothing here copies a payload: sections of libtorch pass one gigabyte.
+NVIDIA documents the header of the container (``fatbinary_section.h`` of the CUDA toolkit). The
+fields of the entries are those that nvcc 12 and 13 write; the tests check this with nvcc.
+
+Payloads are never copied, because sections of libtorch are larger than one gigabyte.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _EXACT = 0x100000
 _FAMILY = 0x200000
 
 _REPORTED = 8
-"""Damaged places to describe; a section of rubbish has thousands."""
+"""Maximum number of damaged places in a report; an unreadable section has thousands."""
 
 Buffer = bytes | mmap.mmap
 
@@ -46,8 +47,8 @@ class Image:
     """One piece of GPU code.
 
     Attributes:
-        architecture: What it was compiled for.
-        form: ``sass``, machine code, or ``ptx``, which the driver compiles for the card.
+        architecture: The architecture it was compiled for.
+        form: ``sass``, machine code, or ``ptx``, which the driver compiles for the GPU.
         isa: Version of the PTX language; (0, 0) for machine code.
     """
 
@@ -57,34 +58,34 @@ class Image:
 
     @property
     def name(self) -> str:
-        """As compilers call it: ``sm_90a``, ``compute_90``."""
+        """The name that compilers use: ``sm_90a``, ``compute_90``."""
         digits = self.architecture.sm.removeprefix("sm_")
         return f"{'sm' if self.form == 'sass' else 'compute'}_{digits}"
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
-        """Whether a card of this compute capability can execute it."""
+        """Whether a GPU of this compute capability can execute it."""
         if self.form == "sass" or self.architecture.specific:
             return self.architecture.is_native_on(capability)
         return self.architecture.capability <= capability
 
 
 Container = frozenset[Image]
-"""The images of one translation unit; the driver takes the one that fits the card best."""
+"""The images of one translation unit; the driver uses the one that fits the GPU best."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one section holds.
+    """The content of one section.
 
     Attributes:
-        containers: Sets of images, and how many containers hold exactly that set; empty
-            containers are not among them.
+        containers: Sets of images, and the number of containers with exactly that set; empty
+            containers are left out.
         unjudged: Entries that are neither machine code nor PTX, such as code for link-time
             optimization.
-        damage: What cannot be read, each with its offset in the file; what could be read around
-            it is in ``containers``.
-        toolkit: Release of the CUDA compiler that left its mark in the code, such as ``13.0``;
-            empty without one.
+        damage: Places that cannot be read, each with its offset in the file; the readable parts
+            around them are in ``containers``.
+        toolkit: Release of the CUDA compiler, from its mark in the code, such as ``13.0``; empty
+            without a mark.
     """
 
     containers: Mapping[Container, int] = field(default_factory=dict)
@@ -104,10 +105,10 @@ def walk(data: Buffer, begin: int, end: int) -> Section:
     Args:
         data: The file.
         begin: Offset of the section.
-        end: Offset behind it; what lies beyond the file counts as damage.
+        end: Offset after the section; a part beyond the end of the file counts as damage.
 
     Returns:
-        What was found. Whatever the bytes are, this ends and does not raise.
+        What was found. For any bytes, the call ends and raises no error.
     """
     reader = _Reader(data, min(max(begin, 0), len(data)), min(end, len(data)))
     if end > len(data):
@@ -149,13 +150,13 @@ class _Reader:
             position = self._container(found)
 
     def _check_padding(self, begin: int, end: int) -> None:
-        # Between containers there are a few zeros; a look at the first bytes tells padding from
-        # a container whose magic is damaged without reading what may be a gigabyte.
+        # Between containers there are a few zeros. The first bytes tell padding from a container
+        # with a damaged magic number, without reading up to a gigabyte.
         if self._data[begin : min(end, begin + 64)].strip(b"\0"):
             self.report(begin, f"{end - begin} bytes that are no fat binary")
 
     def _container(self, at: int) -> int:
-        """Read one container; returns where to look for the next one."""
+        """Read one container; returns the position to look for the next one."""
         if at + _CONTAINER.size > self._end:
             self.report(at, "a fat binary is cut off")
             return self._end
@@ -174,7 +175,7 @@ class _Reader:
         return stop if stop <= self._end else max(reached, at + len(MAGIC))
 
     def _entries(self, position: int, stop: int) -> tuple[Container, int]:
-        """The images of one container, and where reading it ended."""
+        """The images of one container, and the position where reading ended."""
         found = set[Image]()
         while position < stop:
             if position + _ENTRY.size > stop:
@@ -229,10 +230,10 @@ def _architecture(number: int, flags: int) -> Architecture:
 def united(linked: Section, relocatable: Section) -> Mapping[Container, int]:
     """The containers of a library as the driver sees them.
 
-    Of relocatable code (``-rdc=true``) the machine code lives on in the linked containers. Its
-    PTX is linked when it is loaded, which takes PTX in every translation unit. Units whose
-    machine code was not linked are NVIDIA's device runtime, which comes along with code for every
-    architecture and says nothing about the library.
+    The linked containers hold the machine code of relocatable code (``-rdc=true``). Its PTX is
+    linked at load time, which needs PTX in every translation unit. Units whose machine code was
+    not linked are NVIDIA's device runtime. That has code for every architecture, so it tells
+    nothing about the library.
     """
     ours = frozenset(image for image in linked.images if image.form == "sass")
     units = [

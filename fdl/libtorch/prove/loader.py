@@ -1,7 +1,6 @@
-"""What libraries need beyond their own folder, and whether this machine has it.
+"""Find the libraries that are needed from outside a folder, and check that they are available.
 
-It follows the order in which the dynamic loader of Linux searches (``man 8 ld.so``), without
-loading anything.
+The search order is that of the dynamic loader of Linux (``man 8 ld.so``). Nothing is loaded.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ _TRIPLETS = {"x86_64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A library that is needed and not found.
+    """A needed library that was not found.
 
     Attributes:
-        name: What it is called.
+        name: Its name.
         needed_by: The first library that needs it.
-        essential: Whether loading libtorch needs it, and not just an extra library beside it.
+        essential: Whether libtorch cannot be loaded without it; False if only an extra library
+            beside libtorch needs it.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """A version of symbols that the library found on this machine does not have.
+    """A needed version of symbols that the library found on this machine lacks.
 
     Attributes:
-        need: The version, and the library it is to come from.
+        need: The version, and the library that should have it.
         needed_by: The first library that needs it.
-        provider: What was found under that library's name.
+        provider: The library that was found under that name.
     """
 
     need: SymbolVersion
@@ -58,12 +58,12 @@ class Unmet:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What the loader would find.
+    """The result of the loader's search.
 
     Attributes:
         missing: Libraries that it would not find, without those of the NVIDIA driver.
         unmet: Symbol versions that it would not find.
-        driver: Libraries of the NVIDIA driver that are needed and not on this machine.
+        driver: Needed libraries of the NVIDIA driver that are not on this machine.
     """
 
     missing: tuple[Missing, ...] = ()
@@ -72,7 +72,7 @@ class Links:
 
 
 def processor() -> str:
-    """This machine's processor, as :class:`~fdl.libtorch.prove.binary.Binary` calls it."""
+    """This machine's processor, as named in :class:`~fdl.libtorch.prove.binary.Binary`."""
     name = platform.machine().lower()
     return {"amd64": "x86_64", "aarch64": "arm64"}.get(name, name)
 
@@ -83,11 +83,11 @@ def operating_system() -> str:
 
 
 def links(libraries: Sequence[Binary], environ: Mapping[str, str]) -> Links:
-    """Look for everything that ELF libraries of this machine's kind need.
+    """Look for all needs of ELF libraries of this machine's kind.
 
     Args:
         libraries: The libraries of one folder.
-        environ: The environment variables; ``LD_LIBRARY_PATH`` has a say.
+        environ: The environment variables; ``LD_LIBRARY_PATH`` is used.
     """
     search = _Search(libraries, environ)
     for one in libraries:
@@ -96,7 +96,7 @@ def links(libraries: Sequence[Binary], environ: Mapping[str, str]) -> Links:
 
 
 class _Search:
-    """One walk through the needs of a folder's libraries and of what those bring along."""
+    """One search for the needs of a folder's libraries, and for the needs of those found."""
 
     def __init__(self, libraries: Sequence[Binary], environ: Mapping[str, str]) -> None:
         self._folder = libraries[0].path.parent
@@ -111,12 +111,12 @@ class _Search:
         self._needs: dict[SymbolVersion, str] = {}
 
     def visit(self, library: Binary, inherited: tuple[str, ...]) -> None:
-        """Find what a library needs, then what that needs.
+        """Find the libraries that a library needs, then those that these need.
 
         Args:
             library: The library.
-            inherited: The run paths of those that load it; they count where it has no run path
-                of the newer kind itself.
+            inherited: The run paths of the libraries that load it; used if it has no run path of
+                the newer kind.
         """
         path = library.path.resolve()
         if path in self._visited:
@@ -144,7 +144,7 @@ class _Search:
         return next((place for place in places if _is_file(place)), None)
 
     def _follow(self, name: str, inherited: tuple[str, ...]) -> None:
-        """Visit what was found, unless it belongs to the system: that one keeps its own house."""
+        """Visit a found library; those of the system are skipped, because they are complete."""
         found = self._found[name]
         if found is None or str(found) == self._cache.get(name):
             return
@@ -189,13 +189,13 @@ class _Search:
                 continue
             if provider not in offers:
                 offers[provider] = self._read(provider).offers
-            # A library without any versions is taken by the loader with a warning.
+            # The loader accepts a library without any versions, with a warning.
             if offers[provider] and need.version not in offers[provider]:
                 yield Unmet(need, needed_by, provider)
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a file is there; a damaged library may need one of an impossible name."""
+    """Whether a file exists; False for impossible names, which a damaged library may need."""
     try:
         return path.is_file()
     except OSError:
@@ -214,7 +214,7 @@ def _split(paths: str) -> tuple[str, ...]:
 
 
 def _cache(environ: Mapping[str, str]) -> dict[str, str]:
-    """The loader's cache: name -> path, for this machine's kind; empty where it cannot be read."""
+    """The loader's cache: name -> path, for this machine's kind; empty if it cannot be read."""
     program = shutil.which("ldconfig", path=f"{environ.get('PATH', '')}:/sbin:/usr/sbin")
     if program is None:
         return {}

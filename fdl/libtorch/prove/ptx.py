@@ -1,8 +1,8 @@
-"""Which CUDA version came with which version of the PTX language.
+"""Map versions of the PTX language to CUDA versions.
 
-A driver compiles PTX only of the language versions that it knows, and the promise that drivers of
-one CUDA major are exchangeable leaves PTX out (CUDA compatibility guide, "Application
-Considerations"; PTX ISA, "Release Notes").
+A driver compiles PTX only of the language versions that it knows. Drivers of one CUDA major are
+interchangeable, but not for PTX (CUDA compatibility guide, "Application Considerations"; PTX ISA,
+"Release Notes").
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ _CUDA = {
 
 
 def cuda_of(isa: tuple[int, int]) -> str:
-    """The CUDA version that introduced a version of PTX; empty for one that is not known here."""
+    """The CUDA version that introduced a version of PTX; empty if it is not known here."""
     return _CUDA.get(isa, "")

@@ -1,4 +1,4 @@
-"""A report as text for people and as a document for programs."""
+"""Render a report as text for people and as a document for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INDENT = "  "
 
 
 def text(report: Report, palette: Palette) -> str:
-    """The report in sections: what it is, its GPU code, the cards, what is wrong."""
+    """The report in sections: facts, GPU code, GPUs, problems."""
     facts = report.facts
     name = f"libtorch {facts.torch}" if facts.torch else "libraries"
     variant = f" ({report.variant})" if report.variant else ""

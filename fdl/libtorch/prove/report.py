@@ -1,4 +1,4 @@
-"""What is wrong with a folder of libraries, for some cards and for this machine."""
+"""Find the problems of a folder of libraries, for some GPUs and for this machine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NAMED = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong, apart from cards that are not served.
+    """A problem, other than a GPU that is not served.
 
     Attributes:
-        severity: ``error`` keeps libtorch from running here, ``note`` may matter.
-        message: What is wrong, without its full stop.
-        remedy: What to do; empty where nothing is to be done.
+        severity: ``error`` prevents libtorch from running here, ``note`` may matter.
+        message: The problem, without a final full stop.
+        remedy: What to do; empty if nothing is to be done.
     """
 
     severity: Literal["error", "note"]
@@ -34,14 +34,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found out about a folder.
+    """All that was found about a folder.
 
     Attributes:
-        facts: What its files say.
-        links: What this machine lacks; None where the libraries are for another kind of machine.
-        verdicts: One per card.
-        problems: What is wrong, errors first.
-        remedy: The smallest thing that serves all cards; empty when they are served.
+        facts: The facts in its files.
+        links: What this machine lacks; None if the libraries are for another kind of machine.
+        verdicts: One per GPU.
+        problems: The problems, errors first.
+        remedy: The smallest change that serves all GPUs; empty if they are served.
         variant: The id of the variant; empty for other folders.
     """
 
@@ -54,7 +54,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every card is served and nothing keeps libtorch from running here."""
+        """Whether every GPU is served and no error prevents libtorch from running here."""
         served = all(one.outcome != "impossible" for one in self.verdicts)
         return served and all(one.severity != "error" for one in self.problems)
 
@@ -66,14 +66,14 @@ def examine(
     environ: Mapping[str, str],
     variant: str = "",
 ) -> Report:
-    """Judge a folder for some cards and for this machine.
+    """Judge a folder for some GPUs and for this machine.
 
     Args:
-        facts: What the folder holds.
-        gpus: The cards.
-        nvidia: The driver they run with; None when it is not known.
+        facts: The facts of the folder.
+        gpus: The GPUs.
+        nvidia: Their driver; None if unknown.
         environ: The environment variables.
-        variant: The id of the variant, where it is one.
+        variant: The id of the variant, if the folder is one.
     """
     here = (facts.os, facts.processor) == (loader.operating_system(), loader.processor())
     links = loader.links(facts.libraries, environ) if here and facts.os == "linux" else None
@@ -139,7 +139,7 @@ def _of_machine(facts: Facts) -> Iterator[Problem]:
 
 
 def _missing(links: Links) -> Iterator[Problem]:
-    """One problem per remedy: without NVIDIA's libraries a dozen is missing at once."""
+    """One problem per remedy: without NVIDIA's libraries, a dozen are missing at once."""
     groups: dict[tuple[bool, bool], list[Missing]] = {}
     for one in links.missing:
         groups.setdefault((one.essential, one.name.startswith(_NVIDIA)), []).append(one)

@@ -1,4 +1,4 @@
-"""Whether libraries run on a card, why, and what to type when they do not."""
+"""Decide whether libraries run on a GPU, why, and what to do if they do not."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _ORDER: tuple[Outcome, ...] = ("native", "jit", "impossible")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether libraries run on one card.
+    """Whether libraries run on one GPU.
 
     Attributes:
-        gpu: The card.
-        outcome: ``native`` has machine code for it; ``jit`` has PTX, which the driver compiles;
-            ``impossible`` has neither, or the driver is too old.
-        code: The code that it runs, such as ``sm_80``; empty when impossible.
-        library: The library that decides; empty when none has GPU code, or the driver decides.
-        reason: One sentence without its full stop.
+        gpu: The GPU.
+        outcome: ``native``: there is machine code for it; ``jit``: there is PTX, which the driver
+            compiles; ``impossible``: there is neither, or the driver is too old.
+        code: The code that it runs, such as ``sm_80``; empty if impossible.
+        library: The library that decides; empty if none has GPU code, or the driver decides.
+        reason: One sentence without a final full stop.
         cause: Whether the ``code`` in the files or the ``driver`` makes it impossible; else empty.
     """
 
@@ -45,13 +45,13 @@ class Verdict:
 
 
 def cards_of(archs: str) -> tuple[Gpu, ...]:
-    """Cards to judge for that need not be in this machine.
+    """GPUs to judge for, which need not be in this machine.
 
     Args:
         archs: Such as ``6.1;12.0``; suffixes do not matter.
 
     Raises:
-        UsageError: An item is no architecture.
+        UsageError: An item is not an architecture.
     """
     capabilities = dict.fromkeys(one.capability for one in parse(archs))
     return tuple(
@@ -61,12 +61,12 @@ def cards_of(archs: str) -> tuple[Gpu, ...]:
 
 
 def judge(gpu: Gpu, facts: Facts, nvidia: Nvidia | None = None) -> Verdict:
-    """Whether the libraries of a folder run on a card: as the worst of them does.
+    """Decide whether the libraries of a folder run on a GPU; the worst library decides.
 
     Args:
-        gpu: The card.
-        facts: What the folder holds.
-        nvidia: The driver the card runs with; None when it is not known.
+        gpu: The GPU.
+        facts: The facts of the folder.
+        nvidia: The driver of the GPU; None if unknown.
     """
     old = _too_old(facts, nvidia)
     if old:
@@ -78,10 +78,10 @@ def judge(gpu: Gpu, facts: Facts, nvidia: Nvidia | None = None) -> Verdict:
 
 
 def remedy(verdicts: Sequence[Verdict], facts: Facts, nvidia: Nvidia | None = None) -> str:
-    """The smallest thing to do so that every card is served; empty when all are.
+    """The smallest change that serves every GPU; empty if all are served.
 
-    Another variant of the same torch version is smaller than a build from source. A driver that
-    is too old is to be updated, unless an older CUDA serves every card with it.
+    Another variant of the same torch version is a smaller change than a build from source. A
+    driver that is too old must be updated, unless an older CUDA serves every GPU with it.
     """
     failed = [one for one in verdicts if one.outcome == "impossible"]
     if not failed:
@@ -167,7 +167,7 @@ def _too_old(facts: Facts, nvidia: Nvidia | None) -> str:
 
 
 def _other_variant(gpus: Sequence[Gpu], facts: Facts, nvidia: Nvidia | None) -> str:
-    """The command that installs a variant for all cards; empty when there is none."""
+    """The command that installs a variant for all GPUs; empty if there is none."""
     version = facts.torch.partition("+")[0]
     torch = version if version in catalog.versions() else catalog.default_version()
     try:
@@ -182,7 +182,7 @@ def _other_variant(gpus: Sequence[Gpu], facts: Facts, nvidia: Nvidia | None) -> 
 
 
 def _holds(facts: Facts, artifact: catalog.Artifact) -> bool:
-    """Whether the folder is as good as an archive, so that installing that one changes nothing."""
+    """Whether the folder serves as much as an archive, so installing the archive is useless."""
     return (
         facts.cuda is not None
         and facts.cuda.version == artifact.cuda
@@ -191,7 +191,7 @@ def _holds(facts: Facts, artifact: catalog.Artifact) -> bool:
 
 
 def _used(gpu: Gpu, library: Binary, form: str) -> Image:
-    """What the driver takes in most translation units: of each, the nearest that fits."""
+    """The image that the driver uses in most translation units: in each, the nearest that fits."""
     taken = Counter[Image]()
     for unit, count in library.code.items():
         fitting = [one for one in unit if one.form == form and one.runs_on(gpu.capability)]

@@ -1,7 +1,7 @@
-"""Where a libtorch comes from: an official archive, a wheel, an address, a file, a folder.
+"""The sources of a libtorch: an official archive, a wheel, an address, a file, a folder.
 
-A source makes a finished libtorch folder in a staging folder; putting that into place is the
-business of :mod:`fdl.libtorch.install`.
+A source makes a finished libtorch folder in a staging folder. :mod:`fdl.libtorch.install` moves it
+to its place.
 """
 
 from fdl.libtorch.sources.base import Bench as Bench

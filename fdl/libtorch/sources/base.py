@@ -1,4 +1,4 @@
-"""What all sources share: their shape, where they work, what makes a folder complete."""
+"""The common part of all sources: interface, working folders, completing a folder."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where a source works.
+    """The working folders of a source.
 
     Attributes:
-        folder: An empty folder; what is left in it is removed.
-        parts: A folder that is kept until the installation is whole, so that what is in it need
-            not be fetched again; it need not exist.
+        folder: An empty folder; remaining files in it are removed.
+        parts: A folder that is kept until the installation is complete, so that nothing in it must
+            be downloaded again; it may not exist yet.
         trust: The digests to compare downloads with.
         environ: The environment variables.
     """
@@ -45,7 +45,7 @@ class Bench:
         return room
 
     def keep(self, name: str) -> Path:
-        """A folder in :attr:`parts`, with what an earlier call has left there."""
+        """A folder in :attr:`parts`, with the files of an earlier call."""
         kept = self.parts / name
         kept.mkdir(parents=True, exist_ok=True)
         return kept
@@ -53,17 +53,17 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one libtorch comes from.
+    """A source of one libtorch.
 
     Attributes:
         shown: The address, path or pip command, for people.
-        title: What it is as far as the request tells: ``libtorch 2.10.0 cpu``, a file name.
-        slot: Part of a file name; two sources with the same must not be fetched side by side.
-        wanted: What is asked of it.
-        expected: Says what it is where that can be known without fetching it, else None. Raises
-            LibtorchError when it is certainly not what is wanted.
-        stage: Makes the libtorch folder somewhere in ``Bench.folder``, and says what it is.
-            Raises FdlError when it cannot be fetched or is not what is wanted.
+        title: Its name, as known from the request: ``libtorch 2.10.0 cpu``, a file name.
+        slot: Part of a file name; two sources with the same slot must not download at once.
+        wanted: The requested version and variant.
+        expected: Returns its contents if they are known without a download, else None. Raises
+            LibtorchError if it is certainly not what is wanted.
+        stage: Makes the libtorch folder somewhere in ``Bench.folder``, and returns its contents.
+            Raises FdlError if it cannot be downloaded or is not what is wanted.
     """
 
     shown: str
@@ -76,18 +76,18 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody asked for.
+    """The requested version and variant.
 
     Attributes:
-        torch: Version of torch; None for whichever it is.
-        variant: ``cpu``, ``cu128`` …; None for whichever it is.
+        torch: Version of torch; None for any.
+        variant: ``cpu``, ``cu128`` …; None for any.
     """
 
     torch: str | None = None
     variant: str | None = None
 
     def require(self, found: Contents, where: str) -> Contents:
-        """Refuse what was not asked for.
+        """Refuse other versions and variants.
 
         Raises:
             LibtorchError: It is of another version or variant.
@@ -102,17 +102,17 @@ class Wanted:
 
 
 def nothing_known() -> None:
-    """For sources that say what they are only when they have been fetched."""
+    """For sources whose contents are known only after the download."""
     return
 
 
 def slot(kind: str, name: str) -> str:
-    """A slot for a name that is no part of a file name."""
+    """A slot for a name that cannot be part of a file name."""
     return f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def without_password(url: str) -> str:
-    """An address without the user and the password that may stand in it."""
+    """An address without a user name and password."""
     parts = urlsplit(url)
     if "@" not in parts.netloc:
         return url
@@ -125,7 +125,7 @@ def unpack(
     select: Callable[[str], str | None],
     algorithm: Algorithm = "blake3",
 ) -> Unpacked:
-    """Unpack an archive of this machine, and say how far it is."""
+    """Unpack an archive on this machine, and show the progress."""
     from fdl.fetch import unpack_file
 
     with Progress(f"unpacking {file.name}") as progress:
@@ -133,17 +133,17 @@ def unpack(
 
 
 def finish(folder: Path, wanted: Wanted, where: str, bench: Bench, links: Path | None) -> Contents:
-    """Say what an unpacked folder is, and add the libraries that a package leaves to others.
+    """Determine the contents of an unpacked folder, and add libraries from other packages.
 
     Args:
         folder: The folder.
-        wanted: What it has to be.
-        where: What was unpacked, for messages.
-        bench: Where to work.
-        links: A folder of wheels that pip looks at before the index.
+        wanted: The required version and variant.
+        where: The name of what was unpacked, for messages.
+        bench: The working folders.
+        links: A folder of wheels that pip searches before the index.
 
     Raises:
-        FdlError: It is not what is wanted, or the other packages cannot be had.
+        FdlError: It is not what is wanted, or the other packages cannot be downloaded.
     """
     contents = wanted.require(layout.settle(folder, wanted.variant, where), where)
     needed = layout.nvidia_requirements(folder)

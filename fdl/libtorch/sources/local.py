@@ -20,7 +20,7 @@ def local_archive(file: Path, wanted: Wanted) -> Source:
 
     Args:
         file: Its path.
-        wanted: What it has to be.
+        wanted: The required version and variant.
     """
     return Source(
         shown=str(file),
@@ -39,7 +39,7 @@ def _stage_archive(file: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Cont
 
 
 def _peek(file: Path, wanted: Wanted) -> Contents | None:
-    """What an archive says it is, without unpacking it."""
+    """The contents of an archive, without unpacking it."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = {layout.place(name): name for name in archive.namelist()}
@@ -48,7 +48,7 @@ def _peek(file: Path, wanted: Wanted) -> Contents | None:
                 for name in (layout.BUILD_VERSION, layout.VERSION_FILE)
             )
     except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
-        # Unpacking it says in detail what is wrong with it.
+        # Unpacking it gives a detailed error.
         return None
     facts = layout.version_facts(package)
     version = build_version.strip() or str(facts.get("__version__") or "")
@@ -68,8 +68,8 @@ def local_folder(path: Path, wanted: Wanted) -> Source:
     """A libtorch folder, or the folder of an installed torch package.
 
     Args:
-        path: The folder. Its files are linked where the file system can do that, else copied.
-        wanted: What it has to be.
+        path: The folder. Its files are linked if the file system supports that, else copied.
+        wanted: The required version and variant.
     """
     return Source(
         shown=str(path),
@@ -94,7 +94,7 @@ def _stage_folder(path: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Conte
 
 
 def _link_all(root: Path, prefix: str, target: Path, place: Callable[[str], str | None]) -> None:
-    """Bring along what belongs to a libtorch, as an archive with ``prefix/…`` in it would."""
+    """Link the files that belong to a libtorch, as if from an archive with ``prefix/…`` in it."""
     for file, inner in _files(root):
         name = place(f"{prefix}/{inner}")
         if name is not None:
@@ -110,7 +110,7 @@ def _files(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _link(file: Path, target: Path) -> None:
-    # `libx.so -> libx.so.1` stays a link; what lies elsewhere is brought along itself.
+    # `libx.so -> libx.so.1` stays a link; for a link to another folder, the file itself is linked.
     if file.is_symlink() and file.resolve().parent == file.parent.resolve():
         target.symlink_to(file.resolve().name)
         return

@@ -1,4 +1,4 @@
-"""What pip is asked for: torch's Python package, from the user's own index and settings."""
+"""Get torch's Python package through pip, from the user's own index and settings."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _CUDA_RELEASE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What pip would install.
+    """The package that pip would install.
 
     Attributes:
-        version: Version of torch with what stands behind ``+``, if anything.
-        nvidia: What it needs of NVIDIA's packages on this machine.
+        version: Version of torch with the part after ``+``, if there is one.
+        nvidia: The NVIDIA packages that it requires on this machine.
     """
 
     version: str
@@ -37,7 +37,7 @@ class Offer:
 
     @property
     def contents(self) -> Contents | None:
-        """What it is, as far as its name and its requirements tell."""
+        """Its contents, as known from its version and requirements."""
         releases = [match[1] for one in self.nvidia if (match := _CUDA_RELEASE.match(one))]
         if self.nvidia and not releases and "+" not in self.version:
             return None
@@ -51,10 +51,10 @@ class Offer:
 
 
 def command(environ: Mapping[str, str]) -> list[str]:
-    """How to call pip: that of the running interpreter, else that of a ``python3`` on ``PATH``.
+    """The command for pip: that of the running interpreter, else that of ``python3`` on ``PATH``.
 
     Raises:
-        LibtorchError: There is none.
+        LibtorchError: There is no pip.
     """
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
@@ -69,15 +69,15 @@ def command(environ: Mapping[str, str]) -> list[str]:
 
 
 def resolve(torch: str, wanted: str | None, *, exact: bool, environ: Mapping[str, str]) -> Offer:
-    """Ask pip which torch it would install; where the index allows it, nothing is downloaded.
+    """Ask pip which torch it would install; if the index supports it, nothing is downloaded.
 
-    A version marked ``+cu128`` is asked for first: PyTorch's own index marks every build, and a
-    plain version would bring the one that sorts last.
+    A version marked ``+cu128`` is asked for first. PyTorch's own index marks every build, and for a
+    plain version pip would take the build that sorts last.
 
     Args:
         torch: Version of torch.
-        wanted: The variant to look for; None for whichever there is.
-        exact: Whether another variant is refused.
+        wanted: The variant to look for; None for any.
+        exact: Whether other variants are refused.
         environ: The environment variables.
 
     Raises:
@@ -108,19 +108,19 @@ def download(
     dependencies: bool = True,
     links: Path | None = None,
 ) -> list[Path]:
-    """Let pip download wheels, and say which there are then.
+    """Let pip download wheels, and return the wheels in the folder.
 
-    What an earlier call has left there is not downloaded again. pip itself reports on stderr.
+    Wheels of an earlier call are not downloaded again. pip itself reports on stderr.
 
     Args:
-        requirements: What to download, as pip reads it.
+        requirements: The requirements, as pip reads them.
         into: An existing folder.
         environ: The environment variables.
-        dependencies: Whether to bring along what they need in turn.
-        links: A folder of wheels to look at as well as the index.
+        dependencies: Whether to download their dependencies too.
+        links: A folder of wheels to search besides the index.
 
     Raises:
-        LibtorchError: pip has failed.
+        LibtorchError: pip failed.
     """
     arguments = ["download", "--dest", str(into), "--only-binary", ":all:"]
     arguments += [] if dependencies else ["--no-deps"]
@@ -139,7 +139,7 @@ def download(
 
 def _require(offer: Offer, torch: str, wanted: str | None, *, exact: bool) -> None:
     contents = offer.contents
-    # The libraries of CUDA take gigabytes: nobody who has no card to use them gets them unasked.
+    # The libraries of CUDA take gigabytes: do not download them unasked for machines without a GPU.
     unwanted = offer.nvidia if wanted == CPU else exact and contents and contents.variant != wanted
     if wanted and unwanted:
         found = contents.variant if contents else "a CUDA build"
@@ -166,7 +166,7 @@ def _offer(report: str) -> Offer:
 def _applies(requirement: str) -> bool:
     """Whether the markers of one of torch's requirements fit this machine.
 
-    torch uses the two of them below; what else may stand there is left to pip.
+    torch uses the two markers below; pip decides on all others.
     """
     _, _, markers = requirement.partition(";")
     facts = {"platform_system": platform.system(), "platform_machine": platform.machine()}

@@ -1,4 +1,4 @@
-"""Sources that are fetched: the official archives, any address, torch's package through pip."""
+"""Sources to download: the official archives, any address, torch's package through pip."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def official(artifact: Artifact, environ: Mapping[str, str]) -> Source:
     """An archive of the catalog.
 
     Args:
-        artifact: Which one.
+        artifact: The archive.
         environ: The environment variables, which may name mirrors.
     """
     contents = Contents(artifact.torch, artifact.variant, artifact.cuda, artifact.recorded_archs)
@@ -75,11 +75,11 @@ def address(url: str, wanted: Wanted) -> Source:
 
     Args:
         url: The address, of http or https.
-        wanted: What it has to be.
+        wanted: The required version and variant.
     """
     shown = without_password(url)
     parts = urlsplit(shown)
-    # What a query holds is often a signature that is another one next time.
+    # A query often holds a signature that differs each time.
     name = f"{parts.netloc}{parts.path}"
 
     def stage(bench: Bench) -> tuple[Path, Contents]:
@@ -105,12 +105,12 @@ def package(torch: str, variant: str | None, *, exact: bool, environ: Mapping[st
 
     Args:
         torch: Version of torch.
-        variant: The variant to look for; None for whichever there is.
-        exact: Whether no other variant will do.
-        environ: The environment variables, which pip sees.
+        variant: The variant to look for; None for any.
+        exact: Whether other variants are refused.
+        environ: The environment variables, which pip gets too.
     """
     wanted = Wanted(torch, variant if exact else None)
-    # pip takes seconds to answer, and both functions below may want to know.
+    # pip takes seconds to answer, and both functions below may need the answer.
     offer = cache(lambda: pip.resolve(torch, variant, exact=exact, environ=environ))
 
     def expected() -> Contents | None:
