@@ -1,5 +1,6 @@
-"""``fdl diagnose``: facts about machine and project, what is wrong with them, and the remedies.
+"""``fdl diagnose``: facts about machine and project, findings about them, and remedies.
 
-:mod:`~fdl.diagnose.survey` gathers, :mod:`~fdl.diagnose.judge` judges without touching anything,
-:mod:`~fdl.diagnose.report` is the document of both, and :mod:`~fdl.diagnose.text` prints it.
+:mod:`~fdl.diagnose.survey` gathers facts, :mod:`~fdl.diagnose.findings` judges them without any
+access to the machine, :mod:`~fdl.diagnose.assemble` makes the document of
+:mod:`~fdl.diagnose.report`, and :mod:`~fdl.diagnose.text` prints it.
 """

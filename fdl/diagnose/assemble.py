@@ -1,4 +1,4 @@
-"""From facts to the report."""
+"""Make the report from facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fdl.libtorch.active import Variant
 
 
 def assemble(facts: Facts) -> Report:
-    """The report on gathered facts."""
+    """The report on the gathered facts."""
     archs = architectures(facts.stock.active)
     devices = _devices(facts)
     torch = facts.environment.torch

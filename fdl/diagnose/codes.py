@@ -1,4 +1,4 @@
-"""Every finding ``fdl diagnose`` knows; its code and name never change their meaning."""
+"""All kinds of findings of ``fdl diagnose``; their codes and names never change their meaning."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ class Code:
 
     Attributes:
         id: ``FDL301``; the first digit is the area, and a number is never used again.
-        name: The same as a word.
-        severity: ``error`` where something cannot work, and then ``--check`` fails; ``warning``
-            where something works otherwise than its user may think; ``info`` for what is good
-            to know.
+        name: A word for the same.
+        severity: ``error`` if something cannot work; then ``--check`` fails. ``warning`` if
+            something may work differently than the user expects. ``info`` for useful facts.
         meaning: One line for the reference.
     """
 

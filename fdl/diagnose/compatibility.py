@@ -1,4 +1,4 @@
-"""Whether a libtorch variant serves the cards, and what would."""
+"""Decide whether a libtorch variant serves the GPUs, and which one would."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CodeKind = Literal["native", "jit", "missing"]
 
 
 def counted(nvidia: Nvidia) -> tuple[Gpu, ...]:
-    """The cards a variant has to serve: the visible ones, or all where none is visible."""
+    """The GPUs that a variant must serve: the visible ones, or all if none is visible."""
     return nvidia.visible or nvidia.gpus
 
 
 def architectures(variant: Variant | None) -> tuple[Architecture, ...] | None:
-    """What a variant has code for, none for a CPU variant; None when it does not say."""
+    """The architectures a variant has code for, none for CPU; None if the variant gives none."""
     said = variant.facts.get("archs", "") if variant else ""
     if said == catalog.CPU:
         return ()
@@ -29,19 +29,19 @@ def architectures(variant: Variant | None) -> tuple[Architecture, ...] | None:
 
 
 def code_for(gpu: Gpu, archs: Sequence[Architecture]) -> CodeKind:
-    """How code of these architectures runs on a card."""
+    """How code of these architectures runs on a GPU."""
     if any(one.is_native_on(gpu.capability) for one in archs):
         return "native"
     return "jit" if any(one.is_jit_on(gpu.capability) for one in archs) else "missing"
 
 
 def is_served(nvidia: Nvidia, archs: Sequence[Architecture]) -> bool:
-    """Whether every card that counts runs code of these architectures."""
+    """Whether every GPU that counts runs code of these architectures."""
     return all(code_for(gpu, archs) != "missing" for gpu in counted(nvidia))
 
 
 def remedy(nvidia: Nvidia, variant: Variant) -> str:
-    """What to type for a libtorch that serves every card that counts."""
+    """The command that installs a libtorch for every GPU that counts."""
     gpus = counted(nvidia)
     torch = variant.facts.get("torch", "").partition("+")[0]
     known = torch in catalog.versions()
@@ -69,6 +69,6 @@ def runs_under(nvidia: Nvidia, cuda: str, *, wsl: bool) -> bool:
 
 
 def driver_floor(cuda: str, *, wsl: bool) -> str:
-    """The oldest driver that runs a CUDA version; empty when nobody says."""
+    """The oldest driver that runs a CUDA version; empty if unknown."""
     on = "windows" if wsl or sys.platform == "win32" else "linux"
     return catalog.driver_floor(cuda, on) or ""

@@ -1,4 +1,4 @@
-"""The project's Python environment and its torch, read off files: nothing is imported or run."""
+"""Read the project's Python environment and its torch from files, without imports or runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Wheel:
 
     Attributes:
         version: Its version, such as ``2.13.0+cpu``.
-        cuda: CUDA version it is built for; empty for a build without.
+        cuda: CUDA version it is built for; empty for a build without CUDA.
     """
 
     version: str
@@ -32,8 +32,8 @@ class Environment:
 
     Attributes:
         executable: Path of its interpreter.
-        version: Version of its interpreter; empty when unknown.
-        torch: Its torch; None without one.
+        version: Version of its interpreter; empty if unknown.
+        torch: Its torch; None if there is none.
     """
 
     executable: str
@@ -42,9 +42,9 @@ class Environment:
 
 
 def find(start: Path, environ: Mapping[str, str]) -> Environment:
-    """The environment that commands of a project run in.
+    """The environment that a project's commands run in.
 
-    It is the nearest ``.venv`` above, else the activated one, else that of this process.
+    It is the nearest ``.venv`` above, else the activated environment, else that of this process.
 
     Args:
         start: The folder to look from.
@@ -64,7 +64,7 @@ def find(start: Path, environ: Mapping[str, str]) -> Environment:
 def _interpreter_version(configuration: Path) -> str:
     for line in _read(configuration).splitlines():
         key, _, value = line.partition("=")
-        # `version` is what venv writes; uv and virtualenv write the other one.
+        # venv writes `version`; uv and virtualenv write the other key.
         if key.strip() in ("version", "version_info"):
             return ".".join(value.strip().split(".")[:3])
     return ""
@@ -80,7 +80,7 @@ def _torch(folders: Iterable[str]) -> Wheel | None:
 
 
 def _literals(text: str) -> dict[str, str]:
-    """The texts that a module gives to names: ``cuda: Optional[str] = '13.0'``."""
+    """The string constants of a module, by name: ``cuda: Optional[str] = '13.0'``."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):

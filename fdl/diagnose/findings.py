@@ -1,6 +1,6 @@
-"""What is the matter, decided from facts alone."""
+"""Find the problems in facts, without any other source."""
 
-# A path object would raise where a folder may not be entered.
+# A path object would raise an error if a folder may not be entered.
 # ruff: noqa: PTH112, PTH118
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ORDER_OF_SEVERITY = ("error", "warning", "info")
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """Everything worth saying: errors first, and by number among equals."""
+    """All findings: errors first, then by number."""
     found = [
         *_of_project(facts),
         *_of_driver(facts),

@@ -1,4 +1,4 @@
-"""Gathering what a report is made of; what cannot be read is a fact like any other."""
+"""Gather the facts of a report; a file that cannot be read is a fact too."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Stock:
 
     Attributes:
         store: The store.
-        installed: The variants that are there.
-        named: What ``libtorch/.active`` says; empty without one.
-        active: The variant in use; None for none, and when it is not installed.
-        obstacle: File or folder that keeps the store from being read; empty when none does.
-        reason: Why it does.
+        installed: The installed variants.
+        named: The id in ``libtorch/.active``; empty without the file.
+        active: The active variant; None for none, or if it is not installed.
+        obstacle: File or folder that makes the store unreadable; empty if it is readable.
+        reason: Why that file or folder cannot be read.
     """
 
     store: Store
@@ -37,15 +37,15 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known before anything is judged.
+    """All facts before anything is judged.
 
     Attributes:
-        stock: The variants that the report is about.
+        stock: The variants of the store.
         system: The machine.
-        nvidia: The cards and their driver.
+        nvidia: The GPUs and their driver.
         environment: The project's Python environment.
         environ: The environment variables.
-        manifest: Why the project's manifest cannot be read; None when it can, or there is none.
+        manifest: Why the project's manifest cannot be read; None if it can, or there is none.
     """
 
     stock: Stock
@@ -57,12 +57,12 @@ class Facts:
 
 
 def survey(start: str, environ: Mapping[str, str], manifest: FdlError | None) -> Facts:
-    """Look at the machine and at the project around a folder.
+    """Gather facts about the machine and the project of a folder.
 
     Args:
         start: The folder.
         environ: The environment variables.
-        manifest: Why the project's manifest cannot be read; None when it can, or there is none.
+        manifest: Why the project's manifest cannot be read; None if it can, or there is none.
     """
     stock = _stock(start, environ)
     return Facts(
@@ -88,16 +88,16 @@ def _stock(start: str, environ: Mapping[str, str]) -> Stock:
 
 
 def _named(folder: Path) -> str:
-    """What ``.active`` says.
+    """The id in ``.active``.
 
     Raises:
         OSError: The store is not readable.
-        UnicodeError: The file is not a text.
+        UnicodeError: The file is not valid text.
     """
     present = [entry.name for entry in folder.iterdir()] if os.path.lexists(folder) else []
     for kind in KINDS:
         if kind in present:
-            # Listed here because the store itself skips what it cannot read.
+            # Listed here, because the store skips folders that it cannot read.
             list((folder / kind).iterdir())
     if ".active" not in present:
         return ""

@@ -8,7 +8,7 @@ from fdl.diagnose.report import Device, Finding, Report
 from fdl.output import Palette
 
 _KEY = 10
-"""Cells of a row's name."""
+"""Width of a row's name, in columns."""
 
 _VERDICTS = {
     "native": ("OK", "its machine code is there"),
@@ -22,7 +22,7 @@ def render(report: Report, palette: Palette) -> str:
 
     Args:
         report: The report.
-        palette: The styles of the stream it is for.
+        palette: The styles of the output stream.
     """
     sections = (
         ("Context", _context(report)),

@@ -1,9 +1,9 @@
-"""Fetching a zip archive and unpacking it while it arrives, safely and so that it can go on later.
+"""Download a zip archive and unpack it while it arrives: safe, and resumable after a stop.
 
-How the parts fit: one or more threads write the archive into a part file (``transfer``), others
-read it behind them: one computes its digest, others inflate members (``unpack``, or ``walk`` where
-the directory comes last). ``arrival`` is what they wait on. A killed call leaves the part file and
-its journal (``part``) for the next one.
+One or more threads write the archive into a part file (``transfer``). Other threads read it: one
+computes the digest, others inflate members (``unpack``; ``walk`` if the directory arrives last).
+All wait on ``arrival``. A killed call leaves the part file and its journal (``part``) for the next
+call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A file of this machine is unpacked without loading the HTTP client.
+    # Unpacking a local file must not import the HTTP client.
     if name == "unpack_url":
         from fdl.fetch.download import unpack_url
 

@@ -1,4 +1,4 @@
-"""Unpacking an archive that is whole, and what every way of unpacking ends with."""
+"""Unpack a complete archive, and do the last steps of every way of unpacking."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fdl.fetch.unpack import Unpacking, digest
 from fdl.progress import Progress
 
 _BLOCK = 4096
-"""What a file system gives out at a time, as a rule."""
+"""The usual allocation unit of file systems, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """What was unpacked.
+    """The result of unpacking.
 
     Attributes:
-        files: How many files and links.
-        bytes: What they hold together.
-        digest: Of the whole archive.
-        url: Where the archive came from: an address, or the path of a file.
+        files: Number of files and links.
+        bytes: Their total size.
+        digest: Digest of the whole archive.
+        url: The origin of the archive: an address, or the path of a file.
     """
 
     files: int
@@ -50,22 +50,22 @@ def unpack_file(
     progress: Progress,
     options: Options = Options(),  # noqa: B008 - frozen
 ) -> Unpacked:
-    """Unpack a zip archive of this machine.
+    """Unpack a zip archive on this machine.
 
-    Folders are made for the files in them; empty ones are left out. Execute bits and symbolic
-    links are restored; links may lead to nowhere outside the target.
+    Folders are created for the files in them; empty folders are left out. Execute bits and symbolic
+    links are restored; links must not lead outside the target.
 
     Args:
         archive: The file.
-        target: An existing empty folder. After a failure what is in it is worthless.
+        target: An existing empty folder. After a failure, its content is useless.
         select: Name of a file -> its path relative to ``target``, or None to leave it out.
-        sha256: What the digest of the archive has to be; None for whatever it is.
-        algorithm: The digest to compute where none is expected.
-        progress: Is told how far it is.
+        sha256: The expected digest of the archive; None for any.
+        algorithm: The digest to compute if none is expected.
+        progress: Receives the progress.
         options: Sizes and limits.
 
     Raises:
-        FetchError: The archive cannot be read, is damaged, is not safe, is not the one that is
+        FetchError: The archive cannot be read, is damaged, is unsafe, has another digest than
             expected, or the disk is full.
     """
     try:
@@ -89,14 +89,14 @@ def plan_whole(
     """Read the directory of an archive and choose what to unpack.
 
     Args:
-        archive: The file; its end and its directory are there.
+        archive: The file; its end and its directory must be complete.
         length: Its size.
         select: Name of a file -> destination, None to leave it out.
         options: The limits.
         where: Its address or path, for messages.
 
     Raises:
-        ArchiveError: It is damaged or not safe.
+        ArchiveError: It is damaged or unsafe.
         OSError: It cannot be read.
     """
     read = partial(_read_at, archive)
@@ -113,7 +113,7 @@ def unpack_whole(
     options: Options,
     report: Callable[[int], None] | None = None,
 ) -> Digest:
-    """Unpack members of an archive that is whole, and return its digest.
+    """Unpack members of a complete archive, and return its digest.
 
     Raises:
         FetchError: It is damaged, or a file cannot be written.
@@ -128,15 +128,15 @@ def unpack_whole(
 
 
 def space(members: Sequence[Member]) -> int:
-    """Bytes that members take on a disk."""
+    """Disk space that members take, in bytes."""
     return sum(-(-member.entry.size // _BLOCK) * _BLOCK for member in members)
 
 
 def summary(members: Sequence[Member], actual: Digest, sha256: str | None, where: str) -> Unpacked:
-    """Check the digest, and say what was unpacked.
+    """Check the digest, and return the result of unpacking.
 
     Raises:
-        ArchiveError: The digest is another one than expected.
+        ArchiveError: The digest differs from the expected one.
     """
     if sha256 is not None and actual.value != sha256.lower():
         raise ArchiveError(

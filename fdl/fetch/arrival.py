@@ -8,23 +8,23 @@ from types import TracebackType
 from typing import Self
 
 _WINDOW = 256 << 10
-"""What is read at once where short pieces are asked for."""
+"""Bytes to read at once if short pieces are requested."""
 
 
 class StoppedError(Exception):
-    """The job was given up because of a failure elsewhere; never shown to anybody."""
+    """The job was stopped because of a failure elsewhere; never shown to the user."""
 
 
 class EndOfFileError(Exception):
-    """What was asked for lies beyond the end of the file."""
+    """The requested bytes are beyond the end of the file."""
 
 
 class Arrival:
-    """How much of a file is there, from its beginning and without a gap.
+    """How many bytes of a file have arrived, from its beginning and without a gap.
 
     Args:
-        length: Size of the whole file; None until the end has been seen.
-        prefix: How much of it is there already.
+        length: Size of the whole file; None until the end was seen.
+        prefix: Bytes that are there already.
     """
 
     def __init__(self, length: int | None = None, prefix: int = 0) -> None:
@@ -35,38 +35,38 @@ class Arrival:
 
     @property
     def stopped(self) -> bool:
-        """Whether the job was given up."""
+        """Whether the job was stopped."""
         return self._stopped.is_set()
 
     @property
     def prefix(self) -> int:
-        """How many bytes from the beginning are there."""
+        """Number of bytes that are there, from the beginning."""
         return self._prefix
 
     def advance(self, prefix: int) -> None:
-        """Say that everything before an offset is there."""
+        """Set that all bytes before an offset are there."""
         with self._changed:
             if prefix > self._prefix:
                 self._prefix = prefix
                 self._changed.notify_all()
 
     def end(self, length: int) -> None:
-        """Say that the file is whole."""
+        """Set that the file is complete."""
         with self._changed:
             self._length = self._prefix = length
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Give up: whoever waits, or asks later, gets :class:`StoppedError`."""
+        """Stop the job: threads that wait, or ask later, get :class:`StoppedError`."""
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Go on only if the job was not given up.
+        """Raise an error if the job was stopped.
 
         Raises:
-            StoppedError: It was.
+            StoppedError: The job was stopped.
         """
         if self._stopped.is_set():
             raise StoppedError
@@ -75,7 +75,7 @@ class Arrival:
         """Wait for some time.
 
         Raises:
-            StoppedError: The job was given up meanwhile.
+            StoppedError: The job was stopped meanwhile.
         """
         if self._stopped.wait(seconds):
             raise StoppedError
@@ -84,10 +84,10 @@ class Arrival:
         """Wait until the byte at ``offset``, or the end, is there.
 
         Returns:
-            How many bytes from the beginning are there: ``offset`` or less at the end.
+            Number of bytes that are there, from the beginning: ``offset`` or less at the end.
 
         Raises:
-            StoppedError: The job was given up.
+            StoppedError: The job was stopped.
         """
         if not self._stopped.is_set() and self._prefix > offset:
             return self._prefix
@@ -103,11 +103,11 @@ class Arrival:
 
 
 class Reader:
-    """Reads a growing file, waiting for what is not there yet; one for each thread.
+    """Reads a growing file and waits for missing bytes; use one for each thread.
 
     Args:
         path: The file.
-        arrival: How much of it is there.
+        arrival: How many bytes of it are there.
     """
 
     def __init__(self, path: Path, arrival: Arrival) -> None:
@@ -132,7 +132,7 @@ class Reader:
         """Between one and ``most`` bytes from ``offset``; none at the end.
 
         Raises:
-            StoppedError: The job was given up.
+            StoppedError: The job was stopped.
         """
         there = self._arrival.wait(offset)
         if there <= offset:
@@ -147,8 +147,8 @@ class Reader:
         """The ``size`` bytes from ``offset``.
 
         Raises:
-            EndOfFileError: There are fewer.
-            StoppedError: The job was given up.
+            EndOfFileError: The file is shorter.
+            StoppedError: The job was stopped.
         """
         data = self.at_most(offset, size)
         if len(data) < size:
@@ -156,11 +156,11 @@ class Reader:
         return data
 
     def short(self, offset: int, size: int) -> bytes:
-        """The same as :meth:`exactly`, for many short pieces one behind the other.
+        """The same as :meth:`exactly`, faster for many short pieces in sequence.
 
         Raises:
-            EndOfFileError: There are fewer.
-            StoppedError: The job was given up.
+            EndOfFileError: The file is shorter.
+            StoppedError: The job was stopped.
         """
         begin = offset - self._window_begin
         if begin < 0 or begin + size > len(self._window):
@@ -174,7 +174,7 @@ class Reader:
         """The ``size`` bytes from ``offset``, or fewer at the end of the file.
 
         Raises:
-            StoppedError: The job was given up.
+            StoppedError: The job was stopped.
         """
         data = self.some(offset, size)
         while len(data) < size:

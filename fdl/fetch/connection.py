@@ -1,4 +1,4 @@
-"""HTTP connections that stay open between requests, through proxies where the system says so."""
+"""HTTP connections that stay open between requests, and use the proxies of the system."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from urllib3.util import make_headers
 from fdl.fetch.options import Options
 
 _BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Variables with which people name certificate authorities of their own."""
+"""Variables with which users name their own certificate authorities."""
 
 _MOST_REDIRECTS = 10
 
-# What fails is tried again by those who know what is there already.
+# Retries are made by the callers, which know what has arrived already.
 _ONCE = urllib3.Retry(0, redirect=False, raise_on_status=False)
 
 
 class ClosedMeanwhileError(ConnectionResetError):
-    """A kept connection turned out to be closed by the other side; a new one may do."""
+    """The server had closed a kept connection; a new connection may work."""
 
 
 class AddressError(Exception):
-    """An address that nothing can be fetched from; the text says why."""
+    """Nothing can be downloaded from an address; the text says why."""
 
 
 class Connections:
-    """Opens connections and keeps those that can be used again; for several threads at once.
+    """Opens connections and keeps them for later requests; usable by several threads at once.
 
     Args:
-        environ: Where the variables for certificates are looked up.
+        environ: The environment with the variables for certificates.
         options: Time-outs.
     """
 
@@ -48,40 +48,40 @@ class Connections:
         self._environ = environ
         self._options = options
         self._guard = threading.Lock()
-        # Scheme, proxy (empty for none) -> what keeps the connections.
+        # Scheme, proxy (empty for none) -> the pool manager that keeps the connections.
         self._managers: dict[tuple[str, str], urllib3.PoolManager] = {}
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._hung_up = False
 
     def close(self) -> None:
-        """Close what is kept open."""
+        """Close all kept connections."""
         for manager in self._managers.values():
             manager.clear()
 
     def hang_up(self) -> None:
-        """Break off whatever is under way, so that no thread waits for it any longer."""
+        """Abort all requests that are running, so that no thread waits for them any longer."""
         self._hung_up = True
         for connected in list(self._sockets):
-            # The method of TLS sockets would drop the keys that another thread reads with.
+            # The method of TLS sockets would remove the keys that another thread reads with.
             with suppress(OSError):
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     @contextmanager
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[urllib3.BaseHTTPResponse]:
-        """Ask for something, following redirects; its body is read by the caller.
+        """Send a GET request and follow redirects; the caller reads the body.
 
         Args:
-            url: Its address; a name and a password in it are sent along.
-            headers: What to send.
+            url: Its address; a user name and password in it are sent too.
+            headers: Headers to send.
 
         Raises:
-            AddressError: There is no use in asking, or no end of redirects.
+            AddressError: The address cannot work, or there are too many redirects.
             urllib3.exceptions.HTTPError: There is no answer.
         """
         for _ in range(_MOST_REDIRECTS):
             response = self._ask(url, headers)
             try:
-                # Each may need another proxy, other authorities and other credentials.
+                # Each redirect may need another proxy, other authorities and other credentials.
                 location = response.get_redirect_location()
                 if not location:
                     yield response
@@ -112,7 +112,7 @@ class Connections:
                         retries=_ONCE,
                     )
                 except HTTPError as error:
-                    # Each such failure uses up a kept connection, and a new one cannot fail so.
+                    # Each such failure uses up a kept connection; a new one cannot fail this way.
                     if self._hung_up or not _closed_meanwhile(error):
                         raise
         except (ValueError, LocationValueError) as error:
@@ -130,7 +130,7 @@ class Connections:
             "maxsize": options.connections + 1,
             "timeout": urllib3.Timeout(connect=options.connect_timeout, read=options.stall_timeout),
         }
-        # Reading all authorities takes as long as a few megabytes do.
+        # Reading all authorities takes as long as downloading a few megabytes.
         if "https" in (scheme, urlsplit(proxy).scheme):
             keywords["ssl_context"] = _certificates(self._environ)
         if proxy:
@@ -149,7 +149,7 @@ class Connections:
         return manager
 
     def _pools(self) -> dict[str, type[urllib3.HTTPConnectionPool]]:
-        """Pools whose connections can be broken off by other threads, and know their age."""
+        """Pools whose connections other threads can abort, and which notice closed connections."""
         sockets = self._sockets
 
         class Plain(_Kept, HTTPConnection):
@@ -172,9 +172,9 @@ class Connections:
 
 
 class _Kept(HTTPConnection):
-    """Tells a connection that was closed while it was kept from one that fails at once.
+    """Tells a kept connection that was closed meanwhile from a connection that fails at once.
 
-    A server may close it at any moment, also right after the pool has looked whether it did.
+    A server may close it at any moment, also right after the pool checked it.
     """
 
     _answered = False
@@ -197,7 +197,7 @@ class _Kept(HTTPConnection):
     def _noticing(self) -> Iterator[None]:
         try:
             yield
-        except ConnectionError as error:  # also what http.client makes of an early end
+        except ConnectionError as error:  # http.client also raises it for an early end
             if self._answered:
                 raise ClosedMeanwhileError(str(error)) from error
             raise
@@ -209,19 +209,19 @@ def _closed_meanwhile(error: HTTPError) -> bool:
 
 
 def _certificates(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """The authorities that a user's own variables name, else the system's and certifi's."""
+    """The authorities named by the user's variables, else those of the system and of certifi."""
     named = next(filter(None, map(environ.get, _BUNDLES)), None)
     context = ssl.create_default_context(cafile=named)
     if named is None:
         import certifi
 
-        # Some builds of Python know no authorities of the system.
+        # Some builds of Python do not know the authorities of the system.
         context.load_verify_locations(certifi.where())
     return context
 
 
 def _proxy(scheme: str, host: str) -> str:
-    """The proxy for a host, of the environment or of the system; empty for none."""
+    """The proxy for a host, from the environment or the system; empty for none."""
     proxies = getproxies()
     proxy = proxies.get(scheme) or proxies.get("all")
     if not proxy or proxy_bypass(host):
@@ -230,7 +230,7 @@ def _proxy(scheme: str, host: str) -> str:
 
 
 def _credentials(url: str, *, proxy: bool = False) -> dict[str, str]:
-    """The header that says who asks, if the address does."""
+    """The header with the user name and password of an address, if it has any."""
     parts = urlsplit(url)
     if not parts.username:
         return {}

@@ -1,8 +1,8 @@
-"""Digests of archives: the one that publishers print, and one that takes no time.
+"""Digests of archives: SHA-256, which publishers print, and the fast BLAKE3.
 
-SHA-256 takes a quarter of the time of an installation on processors that have no instructions for
-it. Where no publisher's digest is known there is nothing to compare one with but what was computed
-here before, and BLAKE3 does that as safely, some eight times as fast.
+On processors without instructions for SHA-256, it takes a quarter of the time of an installation.
+Without a publisher's digest, a digest is only compared with one that was computed here before.
+BLAKE3 does that as safely and about eight times as fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Digest(NamedTuple):
     """A digest of a file.
 
     Attributes:
-        algorithm: How it was computed.
+        algorithm: The algorithm that computed it.
         value: In hexadecimal, lower case.
     """
 
@@ -31,17 +31,17 @@ class Digest(NamedTuple):
 
 
 class Hasher(Protocol):
-    """What computes a digest."""
+    """An object that computes a digest."""
 
     def update(self, data: bytes, /) -> object:
-        """Take in what follows."""
+        """Add the next data."""
 
     def hexdigest(self) -> str:
-        """The digest of what was taken in, in hexadecimal."""
+        """The digest of all data so far, in hexadecimal."""
 
 
 def hasher(algorithm: Algorithm) -> Hasher:
-    """Something that computes a digest."""
+    """A new hasher for an algorithm."""
     if algorithm == "sha256":
         return hashlib.sha256()
     import blake3

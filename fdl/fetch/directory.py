@@ -1,4 +1,4 @@
-"""Reading the directory of an archive from the bytes that are there, and planning by it."""
+"""Read the directory of an archive from the available bytes, and plan the unpacking from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ending(read: Read, length: int, options: Options, where: str) -> Ending:
         where: Its address or path, for messages.
 
     Raises:
-        ArchiveError: It is no zip archive, or a damaged one.
+        ArchiveError: It is not a zip archive, or it is damaged.
     """
     size = min(length, LARGEST_ENDING)
     try:
@@ -38,17 +38,17 @@ def ending(read: Read, length: int, options: Options, where: str) -> Ending:
 def members(
     read: Read, found: Ending, select: Select, options: Options, where: str
 ) -> list[Member]:
-    """Read the directory, check every member, and choose.
+    """Read the directory, check every member, and choose those to unpack.
 
     Args:
         read: Reads the directory.
-        found: Where it is.
+        found: Its place.
         select: Name of a file -> destination, None to leave it out.
         options: The limits.
         where: The archive's address or path, for messages.
 
     Raises:
-        ArchiveError: The archive is damaged or not safe.
+        ArchiveError: The archive is damaged or unsafe.
     """
     try:
         entries = list(read_entries(read(found.offset, found.size), found))

@@ -1,4 +1,4 @@
-"""Fetching an archive and unpacking it while it arrives."""
+"""Download an archive and unpack it while it arrives."""
 
 from __future__ import annotations
 
@@ -46,34 +46,35 @@ def unpack_url(
     environ: Mapping[str, str],
     options: Options = Options(),  # noqa: B008 - frozen
 ) -> Unpacked:
-    """Fetch a zip archive and unpack it while it arrives.
+    """Download a zip archive and unpack it while it arrives.
 
-    From a server that honours ranges the directory is read first and the rest comes over several
-    connections; one that does not sends everything as one stream. What is in the part file when
-    a call ends, in whatever way, is not fetched again by the next one, as long as the server has
-    the same file still. Two calls must not use the same part file at once.
+    If the server supports ranges, the directory is read first, and the rest arrives over several
+    connections. Otherwise everything arrives as one stream. Bytes in the part file are not
+    downloaded again by a later call, however this call ends, if the file on the server is still
+    the same. Two calls must not use the same part file at the same time.
 
-    Folders are made for the files in them; empty ones are left out. Execute bits and symbolic
-    links are restored; links may lead to nowhere outside the target.
+    Folders are created for the files in them; empty folders are left out. Execute bits and symbolic
+    links are restored; links must not lead outside the target.
 
     Args:
-        urls: Addresses of the same archive; one is tried after the other.
-        target: An existing empty folder. After a failure what is in it is worthless.
+        urls: Addresses of the same archive; they are tried in order.
+        target: An existing empty folder. After a failure, its content is useless.
         select: Name of a file -> its path relative to ``target``, or None to leave it out.
-        part: Where the archive is kept until it is unpacked; the journal is its neighbour.
-        sha256: What the digest of the archive has to be; None for whatever it is.
-        algorithm: The digest to compute where none is expected.
-        progress: Is told how much of the archive is there.
-        environ: The environment variables; those of proxies count as this process has them.
+        part: Path of the part file, which exists until the archive is unpacked. Its journal is in
+            the same folder.
+        sha256: The expected digest of the archive; None for any.
+        algorithm: The digest to compute if none is expected.
+        progress: Receives how much of the archive is there.
+        environ: The environment variables; those of proxies are taken from this process.
         options: Sizes, times and limits.
 
     Raises:
-        FetchError: No address gives the archive; it is damaged, not safe, or not the one that is
-            expected; or the disk is full.
+        FetchError: No address provides the archive; it is damaged, unsafe, or has another digest
+            than expected; or the disk is full.
     """
     kept = Part(part)
     algorithm = "sha256" if sha256 else algorithm
-    # An address of which a part is there comes first.
+    # An address with a part file from an earlier call comes first.
     ordered = sorted(urls, key=lambda url: kept.load(url) is None)
     failures: list[FetchError] = []
     with Remote(environ, options) as remote:
@@ -102,12 +103,12 @@ class Download:
     Args:
         remote: The connections.
         url: The address.
-        part: Where the archive is kept while it is fetched.
+        part: The part file and its journal.
         target: The empty folder to unpack to.
         select: Name of a file -> destination, None to leave it out.
-        sha256: What the digest has to be; None for whatever it is.
+        sha256: The expected digest; None for any.
         algorithm: The digest to compute.
-        progress: Is told how far it is.
+        progress: Receives the progress.
         options: Sizes and limits.
     """
 
@@ -134,10 +135,10 @@ class Download:
         self._options = options
 
     def run(self) -> Unpacked:
-        """Fetch and unpack.
+        """Download and unpack.
 
         Raises:
-            FetchError: It has failed; the part file is kept unless the archive is at fault.
+            FetchError: It failed; the part file is kept unless the archive is bad.
         """
         for _ in range(self._options.restarts):
             try:
@@ -191,7 +192,7 @@ class Download:
                 retries.failed(failure)
 
     def _begin(self, answer: Answer, journal: Journal | None) -> Journal:
-        """Take in the end of the archive, and with it the directory."""
+        """Store the end of the archive, which contains the directory."""
         version, tail = answer.version, answer.start
         length = version.length or 0
         data = _body(answer, length - tail)
@@ -215,7 +216,7 @@ class Download:
         return journal
 
     def _in_ranges(self, journal: Journal) -> Unpacked:
-        """Fetch what is missing in front of the end, and unpack by the directory meanwhile."""
+        """Download the missing bytes before the end, and unpack by the directory meanwhile."""
         path, options, length = self._part.path, self._options, journal.length
         members = plan_whole(path, length, self._select, options, shown(self._url))
         missing = journal.tail - journal.prefix
@@ -235,7 +236,7 @@ class Download:
         return summary(members, actual, self._sha256, shown(self._url))
 
     def _as_it_comes(self, answer: Answer) -> Unpacked:
-        """Fetch everything as one stream, and unpack from its beginning meanwhile."""
+        """Download everything as one stream, and unpack from its beginning meanwhile."""
         self._part.begin()
         path, length = self._part.path, answer.version.length
         if length is None:
@@ -261,7 +262,7 @@ class Download:
     def _whole(
         self, length: int, walked: tuple[Digest, dict[int, Found] | None] | None
     ) -> Unpacked:
-        """Unpack the archive that is there now, unless that was done while it arrived."""
+        """Unpack the complete archive, unless that was done while it arrived."""
         path, where = self._part.path, shown(self._url)
         members = plan_whole(path, length, self._select, self._options, where)
         actual, found = walked or (None, None)
@@ -274,7 +275,7 @@ class Download:
         return summary(members, actual, self._sha256, where)
 
     def _drain(self, answer: Answer) -> int:
-        """Fetch a stream that does not say how long it is; returns its length."""
+        """Download a stream of unknown length; returns its length."""
         done = 0
         self._progress.start(0)
         with self._part.writer() as file:
@@ -304,7 +305,7 @@ class Download:
 
 
 def _body(answer: Answer, size: int) -> bytes:
-    """Read a short answer.
+    """Read a short body.
 
     Raises:
         TransientError: It has another size.

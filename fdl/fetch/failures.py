@@ -1,4 +1,4 @@
-"""The ways in which fetching and unpacking fail, and what each means for what was fetched."""
+"""The ways in which downloading and unpacking fail, and whether downloaded bytes are kept."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ArchiveError(FetchError):
-    """The archive itself is at fault: what was fetched of it is worthless."""
+    """The archive is bad: the bytes downloaded from it are useless."""
 
 
 class UnreachableError(FetchError):
-    """An address that gives no archive; another one may."""
+    """An address provides no archive; another address may."""
 
 
 class ChangedError(Exception):
-    """What is there cannot be continued, and fetching starts from zero; the text says why."""
+    """The part file cannot be continued, so the download starts from zero; the text says why."""
 
 
 def disk_failure(path: Path | str, error: OSError) -> FetchError:
-    """The error for something that cannot be written; what was fetched is kept."""
+    """The error for a file that cannot be written; downloaded bytes are kept."""
     if error.errno in _FULL:
         return FetchError(
             f"the disk is full: cannot write {path}",
@@ -36,16 +36,16 @@ def disk_failure(path: Path | str, error: OSError) -> FetchError:
 
 
 def require_space(target: Path, unpacked: int, part: Path, fetched: int) -> None:
-    """Check that there is room for what will be written.
+    """Check that there is space for all files to be written.
 
     Args:
         target: The folder to unpack to.
-        unpacked: Bytes that will go there.
+        unpacked: Bytes to be written there.
         part: The part file; its folder exists.
         fetched: Bytes it will grow by.
 
     Raises:
-        FetchError: There is not.
+        FetchError: There is not enough space.
     """
     needs = {target: unpacked, part.parent: fetched}
     if target.stat().st_dev == part.parent.stat().st_dev:

@@ -1,4 +1,4 @@
-"""Inflating a member of an archive as its bytes arrive, with the fastest engine there is."""
+"""Inflate a member of an archive as its bytes arrive, with the fastest available engine."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class _Decompressor(Protocol):
 
 
 class DamagedError(Exception):
-    """Data that is no deflate stream, or breaks off; the text says which."""
+    """The data is not a deflate stream, or ends too early; the text says which."""
 
 
 def _engine() -> tuple[
     Callable[[int], _Decompressor], Callable[[bytes, int], int], tuple[type[Exception], ...]
 ]:
-    """Makes decompressors, computes CRC-32, what it raises: ISA-L, else the interpreter's own."""
+    """Decompressor, CRC-32 function and the errors it raises: of ISA-L, else of the interpreter."""
     try:
         from isal import isal_zlib
     except ImportError:
         return zlib.decompressobj, zlib.crc32, (zlib.error,)
-    # The type of this class is declared as if it were one of its instances.
+    # The type stub declares this class as if it were one of its instances.
     error = cast(type[Exception], isal_zlib.error)
     return isal_zlib.decompressobj, isal_zlib.crc32, (error, zlib.error)
 
@@ -46,10 +46,10 @@ class Inflater:
     """One deflate stream.
 
     Args:
-        most: How many bytes may come out at a time.
+        most: Maximum number of bytes per piece of output.
 
     Attributes:
-        consumed: Bytes of the stream that were taken in so far; exact once it has ended.
+        consumed: Bytes of the stream that were read so far; exact after its end.
     """
 
     def __init__(self, most: int) -> None:
@@ -66,7 +66,7 @@ class Inflater:
         """Inflate a piece of the stream.
 
         Raises:
-            DamagedError: It is no deflate stream.
+            DamagedError: It is not a deflate stream.
         """
         self.consumed += len(data)
         rest = data
@@ -83,10 +83,10 @@ class Inflater:
         self.consumed -= len(self._stream.unused_data)
 
     def whole(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Inflate all pieces up to the end of the stream; what comes after it is left unread.
+        """Inflate all pieces up to the end of the stream; data after it stays unread.
 
         Raises:
-            DamagedError: It is no deflate stream, or breaks off.
+            DamagedError: It is not a deflate stream, or ends too early.
         """
         for piece in pieces:
             yield from self.feed(piece)
@@ -99,11 +99,11 @@ def inflate(packed: bytes, size: int) -> bytes:
     """Inflate a short deflate stream at once.
 
     Args:
-        packed: All of it.
-        size: What it has to inflate to; not much more than that is inflated.
+        packed: The whole stream.
+        size: The expected inflated size; not much more than that is inflated.
 
     Raises:
-        DamagedError: It is no deflate stream, breaks off, goes on, or has another size.
+        DamagedError: It is not a deflate stream, ends too early or too late, or has another size.
     """
     stream = _decompressor(-zlib.MAX_WBITS)
     try:

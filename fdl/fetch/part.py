@@ -1,7 +1,7 @@
-"""What was fetched of an archive so far: the part file, and the journal that says what is in it.
+"""The downloaded part of an archive: the part file, and the journal that describes it.
 
-The journal is replaced after the bytes it speaks of were written, and removed before any of them
-is overwritten. A process killed at any moment so leaves a journal that says too little at worst.
+The journal is replaced after the bytes that it lists were written, and removed before any of them
+is overwritten. So a process killed at any moment leaves a journal that lists too little at worst.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What tells one state of a file on a server from another; parts are empty when unknown."""
+    """Identifies one state of a file on a server; entries are empty if unknown."""
 
     etag: str = ""
     modified: str = ""
@@ -23,11 +23,11 @@ class Version:
 
     @property
     def validator(self) -> str:
-        """What ``If-Range`` may be given: no weak tags, RFC 9110 section 13.1.5."""
+        """The value for ``If-Range``: no weak tags, RFC 9110 section 13.1.5."""
         return self.modified if self.etag.startswith("W/") or not self.etag else self.etag
 
     def is_other(self, seen: Version) -> bool:
-        """Whether an answer surely belongs to another state of the file."""
+        """Whether an answer certainly belongs to another state of the file."""
         pairs = (
             (self.etag, seen.etag),
             (self.modified, seen.modified),
@@ -38,15 +38,15 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What is in a part file.
+    """The content of a part file.
 
     Attributes:
-        source: :func:`source` of the address it comes from; addresses may have passwords in them.
+        source: :func:`source` of the address it comes from; addresses may contain passwords.
         etag: Of the answer, empty for none.
         modified: ``Last-Modified`` of the answer, empty for none.
         length: Size of the whole archive.
-        prefix: Everything before this offset is there.
-        tail: Everything from this offset on is there; ``length`` for nothing.
+        prefix: All bytes before this offset are there.
+        tail: All bytes from this offset on are there; ``length`` for none.
     """
 
     source: str
@@ -62,7 +62,7 @@ class Journal:
         return Version(self.etag, self.modified, self.length)
 
     def is_sound(self, size: int) -> bool:
-        """Whether a part file of that size can hold what this says."""
+        """Whether a part file of that size can match this journal."""
         return 0 <= self.prefix <= self.tail <= self.length and size >= (
             self.prefix if self.tail == self.length else self.length
         )
@@ -72,7 +72,7 @@ class Part:
     """A part file and its journal.
 
     Args:
-        path: The part file; the journal is its neighbour.
+        path: The part file; the journal is in the same folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class Part:
         self._temporary = path.with_name(f"{path.name}.json.tmp")
 
     def load(self, url: str) -> Journal | None:
-        """What an earlier call has left of the archive at an address; None for nothing."""
+        """The journal of an earlier call for an address; None if there is none."""
         try:
             fields = json.loads(self._journal.read_text(encoding="utf-8"))
             journal = Journal(**fields)
@@ -96,7 +96,7 @@ class Part:
         return journal if journal.is_sound(size) else None
 
     def save(self, journal: Journal) -> None:
-        """Write down what is there.
+        """Write the journal.
 
         Raises:
             OSError: It cannot be written.
@@ -126,12 +126,12 @@ class Part:
 
 
 def source(url: str) -> str:
-    """What stands for an address in a journal: an address may have a password in it."""
+    """The form of an address in a journal, because an address may contain a password."""
     return hashlib.sha256(url.encode()).hexdigest()
 
 
 def write_all(file: BinaryIO, data: bytes) -> None:
-    """Write everything to an unbuffered file, which by itself may write less.
+    """Write all data to an unbuffered file, whose write method may write less.
 
     Raises:
         OSError: It cannot be written.

@@ -1,7 +1,7 @@
-"""What is to be unpacked and where to, decided from the directory before anything is written.
+"""Decide from the directory what to unpack and where, before anything is written.
 
-An archive is refused as a whole as soon as one member of it could reach outside the target,
-overwrite another, or be something else than a file, a folder or a link; wanted or not.
+An archive is refused as a whole if one of its members could reach outside the target, overwrite
+another member, or is not a file, a folder or a link. This holds for unwanted members too.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _FOLDS_CASE = sys.platform in ("win32", "darwin")
 _LARGEST_LINK = 4096
 
 _SMALL = 1 << 20
-"""Members up to this size may be as repetitive as they like."""
+"""Members up to this size may have any ratio of size to packed size."""
 
 _ORDINARY = re.compile(r"(?:[\w+-][\w+. -]*/)*[\w+-][\w+. -]*/?", re.ASCII)
-"""Names that need no closer look, as nearly all do."""
+"""Names that need no further checks; nearly all names match."""
 
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 _STEPS = frozenset(("", ".", ".."))
-"""What no part of a name may be."""
+"""Parts that a name must not have."""
 
 _NAME_LIMIT = 60
 
@@ -45,11 +45,11 @@ class Member(NamedTuple):
     """A file or link to unpack.
 
     Attributes:
-        entry: What the directory says of it.
-        destination: Where it goes, relative to the target.
+        entry: Its entry in the directory.
+        destination: Its path, relative to the target.
         is_link: Whether its content is the target of a symbolic link.
-        is_executable: Whether it may be run.
-        end: Where the next member, or the directory, begins.
+        is_executable: Whether it gets the execute bit.
+        end: The position where the next member, or the directory, begins.
     """
 
     entry: Entry
@@ -64,16 +64,16 @@ def plan(
 ) -> list[Member]:
     """Check all members and choose those to unpack, in the order of the archive.
 
-    Folders are made for the files in them; empty ones are left out.
+    Folders are created for the files in them; empty folders are left out.
 
     Args:
         entries: The directory.
-        directory: Where it begins.
+        directory: The position where it begins.
         select: Name of a file -> destination, None to leave it out.
         options: The limits.
 
     Raises:
-        ArchiveError: A member is not safe; the message names it.
+        ArchiveError: A member is unsafe; the message names it.
     """
     ordered = sorted(entries, key=lambda entry: entry.offset)
     ends = [entry.offset for entry in ordered[1:]] + [directory]
@@ -93,7 +93,7 @@ def plan(
 
 
 class Places:
-    """Decides where members go, and sees to it that none gets into the way of another.
+    """Decides where members go, and checks that they do not conflict.
 
     Args:
         select: Name of a file -> destination, None to leave it out.
@@ -106,10 +106,10 @@ class Places:
         self._folders: set[str] = set()
 
     def find(self, name: str) -> str | None:
-        """Where a member goes; None for folders and what is left out.
+        """The destination of a member; None for folders and members that are left out.
 
         Raises:
-            ArchiveError: Its name is not safe, or it meets another member.
+            ArchiveError: Its name is unsafe, or it conflicts with another member.
         """
         key = _key(check_name(name).removesuffix("/"))
         if key in self._names:
@@ -144,10 +144,10 @@ def refused(name: str, reason: str) -> ArchiveError:
 
 
 def check_name(name: str) -> str:
-    """Return a name if it stays inside whatever folder it is unpacked to.
+    """Return a name if it stays inside any folder it is unpacked to.
 
     Raises:
-        ArchiveError: It does not.
+        ArchiveError: It could lead outside.
     """
     if _ORDINARY.fullmatch(name):
         return name
@@ -166,10 +166,10 @@ def check_name(name: str) -> str:
 
 
 def check_packing(entry: Entry, options: Options) -> None:
-    """Check that a member can be unpacked, and that it says credible things of its size.
+    """Check that a member can be unpacked, and that its sizes are credible.
 
     Raises:
-        ArchiveError: It does not.
+        ArchiveError: It cannot, or they are not.
     """
     if entry.flags & ENCRYPTED:
         raise refused(entry.name, "is encrypted")
@@ -181,20 +181,20 @@ def check_packing(entry: Entry, options: Options) -> None:
 
 
 def check_ratio(name: str, packed: int, size: int, options: Options) -> None:
-    """Check that a member does not unpack to something out of all proportion.
+    """Check that the ratio of a member's size to its packed size is within the limit.
 
     Raises:
-        ArchiveError: It does.
+        ArchiveError: The ratio is too large.
     """
     if size > _SMALL and size > packed * options.largest_ratio:
         raise refused(name, f"would unpack to over {options.largest_ratio} times its size")
 
 
 def check_total(total: int, options: Options) -> None:
-    """Check what all members unpack to.
+    """Check the total size of all unpacked members.
 
     Raises:
-        ArchiveError: It is more than the limit.
+        ArchiveError: It is above the limit.
     """
     if total > options.largest_total:
         raise ArchiveError(
@@ -205,13 +205,13 @@ def check_total(total: int, options: Options) -> None:
 
 
 def check_link(member: Member, text: str) -> None:
-    """Check where a link leads.
+    """Check the target of a link.
 
-    Only leading ``..`` are taken, because those climb over folders that really are folders: no
-    member lies below a link. Any other could climb over a second link.
+    Only leading ``..`` are allowed, because the folders above are real folders: no member is below
+    a link. A later ``..`` could go up through a second link.
 
     Raises:
-        ArchiveError: It leads, or could lead, outside the target.
+        ArchiveError: The link leads, or could lead, outside the target.
     """
     inside = posixpath.normpath(posixpath.join(posixpath.dirname(member.destination), text))
     steps = text.split("/")

@@ -1,4 +1,4 @@
-"""Asking a web server for an archive or a range of it; what its answers mean."""
+"""Request an archive, or a range of it, from a web server, and interpret the answers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from fdl.fetch.options import Options
 from fdl.fetch.part import Version
 
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
-"""Statuses that may be others a moment later."""
+"""HTTP statuses of failures that may pass."""
 
 _OTHER = "the server has another file now"
 
 _NAME = f"fdl/{fdl.__version__}"
 
 _BLOCK = 256 << 10
-"""The most that is read at a time."""
+"""Maximum bytes read at once."""
 
 _REASONS: dict[type[BaseException], str] = {
     ConnectTimeoutError: "the server does not accept the connection",
@@ -63,11 +63,11 @@ class TransientError(Exception):
 
 
 class Answer:
-    """A good answer; its body has not been read yet.
+    """A successful answer; its body is not read yet.
 
     Attributes:
         start: Offset in the file where the body begins.
-        whole: Whether the body is the whole file, as of servers that know no ranges.
+        whole: Whether the body is the whole file, as from servers without ranges.
         version: The state of the file.
     """
 
@@ -83,7 +83,7 @@ class Answer:
         """The body as it arrives; it may end early.
 
         Raises:
-            TransientError: It stalls or breaks off.
+            TransientError: It stalls or ends early.
         """
         while True:
             try:
@@ -99,7 +99,7 @@ class Remote:
     """One or more servers of archives; use it as a context manager.
 
     Args:
-        environ: Where the variables for certificates are looked up.
+        environ: The environment with the variables for certificates.
         options: Time-outs.
     """
 
@@ -118,17 +118,17 @@ class Remote:
         self._connections.close()
 
     def hang_up(self) -> None:
-        """Break all connections off, so that no thread waits for one any longer."""
+        """Abort all connections, so that no thread waits for one any longer."""
         self._connections.hang_up()
 
     @contextmanager
     def get(self, url: str, span: str, known: Version | None = None) -> Iterator[Answer]:
-        """Ask for a range of a file.
+        """Request a range of a file.
 
         Args:
             url: Its address.
-            span: The range as ``Range`` spells it: ``-1024``, ``0-1023``.
-            known: The state of the file that is wanted.
+            span: The range in the form of ``Range``: ``-1024``, ``0-1023``.
+            known: The required state of the file.
 
         Raises:
             TransientError: A failure that may pass.
@@ -147,7 +147,7 @@ class Remote:
 
 
 def shown(url: str) -> str:
-    """An address as messages show it: without password and without query."""
+    """An address for messages: without password and without query."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -157,11 +157,11 @@ def shown(url: str) -> str:
 
 
 def backoff(failures: int, after: float, options: Options) -> float:
-    """Seconds to wait after so many failures in a row.
+    """Seconds to wait after some failures in a row.
 
     Args:
-        failures: How many there were, from 1.
-        after: What the server asks for.
+        failures: Their number, from 1.
+        after: The pause that the server asks for.
         options: The limits.
     """
     pause = options.backoff * 2 ** (failures - 1) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
@@ -227,7 +227,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what led to it."""
+    """An error and the errors that caused it."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -243,7 +243,7 @@ def _status(status: int) -> str:
 
 
 def _retry_after(text: str) -> float:
-    """Seconds; 0 where the header is missing or makes no sense."""
+    """Seconds; 0 if the header is missing or invalid."""
     if text.isdecimal():
         return float(text)
     try:

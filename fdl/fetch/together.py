@@ -1,4 +1,4 @@
-"""Running a few jobs side by side, of which none outlives the failure of another."""
+"""Run a few jobs side by side; if one fails, all end."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _AGAIN = 0.1
 """Seconds between two calls of ``stop``."""
 
 _AHEAD = 8
-"""Blocks that wait between two threads."""
+"""Maximum number of blocks that wait between two threads."""
 
 _LOWER = 5
-"""How far a thread steps back, on the scale of nice(1)."""
+"""The lower priority of a thread, on the scale of nice(1)."""
 
 Job = Callable[[], Any]
 
 
 def together(jobs: Sequence[Job], stop: Callable[[], None]) -> list[Any]:
-    """Run every job in a thread of its own and return what they return.
+    """Run every job in a separate thread and return the results.
 
     Args:
-        jobs: What to run.
-        stop: Makes all jobs end soon, if need be by raising :class:`StoppedError`. It is called as
+        jobs: The jobs to run.
+        stop: Makes all jobs end soon, if needed by raising :class:`StoppedError`. It is called as
             soon as one job fails or the caller is interrupted, and again until all have ended.
 
     Raises:
-        BaseException: What the first job that failed has raised, once all threads have ended.
+        BaseException: The error of the first job that failed, after all threads have ended.
     """
     futures: list[Future[Any]] = []
     running: set[int] = set()
@@ -59,8 +59,8 @@ def together(jobs: Sequence[Job], stop: Callable[[], None]) -> list[Any]:
         finally:
             with changed:
                 closed.set()
-                # Not asked of the futures: an interrupt within submit() starts a job whose future
-                # nobody has. Again, for what a job was just about to begin.
+                # Futures cannot tell whether jobs run: an interrupt within submit() can start a job
+                # whose future is lost. Call again, for work that a job was just about to begin.
                 while running:
                     stop()
                     changed.wait_for(lambda: not running, _AGAIN)
@@ -72,10 +72,10 @@ def together(jobs: Sequence[Job], stop: Callable[[], None]) -> list[Any]:
 
 
 def step_back() -> None:
-    """Let other threads run first, where threads have priorities of their own.
+    """Give other threads precedence, on systems where each thread has its own priority.
 
-    One large library is most of an archive. What inflates it decides when everything is done, and
-    has to have a core for itself also where there are only two.
+    One large library is most of an archive. The thread that inflates it decides when everything is
+    done. So it needs a core for itself, even if there are only two.
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -84,13 +84,13 @@ def step_back() -> None:
 
 @contextmanager
 def ahead(blocks: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
-    """Blocks that another thread makes while the caller is busy with earlier ones.
+    """Blocks that another thread produces while the caller works on earlier ones.
 
-    At the end of the context the thread has ended, whatever was taken until then.
+    At the end of the context the thread has ended, even if blocks were not used.
 
     Args:
-        blocks: What to go through; it must end soon when its input does. What it raises comes
-            out behind the blocks before.
+        blocks: The blocks to iterate; it must end soon when its input ends. Its errors are raised
+            after the blocks before.
     """
     ready: Queue[bytes | BaseException | None] = Queue(_AHEAD)
     given_up = threading.Event()
@@ -117,7 +117,7 @@ def ahead(blocks: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
         yield taken()
     finally:
         given_up.set()
-        # What waits for room finds some, and what comes after it does, too.
+        # Empty the queue, so that a waiting put() finds space, and so does the next one.
         with suppress(Empty):
             while True:
                 ready.get_nowait()

@@ -1,4 +1,4 @@
-"""Bringing the bytes of an archive into its part file: in chunks, or as one stream."""
+"""Download the bytes of an archive into its part file: in chunks, or as one stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fdl.output import note
 from fdl.progress import Progress
 
 _LONG = 5.0
-"""Seconds after which a pause is worth a line."""
+"""Pauses longer than this, in seconds, are reported."""
 
 
 class Retries:
@@ -25,8 +25,8 @@ class Retries:
 
     Args:
         url: The address, for messages.
-        arrival: Tells when to give up waiting.
-        options: How many, and how long.
+        arrival: Says when to stop waiting.
+        options: Limits of number and time.
     """
 
     def __init__(self, url: str, arrival: Arrival, options: Options) -> None:
@@ -36,7 +36,7 @@ class Retries:
         self._failures = 0
 
     def succeeded(self) -> None:
-        """Something was received: failures are counted anew."""
+        """Reset the count of failures, because something was received."""
         self._failures = 0
 
     def failed(self, failure: TransientError) -> None:
@@ -44,7 +44,7 @@ class Retries:
 
         Raises:
             UnreachableError: There were too many failures.
-            StoppedError: The job was given up meanwhile.
+            StoppedError: The job was stopped meanwhile.
         """
         self._failures += 1
         self._arrival.check()
@@ -61,15 +61,15 @@ class Retries:
 
 
 class Transfer:
-    """Fetches what a part file lacks.
+    """Downloads the missing bytes of a part file.
 
     Args:
         remote: The connections.
         url: The address.
         part: The part file; it exists.
-        journal: What is in it.
-        arrival: Is told how far it is whole from its beginning.
-        progress: Is told how much there is.
+        journal: Its content.
+        arrival: Receives how far it is complete from its beginning.
+        progress: Receives how many bytes are there.
         options: Sizes and limits.
     """
 
@@ -95,32 +95,32 @@ class Transfer:
         self._next = journal.prefix
         self._done = journal.prefix + journal.length - journal.tail
         self._saved = journal.prefix
-        # Where a chunk begins -> how far it is.
+        # Start of a chunk -> position up to which it was downloaded.
         self._under_way: dict[int, int] = {}
 
     def chunks(self) -> None:
-        """Fetch one chunk after the other up to the tail; for several threads side by side.
+        """Download chunks up to the tail, one after the other; usable by several threads at once.
 
         Raises:
             ChangedError: The server has another state of the file.
-            FetchError: The bytes cannot be had, or not be written.
-            StoppedError: The job was given up.
+            FetchError: The bytes cannot be downloaded or written.
+            StoppedError: The job was stopped.
         """
         while (chunk := self._take()) is not None:
             begin, end = chunk
             self._span(begin, end, None)
             self._finished(begin)
-        # Readers are told of the end also where there was nothing to fetch.
+        # Readers must know the end even if nothing had to be downloaded.
         with self._guard:
             self._report()
 
     def stream(self, answer: Answer) -> None:
-        """Fetch everything, beginning with an answer that is there already; for one thread.
+        """Download everything, starting with an answer that was received; for one thread.
 
         Raises:
-            ChangedError: The server has another state of the file, or begins it anew.
-            FetchError: The bytes cannot be had, or not be written.
-            StoppedError: The job was given up.
+            ChangedError: The server has another state of the file, or starts it again.
+            FetchError: The bytes cannot be downloaded or written.
+            StoppedError: The job was stopped.
         """
         with self._guard:
             self._next = self._journal.length
@@ -168,7 +168,7 @@ class Transfer:
             self._arrival.check()
             wanted = block[: end - at]
             try:
-                # One at a time: the kernel lets two writers of one file spin.
+                # One writer at a time: the kernel lets two writers of one file spin.
                 with self._disk:
                     write_all(file, wanted)
             except OSError as error:
@@ -201,6 +201,6 @@ class Transfer:
         self._saved = self._journal.prefix
 
     def save(self) -> None:
-        """Write down how far it is; for the end, when no thread is fetching any more."""
+        """Write the journal; for the end, when no thread downloads any more."""
         with contextlib.suppress(OSError):
             self._part.save(self._journal)

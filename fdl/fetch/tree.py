@@ -13,7 +13,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 class Tree:
-    """Writes files below a folder that was empty before.
+    """Writes files below an initially empty folder.
 
     Args:
         root: The folder.
@@ -24,12 +24,12 @@ class Tree:
         self._made = {""}
 
     def write(self, destination: str, blocks: Iterable[bytes], *, executable: bool) -> None:
-        """Write a file that is not there yet.
+        """Write a new file.
 
         Args:
             destination: Its relative path.
             blocks: Its content.
-            executable: Whether it may be run by whoever may read it.
+            executable: Whether users who may read it may also run it.
 
         Raises:
             FetchError: It cannot be written.
@@ -47,16 +47,16 @@ class Tree:
             os.close(file)
 
     def finish(self, members: Sequence[Member], *, modes: bool) -> None:
-        """Do what needs all members: turn link texts into links.
+        """Do the steps that need all members: turn files with link texts into links.
 
-        Until now they were files, so nothing could be written through one of them.
+        They were files until now, so nothing could be written through a link.
 
         Args:
-            members: All of them.
+            members: All members.
             modes: Also set the execute bits, which were not known when the files were written.
 
         Raises:
-            FetchError: A link leads outside, or cannot be made.
+            FetchError: A link leads outside, or cannot be created.
         """
         texts = {member: self._text(member) for member in members if member.is_link}
         for member, text in texts.items():
@@ -93,7 +93,7 @@ class Tree:
 
     def _make(self, folder: str) -> None:
         if folder not in self._made:
-            # Two threads may do so at once: this one may find it made.
+            # Two threads may create it at the same time, so it may exist now.
             Path(self.root, folder).mkdir(parents=True, exist_ok=True)
             self._made.add(folder)
 

@@ -1,4 +1,4 @@
-"""Unpacking members from an archive that may still be arriving, by its directory."""
+"""Unpack members of an archive by its directory, while the archive may still be arriving."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from fdl.fetch.tree import Tree
 from fdl.fetch.zip_format import NotZipError, read_local
 
 _LARGE = 4 << 20
-"""Members beyond this size get a thread of their own as long as there are any."""
+"""Each member above this size gets a separate thread, as long as there are any."""
 
 _TOGETHER = 32
-"""Small members that are taken at a time: they are done before another thread is told."""
+"""Small members taken at once: they are done sooner than another thread would start."""
 
 _WRONG = "its size or its checksum is wrong"
 
 HASHED = 1 << 20
-"""Bytes that are hashed at a time."""
+"""Bytes hashed at once."""
 
 
 class Content:
-    """What one member unpacks to, measured while it goes by.
+    """The unpacked content of one member, measured while it is read.
 
     Args:
-        pieces: Its packed form; may go on after the end of a deflated one.
-        method: How it is packed.
-        most: Bytes that may come out at a time.
+        pieces: Its packed form; it may continue after the end of a deflate stream.
+        method: The packing method.
+        most: Maximum number of bytes per block.
 
     Attributes:
-        packed: How long the packed form is, once everything was read.
-        size: How much has come out so far.
-        crc: CRC-32 of that.
+        packed: Length of the packed form, after everything was read.
+        size: Number of unpacked bytes so far.
+        crc: CRC-32 of these bytes.
     """
 
     def __init__(self, pieces: Iterator[bytes], method: int, most: int) -> None:
@@ -58,12 +58,13 @@ class Content:
         return self._inflater.consumed if self._inflater else self.size
 
     def blocks(self, check: Callable[[Content], None]) -> Iterator[bytes]:
-        """The content.
+        """Yield the content in blocks.
 
         Args:
-            check: Called before each block is given out; refuses what grows too large.
+            check: Called before each block; it refuses content that grows too large.
 
         Raises:
+            DamagedError: The packed form is damaged.
             DamagedError: The packed form is.
         """
         source = self._inflater.whole(self._pieces) if self._inflater else self._pieces
@@ -75,10 +76,10 @@ class Content:
 
 
 class Backlog:
-    """Members that wait to be unpacked; large ones apart, because one of them can be most of it.
+    """Members that wait to be unpacked; large ones separately, as one may be most of the archive.
 
     Args:
-        arrival: How much of the archive is there.
+        arrival: How many bytes of the archive are there.
     """
 
     def __init__(self, arrival: Arrival) -> None:
@@ -96,16 +97,16 @@ class Backlog:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Say that no member follows, or that none is wanted any more."""
+        """Set that no further member follows, or that no more are wanted."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def take(self, *, large: bool) -> list[Member]:
-        """A large member or some small ones; nothing when there are none and none follow.
+        """A large member or some small ones; empty if there are none and none will follow.
 
         Args:
-            large: Whether large ones come first; otherwise small ones do.
+            large: Whether to take large ones first; otherwise small ones.
         """
         with self._changed:
             while not (self._large or self._small or self._closed):
@@ -115,7 +116,7 @@ class Backlog:
             return [self._small.popleft() for _ in range(min(_TOGETHER, len(self._small)))]
 
     def _longest(self) -> int:
-        """Which large member to begin with: what takes longest is not to be left for the end."""
+        """The large member to start with: the slowest one must not be left for the end."""
         there = self._arrival.prefix
         sizes = [member.entry.size * (member.entry.offset < there) for member in self._large]
         return sizes.index(max(sizes))
@@ -126,10 +127,10 @@ class Unpacking:
 
     Args:
         archive: The file.
-        arrival: How much of it is there.
-        tree: Where to unpack to.
+        arrival: How many bytes of it are there.
+        tree: The folder to unpack to.
         options: Sizes.
-        report: Is told how many packed bytes are done.
+        report: Receives the number of packed bytes that are done.
     """
 
     def __init__(
@@ -150,15 +151,15 @@ class Unpacking:
         self.backlog = Backlog(arrival)
 
     def add_all(self, members: Iterable[Member]) -> None:
-        """Take in all members there are."""
+        """Add all members; no further member follows."""
         self.backlog.add(*members)
         self.backlog.close()
 
     def jobs(self) -> list[Callable[[], None]]:
-        """What to run side by side; every other job prefers large members.
+        """The jobs to run side by side; every other job prefers large members.
 
-        The jobs raise FetchError when a member is damaged or cannot be written, and StoppedError
-        when everything was given up.
+        The jobs raise FetchError if a member is damaged or cannot be written, and StoppedError if
+        everything was stopped.
         """
         return [partial(self._work, index % 2 == 0) for index in range(self._options.workers)]
 
@@ -189,7 +190,7 @@ class Unpacking:
                 self._report(self._done)
 
     def _short_content(self, reader: Reader, member: Member) -> tuple[bytes]:
-        """The content in one piece: most members are so short that anything else costs more."""
+        """The content in one piece: most members are so short that this is fastest."""
         entry = member.entry
         data = reader.short(entry.offset, member.end - entry.offset)
         begin, end = _span(data, member)
@@ -219,7 +220,7 @@ class Unpacking:
 
 
 def _span(data: bytes, member: Member) -> tuple[int, int]:
-    """Where the packed form begins and ends, counted from the header of the member."""
+    """Begin and end of the packed form, counted from the header of the member."""
     entry = member.entry
     local = read_local(data)
     if (local.name, local.method) != (entry.name, entry.method):
@@ -231,11 +232,11 @@ def _span(data: bytes, member: Member) -> tuple[int, int]:
 
 
 def between(reader: Reader, begin: int, end: int, step: int) -> Iterator[bytes]:
-    """What stands between two offsets, as it arrives.
+    """The bytes between two offsets, as they arrive.
 
     Raises:
-        EndOfFileError: The file ends before.
-        StoppedError: The job was given up.
+        EndOfFileError: The file ends before the second offset.
+        StoppedError: The job was stopped.
     """
     while begin < end:
         piece = reader.some(begin, min(step, end - begin))
@@ -254,10 +255,10 @@ def damaged(name: str, reason: str) -> ArchiveError:
 
 
 def digest(archive: Path, arrival: Arrival, algorithm: Algorithm) -> Digest:
-    """The digest of a file, computed while it arrives.
+    """Compute the digest of a file while it arrives.
 
     Raises:
-        StoppedError: The job was given up.
+        StoppedError: The job was stopped.
     """
     step_back()
     computed = hasher(algorithm)

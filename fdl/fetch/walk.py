@@ -1,4 +1,4 @@
-"""Unpacking an archive from its beginning, while its directory has not arrived yet."""
+"""Unpack an archive from its beginning, before its directory has arrived."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from fdl.fetch.zip_format import (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found, and unpacked if it was wanted, at one offset of an archive."""
+    """A member found at one offset of an archive, and unpacked if it was wanted."""
 
     name: str
     destination: str | None
@@ -48,18 +48,18 @@ class Found:
 
 
 class Walk:
-    """Goes from one member to the next, trusting what stands in front of each.
+    """Goes from one member to the next by their local headers.
 
-    Only the directory tells which members count, which are links and which may be run, so what
-    was unpacked has to be compared with it in the end; see :func:`agrees`.
+    Only the directory says which members count, which are links and which are executable. So the
+    result must be compared with the directory in the end; see :func:`agrees`.
 
     Args:
         archive: The file.
-        arrival: How much of it is there.
+        arrival: How many bytes of it are there.
         select: Name of a file -> destination, None to leave it out.
-        tree: Where to unpack to.
-        backlog: Is given the members whose size is known; closed at the end. The others are
-            unpacked at once.
+        tree: The folder to unpack to.
+        backlog: Receives the members of known size; closed at the end. Other members are unpacked
+            immediately.
         options: Sizes and limits.
     """
 
@@ -81,15 +81,15 @@ class Walk:
         self._total = 0
 
     def run(self) -> dict[int, Found] | None:
-        """Have everything unpacked that is wanted.
+        """Unpack all wanted members.
 
         Returns:
-            Offset -> what was found there; None where the archive has to be unpacked by its
-            directory, because it does not tell enough in front of its members.
+            Offset -> the member found there. None if the archive must be unpacked by its directory,
+            because its local headers do not contain enough.
 
         Raises:
-            FetchError: A member is damaged, not safe, or cannot be written.
-            StoppedError: The job was given up.
+            FetchError: A member is damaged, unsafe, or cannot be written.
+            StoppedError: The job was stopped.
         """
         try:
             return self._members()
@@ -115,7 +115,7 @@ class Walk:
         return found if signature == CENTRAL else None
 
     def _member(self, reader: Reader, entry: Entry, begin: int) -> tuple[Found, int]:
-        """Have one member unpacked; returns what it is, and where the next one begins."""
+        """Handle one member; returns it, and the position where the next one begins."""
         destination = self._places.find(entry.name)
         check_packing(entry, self._options)
         if entry.flags & DESCRIPTOR:
@@ -129,7 +129,7 @@ class Walk:
     def _described(
         self, reader: Reader, entry: Entry, begin: int, destination: str | None
     ) -> tuple[Found, int]:
-        """Unpack a member whose size only its end tells."""
+        """Unpack a member whose size is known only after its end."""
 
         def check(content: Content) -> None:
             check_ratio(entry.name, content.packed, content.size, self._options)
@@ -156,7 +156,7 @@ class Walk:
 
 
 def agrees(found: dict[int, Found], members: list[Member]) -> bool:
-    """Whether what was unpacked is exactly what the directory says."""
+    """Whether exactly those members were unpacked that the directory lists."""
     return {offset: one for offset, one in found.items() if one.destination is not None} == {
         one.entry.offset: Found(
             one.entry.name, one.destination, one.entry.crc, one.entry.packed, one.entry.size

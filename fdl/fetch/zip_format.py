@@ -1,7 +1,7 @@
 """The records of a zip archive, read from bytes; APPNOTE.TXT of PKWARE, version 6.3.10.
 
-Nothing here trusts what it reads further than its length; what members may be called and where
-they may go is the business of :mod:`fdl.fetch.plan`.
+Nothing here trusts the data beyond its length. :mod:`fdl.fetch.plan` decides which names members
+may have and where they may go.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 ENCRYPTED = 1 << 0 | 1 << 6 | 1 << 13
-"""Flags of traditional and strong encryption, and of a masked directory."""
+"""Flags of traditional encryption, of strong encryption, and of a masked directory."""
 
 PATCH = 1 << 5
 DESCRIPTOR = 1 << 3
-"""Size and checksum stand behind the data."""
+"""Flag: size and checksum follow after the data."""
 
 _UTF8 = 1 << 11
 
@@ -28,7 +28,7 @@ _LOCATOR64 = b"PK\6\7"
 
 _LOCAL = struct.Struct("<6x2H4x3I2H")
 _CENTRAL = struct.Struct("<4xH2x2H4x3I3H4x2I")
-"""Without signature, versions, times, and what nobody uses."""
+"""Without signature, versions, times and unused fields."""
 _ENDING = struct.Struct("<4s4H2IH")
 _ENDING64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
@@ -43,11 +43,11 @@ _LIMIT16 = 0xFFFF
 
 
 class NotZipError(Exception):
-    """The bytes are no zip archive, or a damaged one; the text says what is wrong."""
+    """The bytes are not a zip archive, or a damaged one; the text says what is wrong."""
 
 
 class Ending(NamedTuple):
-    """Where the directory of an archive is, and how many entries it has."""
+    """The place of the directory in an archive, and the number of its entries."""
 
     offset: int
     size: int
@@ -55,18 +55,18 @@ class Ending(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What the directory says of one member.
+    """The entry of one member in the directory.
 
     Attributes:
-        name: As it stands there.
+        name: The name as written there.
         system: The kind of system that wrote it; 3 is Unix.
         attributes: On Unix the mode is in the upper half.
         flags: Encryption, descriptor, encoding.
-        method: How it is packed.
-        crc: CRC-32 of what it unpacks to.
+        method: The packing method.
+        crc: CRC-32 of the unpacked content.
         packed: Bytes in the archive.
-        size: Bytes it unpacks to.
-        offset: Where its local header begins.
+        size: Bytes after unpacking.
+        offset: The position of its local header.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Entry(NamedTuple):
 
 
 class LocalHeader(NamedTuple):
-    """What stands in front of a member; sizes and CRC-32 are 0 where a descriptor follows."""
+    """The header before a member; sizes and CRC-32 are 0 if a descriptor follows."""
 
     name: str
     flags: int
@@ -100,7 +100,7 @@ def find_ending(tail: bytes, length: int) -> Ending:
         length: Size of the archive.
 
     Raises:
-        NotZipError: There is none, or it makes no sense.
+        NotZipError: There is none, or it is invalid.
     """
     at = tail.rfind(END)
     while at >= 0:
@@ -155,16 +155,16 @@ def read_entries(directory: bytes, ending: Ending) -> Iterator[Entry]:
 
 
 def local_length(head: bytes) -> int:
-    """How long the header in front of a member is, from its first :data:`LOCAL_SIZE` bytes."""
+    """Length of the header before a member, from its first :data:`LOCAL_SIZE` bytes."""
     name_length, extra_length = _LOCAL.unpack(head)[-2:]
     return LOCAL_SIZE + int(name_length) + int(extra_length)
 
 
 def read_local(data: bytes) -> LocalHeader:
-    """Read the header in front of a member.
+    """Read the header before a member.
 
     Args:
-        data: The archive from there on, at least the whole header.
+        data: The archive from that position on, at least the whole header.
 
     Raises:
         NotZipError: It is damaged.
@@ -182,19 +182,19 @@ def read_local(data: bytes) -> LocalHeader:
 
 
 def descriptor_length(data: bytes, crc: int, packed: int, size: int) -> int:
-    """How long the descriptor behind a member is.
+    """Length of the descriptor after a member.
 
-    Signature and 64-bit sizes are both optional and marked nowhere, so what is known already has
-    to tell.
+    The signature and 64-bit sizes are both optional, and no mark says whether they are there. So
+    the known values must decide.
 
     Args:
-        data: The archive from there on.
-        crc: CRC-32 of what was unpacked.
-        packed: Bytes it took.
-        size: Bytes it unpacked to.
+        data: The archive from that position on.
+        crc: CRC-32 of the unpacked content.
+        packed: Packed size in bytes.
+        size: Unpacked size in bytes.
 
     Raises:
-        NotZipError: It says anything else of the member.
+        NotZipError: The descriptor has other values for the member.
     """
     for signature in (_DESCRIPTOR_SIGNATURE, b""):
         for sizes in ("<I2I", "<I2Q"):
@@ -208,7 +208,7 @@ def descriptor_length(data: bytes, crc: int, packed: int, size: int) -> int:
 
 
 def _zip64(extra: bytes, fields: list[int]) -> list[int]:
-    """Replace what did not fit in 32 bits by what the zip64 field says, in its fixed order."""
+    """Replace values that did not fit in 32 bits by those of the zip64 field, in fixed order."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, at)

@@ -1,6 +1,6 @@
-"""What this machine has: GPUs (NVML, else ``nvidia-smi``) and system facts.
+"""The hardware of this machine: GPUs (NVML, else ``nvidia-smi``) and system facts.
 
-Nothing found is an answer, never an error: every function here returns.
+Every function here returns a result, also if nothing was found; none raises an error for that.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _ROOT = Path("/")
 
 
 def nvidia(environ: Mapping[str, str] | None = None, *, root: Path = _ROOT) -> Nvidia:
-    """What the NVIDIA driver says about the cards.
+    """The NVIDIA driver and its GPUs.
 
     Args:
-        environ: The environment variables; this process's own when omitted. They decide which
-            cards are visible and where ``nvidia-smi`` is looked for.
-        root: Where the file system of the machine begins.
+        environ: The environment variables; by default those of this process. They decide which
+            GPUs are visible and where ``nvidia-smi`` is searched.
+        root: The root of the machine's file system.
 
     Returns:
-        The cards and the driver. Without a driver it is empty, with the trouble where there is
-        one: it is not loaded, refuses, or is missing on a machine that has a card.
+        The GPUs and the driver. Without a driver, the result is empty. It contains the trouble if
+        the driver is not loaded, refuses, or is missing on a machine with a GPU.
     """
-    # Whoever only needs the classes, completion among them, is spared ctypes and subprocess.
+    # Users of the classes alone, such as completion, must not import ctypes and subprocess.
     from fdl.hardware.gpus import survey
 
     return survey(os.environ if environ is None else environ, root)
@@ -38,13 +38,13 @@ def nvidia(environ: Mapping[str, str] | None = None, *, root: Path = _ROOT) -> N
 def system(
     environ: Mapping[str, str] | None = None, *, root: Path = _ROOT, patience: float = 5.0
 ) -> System:
-    """What is known about this machine.
+    """The known facts about this machine.
 
     Args:
-        environ: The environment variables, in whose PATH programs are looked for; this process's
-            own when omitted.
-        root: Where the file system of the machine begins.
-        patience: Seconds that each program has to tell its version; all are asked at once.
+        environ: The environment variables; programs are searched in their PATH. By default those
+            of this process.
+        root: The root of the machine's file system.
+        patience: Seconds for each program to give its version; all are asked at once.
     """
     from fdl.hardware.machine import survey
 

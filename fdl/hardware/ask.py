@@ -1,4 +1,4 @@
-"""Asking a program one question, in bounded time."""
+"""Run a program for one question, within a limited time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program said.
+    """The answer of a program.
 
     Attributes:
-        code: Its exit code; None when it was ended for taking too long.
-        text: What it had written to stdout.
+        code: Its exit code; None if it took too long and was ended.
+        text: Its output on stdout.
     """
 
     code: int | None
@@ -32,22 +32,22 @@ def ask(
     patience: float,
     folders: Sequence[str] = (),
 ) -> Answer | None:
-    """Run a program and return what it says.
+    """Run a program and return its answer.
 
     Args:
         argv: The program's name and its arguments.
-        environ: Its environment, in whose PATH it is looked for.
-        patience: Seconds it has for its answer.
-        folders: Where else to look for the program.
+        environ: Its environment; the program is searched in its PATH.
+        patience: Seconds for the answer.
+        folders: More folders in which the program is searched.
 
     Returns:
-        The answer; None when there is no such program, or it cannot be run.
+        The answer; None if there is no such program, or it cannot be run.
     """
     path = os.pathsep.join([environ.get("PATH", os.defpath), *folders])
     program = shutil.which(argv[0], path=path)
     if program is None:
         return None
-    # A file, because a pipe stays open as long as any grandchild lives.
+    # A file, because a pipe stays open as long as any child process of the program lives.
     with tempfile.TemporaryFile() as out:
         try:
             process = subprocess.Popen(
@@ -72,7 +72,7 @@ def ask(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what still runs of a program and of its children."""
+    """End the program and its children, if they still run."""
     if process.poll() is not None:
         return
     if os.name == "posix":

@@ -1,4 +1,4 @@
-"""Whether this process runs in a container, or in Linux under Windows."""
+"""Detect whether this process runs in a container, or in Linux under Windows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _CGROUP = re.compile(r"docker|containerd|kubepods|libpod|/lxc")
 
 
 def in_container(root: Path) -> bool:
-    """Whether a container holds this process.
+    """Whether this process runs in a container.
 
     Args:
-        root: Where the file system of the machine begins.
+        root: The root of the machine's file system.
     """
     return any((root / mark).exists() for mark in _MARKS) or bool(
         _CGROUP.search(read(root / "proc/self/cgroup"))
@@ -26,7 +26,7 @@ def in_wsl(root: Path) -> bool:
 
 
 def read(file: Path) -> str:
-    """The text of one of the kernel's files; empty when it cannot be read."""
+    """The text of one of the kernel's files; empty if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

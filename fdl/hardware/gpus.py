@@ -1,4 +1,4 @@
-"""The cards of this machine: NVML is asked first, then ``nvidia-smi``, then the kernel's files."""
+"""Find the GPUs of this machine: by NVML, else ``nvidia-smi``, else the kernel's files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fdl.hardware.visibility import VARIABLE, restrict
 
 
 def survey(environ: Mapping[str, str], root: Path) -> Nvidia:
-    """Ask until somebody answers; :func:`fdl.hardware.nvidia` tells the rest."""
+    """Ask one source after the other until one answers; see :func:`fdl.hardware.nvidia`."""
     answer = nvml.read(root)
     if not answer.source:
         second = nvidia_smi.read(environ, root)

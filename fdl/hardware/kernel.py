@@ -1,4 +1,4 @@
-"""What the kernel's files tell about NVIDIA cards when their driver tells nothing."""
+"""Facts about NVIDIA GPUs in the kernel's files, for a driver that does not answer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _DISPLAY = ("0x0300", "0x0302")
 
 
 def is_loaded(root: Path) -> bool:
-    """Whether the kernel runs the NVIDIA driver."""
+    """Whether the kernel has loaded the NVIDIA driver."""
     return (root / "proc/driver/nvidia/version").exists()
 
 
 def cards(root: Path) -> list[str]:
-    """PCI addresses of the NVIDIA cards of the machine that no virtual machine has been given."""
+    """PCI addresses of the machine's NVIDIA GPUs, without those passed to a virtual machine."""
     return sorted(
         device.name
         for device in (root / "sys/bus/pci/devices").glob("*")
@@ -29,11 +29,11 @@ def cards(root: Path) -> list[str]:
 
 
 def troubles(root: Path, *, driver_answers: bool) -> tuple[Trouble, ...]:
-    """Why no card was found, as far as the kernel's files tell.
+    """The reasons why no GPU was found, as known from the kernel's files.
 
     Args:
-        root: Where the file system of the machine begins.
-        driver_answers: Whether the driver has answered that there is no card.
+        root: The root of the machine's file system.
+        driver_answers: Whether the driver answered that there is no GPU.
     """
     present, unreachable = cards(root), is_loaded(root) and not driver_answers
     if not present and not unreachable:

@@ -1,4 +1,4 @@
-"""The machine around the cards: processor, memory, containers and the tools to build with."""
+"""The machine without its GPUs: processor, memory, containers and build tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 def survey(environ: Mapping[str, str], root: Path, patience: float) -> System:
-    """Look at files and ask programs; :func:`fdl.hardware.system` tells the rest."""
+    """Read files and ask programs; see :func:`fdl.hardware.system`."""
     container = in_container(root)
     tools = _versions(environ, patience)
     docker = tools.pop("docker", "")
@@ -38,7 +38,7 @@ def survey(environ: Mapping[str, str], root: Path, patience: float) -> System:
 
 
 def _versions(environ: Mapping[str, str], patience: float) -> dict[str, str]:
-    """Version of each program that is there; ``unknown`` for one that does not tell."""
+    """Version of each installed program; ``unknown`` for one that does not give it."""
     from concurrent.futures import ThreadPoolExecutor
 
     def version(name: str) -> str | None:
@@ -81,7 +81,7 @@ def _threads() -> int:
 
 
 def _memory(root: Path) -> int:
-    """Bytes of main memory, or of the lowest limit of the control groups around this process."""
+    """Bytes of main memory, or of the lowest limit of this process's control groups."""
     known = [size for size in (_installed_memory(root), *_limits(root)) if size]
     return min(known, default=0)
 
@@ -99,7 +99,7 @@ def _installed_memory(root: Path) -> int:
 
 
 def _limits(root: Path) -> Iterator[int]:
-    """Memory limits of the control groups this process is in, from its own up to the root's."""
+    """Memory limits of the control groups of this process, from its own group up to the root."""
     for line in read(root / "proc/self/cgroup").splitlines():
         _, _, group_of = line.partition(":")
         controllers, _, path = group_of.partition(":")

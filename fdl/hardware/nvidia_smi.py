@@ -1,4 +1,4 @@
-"""The cards as ``nvidia-smi`` tells, for machines where its library cannot be loaded."""
+"""Get the GPUs from ``nvidia-smi``, for machines on which the NVML library cannot be loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fdl.hardware.refusals import (
 
 _FOLDERS = ("usr/lib/wsl/lib", "run/current-system/sw/bin", "usr/local/nvidia/bin")
 
-# The name comes last: it is the only one that may hold a comma.
+# The name comes last, because only the name may contain a comma.
 _FIELDS = (
     "index", "pci.bus_id", "uuid", "compute_cap", "memory.total", "driver_version",
     "mig.mode.current", "name",
@@ -30,17 +30,17 @@ _FIELDS = (
 
 _CARD = re.compile(r"GPU (\d+):")
 _SLICE = re.compile(r"\s+MIG (\S+).*\(UUID: (MIG-[^)]+)\)")
-# Drivers from about 610 on call it `CUDA UMD Version`.
+# Drivers from about version 610 print `CUDA UMD Version`.
 _CUDA = re.compile(r"^CUDA (?:\w+ )?Version\s*: (\d+\.\d+)", re.MULTILINE)
 
 
 def read(environ: Mapping[str, str], root: Path, *, patience: float = 20.0) -> Nvidia:
-    """What ``nvidia-smi`` tells; without a ``source`` when it is missing or fails.
+    """The facts from ``nvidia-smi``; without a ``source`` if it is missing or fails.
 
     Args:
-        environ: The environment variables, in whose PATH it is looked for.
-        root: Where the file system of the machine begins.
-        patience: Seconds it has for each answer.
+        environ: The environment variables; the program is searched in their PATH.
+        root: The root of the machine's file system.
+        patience: Seconds for each answer.
     """
 
     def smi(*words: str) -> Answer | None:
@@ -95,7 +95,7 @@ def _add(
     gpus: list[Gpu],
     troubles: list[Trouble],
 ) -> None:
-    """Append the card of one row, or its slices, or why neither can be."""
+    """Append the GPU of one row, or its slices, or the reason why neither is possible."""
     index = int(row["index"]) if row["index"].isdigit() else number
     capability = re.fullmatch(r"(\d+)\.(\d+)", row["compute_cap"])
     if capability is None:
@@ -124,7 +124,7 @@ def _add(
 
 
 def _slices(answer: Answer | None) -> dict[int, list[tuple[str, str]]]:
-    """Profile and UUID of every slice, by the index of its card, out of ``nvidia-smi -L``."""
+    """Profile and UUID of every slice, by the index of its GPU, from ``nvidia-smi -L``."""
     found: dict[int, list[tuple[str, str]]] = {}
     card = -1
     for line in (answer.text if answer else "").splitlines():

@@ -1,4 +1,4 @@
-"""The cards as the driver's own library tells: NVML, through nvidia-ml-py."""
+"""Get the GPUs from the driver's own library: NVML, through nvidia-ml-py."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _FOLDERS = (
     "usr/local/nvidia/lib64",
     "usr/lib64-nvidia",
 )
-"""Where WSL2, NixOS and container hosts keep the library without telling the dynamic loader."""
+"""Places of the library in WSL2, NixOS and container hosts, unknown to the dynamic loader."""
 
 T = TypeVar("T")
 
 
 def read(root: Path) -> Nvidia:
-    """What NVML tells; without a ``source`` when it could not be asked.
+    """The facts from NVML; without a ``source`` if NVML could not be used.
 
     Args:
-        root: Where the file system of the machine begins.
+        root: The root of the machine's file system.
     """
     import pynvml
 
@@ -59,7 +59,7 @@ def _start(nvml: Any, root: Path) -> None:
 
 
 def _preloaded(root: Path) -> bool:
-    """Load the library by its path; asked for by its name after that, the loader has it."""
+    """Load the library by its path; afterwards the loader finds it by its name."""
     for folder in _FOLDERS:
         file = root / folder / _LIBRARY
         if file.exists():
@@ -91,7 +91,7 @@ def _ask(nvml: Any) -> Nvidia:
 
 
 def _device(nvml: Any, index: int) -> list[Gpu]:
-    """A card, or its slices where its MIG mode is on: then programs cannot use it as a whole."""
+    """A GPU, or its slices if its MIG mode is on: then programs cannot use the whole GPU."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     card = Gpu(
         index=index,
@@ -120,7 +120,7 @@ def _device(nvml: Any, index: int) -> list[Gpu]:
 
 
 def _slices(nvml: Any, handle: Any) -> list[Any]:
-    """The handles of a card's slices; most of the places for them are usually empty."""
+    """The handles of a GPU's slices; most slots for slices are usually empty."""
     found = []
     for place in range(_or_else(0, nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
         with suppress(nvml.NVMLError):
@@ -129,7 +129,7 @@ def _slices(nvml: Any, handle: Any) -> list[Any]:
 
 
 def _in_pci_order(devices: list[tuple[int, list[Gpu]]]) -> tuple[Gpu, ...]:
-    """Number the cards along the bus; the number of one that does not answer stays free."""
+    """Number the GPUs in PCI order; a GPU that does not answer keeps its number."""
     numbers = [index for index, _ in devices]
     along = sorted((gpus for _, gpus in devices), key=lambda gpus: gpus[0].pci)
     return tuple(
@@ -154,7 +154,7 @@ def _cuda(version: int) -> str:
 
 
 def _or_else(default: T, nvml: Any, question: Callable[..., Any], *subject: Any) -> T:
-    """The answer to a question that a driver may refuse without the rest being in doubt."""
+    """The answer to a question that a driver may refuse while other answers stay valid."""
     try:
         found: T = question(*subject)
     except (nvml.NVMLError, UnicodeDecodeError):

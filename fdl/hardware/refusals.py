@@ -1,4 +1,4 @@
-"""The driver's error numbers as troubles a user can act on.
+"""Turn the driver's error numbers into troubles with a remedy.
 
 NVML returns these numbers (NVML API Reference, ``nvmlReturn_t``), and ``nvidia-smi`` exits with
 them.
@@ -24,11 +24,11 @@ GIVE_TO_CONTAINER = (
 
 
 def of_driver(code: int, words: str, container: bool) -> Trouble:
-    """Why the driver as a whole does not answer.
+    """The reason why the driver as a whole does not answer.
 
     Args:
         code: Its error number.
-        words: What it says about it itself.
+        words: Its own error message.
         container: Whether this process runs in a container.
     """
     if code == DRIVER_NOT_LOADED:
@@ -55,12 +55,12 @@ def of_driver(code: int, words: str, container: bool) -> Trouble:
 
 
 def of_card(index: int, code: int, words: str) -> Trouble:
-    """Why one card does not answer.
+    """The reason why one GPU does not answer.
 
     Args:
-        index: The card.
+        index: The GPU.
         code: The driver's error number.
-        words: What it says about it itself.
+        words: The driver's own error message.
     """
     if code in (GPU_IS_LOST, RESET_REQUIRED):
         return Trouble(
@@ -86,7 +86,7 @@ def of_card(index: int, code: int, words: str) -> Trouble:
 
 
 def slices_missing(index: int) -> Trouble:
-    """The trouble of a card whose MIG mode is on while it has no slices."""
+    """The trouble of a GPU whose MIG mode is on, but which has no slices."""
     return Trouble(
         "mig-without-slices",
         f"MIG mode is on for card {index}, but it has no slices, so programs cannot use it",
@@ -95,7 +95,7 @@ def slices_missing(index: int) -> Trouble:
 
 
 def library_missing() -> Trouble:
-    """The trouble of a driver whose library is not where programs look for it."""
+    """The trouble of a driver whose library is not where programs search for it."""
     return Trouble(
         "library-missing",
         "there is an NVIDIA driver, but its library libnvidia-ml.so.1 cannot be loaded",
@@ -104,12 +104,12 @@ def library_missing() -> Trouble:
 
 
 def silent() -> Trouble:
-    """The trouble of a driver that takes forever."""
+    """The trouble of a driver that does not answer in time."""
     return Trouble("driver-silent", "the NVIDIA driver does not answer", "sudo reboot")
 
 
 def outdated() -> Trouble:
-    """The trouble of a driver that does not tell compute capabilities."""
+    """The trouble of a driver that does not give compute capabilities."""
     return Trouble(
         "driver-outdated",
         "the NVIDIA driver is too old to tell the compute capability of its cards",

@@ -1,8 +1,10 @@
-"""Which cards ``CUDA_VISIBLE_DEVICES`` leaves to programs.
+"""Apply ``CUDA_VISIBLE_DEVICES``: decide which GPUs programs can use.
 
-The rules are CUDA's (CUDA C++ Programming Guide, "CUDA Environment Variables"): a list of
-indices, or of UUIDs that may be cut short as long as they stay unambiguous; what follows the
-first entry that names nothing is ignored; a card named twice makes the whole list void.
+The rules are CUDA's (CUDA C++ Programming Guide, "CUDA Environment Variables"):
+
+- The value is a list of indices or of UUIDs. UUIDs may be shortened if they stay unambiguous.
+- The first entry that names no GPU ends the list; it and all later entries are ignored.
+- If a GPU is named twice, the whole list is void.
 """
 
 from __future__ import annotations
@@ -16,23 +18,23 @@ from fdl.hardware.facts import Gpu, Trouble
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 ORDER = "CUDA_DEVICE_ORDER"
-"""Variable that says what indices count; only ``PCI_BUS_ID`` is an order one can rely on."""
+"""Variable with the order of indices; only ``PCI_BUS_ID`` is a reliable order."""
 
-# As strtoul reads it: CUDA takes `1st` for 1.
+# As strtoul reads it: CUDA reads `1st` as 1.
 _INDEX = re.compile(r"\+?(\d+)")
 
 
 def restrict(gpus: Sequence[Gpu], value: str | None) -> tuple[tuple[Gpu, ...], tuple[Trouble, ...]]:
-    """Mark the cards that stay visible.
+    """Mark the GPUs that stay visible.
 
-    Indices are taken in PCI order.
+    Indices are interpreted in PCI order.
 
     Args:
-        gpus: The cards of the machine.
-        value: What the variable says; None when it is not set, and then nothing changes.
+        gpus: The GPUs of the machine.
+        value: The value of the variable; None if it is not set, and then nothing changes.
 
     Returns:
-        The same cards, and a trouble where an entry is not what its author meant.
+        The same GPUs, and a trouble if an entry is probably a mistake.
     """
     if value is None:
         return tuple(gpus), ()
@@ -51,7 +53,7 @@ def restrict(gpus: Sequence[Gpu], value: str | None) -> tuple[tuple[Gpu, ...], t
 
 
 def _named(word: str, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The cards an entry means; the slices of a card share its index."""
+    """The GPUs that an entry names; the slices of a GPU share its index."""
     if word.startswith(("GPU-", "MIG-")):
         found = [gpu for gpu in gpus if gpu.uuid.startswith(word)]
         return found if len(found) == 1 else []
@@ -60,7 +62,7 @@ def _named(word: str, gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def _is_mistake(word: str, value: str, gpus: Sequence[Gpu]) -> bool:
-    """Whether an entry that names nothing was meant to: not the usual words for no card at all."""
+    """Whether an entry that names no GPU is a mistake, not one of the usual words for no GPU."""
     hides_all = not value.strip() or word.startswith("-") or value in ("NoDevFiles", "none", "void")
     return bool(gpus) and not hides_all
 

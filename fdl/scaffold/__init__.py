@@ -1,4 +1,4 @@
-"""New projects: how one runs, what its templates are told, and writing it in one go."""
+"""New projects: their mode, the values for their templates, and writing them in one step."""
 
 from fdl.scaffold.mode import Mode as Mode
 from fdl.scaffold.mode import ask as ask

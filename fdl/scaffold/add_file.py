@@ -1,4 +1,4 @@
-"""A text file that is replaced in one step, or not at all."""
+"""A text file that is replaced in one step: completely, or not at all."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fdl.rewrite import rewrite
 
 
 class TextFile:
-    """The text of a file, with its line ends as they are.
+    """The text of a file, with unchanged line ends.
 
     Args:
-        path: The file; a link is followed, and stays one.
+        path: The file; a link is followed and stays a link.
 
     Attributes:
         path: The file.
-        text: What it says, as it was read.
+        text: Its text when it was read.
 
     Raises:
         ScaffoldError: It cannot be read.
@@ -39,7 +39,7 @@ class TextFile:
             ) from None
 
     def replace(self, text: str) -> None:
-        """Write another text; permissions stay as they are.
+        """Write another text; permissions stay unchanged.
 
         Raises:
             ScaffoldError: It cannot be written, or has changed since it was read.
@@ -47,10 +47,10 @@ class TextFile:
         self._write(self._raw, text.encode())
 
     def restore(self, text: str) -> None:
-        """Put back what was read, where it says what :meth:`replace` wrote.
+        """Restore the text that was read, if the file still holds the text of :meth:`replace`.
 
         Raises:
-            ScaffoldError: It cannot be written, or says something else by now.
+            ScaffoldError: It cannot be written, or holds another text now.
         """
         self._write(text.encode(), self._raw)
 

@@ -1,4 +1,4 @@
-"""The extra of flodl that brings ``flodl.hf``, among what a project demands."""
+"""Add the extra that provides ``flodl.hf`` to the requirements of a project."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fdl.scaffold.add_version import HostVersion, host_version
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A demand that can be written.
+    """A requirement that can be written.
 
     Attributes:
         file: The file that changes.
-        text: Its new text; the old one where the extra is there already.
-        requirement: What it demands of flodl then.
-        host: The version that was looked up for it; None where none was needed.
+        text: Its new text; the old one if the extra is there already.
+        requirement: The new requirement on flodl.
+        host: The version that was looked up for it; None if none was needed.
     """
 
     file: TextFile
@@ -36,17 +36,17 @@ class Installation:
         return self.text == self.file.text
 
     def write(self) -> None:
-        """Write it.
+        """Write the file.
 
         Raises:
-            ScaffoldError: The file cannot be written; it is as it was.
+            ScaffoldError: The file cannot be written; it is unchanged.
         """
         if not self.is_there:
             self.file.replace(self.text)
 
 
 def installation(root: Path, extra: str, variables: Mapping[str, str]) -> Installation:
-    """Look how a project can demand an extra of flodl; nothing is written.
+    """Determine how a project can require an extra of flodl; nothing is written.
 
     Args:
         root: The project.
@@ -54,8 +54,8 @@ def installation(root: Path, extra: str, variables: Mapping[str, str]) -> Instal
         variables: The environment variables.
 
     Raises:
-        ScaffoldError: It has no ``pyproject.toml``, or one that cannot be changed, or does not say
-            which flodl it uses.
+        ScaffoldError: It has no ``pyproject.toml``, or one that cannot be changed, or one that
+            does not say which flodl it uses.
     """
     path = root / "pyproject.toml"
     if not path.is_file():
@@ -102,7 +102,7 @@ def _known(texts: Iterable[str]) -> list[Requirement]:
 def _require_version(
     demands: list[Requirement], root: Path, extra: str, variables: Mapping[str, str]
 ) -> None:
-    """Refuse flodl from elsewhere than an index where nothing is said about its version."""
+    """Refuse flodl from a source other than an index if its version is not given."""
     if any(one.url or not one.specifier for one in demands if not one.has(extra)):
         host_version(root, variables)
 
@@ -113,10 +113,10 @@ def _shown(demands: list[Requirement], extra: str) -> str:
 
 
 def _refuse_others(document: dict[str, Any], extra: str) -> None:
-    """Refuse a project whose dependencies stand elsewhere.
+    """Refuse a project that lists its dependencies in another place.
 
     Raises:
-        ScaffoldError: A list in ``[project]`` would contradict them.
+        ScaffoldError: A list in ``[project]`` would contradict that place.
     """
     project = document.get("project", {})
     if "dependencies" in project.get("dynamic", ()):

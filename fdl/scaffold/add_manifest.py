@@ -1,4 +1,4 @@
-"""One more command in the text of a manifest, everything else as it stands."""
+"""Add a command to the text of a manifest, and leave everything else unchanged."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def manifests(root: Path) -> list[Path]:
 
 
 def with_command(text: str, file: Path, name: str, keys: dict[str, str]) -> str:
-    """The text of a manifest with a command more, at the end of its ``commands:``.
+    """The text of a manifest with one more command, at the end of its ``commands:``.
 
     Args:
-        text: What the file says; a byte order mark may begin it.
-        file: The file, whose name tells whether it is JSON.
+        text: The text of the file; it may begin with a byte order mark.
+        file: The file; its name says whether it is JSON.
         name: The command.
-        keys: What to write below it.
+        keys: The keys to write below it.
 
     Returns:
-        The new text; the same where the command is there already.
+        The new text; the same text if the command is there already.
 
     Raises:
         ManifestError: The text is broken.
-        ScaffoldError: It cannot be changed without touching anything else.
+        ScaffoldError: It cannot be changed without changing anything else.
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     made = text.removeprefix(mark)
@@ -47,7 +47,7 @@ def with_command(text: str, file: Path, name: str, keys: dict[str, str]) -> str:
 
 
 def _with_value(text: str, file: str, path: tuple[str, ...], value: str) -> str:
-    # Text in a block that ends the file without a line end gets one, as anything below it has to.
+    # A block at the end of the file without a line end gets one, because text is added below it.
     old = parse(text if text.endswith("\n") else f"{text}\n", file)
     is_json = file.removesuffix(".example").removesuffix(".dist").endswith(".json")
     read = json_layout if is_json else yaml_layout
@@ -72,7 +72,7 @@ def _with_value(text: str, file: str, path: tuple[str, ...], value: str) -> str:
 
 
 def _in_empty_block(text: str, layout: Layout, path: tuple[str, ...], value: str) -> Iterator[str]:
-    """The command on lines of its own below a ``commands:`` that has nothing below it yet."""
+    """The command on separate lines below a ``commands:`` that is still empty."""
     span = layout.root.entries.get(_COMMANDS) if layout.root else None
     if span is None or span.kind != "scalar" or span.start != span.end or path[0] != _COMMANDS:
         return

@@ -1,4 +1,4 @@
-"""What ``fdl add`` is to do: what its flags say, else what somebody answers."""
+"""Decide what ``fdl add`` adds: by its flags, else by the user's answers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Choice [1]: """
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What to add.
+    """The parts to add.
 
     Attributes:
         playground: The folder with models to try.
-        install: The extra among the project's requirements.
+        install: The extra in the project's requirements.
     """
 
     playground: bool
@@ -38,15 +38,15 @@ _NOTHING = "4"
 
 
 def choose(*, playground: bool, install: bool, yes: bool) -> Parts | None:
-    """What to add; None where somebody wants nothing after all.
+    """Choose the parts to add; None if the user wants none.
 
     Args:
         playground: Whether that flag was given.
         install: Whether that flag was given.
-        yes: Whether questions answer themselves, with the first choice.
+        yes: Whether questions are answered automatically, with the first choice.
 
     Raises:
-        UsageError: Neither flag was given, and nobody can be asked.
+        UsageError: Neither flag was given, and no user can be asked.
     """
     if playground or install:
         return Parts(playground, install)

@@ -1,4 +1,4 @@
-"""The folder ``flodl-hf/`` of a project, and the entry that leads to it: both, or neither."""
+"""Write the folder ``flodl-hf/`` of a project and its command in the manifest: both, or neither."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fdl.scaffold.add_version import HostVersion, host_version
 from fdl.scaffold.render import Values, list_files, render
 
 FOLDER = "flodl-hf"
-"""The playground's folder, and the command that leads there."""
+"""The name of the playground's folder and of its command."""
 
 _LAYERS = ("playground",)
 _ENTRY = {"description": "Try models of the Hugging Face hub", "path": f"./{FOLDER}/"}
@@ -30,8 +30,8 @@ class Playground:
 
     Attributes:
         root: The project.
-        host: The version of flodl that it will demand.
-        manifests: The manifests that change, each with its new text.
+        host: The version of flodl that it will require.
+        manifests: The manifests to change, each with its new text.
     """
 
     root: Path
@@ -40,14 +40,14 @@ class Playground:
 
     @property
     def files(self) -> list[str]:
-        """What it consists of, relative to its folder and sorted."""
+        """Its files, relative to its folder and sorted."""
         return list_files(_LAYERS, self._values())
 
     def write(self) -> list[str]:
         """Write it; returns its files.
 
         Raises:
-            ScaffoldError: A file cannot be written; everything is as it was.
+            ScaffoldError: A file cannot be written; everything is unchanged.
         """
         written = render(_LAYERS, self.root / FOLDER, self._values())
         replaced: list[tuple[TextFile, str]] = []
@@ -70,14 +70,14 @@ class Playground:
 
 
 def playground(root: Path, variables: Mapping[str, str]) -> Playground:
-    """Look whether a project can have a playground; nothing is written.
+    """Determine whether a project can have a playground; nothing is written.
 
     Args:
         root: The project.
         variables: The environment variables.
 
     Raises:
-        FdlError: It lacks something, has one already, or does not say which flodl it uses.
+        FdlError: The project lacks a file, has a playground, or does not say which flodl it uses.
     """
     found = manifests(root)
     missing = "" if (root / "pyproject.toml").is_file() else "pyproject.toml"

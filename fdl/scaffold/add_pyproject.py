@@ -1,6 +1,6 @@
-"""Editing what ``pyproject.toml`` and ``requirements.txt`` demand, and nothing else in them.
+"""Edit the requirements in ``pyproject.toml`` and ``requirements.txt``, and nothing else.
 
-A changed ``pyproject.toml`` is read back: it has to say what it said before, and the change.
+A changed ``pyproject.toml`` is read again: it must have the same content, plus the change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def parse(text: str) -> dict[str, Any]:
     """Read ``pyproject.toml``.
 
     Raises:
-        ScaffoldError: It is no valid TOML.
+        ScaffoldError: It is not valid TOML.
     """
     try:
         return tomllib.loads(text)
@@ -37,10 +37,10 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def dependencies(document: dict[str, Any]) -> list[str] | None:
-    """The list ``[project].dependencies``; None where there is none.
+    """The list ``[project].dependencies``; None if there is none.
 
     Raises:
-        ScaffoldError: It stands there, but is no list of texts.
+        ScaffoldError: It exists, but is not a list of strings.
     """
     project = document.get("project", {})
     found = project.get("dependencies") if isinstance(project, dict) else {}
@@ -58,7 +58,7 @@ def with_extra(text: str, extra: str) -> str:
     """``pyproject.toml`` with an extra added to every requirement on flodl in its list.
 
     Raises:
-        ScaffoldError: It cannot be changed without touching anything else.
+        ScaffoldError: It cannot be changed without changing anything else.
     """
     document = parse(text)
     wanted = copy.deepcopy(document)
@@ -76,15 +76,15 @@ def with_extra(text: str, extra: str) -> str:
 
 
 def with_requirement(text: str, requirement: str, folder: str) -> str:
-    """``pyproject.toml`` with one more requirement in its list, which is made where it is missing.
+    """``pyproject.toml`` with one more requirement in its list; a missing list is created.
 
     Args:
         text: The file.
-        requirement: What to add.
-        folder: Name for the project where the file does not give it one.
+        requirement: The requirement to add.
+        folder: Name for the project if the file gives none.
 
     Raises:
-        ScaffoldError: It cannot be changed without touching anything else.
+        ScaffoldError: It cannot be changed without changing anything else.
     """
     document = parse(text)
     wanted = copy.deepcopy(document)
@@ -99,7 +99,7 @@ def with_requirement(text: str, requirement: str, folder: str) -> str:
     if there is not None:
         wanted["project"]["dependencies"] = [requirement]
         return _proven(there, wanted)
-    # No tool accepts a project without a name and a version.
+    # Tools require a name and a version of a project.
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder).strip("-_.") or "project"
     made = {"name": name, "version": "0.1.0", "dependencies": [requirement]}
     wanted["project"] = {**wanted.get("project", {}), **made}
@@ -110,7 +110,7 @@ def with_requirement(text: str, requirement: str, folder: str) -> str:
 
 
 def _in_project(text: str, tables: list[Table], line: str, newline: str) -> str | None:
-    """The text with a line more in the table of the project; None where it has no table."""
+    """The text with one more line in the table of the project; None if it has no such table."""
     for table in tables:
         if table.path == PROJECT:
             return _line_after(text, table.end, line, newline)
@@ -131,7 +131,7 @@ def _line_after(text: str, end: int, line: str, newline: str) -> str:
 
 
 def _appended(text: str, array: Value, item: str, newline: str) -> str:
-    """The text with one more item in an array, laid out as its last one."""
+    """The text with one more item in an array, in the layout of its last item."""
     if not array.items:
         return f"{text[: array.start + 1]}{item}{text[array.start + 1 :]}"
     last = array.items[-1]
@@ -147,7 +147,7 @@ def _appended(text: str, array: Value, item: str, newline: str) -> str:
     rest = text[at : array.end - 1]
     closing = "" if comma is None else ","
     if on_own_line and "\n" in rest:
-        # What stands behind the last item on its line, such as a comment, belongs to it.
+        # Text after the last item on its line, such as a comment, belongs to that item.
         kept, _, below = rest.partition("\n")
         kept = kept.removesuffix("\r")
         return f"{head}{kept}{separator}{item}{closing}{newline}{below}{text[array.end - 1 :]}"
@@ -155,14 +155,14 @@ def _appended(text: str, array: Value, item: str, newline: str) -> str:
 
 
 def _comma(text: str, start: int, end: int) -> int | None:
-    """Offset of the comma between an item and the closing bracket, outside of comments."""
+    """Offset of the comma between an item and the closing bracket, not in comments."""
     blank = re.sub(r"#[^\n]*", lambda found: " " * len(found[0]), text[start:end])
     place = blank.find(",")
     return None if place < 0 else start + place
 
 
 def _respelled(text: str, item: Value, new: str) -> str:
-    """A string with another content, in its own quotes where they will do."""
+    """A string with another content, in its own quotes if possible."""
     raw = text[item.start : item.end]
     old = text_of(item, text)
     for width in (3, 1):
@@ -176,7 +176,7 @@ def _proven(text: str, wanted: dict[str, Any]) -> str:
         made = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         made = {}
-    # As text, because the number `nan` does not equal itself.
+    # Compare as text, because the number `nan` does not equal itself.
     if _said(made) != _said(wanted):
         raise ScaffoldError(
             "`[project].dependencies` in pyproject.toml cannot be changed without touching what "
@@ -187,7 +187,7 @@ def _proven(text: str, wanted: dict[str, Any]) -> str:
 
 
 def _said(value: Any) -> Any:
-    """A value with its mappings in one order, and every leaf as text with its type."""
+    """A value with mappings in a fixed order, and every leaf as text with its type."""
     if isinstance(value, dict):
         return {key: _said(value[key]) for key in sorted(value)}
     if isinstance(value, list):
@@ -201,7 +201,7 @@ def _said(value: Any) -> Any:
 def lines(text: str) -> Iterator[tuple[int, str]]:
     """The requirements in a ``requirements.txt``, each with its offset.
 
-    Options are left out, and so are comments and what is checked (``--hash``) behind a requirement.
+    Options, comments and checks after a requirement (``--hash``) are left out.
     """
     at = 0
     for line in text.splitlines(keepends=True):

@@ -1,4 +1,4 @@
-"""What a project asks of flodl, in one requirement: its extras, version and source.
+"""Read and change one requirement of a project on flodl: its extras, version and source.
 
 Written as in a list of dependencies (PEP 508): ``flodl[train]>=0.1; python_version < "3.14"``.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fdl.update.versions import release
 
 EXTRAS = {"full": "hf", "vision": "hf-vision", "offline": "hf-offline"}
-"""Flavour -> the extra that brings it, each with everything of those behind it."""
+"""Flavour -> the extra that provides it; each extra includes those after it."""
 
 NAME = "flodl"
 
@@ -25,12 +25,12 @@ class Requirement:
     """A requirement on flodl.
 
     Attributes:
-        text: As it is written.
-        extras: Their names, as pip compares them.
+        text: The text of the requirement.
+        extras: Their names, normalised as by pip.
         at: Offset in ``text`` where an extra's name can be added.
-        brackets: Whether the extras have their brackets already.
-        specifier: What it says about the version; empty for any.
-        url: Where it is taken from instead of an index; empty for an index.
+        brackets: Whether the extras have brackets already.
+        specifier: The range of versions; empty for any.
+        url: The source instead of an index; empty for an index.
     """
 
     text: str
@@ -42,17 +42,17 @@ class Requirement:
 
     @property
     def pin(self) -> str | None:
-        """The one version that it allows; None for a range."""
+        """The one allowed version; None for a range."""
         found = _EXACT.match(self.specifier)
         return found[1] if found else None
 
     def has(self, extra: str) -> bool:
-        """Whether it brings everything that an extra brings."""
+        """Whether its extras include an extra."""
         names = list(EXTRAS.values())
         return any(one in self.extras for one in names[: names.index(extra) + 1])
 
     def with_extra(self, extra: str) -> str:
-        """The text with one more extra, everything else as it is."""
+        """The text with one more extra and no other change."""
         if not self.brackets:
             return f"{self.text[: self.at]}[{extra}]{self.text[self.at :]}"
         comma = ", " if ", " in self.text[: self.at] else ","
@@ -60,12 +60,12 @@ class Requirement:
         return f"{self.text[: self.at]}{lead}{extra}{self.text[self.at :]}"
 
     def allows(self, version: str) -> bool:
-        """Whether a version is within the range; what cannot be judged is."""
+        """Whether a version is within the range; True if that cannot be decided."""
         return all(_holds(one, version) for one in self.specifier.split(",") if one.strip())
 
 
 def parse(text: str) -> Requirement | None:
-    """Read one requirement; None where it is on another package or is none at all."""
+    """Read one requirement; None if it is on another package or is not a requirement."""
     head = _HEAD.match(text)
     if head is None or normalized(head[1]) != NAME:
         return None
@@ -80,7 +80,7 @@ def parse(text: str) -> Requirement | None:
         return None
     demand = rest.strip()
     if demand.startswith("@"):
-        # A semicolon can be part of a URL; one that begins a marker has a blank before it.
+        # A URL may contain a semicolon; one that begins a marker has a blank before it.
         url = re.split(r"\s;", demand[1:].strip(), maxsplit=1)[0].strip()
         specifier = ""
     else:
@@ -90,7 +90,7 @@ def parse(text: str) -> Requirement | None:
 
 
 def normalized(name: str) -> str:
-    """A package's or extra's name as pip compares it."""
+    """A package's or extra's name, normalised as by pip."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 

@@ -1,6 +1,6 @@
-"""Where the tables, keys and values of a TOML text stand, so that one can be changed in place.
+"""Find the positions of tables, keys and values in a TOML text, to change one in place.
 
-It reads only what ``tomllib`` has accepted, and so decides nothing about what is valid.
+It reads only text that ``tomllib`` has accepted, so it does not check whether text is valid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Value:
     Attributes:
         kind: ``string``, ``array``, ``table`` (in braces) or ``other``.
         start: Offset of its first character.
-        end: Offset behind its last character.
+        end: Offset after its last character.
         items: The values of an array.
         entries: The keys of a table in braces with their values.
     """
@@ -45,14 +45,14 @@ class Value:
 
 @dataclass(slots=True)
 class Table:
-    """One header with what stands below it; the first table of a text has no header.
+    """One header with its entries; the first table of a text has no header.
 
     Attributes:
         path: The name in the header, by its parts.
         is_item: Whether it is one of several (``[[name]]``).
         start: Offset of the header.
-        end: Offset behind the last thing in it: the header, or the last value.
-        entries: Keys as they are written, by their parts, with their values.
+        end: Offset after the end of the table: after the header, or after the last value.
+        entries: Keys as written, by their parts, with their values.
     """
 
     path: Path
@@ -66,7 +66,7 @@ def layout(text: str) -> list[Table]:
     """The tables of a text in file order.
 
     Args:
-        text: What ``tomllib`` can read, with its line ends as they are.
+        text: A text that ``tomllib`` can read, with unchanged line ends.
     """
     walk = _Walk(text)
     tables = [Table((), False, 0, 0)]
@@ -84,7 +84,7 @@ def layout(text: str) -> list[Table]:
 
 
 def find(tables: list[Table], path: Path) -> Value | None:
-    """The value that a path leads to, however its way is spelled; None where there is none."""
+    """The value at a path, in any notation of its keys; None if there is none."""
     for table in tables:
         if not table.is_item and path[: len(table.path)] == table.path:
             found = _below(table.entries, path[len(table.path) :])
@@ -94,7 +94,7 @@ def find(tables: list[Table], path: Path) -> Value | None:
 
 
 def text_of(value: Value, text: str) -> str:
-    """What a string says."""
+    """The content of a string."""
     said: str = tomllib.loads(f"x = {text[value.start : value.end]}")["x"]
     return said
 

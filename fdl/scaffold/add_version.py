@@ -1,7 +1,7 @@
-"""Which flodl a project uses: what it demands, and what that has come to.
+"""Determine the version of flodl that a project uses.
 
-An exact pin says it. For a range it is the version in a lock file, else the one installed where the
-project runs, else this one.
+An exact pin gives the version. For a range, it is the version in a lock file, else the installed
+version in the project's environment, else the running one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fdl.update.versions import is_stable
 from fdl.venv import listed, project_prefix, site_packages
 
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
-"""Lock files that say which version a range has come to."""
+"""Lock files, which give the version chosen from a range."""
 
 _PYPROJECT = "pyproject.toml"
 _VERSION = "version"
@@ -36,7 +36,7 @@ class HostVersion:
 
     Attributes:
         version: The version.
-        is_pin: Whether the project itself holds flodl to this version.
+        is_pin: Whether the project fixes flodl to this version.
     """
 
     version: str
@@ -44,23 +44,23 @@ class HostVersion:
 
     @property
     def can_be_had(self) -> bool:
-        """Whether others can be held to it, too: a version of a checkout is in no index."""
+        """Whether others can be pinned to it: the version of a checkout is in no index."""
         return self.is_pin or is_released(self.version)
 
     def requirement(self, extra: str) -> str:
-        """A requirement on this version with an extra; on any where it is in no index."""
+        """A requirement on this version with an extra; on any version if no index has this one."""
         return f"{NAME}[{extra}]" + (f"=={self.version}" if self.can_be_had else "")
 
 
 def host_version(root: Path, variables: Mapping[str, str]) -> HostVersion:
-    """The version of flodl that a project uses.
+    """Determine the version of flodl that a project uses.
 
     Args:
         root: The folder with its ``pyproject.toml``.
         variables: The environment variables.
 
     Raises:
-        ScaffoldError: It uses none, one without a version, or nothing tells which of a range.
+        ScaffoldError: It uses no flodl, one without a version, or a range that nothing resolves.
     """
     document = _read(root / _PYPROJECT)
     demands = declared(document) or list(_of_requirements_txt(root))
@@ -96,7 +96,7 @@ def host_version(root: Path, variables: Mapping[str, str]) -> HostVersion:
 
 
 def declared(document: Mapping[str, Any]) -> list[Requirement]:
-    """What a ``pyproject.toml`` demands of flodl: the project, else its extras and groups."""
+    """Requirements on flodl in ``pyproject.toml``: of the project, else of extras and groups."""
     project = _table(document, "project")
     groups = (_table(project, "optional-dependencies"), _table(document, "dependency-groups"))
     others = [one for group in groups for one in group.values()]
@@ -122,7 +122,7 @@ def _of_poetry(document: Mapping[str, Any]) -> list[Requirement]:
         source = wanted if isinstance(wanted, dict) else {_VERSION: wanted}
         version = source.get(_VERSION)
         if isinstance(version, str):
-            # A bare version is exact; carets and wildcards are judged by nobody here.
+            # A plain version is exact; carets and wildcards are not interpreted here.
             exact = f"=={version}" if is_stable(version) else ""
             found.append(parse(f"{NAME}{exact}"))
         elif _foreign(source):
@@ -146,7 +146,7 @@ def _of_requirements_txt(root: Path) -> Iterator[Requirement]:
 
 
 def _workspace(root: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The root of the workspace (of uv) that a folder is in, then its members; else none."""
+    """The root of the uv workspace of a folder, then its members; empty if there is none."""
     for folder in (root, *root.parents):
         document = _read(folder / _PYPROJECT)
         workspace = _table(document, "tool", "uv").get("workspace")
@@ -160,7 +160,7 @@ def _workspace(root: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _of_workspace(members: list[tuple[Path, dict[str, Any]]]) -> str:
-    """The version of the member that is flodl itself."""
+    """The version of the member that is flodl."""
     for _, document in members:
         project = _table(document, "project")
         if normalized(str(project.get("name", ""))) == NAME:
@@ -177,7 +177,7 @@ def _of_workspace(members: list[tuple[Path, dict[str, Any]]]) -> str:
 def _source(
     document: Mapping[str, Any], members: list[tuple[Path, dict[str, Any]]]
 ) -> dict[str, Any]:
-    """Where uv takes flodl from: what the project says, else the root of its workspace."""
+    """The source from which uv takes flodl: set by the project, else by its workspace's root."""
     for one in (document, *(root for _, root in members[:1])):
         found = _table(one, "tool", "uv", "sources").get(NAME)
         several = found if isinstance(found, list) else [found]
@@ -192,7 +192,7 @@ def _foreign(source: Mapping[str, Any]) -> str:
 
 
 def _locked(folders: list[Path]) -> Iterator[str]:
-    """The versions that lock files came to; one that holds several says nothing."""
+    """The versions in lock files; a lock file with several versions is ignored."""
     for folder in folders:
         for name in LOCKS:
             document = _read(folder / name)
@@ -207,7 +207,7 @@ def _locked(folders: list[Path]) -> Iterator[str]:
 
 
 def _installed(root: Path, variables: Mapping[str, str]) -> Iterator[str]:
-    """The version that is installed where the project runs."""
+    """The installed version in the project's environment."""
     suffix = ".dist-info"
     for folder in site_packages(project_prefix(str(root), variables)):
         for entry in listed(folder):
@@ -217,7 +217,7 @@ def _installed(root: Path, variables: Mapping[str, str]) -> Iterator[str]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """A TOML file; nothing where there is none, or none that can be read."""
+    """A TOML file; empty if it does not exist or cannot be read."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

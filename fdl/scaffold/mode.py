@@ -1,4 +1,4 @@
-"""How a new project runs: in containers, which have two ways to torch, or on the machine itself."""
+"""The modes of a new project: in containers, with one of two sources of torch, or natively."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fdl.errors import UsageError
 
 
 class Mode(Enum):
-    """How a project runs."""
+    """The place where a project runs."""
 
     MOUNTED = "mounted"
-    """In containers that see the libtorch of the project."""
+    """In containers that mount the libtorch of the project."""
     DOCKER = "docker"
-    """In containers that bring everything along."""
+    """In containers that contain everything."""
     NATIVE = "native"
     """With the Python and the torch of the machine."""
 
@@ -25,15 +25,15 @@ class Mode(Enum):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The folders of ``templates/`` that make up such a project."""
+        """The folders of ``templates/`` for such a project."""
         return ("project", "containers") if self.has_containers else ("project",)
 
 
 def from_flags(*, docker: bool, native: bool) -> Mode | None:
-    """The mode that flags choose; None when they leave it open.
+    """The mode that the flags choose; None if they choose none.
 
     Raises:
-        UsageError: They contradict each other.
+        UsageError: The flags contradict each other.
     """
     if docker and native:
         raise UsageError(
@@ -46,7 +46,7 @@ def from_flags(*, docker: bool, native: bool) -> Mode | None:
 
 
 def ask() -> Mode:
-    """Ask on the controlling terminal; where nobody can answer, and by default, it is mounted."""
+    """Ask on the controlling terminal; without a user, and by default, it is ``MOUNTED``."""
     if not _choice("Run in Docker containers? [Y/n] ", ("yes", "no")):
         return Mode.NATIVE
     mounted = _choice(
@@ -57,12 +57,12 @@ def ask() -> Mode:
 
 
 def ask_for_playground() -> bool:
-    """Ask whether models of the Hugging Face hub are wanted, too; by default they are not."""
+    """Ask whether models of the Hugging Face Hub are wanted too; by default they are not."""
     return not _choice("Add a playground for Hugging Face models? [y/N] ", ("no", "yes"))
 
 
 def _choice(question: str, answers: tuple[str, str]) -> bool:
-    """Whether the first answer was given, in full, by its beginning, or by pressing Enter alone."""
+    """Whether the first answer was given: completely, by its beginning, or by Enter alone."""
     while True:
         said = terminal.ask(question) or ""
         for answer in answers:

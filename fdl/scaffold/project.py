@@ -1,4 +1,4 @@
-"""What the templates of a new project are told about it."""
+"""The values for the templates of a new project."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fdl.scaffold.render import Values
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 
-# Containers are Linux wherever they run.
+# Containers run Linux on every host.
 _PLATFORM = "linux-x86_64"
 
 WHEELS = "https://download.pytorch.org/whl"
-"""Where PyTorch keeps the wheels that say which CUDA they are for, a folder for each."""
+"""The place of PyTorch's wheels, with a folder for each CUDA version."""
 
 
 def check_name(name: str) -> None:
-    """Refuse a project name that would make a surprising folder or package name.
+    """Refuse a project name that is not suitable as a folder or package name.
 
     Raises:
-        ScaffoldError: The name is empty or has other than letters, digits, ``-`` and ``_``.
+        ScaffoldError: The name is empty or has characters other than letters, digits, ``-``, ``_``.
     """
     if not _NAME.match(name):
         raise ScaffoldError(
@@ -32,21 +32,22 @@ def check_name(name: str) -> None:
 
 
 def is_released(version: str) -> bool:
-    """Whether a version of flodl can be had from an index, so that a project can be held to it."""
+    """Whether an index has a version of flodl, so that a project can be pinned to it."""
     return "dev" not in version and "+" not in version
 
 
 def values(name: str, mode: Mode, version: str) -> Values:
-    """Everything the templates may ask for.
+    """All values that templates may use.
 
     Args:
-        name: Of the project.
-        mode: How it runs.
-        version: Of flodl; the project is held to it when it is a released one.
+        name: Name of the project.
+        mode: Mode of the project.
+        version: Version of flodl; the project is pinned to it if it is released.
     """
     torch = default_version()
     cuda = artifacts(torch, _PLATFORM)[-1]
-    # Packages begin and end with a letter or digit; images have no capitals and single signs.
+    # Package names begin and end with a letter or digit. Image names have no capitals and no two
+    # signs in a row.
     distribution = name.strip("-_") or "project"
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""Rendering a new project from ``templates/``, all of it or none of it."""
+"""Render a new project from ``templates/``, completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from fdl.errors import ScaffoldError
 
 Values = Mapping[str, str | bool]
-"""What templates may ask for."""
+"""The values that templates may use."""
 
 
 def templates_dir() -> Path:
-    """The folder of the project skeletons: the checkout's own, else the one packed in the wheel."""
+    """The folder of the project skeletons: that of the checkout, else that in the wheel."""
     package = Path(__file__).resolve().parent
     checkout = package.parent.parent
     if (checkout / "pyproject.toml").is_file() and (checkout / "templates").is_dir():
@@ -26,10 +26,10 @@ def templates_dir() -> Path:
 
 
 def refuse_existing(target: Path) -> None:
-    """Check that nothing bears a project's name, not even a dangling link.
+    """Check that no file, folder or dangling link has the project's name.
 
     Raises:
-        ScaffoldError: Something does.
+        ScaffoldError: The name is taken.
     """
     if os.path.lexists(target):
         raise ScaffoldError(
@@ -41,9 +41,10 @@ def refuse_existing(target: Path) -> None:
 def render(layers: Sequence[str], target: Path, values: Values) -> list[str]:
     """Write the project ``target`` from folders of ``templates/``.
 
-    The files are made in a temporary neighbour which is then renamed, so that an interrupted or
-    failing call leaves nothing behind. ``dot-x`` becomes ``.x``; ``x.j2`` is rendered to ``x``, and
-    names may hold ``{{ values }}``, too. What begins with ``#!`` becomes executable.
+    The files are made in a temporary folder beside the target, which is then renamed. So an
+    interrupted or failing call leaves nothing behind. ``dot-x`` becomes ``.x``; ``x.j2`` is
+    rendered to ``x``, and names may contain ``{{ values }}`` too. Files that begin with ``#!``
+    become executable.
 
     Returns:
         The written files, relative to ``target``, sorted.
@@ -63,7 +64,7 @@ def render(layers: Sequence[str], target: Path, values: Values) -> list[str]:
             shutil.rmtree(staging, ignore_errors=True)
         if not isinstance(error, OSError):
             raise
-        # Somebody else may have been faster.
+        # Another process may have created it meanwhile.
         refuse_existing(target)
         raise ScaffoldError(
             f"cannot write {target}: {error.strerror}",
@@ -73,7 +74,7 @@ def render(layers: Sequence[str], target: Path, values: Values) -> list[str]:
 
 
 def list_files(layers: Sequence[str], values: Values) -> list[str]:
-    """What :func:`render` would write, relative to its target and sorted."""
+    """The files that :func:`render` would write, relative to its target and sorted."""
     engine = _engine()
     return sorted(name for name, _ in _files(engine, layers, values))
 
@@ -110,7 +111,7 @@ def _fill(layers: Sequence[str], staging: Path, values: Values) -> list[str]:
             text = (templates_dir() / template).read_text(encoding="utf-8")
         file = staging / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Shells and containers read these files wherever they were written.
+        # Shells and containers need these line ends, on whatever system the files were written.
         file.write_text(text, encoding="utf-8", newline="\n")
         if text.startswith("#!"):
             file.chmod(0o777 & ~_umask())

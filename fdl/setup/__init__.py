@@ -1,5 +1,5 @@
-"""Preparing a machine or a project.
+"""Prepare a machine or a project.
 
-``facts.gather`` looks, ``plan.plan`` decides with the answers of ``questions``, ``execute.execute``
-does it; only the first and the last have to do with the outside.
+``facts.gather`` reads the machine, ``plan.plan`` decides with the answers of ``questions``, and
+``execute.execute`` runs the steps. Only the first and the last access the machine.
 """

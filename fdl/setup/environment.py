@@ -1,4 +1,4 @@
-"""How a project's own environment is made: images of its compose file, a virtual environment."""
+"""Make a project's environment: images of its compose file, or a virtual environment."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fdl.setup.facts import VENV, Facts, ProjectFacts, python_of
 from fdl.setup.steps import Program
 
 TORCH_INDEX = "FLODL_TORCH_INDEX"
-"""Variable with the index to take torch from, instead of PyTorch's own."""
+"""Variable with the index for torch, instead of PyTorch's own."""
 
 _INDEXES = "https://download.pytorch.org/whl"
 
 
 def images(project: ProjectFacts, *, cuda: bool) -> Iterator[Program]:
-    """The steps that build the images a project runs in.
+    """The steps that build the images of a project.
 
     Args:
         project: The project.
-        cuda: Whether there is a card, and a variant to use it with.
+        cuda: Whether there is a GPU, and a variant for it.
     """
     wanted = ["dev", "cuda"] if cuda else ["dev"]
     for service in wanted:
@@ -39,8 +39,8 @@ def native(
 ) -> Iterator[Program]:
     """The steps that make a virtual environment with torch and the project in it.
 
-    torch itself comes from the index for the CUDA version, without what it needs in turn: that
-    comes with the project from the user's own index, which holds more versions of it.
+    torch comes from the index for the CUDA version, without its dependencies. These are installed
+    with the project, from the user's own index, which holds more versions of them.
 
     Args:
         facts: The machine.
@@ -66,7 +66,7 @@ def native(
 
 
 def _install(facts: Facts, project: ProjectFacts) -> tuple[str, ...]:
-    """What installs into the project's environment, without what to install."""
+    """The command that installs into the project's environment, without the packages."""
     python = str(python_of(Path(VENV)))
     own = (python, "-m", "pip", "install")
     if not project.has_venv or project.venv_has_pip:

@@ -1,4 +1,4 @@
-"""Carrying out the steps of a set-up."""
+"""Run the steps of a setup."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fdl.setup.steps import Activate, Install, Program
 
 
 def execute(plan: Plan, store: Store, nvidia: Nvidia, environ: Mapping[str, str]) -> int:
-    """Take every step; a failure ends it, unless the step is an optional one.
+    """Run every step; a failure stops the run, unless the step is optional.
 
     Args:
         plan: The steps.
-        store: Where variants are installed.
-        nvidia: The cards, where a source of libtorch has to choose for them.
+        store: The store for variants.
+        nvidia: The GPUs, for a source of libtorch that depends on them.
         environ: The environment variables.
 
     Returns:
-        How many optional steps have failed.
+        Number of optional steps that failed.
 
     Raises:
-        FdlError: A step has failed; what was done before stays.
+        FdlError: A step failed; the steps before it stay done.
     """
     failed = 0
     for step in plan.steps:
@@ -53,7 +53,7 @@ def _install(step: Install, store: Store, nvidia: Nvidia, environ: Mapping[str, 
 
 
 def _run(step: Program, environ: Mapping[str, str]) -> bool:
-    """Run a program with the terminal of this process; False when an optional one fails."""
+    """Run a program with the terminal of this process; False if an optional one fails."""
     variables = dict(environ)
     if step.images:
         inputs = compose_inputs(str(step.cwd), environ)

@@ -1,4 +1,4 @@
-"""What a set-up depends on, gathered once."""
+"""The facts that a setup depends on, gathered once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fdl.libtorch.catalog import Artifact, artifacts, default_version, this_plat
 from fdl.libtorch.store import Store
 
 VENV = ".venv"
-"""The virtual environment of a project, which commands of its manifest run in."""
+"""The virtual environment of a project, used by the commands of its manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class ProjectFacts:
 
     Attributes:
         root: Its folder.
-        services: The services that its compose file names.
+        services: The services in its compose file.
         is_package: Whether it can be installed: it has a ``pyproject.toml``.
         has_venv: Whether it has a virtual environment.
-        venv_has_pip: Whether there is a pip in that.
-        venv_has_torch: Whether there is a torch in that.
+        venv_has_pip: Whether that environment has pip.
+        venv_has_torch: Whether that environment has torch.
     """
 
     root: Path
@@ -42,20 +42,20 @@ class ProjectFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything the plan is made of.
+    """All facts for the plan.
 
     Attributes:
         system: The machine.
-        nvidia: Its cards and their driver.
-        root: The project's folder, or the working directory where there is no project.
-        torch: The torch version that variants are installed of.
-        archives: Its archives for this platform.
-        no_archives: Why there are none; None when there are.
+        nvidia: Its GPUs and their driver.
+        root: The project's folder, or the working directory without a project.
+        torch: The torch version of the variants to install.
+        archives: The archives of that version for this platform.
+        no_archives: Why there are none; None if there are some.
         installed: The variants of the store.
-        active: The one in use; None for none.
-        makes_venvs: Whether this interpreter can make virtual environments with pip in them.
-        own_pip: Whether this interpreter has a pip.
-        project: The project; None when the user's own store is to be prepared.
+        active: The active variant; None for none.
+        makes_venvs: Whether this interpreter can make virtual environments with pip.
+        own_pip: Whether this interpreter has pip.
+        project: The project; None if the user's store is to be prepared.
     """
 
     system: System
@@ -72,12 +72,12 @@ class Facts:
 
     @property
     def has_docker(self) -> bool:
-        """Whether images can be built here; not from inside a container."""
+        """Whether images can be built here; not possible inside a container."""
         return self.system.docker not in ("", "container")
 
     @property
     def has_uv(self) -> bool:
-        """Whether uv is there, which needs neither pip nor ensurepip."""
+        """Whether uv is installed, which needs neither pip nor ensurepip."""
         return "uv" in self.system.tools
 
     @property
@@ -87,7 +87,7 @@ class Facts:
 
 
 def gather(store: Store, environ: Mapping[str, str]) -> Facts:
-    """Look at the machine, the store and the project it belongs to.
+    """Gather facts about the machine, the store and the store's project.
 
     Args:
         store: The store.

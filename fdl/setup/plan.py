@@ -1,4 +1,4 @@
-"""From facts and answers to a list of steps; nothing is done here."""
+"""Turn facts and answers into a list of steps, without running them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MODES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a set-up will do.
+    """The steps of a setup, with notes for the user.
 
     Attributes:
         steps: The steps, in order.
-        notes: What was taken into account, in sentences.
-        hint: A command that would serve the cards better; empty for none.
-        next: What to type afterwards, each with what it does.
+        notes: What the plan is based on, in sentences.
+        hint: A command that would serve the GPUs better; empty for none.
+        next: The commands to run afterwards, each with its purpose.
     """
 
     steps: tuple[Step, ...]
@@ -41,16 +41,16 @@ class Plan:
 def plan(
     facts: Facts, questions: Questions, environ: Mapping[str, str], *, force: bool = False
 ) -> Plan:
-    """Decide what to do.
+    """Plan the setup.
 
     Args:
         facts: The machine, its store and the project.
-        questions: Whom to ask.
+        questions: Asks the user.
         environ: The environment variables.
-        force: Whether to install libtorch afresh where a CUDA variant is in use.
+        force: Whether to install libtorch again if a CUDA variant is active.
 
     Raises:
-        FdlError: There is nothing a project could run in: neither Docker nor virtual environments.
+        FdlError: A project could not run here: there is neither Docker nor virtual environments.
     """
     if not facts.has_docker and not facts.has_toolchain:
         raise FdlError(
@@ -73,7 +73,7 @@ def plan(
 
 
 def _mode(facts: Facts, project: ProjectFacts, questions: Questions) -> int:
-    """How the project shall run; what the machine or the project lacks is not offered."""
+    """How the project should run; modes that the machine or project lacks are not offered."""
     docker = facts.has_docker and bool(project.services)
     if docker and facts.has_toolchain:
         return questions.choose("How shall the project run?", _MODES, default=_DOCKER)

@@ -1,4 +1,4 @@
-"""Questions on the controlling terminal, which answer themselves where nobody is there."""
+"""Ask questions on the controlling terminal; without a user, take the defaults."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fdl.terminal import ask, may_ask
 
 
 class Questions:
-    """Asks a person, or takes the default of every question.
+    """Asks a user, or takes the default of every question.
 
     Args:
-        on: False to take the defaults even where somebody could answer.
+        on: False to take the defaults even if a user could answer.
 
     Attributes:
-        on: Whether a person answers.
+        on: Whether a user answers.
     """
 
     def __init__(self, *, on: bool = True) -> None:
@@ -26,8 +26,8 @@ class Questions:
 
         Args:
             question: Ends with a question mark.
-            default: What Enter alone means.
-            unanswered: What it means when nobody answers; the default when omitted.
+            default: The meaning of Enter without text.
+            unanswered: The answer if no user answers; by default that of ``default``.
         """
         choices = "[Y/n]" if default else "[y/N]"
         while True:
@@ -43,12 +43,12 @@ class Questions:
         """Ask for one of several options.
 
         Args:
-            question: Stands above the numbered list.
+            question: Printed above the numbered list.
             options: One line each.
-            default: Position of the one that Enter alone means.
+            default: Position of the option that Enter without text means.
 
         Returns:
-            The position of the chosen one, from 0.
+            The position of the chosen option, from 0.
         """
         if not self.on:
             return default
@@ -62,5 +62,5 @@ class Questions:
                 return int(answer) - 1
 
     def _ask(self, prompt: str) -> str | None:
-        """What was typed; None where nobody answers, or no longer."""
+        """The typed text; None if no user answers, or no longer."""
         return ask(prompt) if self.on else None

@@ -1,4 +1,4 @@
-"""What a set-up tells: the machine as it found it, and the steps it is going to take."""
+"""Text of a setup: the machine, and the planned steps."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def machine(facts: Facts, palette: Palette) -> str:
 
 
 def steps(plan: Plan, title: str, palette: Palette) -> str:
-    """The steps, as what could be typed instead."""
+    """The steps, as the equivalent commands."""
     lines = [palette.bold(title)] if plan.steps else [palette.bold("Nothing is left to do.")]
     lines += [f"  {palette.cyan(step.typed)}" for step in plan.steps]
     return "".join(f"{line}\n" for line in lines)
 
 
 def following(plan: Plan, palette: Palette) -> str:
-    """What to type next."""
+    """The commands to run next."""
     wide = max(len(typed) for typed, _ in plan.next)
     lines = [
         f"  {palette.cyan(typed)}{' ' * (wide - len(typed))}  {palette.dim(f'# {about}')}"
@@ -52,7 +52,7 @@ def following(plan: Plan, palette: Palette) -> str:
 
 
 def troubles(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Why cards may be missing, each with its remedy."""
+    """The reasons why GPUs may be missing, each with its remedy."""
     for one in facts.nvidia.troubles:
         yield one.message, one.remedy
 

@@ -1,4 +1,4 @@
-"""What a set-up consists of, as values that can be shown before anything happens."""
+"""The steps of a setup, as values that can be shown before they run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Install:
 
     Attributes:
         variant: ``cpu``, ``cu128`` …, or ``auto``.
-        activate: Whether to put it into use; only ``cpu`` is ever installed without.
-        source: ``archive``, or ``wheel`` where there are no archives.
+        activate: Whether to activate it; only ``cpu`` is ever installed without activation.
+        source: ``archive``, or ``wheel`` if there are no archives.
     """
 
     variant: str
@@ -33,7 +33,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """Put an installed variant into use.
+    """Activate an installed variant.
 
     Attributes:
         id: The variant.
@@ -53,8 +53,8 @@ class Program:
 
     Attributes:
         argv: The program and its arguments.
-        cwd: Where.
-        images: Whether it builds images, and so needs what the compose file refers to.
+        cwd: The working directory.
+        images: Whether it builds images, and so needs the variables of the compose file.
         optional: Whether its failure is only a warning.
         consequence: What its failure means, for that warning.
     """

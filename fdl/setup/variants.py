@@ -1,4 +1,4 @@
-"""Which libtorch a machine shall have: a decision that needs neither cards nor a network."""
+"""Decide which libtorch a machine should have; needs neither GPUs nor a network."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fdl.setup.steps import Activate, Install, Program, Step
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What to do about libtorch.
+    """The steps for libtorch, with notes for the user.
 
     Attributes:
-        steps: What to do, in order.
-        cuda: CUDA version of the variant in use afterwards; None for CPU.
-        notes: What was taken into account, in sentences.
-        hint: A command that would serve the cards better; empty for none.
+        steps: The steps, in order.
+        cuda: CUDA version of the variant that is active afterwards; None for CPU.
+        notes: What the choice is based on, in sentences.
+        hint: A command that would serve the GPUs better; empty for none.
     """
 
     steps: tuple[Step, ...] = ()
@@ -35,16 +35,17 @@ class Outcome:
 
 
 def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
-    """Choose the variants to install and the one to use.
+    """Choose the variants to install and the one to activate.
 
-    A CUDA variant in use stays, unless ``force`` or the user says otherwise. Otherwise the CPU
-    variant is installed, which containers without a GPU need, and beside it the one that fits the
-    cards; when none does, a build of the user's own, or what the user chooses.
+    An active CUDA variant stays, unless ``force`` or the user says otherwise. Otherwise the CPU
+    variant is installed, because containers without a GPU need it. Besides it, the archive that
+    fits the GPUs is installed. If no archive fits, the user's own build is activated, or what the
+    user chooses.
 
     Args:
         facts: The machine and its store.
-        questions: Whom to ask.
-        force: Whether to install afresh over a CUDA variant in use.
+        questions: Asks the user.
+        force: Whether to install again if a CUDA variant is active.
     """
     active = facts.active
     if active is not None and _is_cuda(active) and not force:
@@ -61,13 +62,13 @@ def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
     if active is not None:
         cuda = chosen.cuda or active.cuda
         return replace(chosen, steps=(*cpu, *chosen.steps), cuda=cuda)
-    # Nothing else is, or is certain to be, in use.
+    # No other variant is active, or is certain to be.
     used = Install(CPU, activate=True) if cpu else Activate(CPU_ID)
     return replace(chosen, steps=(used, *chosen.steps))
 
 
 def _for_cards(facts: Facts, questions: Questions) -> Outcome:
-    """The steps that serve the cards; none without cards, or when the user wants none."""
+    """The steps that serve the GPUs; none without GPUs, or if the user wants none."""
     cards = considered(facts.nvidia)
     if not cards:
         return Outcome(notes=("no NVIDIA GPU found: the variant for the processor is enough",))
@@ -100,7 +101,7 @@ def _for_mixed_cards(
     notes: tuple[str, ...],
     questions: Questions,
 ) -> Outcome:
-    """No archive has code for all cards: the user chooses, or it is the best there is."""
+    """No archive has code for all GPUs: ask the user, or take the best one available."""
     archs = archs_argument(cards)
     build = f'fdl libtorch build --archs "{archs}"'
     left = ", ".join(f"[{gpu.index}] {gpu.name} ({gpu.sm})" for gpu in uncovered)
@@ -135,7 +136,7 @@ def _served(artifact: Artifact, cards: Sequence[Gpu]) -> str:
 
 
 def _build_for(cards: Sequence[Gpu], installed: Sequence[Variant]) -> Variant | None:
-    """A build of the user's own with code for every card."""
+    """A build of the user with code for every GPU."""
     for one in installed:
         archs = recorded(one.facts.get("archs", ""))
         if one.id.startswith("builds/") and all(covers(archs, gpu.capability) for gpu in cards):
@@ -144,7 +145,7 @@ def _build_for(cards: Sequence[Gpu], installed: Sequence[Variant]) -> Variant | 
 
 
 def _without_archives(facts: Facts) -> Outcome:
-    """On Linux torch's Python package serves other processors; elsewhere there is nothing."""
+    """Use torch's Python package for other processors on Linux; elsewhere nothing is available."""
     problem = facts.no_archives
     if facts.active is not None:
         return Outcome(cuda=facts.active.cuda, notes=(f"{facts.active.id} is in use and stays",))
@@ -158,7 +159,7 @@ def _without_archives(facts: Facts) -> Outcome:
 
 
 def _cpu(facts: Facts, *, force: bool) -> list[Step]:
-    """The CPU variant, unless it is there already."""
+    """The CPU variant, unless it is installed already."""
     there = any(
         one.id == CPU_ID and one.facts.get("torch") == facts.torch for one in facts.installed
     )
