@@ -1,4 +1,4 @@
-"""What ``fdl diagnose --json`` prints; the JSON Schema in the reference is made from these."""
+"""The document of ``fdl diagnose --json``; the reference's JSON Schema is made from it."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def schema_as_json() -> str:
 
 
 def _untitled(schema: Any) -> Any:
-    """A schema without the titles that only repeat its keys, and with its texts on one line."""
+    """A schema without titles that only repeat its keys, and with each text on one line."""
     if isinstance(schema, list):
         return [_untitled(item) for item in schema]
     if isinstance(schema, dict):

@@ -44,14 +44,14 @@ class Arrival:
         return self._prefix
 
     def advance(self, prefix: int) -> None:
-        """Set that all bytes before an offset are there."""
+        """Record that all bytes before an offset are there."""
         with self._changed:
             if prefix > self._prefix:
                 self._prefix = prefix
                 self._changed.notify_all()
 
     def end(self, length: int) -> None:
-        """Set that the file is complete."""
+        """Record that the file is complete."""
         with self._changed:
             self._length = self._prefix = length
             self._changed.notify_all()

@@ -97,7 +97,7 @@ class Backlog:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Set that no further member follows, or that no more are wanted."""
+        """Record that no further member follows, or that no more are wanted."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

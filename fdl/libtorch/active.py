@@ -86,7 +86,8 @@ def host_variables(project: str, known: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         project: Absolute directory of the project.
-        known: Variables that are set already. If either of the two is among them, none is added.
+        known: Variables that are set already. If one of them is ``LIBTORCH`` or ``LIBTORCH_PATH``,
+            the result is empty.
     """
     variant = active(project)
     if variant is None or "LIBTORCH" in known or "LIBTORCH_PATH" in known:

@@ -9,7 +9,7 @@ from fdl.errors import UsageError
 
 
 class Mode(Enum):
-    """The place where a project runs."""
+    """How a project runs."""
 
     MOUNTED = "mounted"
     """In containers that mount the libtorch of the project."""

@@ -4,9 +4,9 @@ Several names are approximations of one function, the Gaussian error linear unit
 (https://arxiv.org/abs/1606.08415). They are kept apart: after twelve layers the exact form and the
 tanh form differ by about 1e-2, and a checkpoint fits only the form that it was trained with.
 
-Names that stand for single steps run in torch's fused form in float32 and float64. There the two
-differ by at most 3e-7, and the fused form takes a quarter of the time. In shorter types every step
-rounds, so the steps of the name are computed.
+Functions that are defined as several steps run in torch's fused form in float32 and float64. There
+the two differ by at most 3e-7, and the fused form takes a quarter of the time. In shorter types
+every step rounds, so exactly the defined steps are computed.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _refuse_to_mix(files: Mapping[str, Path], out: Path) -> None:
             )
 
 
-# Which files
+# Choosing the files
 
 
 def _files(checkpoint: Checkpoint, name: str | None) -> tuple[Path, ...]:
@@ -188,7 +188,7 @@ def _is_plain(name: str) -> bool:
     return PurePosixPath(name).name == name and PureWindowsPath(name).name == name
 
 
-# What they hold
+# Reading the files
 
 
 def _add(tensors: dict[str, Tensor], file: Path, notes: list[str]) -> None:

@@ -140,7 +140,7 @@ class EncodedBatch:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self._input_ids.device
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> EncodedBatch:

@@ -202,7 +202,7 @@ def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph
 
     Returns:
         - The model, with its tensors in the dtypes they were saved in.
-        - What was left out.
+        - Notes: how many tensors were loaded, and which were left out.
 
     Raises:
         ConfigError: The configuration does not describe a model.

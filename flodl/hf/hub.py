@@ -181,7 +181,7 @@ class Repository:
             return "HF_HUB_OFFLINE forbids to fetch it"
         return None
 
-    # Which commit
+    # Resolving the commit
 
     def _resolved(self, cached: str | None) -> str:
         if _FULL_COMMIT.fullmatch(self._revision):
@@ -233,7 +233,7 @@ class Repository:
                 time.sleep(pause)
         return ask()
 
-    # What the cache holds
+    # Reading the cache
 
     def _repo_cache(self) -> Path:
         return Path(self._cache_dir) / ("models--" + self._repo.replace("/", "--"))
@@ -275,7 +275,7 @@ class Repository:
                 return path
         return None
 
-    # What the Hub is asked for
+    # Requests to the Hub
 
     def _metadata(self, full: str, revision: str) -> Any:
         url = self._hub.hf_hub_url(self._repo, full, revision=revision)
@@ -313,7 +313,7 @@ class Repository:
             raise self._translated(error, full) from None
         return Path(path)
 
-    # What to say when it fails
+    # Errors and warnings
 
     def _translated(self, error: Exception, full: str) -> Exception:
         where = hub_errors.Asked(self._repo, self._revision, full, self._endpoint, self._cache_dir)

@@ -64,7 +64,7 @@ def outline(
             names no head, or a head that flodl does not have.
         num_labels: The wanted number of classes.
         id2label: The wanted names of the classes, in order or by id.
-        new_head: Whether the head is drawn anew. Then the checkpoint's classifier does not matter
+        new_head: Whether the head is drawn again. Then the checkpoint's classifier does not matter
             for the wanted classes.
 
     Raises:

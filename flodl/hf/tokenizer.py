@@ -39,7 +39,7 @@ class EncodeOptions(TypedDict, total=False):
     Attributes:
         truncation: False (default) refuses rows that are too long. True and ``longest_first``
             truncate. For pairs, ``only_first`` and ``only_second`` truncate one text.
-        max_length: Tokens per row. None means the model's limit; with truncation, it means the
+        max_length: Maximum tokens of a row. None means the model's limit; with truncation, it means the
             smaller of that and the limit in the tokenizer's files. That limit is
             ``model_max_length`` of ``tokenizer_config.json``, else the truncation section of the
             tokenizer.
@@ -159,7 +159,7 @@ class HfTokenizer:
 
     @property
     def mask_token(self) -> str | None:
-        """The token to fill in, ``[MASK]`` or ``<mask>``; None if there is none."""
+        """The token that marks a gap, ``[MASK]`` or ``<mask>``; None if there is none."""
         return self._source.special("mask")
 
     @property

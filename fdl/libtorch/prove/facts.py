@@ -1,4 +1,4 @@
-"""Determine what a folder of libraries is, from its files alone."""
+"""Determine the facts of a folder of libraries, from its files alone."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ READ = "read"
 RECORD = "record"
 
 WORTH = 0.9
-"""If at least this part of all positions counts, padding is cheaper than moving tokens."""
+"""If more than this part of all positions counts, padding is cheaper than moving tokens."""
 
 
 class Run(NamedTuple):

@@ -51,8 +51,8 @@ class TextEncoding:
             first: Number of inputs before the first of these.
 
         Raises:
-            ValueError: A text is too long, or no text has any tokens; the message numbers it among
-                all inputs.
+            ValueError: A text is too long, or no text has any tokens; the message gives its number
+                among all inputs.
         """
         try:
             return self._encoded(texts)
@@ -115,7 +115,8 @@ def listed(inputs: Iterable[Input], method: str) -> list[Input]:
         method: The method that takes them, for the message.
 
     Raises:
-        TypeError: It is not a list, or it is a single string, whose letters would become texts.
+        TypeError: It is a single string, whose letters would become texts, a mapping, or not
+            iterable.
     """
     if isinstance(inputs, str | bytes):
         raise TypeError(f"{method}() takes a list of texts, got one string: write [text]")
