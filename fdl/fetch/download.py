@@ -49,9 +49,9 @@ def unpack_url(
     """Download a zip archive and unpack it while it arrives.
 
     If the server supports ranges, the directory is read first, and the rest arrives over several
-    connections. Otherwise everything arrives as one stream. Bytes in the part file are not
-    downloaded again by a later call, however this call ends, if the file on the server is still
-    the same. Two calls must not use the same part file at the same time.
+    connections. Otherwise everything arrives as one stream. However this call ends, a later call
+    does not download the bytes in the part file again, if the file on the server is still the
+    same. Two calls must not use the same part file at the same time.
 
     Folders are created for the files in them; empty folders are left out. Execute bits and symbolic
     links are restored; links must not lead outside the target.

@@ -39,8 +39,8 @@ class EncodeOptions(TypedDict, total=False):
     Attributes:
         truncation: False (default) refuses rows that are too long. True and ``longest_first``
             truncate. For pairs, ``only_first`` and ``only_second`` truncate one text.
-        max_length: Maximum tokens of a row. None means the model's limit; with truncation, it means the
-            smaller of that and the limit in the tokenizer's files. That limit is
+        max_length: Maximum tokens of a row. None means the model's limit; with truncation, it means
+            the smaller of that and the limit in the tokenizer's files. That limit is
             ``model_max_length`` of ``tokenizer_config.json``, else the truncation section of the
             tokenizer.
         stride: Needs truncation. Makes further rows (windows) of what is cut off; each repeats
