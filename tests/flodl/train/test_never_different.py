@@ -130,7 +130,7 @@ def distances(one: Ran, other: Ran) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("steps", [200, pytest.param(900, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [400, pytest.param(900, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
 def test_auto_leaves_behind_what_eager_does(
     make: Callable[[Path], Program], tmp_path: Path, steps: int
