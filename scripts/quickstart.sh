@@ -17,7 +17,8 @@ if [ ! -e "$project" ]; then
     (cd "$(dirname "$project")" && fdl init "$(basename "$project")" --native)
 fi
 cd "$project"
-fdl train
+# -y: the manifests of a new project are copies of its own examples.
+fdl -y train
 
 cat <<END
 

@@ -70,9 +70,9 @@ class _Restorer(MetaPathFinder):
     ) -> None:
         self._guarded, self._steps = guarded, steps
 
-    def find_spec(self, name: str, *_: object) -> None:
+    def find_spec(self, fullname: str, *_: object, **__: object) -> None:
         """Find nothing; other finders do. See :class:`importlib.abc.MetaPathFinder`."""
-        if name != COMPILER:
+        if fullname != COMPILER:
             return
         with _lock:
             if self not in sys.meta_path:
