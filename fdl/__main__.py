@@ -15,7 +15,6 @@ from fdl.errors import FdlError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TextIO
 
     from fdl.dispatch.planner import Surroundings
     from fdl.dispatch.walk import Help, Refresh, Unknown
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from fdl.plan import Plan
     from fdl.prepass import Invocation
     from fdl.project import Project
+
+
+_USAGE = "fdl [OPTIONS] COMMAND [ARGS]"
 
 
 def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = None) -> int:
@@ -53,6 +55,8 @@ def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = 
         from fdl import output
 
         output.error(problem.message, problem.hint)
+        if problem.see:
+            output.see(*problem.see)
         code = problem.exit_code
     except KeyboardInterrupt:
         return 130
@@ -74,8 +78,7 @@ def _version() -> int:
 
 def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
     from fdl import output
-    from fdl.commands import BUILTINS, HIDDEN
-    from fdl.project import locate, steps_back
+    from fdl.project import locate
 
     output.configure(invocation.color, quiet=invocation.verbosity == 0)
     if invocation.yes:
@@ -88,6 +91,13 @@ def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
         return _version()
     found = locate()
     _take_environment(invocation, found)
+    return _route(found, invocation, surroundings)
+
+
+def _route(found: Found | None, invocation: Invocation, surroundings: Surroundings | None) -> int:
+    from fdl.commands import BUILTINS, HIDDEN
+    from fdl.project import steps_back
+
     word = invocation.tokens[0] if invocation.tokens else ""
     if word in (*BUILTINS, *HIDDEN) and not steps_back(word, found, invocation.tokens[1:]):
         return _built_in(invocation, surroundings)
@@ -117,7 +127,7 @@ def _take_environment(invocation: Invocation, found: Found | None) -> None:
 
 def _built_in(invocation: Invocation, surroundings: Surroundings | None) -> int:
     if invocation.tokens[0] == "version":
-        return _project_help(None, sys.stdout)
+        return _project_help(None)
     # Children of a built-in, and the built-in itself, learn of the flags as other programs do.
     os.environ.update(invocation.exported())
     from fdl.app import run
@@ -136,31 +146,46 @@ def _from_manifest(
         raise UsageError(
             "`--json` before a command goes with `--dry-run`", hint="fdl --dry-run --json COMMAND"
         )
-    if not invocation.tokens:
+    asks_for_all = invocation.tokens == ["all"] and invocation.help_word == "all"
+    if not invocation.tokens or (found is None and asks_for_all):
         return _help_page(found, invocation)
     env = active_environment(invocation, found)
-    if found is None:
-        from fdl import output
+    from fdl import output
 
+    if found is None:
         output.error(
             f"unknown command: {invocation.tokens[0]}",
             "there is no fdl.yml here or above; `fdl init NAME` starts a project",
         )
-        output.write(sys.stderr, "\n")
-        return _project_help(None, sys.stderr) or 1
+        output.see(_USAGE, "fdl")
+        return 1
     from fdl.plan import Plan
 
     outcome, project = _resolve(found, env, invocation, surroundings)
+    if env is None and _is_environment(outcome, project):
+        invocation.first_word_env = invocation.tokens.pop(0)
+        invocation.help = invocation.help or not invocation.tokens
+        return _route(found, invocation, surroundings)
+    for text in project.warnings:
+        output.warning(text)
     if isinstance(outcome, Plan):
         return _carry_out(outcome, project, invocation)
     return _explain(outcome, project, invocation, surroundings)
+
+
+def _is_environment(outcome: Plan | Help | Refresh | Unknown, project: Project) -> bool:
+    """Whether the first word is no command, and a folder below the project has its overlay."""
+    from fdl.dispatch.walk import Unknown
+
+    if not isinstance(outcome, Unknown) or outcome.level.names:
+        return False
+    return outcome.token in project.nested()
 
 
 def _resolve(
     found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
 ) -> tuple[Plan | Help | Refresh | Unknown, Project]:
     """What the tokens mean; examples become real manifests only when something will run."""
-    from fdl import output
     from fdl.dispatch.planner import here
     from fdl.plan import Plan
     from fdl.project import Project
@@ -173,6 +198,7 @@ def _resolve(
             invocation.tokens,
             place,
             help_wanted=invocation.help,
+            help_word=invocation.help_word,
             exported=invocation.exported(),
             append=invocation.append,
         )
@@ -182,8 +208,6 @@ def _resolve(
     if project.examples and acts and isinstance(outcome, Plan):
         project = Project(found, env, executes=True, write_cache=True)
         outcome = walk(project)
-    for text in project.warnings:
-        output.warning(text)
     return outcome, project
 
 
@@ -211,7 +235,7 @@ def _explain(
     invocation: Invocation,
     surroundings: Surroundings | None,
 ) -> int:
-    """Show a requested page, or say that a word is no command and show where it was looked for."""
+    """Show a requested page, or report a word that is not a command."""
     from fdl.dispatch.walk import Help, Refresh
 
     if isinstance(outcome, Refresh):
@@ -221,14 +245,12 @@ def _explain(
     if isinstance(outcome, Help):
         from fdl.schema import learn
 
-        _print_page(outcome, project, sys.stdout, lambda level: learn(level, surroundings))
+        _print_page(outcome, project, lambda level: learn(level, surroundings))
         return 0
-    _report(outcome)
-    _print_page(Help(outcome.level), project, sys.stderr)
-    return 1
+    return _report(outcome)
 
 
-def _report(unknown: Unknown) -> None:
+def _report(unknown: Unknown) -> int:
     from fdl import output
     from fdl.commands import BUILTINS
     from fdl.prepass import GLOBAL_FLAGS
@@ -243,7 +265,9 @@ def _report(unknown: Unknown) -> None:
         f"unknown {'option' if is_flag else 'command'}: {' '.join([*level.names, token])}",
         f"did you mean `{typed}`?" if close else "",
     )
-    output.write(sys.stderr, "\n")
+    usage = level.typed("[<command>]") if level.names else _USAGE
+    output.see(usage, level.typed())
+    return 1
 
 
 def _help_page(found: Found | None, invocation: Invocation) -> int:
@@ -260,13 +284,13 @@ def _help_page(found: Found | None, invocation: Invocation) -> int:
     except UsageError as problem:
         if invocation.env is not None:
             raise
-        code = _project_help(found, sys.stdout)
+        code = _project_help(found)
         output.error(problem.message, problem.hint)
         return code
-    return _project_help(found, sys.stdout, env)
+    return _project_help(found, env)
 
 
-def _project_help(found: Found | None, stream: TextIO, env: str | None = None) -> int:
+def _project_help(found: Found | None, env: str | None = None) -> int:
     """The project's page; a broken manifest costs its commands, not the page."""
     from fdl import output
     from fdl.dispatch.walk import Help
@@ -281,23 +305,21 @@ def _project_help(found: Found | None, stream: TextIO, env: str | None = None) -
             problem = broken
         for text in project.warnings:
             output.warning(text)
-    _print_page(page, project, stream)
+    _print_page(page, project)
     if problem:
         output.error(problem.message, problem.hint)
     return 0
 
 
-def _print_page(
-    page: Help | None, project: Project | None, stream: TextIO, ask: Ask | None = None
-) -> None:
-    """Print a help page; only a page that was asked for may ask programs in turn."""
+def _print_page(page: Help | None, project: Project | None, ask: Ask | None = None) -> None:
+    """Print a help page that was asked for; only with ``ask`` programs are asked in turn."""
     from fdl import output
     from fdl.help import render, terminal_width
     from fdl.schema import known
 
-    width = terminal_width(stream)
-    text = render(page, project, output.palette(stream), width, ask or known)
-    output.write(stream, project.without_secrets(text) if project else text)
+    width = terminal_width(sys.stdout)
+    text = render(page, project, output.palette(sys.stdout), width, ask or known)
+    output.write(sys.stdout, project.without_secrets(text) if project else text)
 
 
 if __name__ == "__main__":

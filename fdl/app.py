@@ -1,185 +1,158 @@
-"""Running the built-in commands: find the one that is meant, parse its arguments, call it."""
+"""The built-in commands as one Typer application, ``app``.
+
+The module of a command is imported when its name is typed. Called directly, or by Typer's
+``CliRunner``, ``app`` is the whole command line, global flags and commands of a manifest included.
+"""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from fdl import output
-from fdl.args.parser import Parser
-from fdl.commands.registry import REGISTRY, Builtin
-from fdl.errors import UsageError
+from fdl.args.parser import Parser, RefusedError
+from fdl.commands import BUILTINS, PROGRAMS
+from fdl.commands.tree import children, document, find, is_open, schema, summary, usage
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
+    from collections.abc import Sequence
 
     from fdl.dispatch.planner import Surroundings
     from fdl.prepass import Invocation
-    from fdl.project import Project
+    from fdl.schema.contract import Schema
+
+# What its parser refuses. Typer exports this class of click under no name of its own.
+_Refused: type[Exception] = typer.BadParameter.__bases__[0]
+
+_IN_A_MODULE_OF = {"autocomplete": "completions"}
 
 
-class Arguments:
-    """Parsed arguments as attributes: ``args.dry_run``."""
+class Builtins(TyperGroup):
+    """The built-in commands. Naming one imports its module."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.__dict__.update(values)
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Every name, in the order of the help page."""
+        return list(BUILTINS)
 
-    if TYPE_CHECKING:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """The command or group of a name; None for a name that is not built in."""
+        if cmd_name not in BUILTINS:
+            return None
+        module = _IN_A_MODULE_OF.get(cmd_name, cmd_name.replace("-", "_"))
+        found: Any = get_command(import_module(f"fdl.commands.{module}").verbs)
+        return getattr(found, "commands", {}).get(cmd_name, found)
 
-        def __getattr__(self, name: str) -> Any: ...
-
-
-class Call:
-    """One call of a built-in command.
-
-    Attributes:
-        args: What was typed for it.
-        invocation: The whole command line with its global flags.
-        names: The words that name the command: ``("config", "show")``.
-        surroundings: Where commands are taken to run.
-    """
-
-    __slots__ = ("args", "invocation", "names", "surroundings")
-
-    def __init__(
+    def main(
         self,
-        args: Arguments,
-        invocation: Invocation,
-        names: tuple[str, ...],
-        surroundings: Surroundings | None,
-    ) -> None:
-        self.args = args
-        self.invocation = invocation
-        self.names = names
-        self.surroundings = surroundings
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,  # noqa: ARG002
+        complete_var: str | None = None,  # noqa: ARG002
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,  # noqa: ARG002
+        **extra: Any,  # noqa: ARG002
+    ) -> Any:
+        """Run a whole command line, as the program ``fdl`` does."""
+        from fdl.__main__ import main
 
-    @property
-    def dry_run(self) -> bool:
-        """Whether to show instead of do, wherever the flag stood."""
-        return self.invocation.dry_run or bool(getattr(self.args, "dry_run", False))
+        code = main(args)
+        if standalone_mode:
+            sys.exit(code)
+        return code
 
-    @property
-    def yes(self) -> bool:
-        """Whether questions answer themselves."""
-        return self.invocation.yes or bool(getattr(self.args, "yes", False))
 
-    def project(self, env: str | None = None) -> Project:
-        """The project around the working directory, under the active environment.
+app = typer.Typer(cls=Builtins, add_completion=False)
 
-        Args:
-            env: An environment that counts instead of the active one.
 
-        Raises:
-            FdlError: There is no project, or the environment has no overlay in it.
-        """
-        from fdl.manifest.select import require_overlay
-        from fdl.project import Project, active_environment, locate, required
-
-        found = required(locate())
-        if env is None:
-            env = active_environment(self.invocation, found)
-        else:
-            require_overlay(found, env, env)
-        return Project(found, env)
-
-    def here(self) -> Surroundings:
-        """Where commands are taken to run: this process, unless a caller said otherwise."""
-        from fdl.dispatch.planner import here
-
-        return self.surroundings or here()
+@app.callback()
+def fdl() -> None:
+    """Run, track and resume deep-learning projects from one config file."""
 
 
 def run(invocation: Invocation, surroundings: Surroundings | None = None) -> int:
-    """Run one built-in.
+    """Run one built-in command.
 
     Args:
-        invocation: A command line whose first token names a built-in.
+        invocation: A command line whose first token names a built-in command.
         surroundings: Where commands are taken to run; looked up when omitted.
 
     Returns:
-        0 for success and requested help, 1 for an unknown sub-command, 2 for refused arguments.
+        0 for success and requested help, 1 for an unknown command of a group, 2 for refused
+        arguments.
 
     Raises:
         FdlError: Whatever the command raises.
     """
-    builtin, names, tail = _find(invocation.tokens)
-    if builtin.children and not invocation.help and tail and not tail[0].startswith("-"):
-        return _unknown_subcommand(builtin, names, tail[0])
-    if (invocation.help and not builtin.wraps) or (builtin.children and not tail):
-        output.write(sys.stdout, _page(builtin, names, sys.stdout))
+    from fdl.args.document import is_asked
+    from fdl.commands.verb import Call
+
+    names, tail = find(invocation.tokens)
+    below, program = children(names), names[0] in PROGRAMS
+    if not program and (invocation.help or (below and not tail)):
+        return _print_page(names, schema(names), below)
+    if not program and is_asked(tail):
+        import json
+
+        output.write(sys.stdout, json.dumps(document(names), indent=2) + "\n")
         return 0
+    if below and not tail[0].startswith("-"):
+        return _unknown(names, tail[0], below)
+    group: Any = get_command(app)
     try:
-        own, others = apart(builtin, tail) if builtin.open else (tail, [])
-        values, _ = Parser(builtin.parameters).parse(own, {})
-        if builtin.open:
-            values[_last_argument(builtin)] = others
-    except ValueError as problem:
-        output.error(str(problem))
-        output.write(sys.stderr, "\n" + _page(builtin, names, sys.stderr))
-        return 2
-    if invocation.dry_run and not (builtin.wraps or builtin.takes("dry-run")):
-        raise UsageError(f"`{' '.join(names)}` changes nothing, so it has no dry run")
-    if invocation.json and not (builtin.wraps and invocation.dry_run):
-        if not builtin.takes("json"):
-            raise UsageError(f"`{' '.join(names)}` has no JSON to print")
-        values["json"] = True
-    return _handler(builtin)(Call(Arguments(values), invocation, names, surroundings))
+        call = Call(invocation, surroundings)
+        with group.make_context("fdl", list(invocation.tokens), obj=call) as context:
+            code: int = group.invoke(context)
+    except RefusedError as problem:
+        return _refuse(names, str(problem))
+    except _Refused as problem:
+        return _refuse(names, _message(names, tail, problem))
+    return code
 
 
-def _find(tokens: list[str]) -> tuple[Builtin, tuple[str, ...], list[str]]:
-    """The deepest built-in the tokens name, its names, and the tokens behind them."""
-    builtin = REGISTRY[tokens[0]]
-    depth = 1
-    while depth < len(tokens) and tokens[depth] in builtin.children:
-        builtin = builtin.children[tokens[depth]]
-        depth += 1
-    return builtin, tuple(tokens[:depth]), tokens[depth:]
+def _print_page(names: list[str], known: Schema, below: list[str]) -> int:
+    """Print a help page from the table; no module of a command is imported for it."""
+    from fdl.help.drawn import Page
+    from fdl.help.layout import Row, terminal_width
+    from fdl.help.parameters import argument_rows, option_tables
+
+    page = Page(output.palette(sys.stdout), terminal_width(sys.stdout))
+    page.usage(usage(names))
+    page.prose(known.description)
+    page.table("Commands", [Row(name, summary(*names, name)) for name in below])
+    page.table("Arguments", [] if below else argument_rows(known.parameters))
+    for heading, rows in option_tables(known.parameters, {}, ()):
+        page.table(heading, rows)
+    output.write(sys.stdout, page.render())
+    return 0
 
 
-def _last_argument(builtin: Builtin) -> str:
-    return [one.field for one in builtin.parameters if one.kind == "arg"][-1]
-
-
-def apart(builtin: Builtin, tail: list[str]) -> tuple[list[str], list[str]]:
-    """The options that an open built-in declares with their values, and all other words."""
-    options = {one.display: one for one in builtin.parameters if one.kind == "option"}
-    own: list[str] = []
-    others: list[str] = []
-    end = tail.index("--") if "--" in tail else len(tail)
-    words = iter(tail[:end])
-    for token in words:
-        flag, equals, _ = token.partition("=")
-        one = options.get(flag)
-        (own if one else others).append(token)
-        if one and one.shape != "flag" and not equals:
-            own += [value for value in [next(words, None)] if value is not None]
-    return own, [*others, *tail[end:]]
-
-
-def _handler(builtin: Builtin) -> Callable[[Call], int]:
-    from importlib import import_module
-
-    module, _, function = builtin.handler.partition(":")
-    handler: Callable[[Call], int] = getattr(import_module(module), function)
-    return handler
-
-
-def _page(builtin: Builtin, names: tuple[str, ...], stream: Any) -> str:
-    from fdl.help.builtin import render
-    from fdl.help.layout import terminal_width
-
-    return render(builtin, names, output.palette(stream), terminal_width(stream))
-
-
-def _unknown_subcommand(group: Builtin, names: tuple[str, ...], word: str) -> int:
-    """The group's help on stderr, as for an unknown command of a manifest."""
+def _unknown(names: list[str], word: str, known: list[str]) -> int:
     from fdl.suggest import nearest
 
     typed = " ".join(names)
-    close = nearest(word, group.children)
-    output.error(
-        f"unknown command: {typed} {word}", f"did you mean `fdl {typed} {close}`?" if close else ""
-    )
-    output.write(sys.stderr, "\n" + _page(group, names, sys.stderr))
+    close = nearest(word, known)
+    hint = f"did you mean `fdl {typed} {close}`?" if close else f"it has {', '.join(known)}"
+    output.error(f"unknown command: {typed} {word}", hint)
+    output.see(usage(names), f"fdl {typed}")
     return 1
+
+
+def _message(names: list[str], tail: list[str], problem: Any) -> str:
+    """What is wrong with some arguments, in the words of programs with ``FdlArgs``."""
+    try:
+        if not is_open(names):
+            Parser(schema(names).parameters).parse(tail, {})
+    except RefusedError as refused:
+        return str(refused)
+    message = str(problem.format_message()).replace("'", "`").removesuffix(".")
+    return message[:1].lower() + message[1:]
+
+
+def _refuse(names: list[str], message: str) -> int:
+    output.error(message)
+    output.see(usage(names), f"fdl {' '.join(names)}")
+    return 2

@@ -13,13 +13,22 @@ class FdlError(Exception):
         message: What is wrong, and where.
         hint: The remedy, printed on its own line; empty for none.
         exit_code: What the process exits with: 1 for fdl's own failures, 2 for refused arguments.
+        see: The usage line and the command with the help page, where arguments were refused.
     """
 
-    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        exit_code: int = 1,
+        see: tuple[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.exit_code = exit_code
+        self.see = see
 
 
 class ManifestError(FdlError):

@@ -25,13 +25,14 @@ class Invocation:
     """A command line with its global flags taken out.
 
     Attributes:
-        tokens: What remains: the command, its arguments, the first ``--`` and all behind it.
+        tokens: What remains: the command, its arguments, the first ``--`` and everything after it.
         color: True for ``--ansi``, False for ``--no-ansi``, None without either.
         verbosity: 0 for ``-q``, 2 to 4 for ``-v`` to ``-vvv``, None without either; the last wins.
         append: False when ``--no-append`` was given.
         env: The environment named by ``--env``, or None.
         first_word_env: The environment that the first word named; taken out of ``tokens``.
         help: Whether ``-h`` or ``--help`` was given, or nothing was left to run.
+        help_word: The word behind it, which may name a group of options; it is in ``tokens``, too.
         version: Whether the first remaining token asks for the version.
         dry_run: Whether ``-n`` or ``--dry-run`` stood before the command.
         json: Whether ``--json`` stood before the command.
@@ -39,8 +40,8 @@ class Invocation:
     """
 
     __slots__ = (
-        "append", "color", "dry_run", "env", "first_word_env", "help", "json", "tokens",
-        "verbosity", "version", "yes",
+        "append", "color", "dry_run", "env", "first_word_env", "help", "help_word", "json",
+        "tokens", "verbosity", "version", "yes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class Invocation:
         self.env: str | None = None
         self.first_word_env: str | None = None
         self.help = False
+        self.help_word = ""
         self.version = False
         self.dry_run = False
         self.json = False
@@ -67,7 +69,7 @@ class Invocation:
 
 
 def scan(argv: Sequence[str]) -> Invocation:
-    """Split a command line into global flags and the rest; nothing behind ``--`` is looked at.
+    """Split a command line into global flags and the rest; nothing after ``--`` is read.
 
     Raises:
         UsageError: The flags contradict each other or are not available.
@@ -82,6 +84,10 @@ def scan(argv: Sequence[str]) -> Invocation:
             found.tokens.append(token)
     found.version = bool(found.tokens) and found.tokens[0] in ("-V", "--version")
     found.tokens.extend(argv[end:])
+    if found.help:
+        from fdl.args.parameter import help_word
+
+        found.help_word = help_word(argv[:end])
     found.help = found.help or not found.tokens
     return found
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fdl import output
+from fdl.commands.verb import Call, DryRun, Verb, group
 from fdl.errors import UsageError
 from fdl.scaffold.add_install import Installation, installation
 from fdl.scaffold.add_mode import choose
-from fdl.scaffold.add_playground import FOLDER, Playground, playground
+from fdl.scaffold.add_playground import FOLDER, Playground
+from fdl.scaffold.add_playground import playground as make_playground
 from fdl.scaffold.add_requirement import EXTRAS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.app import Call
     from fdl.scaffold.add_version import HostVersion
+
+verbs = group()
 
 MODEL = "cardiffnlp/twitter-roberta-base-sentiment-latest"
 """What a playground tries unless told otherwise; its weights are published as a pickle."""
@@ -31,8 +37,46 @@ STEPS = (
 """What to do with a playground, and why."""
 
 
-def add(call: Call) -> int:
-    """Add the parts that were asked for; everything is looked at before anything is written.
+class Target(StrEnum):
+    """What can be added; both names mean the same."""
+
+    FLODL_HF = "flodl-hf"
+    HF = "hf"
+
+
+class Flavor(StrEnum):
+    """The extras of flodl that ``--install`` can demand."""
+
+    FULL = "full"
+    VISION = "vision"
+    OFFLINE = "offline"
+
+
+@verbs.command("add", cls=Verb)
+def add(
+    ctx: typer.Context,
+    target: Annotated[Target, typer.Argument(help="What to add; both names mean the same")],  # noqa: ARG001
+    playground: Annotated[
+        bool,
+        typer.Option(
+            "--playground", help="Create flodl-hf/ with models to try, and a command for it"
+        ),
+    ] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Add flodl with its extra `hf` to the requirements")
+    ] = False,
+    flavor: Annotated[
+        Flavor | None,
+        typer.Option(
+            help="With --install: full (default), vision (no tokenizers), offline (no network)"
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Add support for Hugging Face models to a project.
+
+    Without --playground and --install, fdl asks. The version is the one that the project uses. For
+    a range it is the locked or installed version.
 
     Returns:
         0; 1 where the answer is to add nothing.
@@ -40,33 +84,34 @@ def add(call: Call) -> int:
     Raises:
         FdlError: Nobody says what to add, or the project cannot have it.
     """
-    parts = choose(playground=call.args.playground, install=call.args.install, yes=call.yes)
+    call: Call = ctx.obj
+    parts = choose(playground=playground, install=install, yes=call.yes)
     if parts is None:
         output.note("nothing was added")
         return 1
-    if call.args.flavor is not None and not parts.install:
+    if flavor is not None and not parts.install:
         raise UsageError(
             "`--flavor` says what `--install` demands; the playground needs everything",
-            hint=f"fdl add {FOLDER} --install --flavor {call.args.flavor}",
+            hint=f"fdl add {FOLDER} --install --flavor {flavor}",
         )
     root = Path.cwd()
-    extra = EXTRAS[call.args.flavor or "full"]
+    extra = EXTRAS[flavor or Flavor.FULL]
     demand = installation(root, extra, os.environ) if parts.install else None
-    folder = playground(root, os.environ) if parts.playground else None
+    folder = make_playground(root, os.environ) if parts.playground else None
     unpinned = {one.host for one in (demand, folder) if one and one.host}
     for host in unpinned:
         tell_unpinned(host)
     if demand is not None:
-        _install(demand, extra, dry_run=call.dry_run)
+        _install(demand, extra, dry_run=dry_run)
     if folder is not None:
-        _play(folder, dry_run=call.dry_run)
+        _play(folder, dry_run=dry_run)
     return 0
 
 
 def tell_unpinned(host: HostVersion) -> None:
-    """Say so where a version is in no index, so that nothing is held to it."""
+    """Say that a version is not pinned, because no index has it."""
     if not host.can_be_had:
-        output.note(f"flodl {host.version} is a development version, so nothing is pinned")
+        output.note(f"flodl {host.version} is a development version, so it is not pinned")
 
 
 def report(verb: str, folder: Playground, files: Sequence[str], prefix: str = "") -> None:

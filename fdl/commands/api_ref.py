@@ -5,29 +5,53 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
+
+import typer
 
 from fdl import output
-from fdl.api_ref import as_json, as_text, find, scan
+from fdl.api_ref import as_json, as_list, as_text, find, public, scan, select
+from fdl.commands.verb import Json, Verb, group
 
-if TYPE_CHECKING:
-    from fdl.app import Call
+verbs = group()
 
 
-def api_ref(call: Call) -> int:
-    """Print the reference; a file that cannot be read costs its own entries alone.
+@verbs.command("api-ref", cls=Verb)
+def api_ref(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Class, function, method or module to show: `Trainer`, `Trainer.builder`, "
+            "`flodl.nn` (default: list the public names)"
+        ),
+    ] = None,
+    path: Annotated[
+        Path | None,
+        typer.Option(help="Project folder or package to read, instead of the nearest flodl"),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """List flodl's public classes and functions, or show one of them.
+
+    A file that cannot be read costs only its own entries.
 
     Raises:
-        FdlError: There is no source to read.
+        FdlError: There is no source to read, or nothing of the name.
     """
-    package = find(call.args.path, Path.cwd(), os.environ)
+    package = find(path, Path.cwd(), os.environ)
     reference = scan(package)
     for problem in reference.problems:
         output.warning(problem)
-    if call.args.json:
-        text = as_json(reference)
+    names = select(reference, name) if name else public(reference)
+    if json:
+        entries = [one.alone for one in names] if name else reference.entries
+        text = as_json(reference.version, entries)
     else:
-        title = f"{package.name} {reference.version}, read from {package}"
-        text = as_text(reference, title, output.palette(sys.stdout))
+        palette = output.palette(sys.stdout)
+        if name and len({one.path for one in names}) == 1:
+            text = "\n".join(as_text(one, palette) for one in names)
+        else:
+            title = f"{package.name} {reference.version}, read from {package}"
+            text = f"{palette.bold(title)}\n{as_list(names, palette)}"
     output.write(sys.stdout, text)
     return 0

@@ -4,34 +4,60 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import Annotated
+
+import typer
 
 from fdl import output
-from fdl.complete.start_up import block, read, replace, script, shell_of, start_file, with_block
+from fdl.commands.verb import DryRun, Verb, group
+from fdl.complete.start_up import (
+    Shell,
+    block,
+    read,
+    replace,
+    script,
+    shell_of,
+    start_file,
+    with_block,
+)
 from fdl.dispatch.compose import quote
+from fdl.errors import FdlError
 
-if TYPE_CHECKING:
-    from fdl.app import Call
+verbs = group()
 
 
-def completions(call: Call) -> int:
+@verbs.command("completions", cls=Verb)
+def completions(
+    shell: Annotated[Shell, typer.Argument(help="Shell that will run the script")] = Shell.BASH,
+) -> int:
     """Print the completion script of a shell."""
-    output.write(sys.stdout, script(call.args.shell))
+    output.write(sys.stdout, script(shell))
     return 0
 
 
-def autocomplete(call: Call) -> int:
-    """Put the lines that turn completion on into the start-up file of the user's shell.
+@verbs.command("autocomplete", cls=Verb)
+def autocomplete(dry_run: DryRun = False) -> int:
+    """Set up completion in the start-up file of your shell.
+
+    The shell is the one in $SHELL. A second call replaces what the first one wrote.
 
     Raises:
-        FdlError: The file cannot be read or written, or holds half a block.
+        FdlError: The shell is not supported, or the file cannot be read or written, or holds half
+            a block.
     """
     shell = shell_of(os.environ)
+    if not shell:
+        other = os.environ.get("SHELL")
+        problem = f"completion does not work in {other}" if other else "SHELL is not set"
+        raise FdlError(
+            f"{problem}; it works in bash, zsh and fish; nothing was written",
+            hint="for bash, type: SHELL=bash fdl autocomplete",
+        )
     file = start_file(shell, os.environ)
     before = read(file)
     lines = block(shell)
     after = with_block(before, lines, file)
-    if call.dry_run:
+    if dry_run:
         output.write(sys.stdout, f"Would write to {file}:\n\n{lines}")
         return 0
     if after == before:

@@ -3,53 +3,63 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
+
+import typer
 
 from fdl import output
-from fdl.commands import RESERVED
+from fdl.commands.verb import Complete, DryRun, Json, Open, Verb, group
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from fdl.app import Call
-    from fdl.manifest import Manifest
+verbs = group("config", "Show the manifest's values with their origins, or change one.")
 
 
-def show(call: Call) -> int:
-    """Print the merged manifest, or what one command runs with.
+@verbs.command("show", cls=Open)
+def show(
+    ctx: typer.Context,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="An environment, or a command as you type it: `train quick`"),
+        Complete("first-environments"),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Print the merged manifest as YAML with the file and line of every value.
+
+    With a command: the values that its program gets.
 
     Raises:
         FdlError: There is no manifest, it is broken, or the command does not exist.
     """
-    project = call.project(call.args.env)
-    if call.args.command is not None:
-        return _show_command(call)
-    from fdl.inspect.document import listing, records
-    from fdl.inspect.manifest import Report
+    from fdl.inspect.answers import config_show
 
-    manifest = project.root
-    report = Report(manifest)
-    _warn([*manifest.warnings, *_unreachable(manifest)])
-    if call.args.json:
-        _print_json(records(report.fields))
-    else:
-        output.write(sys.stdout, listing(report.tree, report.fields, manifest.directory))
+    output.write(sys.stdout, config_show(ctx.obj, command or [], as_json=json))
     return 0
 
 
-def _show_command(call: Call) -> int:
-    from fdl.inspect.command import look_at
-    from fdl.inspect.document import records
+@verbs.command("set", cls=Verb)
+def set_(
+    ctx: typer.Context,
+    field: Annotated[
+        str,
+        typer.Argument(help="Dotted path: `training.lr`, `commands.t.run`"),
+        Complete("fields"),
+    ],
+    value: Annotated[str, typer.Argument(help="New value, as YAML: 0.01, true, a word")],
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", help="Change it for this command: `train quick`"),
+        Complete("command-line"),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="File to change: a path, an environment, or `base`"),
+        Complete("layers"),
+    ] = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Change one value where it takes effect.
 
-    command = look_at(call, call.args.command, call.args.env)
-    _warn(command.warnings)
-    if call.args.json:
-        _print_json({**command.as_dict(), "fields": records(command.fields)})
-    else:
-        output.write(sys.stdout, command.listing())
-    return 0
-
-
-def set_(call: Call) -> int:
-    """Change one value of the manifest where it takes effect.
+    Comments and layout of the file stay as they are.
 
     Raises:
         FdlError: The change would not take effect, would break the manifest, or cannot be made
@@ -57,32 +67,10 @@ def set_(call: Call) -> int:
     """
     from fdl.inspect.edit import prepare
 
-    change = prepare(call, call.args.path, call.args.value, call.args.where)
-    if call.dry_run:
+    change = prepare(ctx.obj, field, value, where=where, line=for_)
+    if dry_run:
         output.write(sys.stdout, change.diff())
     else:
         change.write()
         output.write(sys.stdout, change.report())
     return 0
-
-
-def _warn(texts: list[str]) -> None:
-    for text in texts:
-        output.warning(text)
-
-
-def _print_json(document: object) -> None:
-    import json
-
-    output.write(sys.stdout, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-
-
-def _unreachable(manifest: Manifest) -> list[str]:
-    """Commands that a built-in of the same name hides."""
-    commands = manifest.node.get("commands")
-    names = commands.mapping if commands else {}
-    return [
-        f"command `{name}` cannot be reached: fdl has a built-in of that name; rename it"
-        for name in names
-        if name in RESERVED
-    ]

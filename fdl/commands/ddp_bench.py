@@ -7,22 +7,33 @@ completion are those of any other command.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fdl.commands import bundle
 from fdl.commands.module import carry_out, start
+from fdl.commands.verb import Call, Program, group
 
 if TYPE_CHECKING:
-    from fdl.app import Call
     from fdl.dispatch.walk import Level
     from fdl.plan import Plan
+
+verbs = group()
 
 NAME = "ddp-bench"
 _REFRESH = "--refresh-schema"
 
 
-def ddp_bench(call: Call) -> int:
-    """Start the bench, with a preset or without.
+@verbs.command("ddp-bench", cls=Program)
+def ddp_bench(
+    ctx: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="A preset, and options of the benchmark"),
+    ] = None,
+) -> int:
+    """Compare the ways to train on several GPUs.
 
     Returns:
         Its exit code.
@@ -30,32 +41,36 @@ def ddp_bench(call: Call) -> int:
     Raises:
         FdlError: The manifest of the bench is broken, or Python cannot be started.
     """
+    call: Call = ctx.obj
     found = bundle.level(NAME, call.here().variables)
-    arguments: list[str] = call.args.arguments
+    words = arguments or []
     if found is None:
         if call.invocation.help:
             raise bundle.not_installed()
-        return start(call, bundle.MODULES[NAME], arguments)
+        return start(call, NAME, bundle.MODULES[NAME], words, dry_run=call.dry_run)
     if call.invocation.help:
         from fdl.dispatch.classify import PRESET
         from fdl.dispatch.walk import Help
 
-        preset = _preset(found, arguments)
-        return bundle.show(Help(found, PRESET, preset) if preset else Help(found), call.here())
-    if _REFRESH in arguments:
+        preset, word = _preset(found, words), call.invocation.help_word
+        group = word if word in words and word != preset else ""
+        page = Help(found, PRESET if preset else "level", preset or "", group)
+        return bundle.show(page, call.here())
+    if _REFRESH in words:
         from fdl.commands.schema import refresh_one
 
         return refresh_one(found, call.here(), dry_run=call.dry_run)
-    return carry_out(call, _plan(call, found, arguments))
+    plan = _plan(call, found, words)
+    return carry_out(plan, dry_run=call.dry_run, json=call.invocation.json)
 
 
-def _plan(call: Call, bench: Level, arguments: list[str]) -> Plan:
+def _plan(call: Call, bench: Level, words: list[str]) -> Plan:
     from fdl.dispatch.planner import Planner
     from fdl.manifest import origin
     from fdl.schema import known
 
-    preset = _preset(bench, arguments)
-    tail = arguments[1:] if preset else arguments
+    preset = _preset(bench, words)
+    tail = words[1:] if preset else words
     here, around = str(Path.cwd()), call.here()
     # The bench starts its ranks itself: it compares launches of different kinds in one call.
     planner = Planner(here, around, call.invocation.exported(), append=True, distributes=False)

@@ -1,31 +1,40 @@
-"""``fdl diagnose``: a report on machine, cards and libtorch, and whether they fit."""
+"""``fdl diagnose``: a report on machine, GPUs and libtorch, and whether they fit."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
+
+import typer
 
 from fdl import output
+from fdl.commands.verb import Call, Json, Verb, group
 from fdl.diagnose.assemble import assemble
 from fdl.diagnose.survey import survey
 from fdl.diagnose.text import render
 from fdl.errors import FdlError
 from fdl.project import locate
 
-if TYPE_CHECKING:
-    from fdl.app import Call
+verbs = group()
 
 
-def diagnose(call: Call) -> int:
-    """Print the report; with ``--check``, an error among its findings makes the exit code 1."""
-    report = assemble(survey(str(Path.cwd()), os.environ, _manifest_problem(call)))
-    if call.args.json:
+@verbs.command("diagnose", cls=Verb)
+def diagnose(
+    ctx: typer.Context,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 if the report has an error")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Report on system, GPUs and libtorch, and whether they fit."""
+    report = assemble(survey(str(Path.cwd()), os.environ, _manifest_problem(ctx.obj)))
+    if json:
         output.write(sys.stdout, report.as_json())
     else:
-        output.write(sys.stdout, render(report, output.palette(sys.stdout)))
-    return 1 if call.args.check and report.needs_attention else 0
+        output.show(render(report))
+    return 1 if check and report.needs_attention else 0
 
 
 def _manifest_problem(call: Call) -> FdlError | None:

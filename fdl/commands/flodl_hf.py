@@ -8,22 +8,33 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fdl import output
 from fdl.commands import bundle
 from fdl.commands.module import carry_out, root
+from fdl.commands.verb import Call, Program, group
 
 if TYPE_CHECKING:
-    from fdl.app import Call
     from fdl.dispatch.walk import Level, Unknown
     from fdl.help.layout import Row
+
+verbs = group()
 
 NAME = "flodl-hf"
 
 
-def flodl_hf(call: Call) -> int:
-    """Run one of the commands, or list them.
+@verbs.command("flodl-hf", cls=Program)
+def flodl_hf(
+    ctx: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="A command with its arguments; without, list the commands"),
+    ] = None,
+) -> int:
+    """Convert, export, check and try models of Hugging Face.
 
     Returns:
         The exit code of the command; 0 for a page that was asked for; 1 for an unknown command.
@@ -36,22 +47,29 @@ def flodl_hf(call: Call) -> int:
     from fdl.manifest import origin
     from fdl.plan import Plan
 
+    call: Call = ctx.obj
     found = bundle.level(NAME, call.here().variables)
     if found is None:
         raise bundle.not_installed()
-    arguments: list[str] = call.args.arguments
+    words = arguments or []
     here = str(Path.cwd())
     planner = Planner(
         root(here), call.here(), call.invocation.exported(), append=True, distributes=False
     )
     outcome = resolve(
-        found, arguments, help_wanted=call.invocation.help, load=bundle.load, planner=planner
+        found,
+        words,
+        help_wanted=call.invocation.help,
+        help_word=call.invocation.help_word,
+        load=bundle.load,
+        planner=planner,
     )
     if isinstance(outcome, Plan):
-        reached, _ = bundle.reached(found, arguments)
+        reached, _ = bundle.reached(found, words)
         if reached.entry is not None:
             outcome.origin = origin(reached.entry, found.root)
-        return carry_out(call, bundle.moved(outcome, here))
+        plan = bundle.moved(outcome, here)
+        return carry_out(plan, dry_run=call.dry_run, json=call.invocation.json)
     if isinstance(outcome, Refresh):
         from fdl.commands.schema import refresh_one
 
@@ -59,7 +77,7 @@ def flodl_hf(call: Call) -> int:
     if isinstance(outcome, Help) and outcome.level is not found:
         return bundle.show(outcome, call.here())
     if isinstance(outcome, Help):
-        output.write(sys.stdout, _page(found, _of_project(), sys.stdout))
+        output.write(sys.stdout, _page(found, _of_project()))
         return 0
     return _refuse(outcome)
 
@@ -72,7 +90,7 @@ def _of_project() -> Level | None:
 
 
 def _refuse(unknown: Unknown) -> int:
-    """Say that a word is no command, and show those that are."""
+    """Say that a word is not a command, and where the commands are listed."""
     from fdl.suggest import nearest
 
     own = _of_project()
@@ -84,16 +102,16 @@ def _refuse(unknown: Unknown) -> int:
         f"unknown {what}: {NAME} {unknown.token}",
         f"did you mean `{typed} {close}`?" if close else "",
     )
-    page = _page(unknown.level, own, sys.stderr)
-    output.write(sys.stderr, f"\n{page}")
+    output.see(f"{typed} <command> [ARGS]", typed)
     return 1
 
 
-def _page(bundled: Level, own: Level | None, stream: TextIO) -> str:
+def _page(bundled: Level, own: Level | None) -> str:
     """The list of commands: those of the project, with their places, and those of flodl."""
-    from fdl.help.layout import Page, Row, terminal_width
+    from fdl.help.drawn import Page
+    from fdl.help.layout import Row, terminal_width
 
-    page = Page(output.palette(stream), terminal_width(stream))
+    page = Page(output.palette(sys.stdout), terminal_width(sys.stdout))
     page.title(bundled.typed(), bundled.description)
     page.usage(bundled.typed("<command>", "[ARGS]"))
     if own is not None:

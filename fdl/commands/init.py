@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fdl import __version__, output, scaffold
 from fdl.commands.add import STEPS, report
+from fdl.commands.verb import DryRun, Verb, group
+from fdl.diagnose import environment
 from fdl.errors import FdlError
 from fdl.scaffold import Mode
 from fdl.scaffold.add_playground import FOLDER, playground
+from fdl.setup.questions import Questions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from fdl.app import Call
+verbs = group()
 
 _HOW = {
     Mode.MOUNTED: "Docker, libtorch mounted from this machine",
@@ -25,50 +30,77 @@ _HOW = {
 }
 
 _FIRST = {
-    Mode.MOUNTED: ("fdl setup", "libtorch for this machine, and the images"),
-    Mode.DOCKER: ("docker compose build dev", "the image; else the first command makes it"),
-    Mode.NATIVE: ("fdl setup", "torch for this machine, where there is none yet"),
+    Mode.MOUNTED: ("fdl setup", "install libtorch and build the images"),
+    Mode.DOCKER: ("docker compose build dev", "build the image now, not at the first command"),
 }
+_TORCH = ("pip install 'flodl[train]'", "install PyTorch")
 
 _THEN = (
-    ("fdl train quick", "a few epochs"),
-    ("fdl train", "the whole training; then change train/main.py"),
-    ("fdl --help", "the project's other commands"),
+    ("fdl train quick", "train for 3 epochs"),
+    ("fdl train", "train for 10 epochs; then change train/main.py"),
+    ("fdl --help", "list the project's commands"),
 )
 
 
-def init(call: Call) -> int:
-    """Scaffold a project: a model to edit, manifests, a test, what runs it.
+@verbs.command("init", cls=Verb)
+def init(
+    name: Annotated[str, typer.Argument(help="Folder to create; also the name of the project")],
+    docker: Annotated[
+        bool, typer.Option("--docker", help="Run in Docker, with torch in the image")
+    ] = False,
+    native: Annotated[
+        bool, typer.Option("--native", help="Run on this machine, without containers")
+    ] = False,
+    with_hf: Annotated[
+        bool, typer.Option("--with-hf", help="Add a playground for Hugging Face models")
+    ] = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Create a project in a new folder.
+
+    Without --docker and --native, fdl asks. If nobody can answer, the project runs in Docker with
+    the libtorch of this machine.
 
     Raises:
         FdlError: The name cannot be a folder's, the folder exists, or the flags contradict.
     """
-    name: str = call.args.name
     scaffold.check_name(name)
-    mode = scaffold.from_flags(docker=call.args.docker, native=call.args.native)
+    mode = scaffold.from_flags(docker=docker, native=native)
     target = Path.cwd() / name
     scaffold.refuse_existing(target)
-    with_hf: bool = call.args.with_hf
     if mode is None:
-        asks = not call.dry_run
-        mode = scaffold.ask() if asks else Mode.MOUNTED
-        with_hf = with_hf or (asks and scaffold.ask_for_playground())
+        questions = Questions(on=not dry_run)
+        mode = scaffold.ask(questions)
+        wants = "Add a playground for Hugging Face models?"
+        with_hf = with_hf or questions.confirm(wants, default=False)
     told = scaffold.values(name, mode, __version__)
-    if call.dry_run:
+    if dry_run:
         _print("Would create", name, mode, scaffold.list_files(mode.layers, told))
         if with_hf:
             sys.stdout.write(f"and {name}/{FOLDER}/, a playground for Hugging Face models\n")
         return 0
     written = scaffold.render(mode.layers, target, told)
     if not scaffold.is_released(__version__):
-        output.note(f"flodl {__version__} is a development version, so nothing is pinned")
+        output.note(f"flodl {__version__} is a development version, so pyproject.toml has no pin")
     _print("Created", name, mode, written)
     has_hf = with_hf and _add_playground(target)
-    steps = (_FIRST[mode], *(STEPS if has_hf else ()), *_THEN)
+    if not output.is_quiet():
+        _print_next(name, [*_first(mode, target), *(STEPS if has_hf else ()), *_THEN])
+    return 0
+
+
+def _first(mode: Mode, target: Path) -> Iterator[tuple[str, str]]:
+    """The step before the first training, with its purpose; none if torch is there."""
+    if mode in _FIRST:
+        yield _FIRST[mode]
+    elif environment.find(target, os.environ).torch is None:
+        yield _TORCH
+
+
+def _print_next(name: str, steps: Sequence[tuple[str, str]]) -> None:
     width = max(len(command) for command, _ in steps)
     sys.stdout.write(f"\nNext:\n  cd {name}\n")
     sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in steps)
-    return 0
 
 
 def _add_playground(target: Path) -> bool:
@@ -83,5 +115,8 @@ def _add_playground(target: Path) -> bool:
 
 
 def _print(verb: str, name: str, mode: Mode, files: Sequence[str]) -> None:
-    sys.stdout.write(f"{verb} {name}/ ({_HOW[mode]}) with {len(files)} files:\n")
-    sys.stdout.writelines(f"  {name}/{file}\n" for file in files)
+    """Print what the project consists of; its files unless ``-q`` is given."""
+    listed = [] if output.is_quiet() else [f"  {name}/{file}\n" for file in files]
+    end = ":" if listed else ""
+    sys.stdout.write(f"{verb} {name}/ ({_HOW[mode]}) with {len(files)} files{end}\n")
+    sys.stdout.writelines(listed)

@@ -4,39 +4,51 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import Annotated
+
+import typer
 
 from fdl import __version__, output
+from fdl.commands.verb import Call, DryRun, Verb, group
 from fdl.errors import UsageError
 from fdl.self_install import Place, link, look, newest, path_hint, release, upgrade, write
 from fdl.setup.questions import Questions
 from fdl.terminal import is_set
 from fdl.update import OPT_OUT
 
-if TYPE_CHECKING:
-    from fdl.app import Call
+verbs = group()
 
 
-def install(call: Call) -> int:
-    """Write the launcher, or the link for development; then see whether there is a newer release.
+@verbs.command("install", cls=Verb)
+def install(
+    ctx: typer.Context,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the installed version with the newest one")
+    ] = False,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="Link to this fdl, to work on fdl itself")
+    ] = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Put fdl on your PATH, or upgrade it.
 
     Raises:
         FdlError: What stands there is not ours, or cannot be replaced, or the upgrade fails.
     """
-    if call.args.check and call.args.dev:
+    if check and dev:
         raise UsageError("`--check` only looks and `--dev` makes a link: choose one")
     place = look()
-    if call.args.check:
+    if check:
         return _check(place)
-    if call.args.dev:
-        _link(place, dry_run=call.dry_run)
+    if dev:
+        _link(place, dry_run=dry_run)
     else:
-        _write(place, dry_run=call.dry_run)
+        _write(place, dry_run=dry_run)
     hint = path_hint(place, os.environ)
     if hint:
         output.write(sys.stdout, f"{hint}\n")
-    if not call.args.dev:
-        _offer_upgrade(call)
+    if not dev:
+        _offer_upgrade(ctx.obj, dry_run=dry_run)
     return 0
 
 
@@ -77,7 +89,7 @@ def _check(place: Place) -> int:
     return 0
 
 
-def _offer_upgrade(call: Call) -> None:
+def _offer_upgrade(call: Call, *, dry_run: bool) -> None:
     """Ask about a newer release, where somebody can answer or has said yes beforehand."""
     questions = Questions()
     if is_set(os.environ, OPT_OUT) or not (call.yes or questions.on):
@@ -87,7 +99,7 @@ def _offer_upgrade(call: Call) -> None:
         return
     typed = release.command()
     about = f"flodl {state.latest} is available; {state.installed} is installed."
-    if call.dry_run:
+    if dry_run:
         output.write(sys.stdout, f"{about}\nWould run: {typed}\n")
         return
     question = f"{about} Run `{typed}`?"

@@ -2,84 +2,152 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
 
 from fdl import output
+from fdl.commands.libtorch_build import Global, Torch, build
+from fdl.commands.libtorch_check import check
+from fdl.commands.verb import Complete, DryRun, Json, Verb, group
 from fdl.errors import FdlError, UsageError
 from fdl.libtorch.store import Store, locate
 
 if TYPE_CHECKING:
-    from fdl.app import Call
+    from rich.table import Table
+
     from fdl.hardware import Nvidia
     from fdl.libtorch.active import Variant
     from fdl.libtorch.request import Decision, Request
 
+verbs = group("libtorch", "Install, choose, use and check the C++ library of PyTorch.")
+
 SCHEMA_VERSION = 1
 
+Source = Annotated[
+    str | None,
+    typer.Option(
+        help="archive (the official one, default), wheel (pip's torch), or a local file or folder"
+    ),
+    Complete("libtorch-sources"),
+]
+VariantId = Annotated[
+    str | None,
+    typer.Argument(help="Installed variant, such as precompiled/cu128"),
+    Complete("variants"),
+]
 
-def install(call: Call) -> int:
-    """Install what was asked for, put it into use, print the lines a shell needs to use it.
+
+class Format(StrEnum):
+    """What ``fdl libtorch env`` prints for."""
+
+    SHELL = "shell"
+    CMAKE = "cmake"
+    CARGO = "cargo"
+    JSON = "json"
+    DIRENV = "direnv"
+
+
+@verbs.command("install", cls=Verb)
+def install(
+    variant: Annotated[
+        str,
+        typer.Argument(help="auto (fits your GPUs), cpu, or a CUDA build such as cu128"),
+        Complete("libtorch-names"),
+    ] = "auto",
+    torch: Torch = None,
+    source: Source = None,
+    everywhere: Global = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Install the variant for this machine and put it into use.
+
+    It prints how a shell, CMake or Cargo uses it.
 
     Raises:
         FdlError: It cannot be installed.
     """
     from fdl.libtorch.request import Request
 
-    request = Request(call.args.variant or "auto", call.args.torch, call.args.source)
-    return _install(call, request, activate=True, exports=True)
+    request = Request(variant or "auto", torch, source)
+    return _install(_store(everywhere), request, activate=True, exports=True, dry_run=dry_run)
 
 
-def download(call: Call) -> int:
-    """Install what was asked for into the store, or into a folder with ``--path``.
+@verbs.command("download", cls=Verb)
+def download(
+    cpu: Annotated[
+        bool, typer.Option("--cpu", help="Download the CPU variant, even if there are GPUs")
+    ] = False,
+    cuda: Annotated[
+        str | None,
+        typer.Option(help="Download the variant of this CUDA version: 12.6, 12.8, ..."),
+        Complete("cuda-versions"),
+    ] = None,
+    torch: Torch = None,
+    source: Source = None,
+    path: Annotated[
+        Path | None, typer.Option(help="Unpack into this folder, not into the store")
+    ] = None,
+    no_activate: Annotated[
+        bool, typer.Option("--no-activate", help="Install only; keep the variant in use")
+    ] = False,
+    everywhere: Global = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Download one variant without choosing automatically.
 
     Raises:
         FdlError: It cannot be installed.
     """
     from fdl.libtorch.request import AUTO, Request, variant_of_cuda
 
-    if call.args.cpu and call.args.cuda:
+    if cpu and cuda:
         raise UsageError("--cpu and --cuda contradict each other", hint="take one of them")
-    variant = "cpu" if call.args.cpu else AUTO
-    if call.args.cuda:
-        variant = variant_of_cuda(call.args.cuda)
-    request = Request(variant, call.args.torch, call.args.source)
-    if call.args.path is not None:
-        return _install_into(call, request, _absolute(call.args.path))
-    store = _store(call)
-    activate = not call.args.no_activate
+    variant = variant_of_cuda(cuda) if cuda else "cpu" if cpu else AUTO
+    request = Request(variant, torch, source)
+    store = _store(everywhere)
+    if path is not None:
+        return _install_into(store, request, path.expanduser().absolute(), dry_run=dry_run)
+    activate = not no_activate
     exports = activate and store.scope == "global"
-    return _install(call, request, activate=activate, exports=exports)
+    return _install(store, request, activate=activate, exports=exports, dry_run=dry_run)
 
 
-def list_(call: Call) -> int:
-    """Print the installed variants, sorted."""
-    store = _store(call)
+verbs.command("build", cls=Verb)(build)
+
+
+@verbs.command("list", cls=Verb)
+def list_(json: Json = False, everywhere: Global = False) -> int:
+    """List the installed variants."""
+    store = _store(everywhere)
     active = store.active
     id = active.id if active else None
     found = store.installed()
-    if call.args.json:
+    if json:
         entries = [{"variant": one.id, "active": one.id == id, **_described(one)} for one in found]
         _print_json(entries)
         return 0
     if not found:
-        output.note(f"no libtorch is installed in {store.folder}")
-    output.write(sys.stdout, _listed(store))
+        output.note(f"no libtorch is installed in {store.folder}; type: fdl libtorch install")
+    else:
+        output.show(_listed(found, id))
     return 0
 
 
-def info(call: Call) -> int:
+@verbs.command("info", cls=Verb)
+def info(json: Json = False, everywhere: Global = False) -> int:
     """Describe the variant in use.
 
     Raises:
         LibtorchError: There is none.
     """
-    variant = _store(call).required()
+    variant = _store(everywhere).required()
     described = _described(variant)
-    if call.args.json:
+    if json:
         _print_json({"schema_version": SCHEMA_VERSION, "active": variant.id, **described})
         return 0
     labels = (("Version", "torch"), ("CUDA", "cuda"), ("Archs", "archs"), ("Source", "source"))
@@ -89,15 +157,16 @@ def info(call: Call) -> int:
     return 0
 
 
-def activate(call: Call) -> int:
+@verbs.command("activate", cls=Verb)
+def activate(id: VariantId = None, everywhere: Global = False, dry_run: DryRun = False) -> int:
     """Put an installed variant into use.
 
     Raises:
         LibtorchError: It is not installed.
     """
-    store = _store(call)
-    id = _id(call, store)
-    if call.dry_run:
+    store = _store(everywhere)
+    id = id or _missing_id("activate", store)
+    if dry_run:
         output.write(sys.stdout, f"Would put {store.get(id).id} into use in {store.folder}\n")
         return 0
     store.activate(id)
@@ -105,15 +174,16 @@ def activate(call: Call) -> int:
     return 0
 
 
-def remove(call: Call) -> int:
+@verbs.command("remove", cls=Verb)
+def remove(id: VariantId = None, everywhere: Global = False, dry_run: DryRun = False) -> int:
     """Delete an installed variant.
 
     Raises:
         LibtorchError: It is not installed, or cannot be deleted.
     """
-    store = _store(call)
-    id = _id(call, store)
-    if call.dry_run:
+    store = _store(everywhere)
+    id = id or _missing_id("remove", store)
+    if dry_run:
         output.write(sys.stdout, f"Would delete {store.get(id).path}\n")
         return 0
     was_active = store.active
@@ -124,20 +194,34 @@ def remove(call: Call) -> int:
     return 0
 
 
-def env(call: Call) -> int:
-    """Print what a shell, CMake, Cargo, direnv or a script needs to use a variant.
+@verbs.command("env", cls=Verb)
+def env(
+    id: VariantId = None,
+    format: Annotated[Format, typer.Option(help="What to print it for")] = Format.SHELL,
+    everywhere: Global = False,
+) -> int:
+    """Print what a shell, CMake, Cargo or direnv needs to use a variant.
 
     Raises:
         LibtorchError: It is not installed, or none is in use.
     """
     from fdl.libtorch.usage import render
 
-    output.write(sys.stdout, render(call.args.format, _chosen(call), os.environ))
+    store = _store(everywhere)
+    variant = store.required() if id is None else store.get(id)
+    output.write(sys.stdout, render(format, variant, os.environ))
     return 0
 
 
-def exec_(call: Call) -> int:
-    """Become one program, with the variables of the variant in use.
+@verbs.command("exec", cls=Verb)
+def exec_(
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The program and its arguments, behind `--`")
+    ] = None,
+    everywhere: Global = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Run one program with the variables of the variant in use.
 
     Raises:
         LibtorchError: None is in use.
@@ -146,16 +230,18 @@ def exec_(call: Call) -> int:
     from fdl.dispatch.compose import join
     from fdl.libtorch.usage import exports, variables
 
-    command: list[str] = call.args.command
     if not command:
         raise UsageError(
             "there is no program to run", hint="fdl libtorch exec -- ./build/train --epochs 3"
         )
-    variant = _store(call).required()
-    if call.dry_run:
+    variant = _store(everywhere).required()
+    if dry_run:
         output.write(sys.stdout, f"{exports(variant.path, os.environ)}{join(command)}\n")
         return 0
     return _become(command, variables(variant.path).applied_to(os.environ))
+
+
+verbs.command("check", cls=Verb)(check)
 
 
 def _become(command: list[str], environ: dict[str, str]) -> int:
@@ -185,15 +271,16 @@ def _become(command: list[str], environ: dict[str, str]) -> int:
         ) from None
 
 
-def _install(call: Call, request: Request, *, activate: bool, exports: bool) -> int:
+def _install(
+    store: Store, request: Request, *, activate: bool, exports: bool, dry_run: bool
+) -> int:
     from fdl.libtorch import usage
     from fdl.libtorch.install import install as install_variant
 
-    store = _store(call)
     decision = _decide(request)
     # What a file or an index holds is not known before it has been read.
     target = store.folder / "precompiled" / (decision.source.wanted.variant or "VARIANT")
-    if _announce(call, decision, target):
+    if _announce(decision, target, dry_run=dry_run):
         return 0
     done = install_variant(store, decision.source, activate=activate)
     verb = "installed" if done.fresh else "is already installed"
@@ -210,16 +297,16 @@ def _install(call: Call, request: Request, *, activate: bool, exports: bool) -> 
     return 0
 
 
-def _install_into(call: Call, request: Request, folder: Path) -> int:
+def _install_into(store: Store, request: Request, folder: Path, *, dry_run: bool) -> int:
     from fdl.libtorch import usage
     from fdl.libtorch.install import install_into, refuse_foreign
     from fdl.libtorch.trust import Trust
 
     refuse_foreign(folder)
     decision = _decide(request)
-    if _announce(call, decision, folder):
+    if _announce(decision, folder, dry_run=dry_run):
         return 0
-    done = install_into(folder, decision.source, trust=Trust(_store(call), records=False))
+    done = install_into(folder, decision.source, trust=Trust(store, records=False))
     output.note(f"{folder} {'holds' if done.fresh else 'holds already'} {done.variant.id}")
     _show_remedy(decision)
     output.write(sys.stdout, usage.exports(done.variant.path, os.environ))
@@ -241,7 +328,7 @@ def _nvidia() -> Nvidia:
     return found
 
 
-def _announce(call: Call, decision: Decision, target: Path) -> bool:
+def _announce(decision: Decision, target: Path, *, dry_run: bool) -> bool:
     """Say what is about to happen; True when that is all that was asked for."""
     source = decision.source
     rows = []
@@ -252,7 +339,7 @@ def _announce(call: Call, decision: Decision, target: Path) -> bool:
     rows += [("URL" if "://" in source.shown else "Source", source.shown), ("Path", str(target))]
     for note in decision.notes:
         output.note(note)
-    if call.dry_run:
+    if dry_run:
         _print_rows(rows)
         _show_remedy(decision)
         return True
@@ -266,34 +353,32 @@ def _show_remedy(decision: Decision) -> None:
         output.hint(decision.remedy)
 
 
-def _store(call: Call) -> Store:
-    return locate(str(Path.cwd()), os.environ, use_global=vars(call.args)["global"])
+def _store(everywhere: bool) -> Store:
+    return locate(str(Path.cwd()), os.environ, use_global=everywhere)
 
 
-def _id(call: Call, store: Store) -> str:
-    """The variant that was typed.
-
-    Raises:
-        UsageError: None was; the message lists those that are installed.
-    """
-    if call.args.id is not None:
-        return str(call.args.id)
-    listed = _listed(store) or "  (nothing is installed)\n"
+def _missing_id(name: str, store: Store) -> NoReturn:
+    """Say that a variant must be named, and list those that are installed."""
+    found = ", ".join(one.id for one in store.installed())
     raise UsageError(
-        f"name a variant: fdl {' '.join(call.names)} ID\ninstalled in {store.folder}:\n"
-        + "".join(f"  {line.strip()}\n" for line in listed.splitlines()).rstrip()
+        f"name a variant; installed in {store.folder}: {found or 'none'}",
+        hint=f"fdl libtorch {name} ID",
     )
 
 
-def _chosen(call: Call) -> Variant:
-    store = _store(call)
-    return store.required() if call.args.id is None else store.get(call.args.id)
+def _listed(found: list[Variant], active: str | None) -> Table:
+    from fdl.tables import table
 
-
-def _listed(store: Store) -> str:
-    active = store.active
-    id = active.id if active else None
-    return "".join(f"{one.id}{' (active)' if one.id == id else ''}\n" for one in store.installed())
+    rows = [
+        (
+            f"{one.id} (active)" if one.id == active else one.id,
+            one.facts.get("torch", ""),
+            one.cuda or "",
+            one.facts.get("archs", ""),
+        )
+        for one in found
+    ]
+    return table(rows, ("VARIANT", "TORCH", "CUDA", "GPU CODE"), styles=("cyan",))
 
 
 def _described(variant: Variant) -> dict[str, object]:
@@ -308,15 +393,10 @@ def _described(variant: Variant) -> dict[str, object]:
 
 
 def _print_json(document: object) -> None:
-    output.write(sys.stdout, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    from json import dumps
+
+    output.write(sys.stdout, dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def _print_rows(rows: list[tuple[str, str]]) -> None:
-    palette = output.palette(sys.stdout)
-    for label, text in rows:
-        title = f"{label}:"
-        output.write(sys.stdout, f"{palette.bold(f'{title:<9}')}{text}\n")
-
-
-def _absolute(path: str) -> Path:
-    return Path(path).expanduser().absolute()
+    output.write(sys.stdout, "".join(f"{label + ':':<9}{text}\n" for label, text in rows))

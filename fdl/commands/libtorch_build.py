@@ -5,21 +5,51 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fdl import output
+from fdl.commands.verb import Complete, DryRun
 from fdl.errors import BuildError, UsageError
 
 if TYPE_CHECKING:
-    from fdl.app import Call
     from fdl.libtorch.architectures import Architecture
     from fdl.libtorch.build.plan import BackEnd, BuildPlan, Request
     from fdl.libtorch.build.tools import Tools
     from fdl.libtorch.store import Store
 
 
-def build(call: Call) -> int:
-    """Build a variant and put it into use; with ``-n`` print what would be done.
+Torch = Annotated[
+    str | None,
+    typer.Option(help="PyTorch version (default: 2.10.0)"),
+    Complete("torch-versions"),
+]
+Global = Annotated[
+    bool, typer.Option("--global", help="Use the store of this user, not the project's")
+]
+
+
+def build(
+    archs: Annotated[
+        str | None,
+        typer.Option(help='GPU architectures, such as "6.1;12.0" (default: your GPUs\')'),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Number of files to compile at the same time")] = 6,
+    docker: Annotated[bool, typer.Option("--docker", help="Build in a container")] = False,
+    native: Annotated[
+        bool, typer.Option("--native", help="Build with the tools of this machine")
+    ] = False,
+    torch: Torch = None,
+    repository: Annotated[
+        str | None, typer.Option(help="Git repository of the sources (default: PyTorch's own)")
+    ] = None,
+    everywhere: Global = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Build libtorch from source for exactly your GPU architectures.
+
+    A build takes hours. After an interruption, the same command continues it.
 
     Raises:
         FdlError: The arguments make no sense, no back end can be used, or the build failed.
@@ -30,13 +60,13 @@ def build(call: Call) -> int:
     from fdl.libtorch.store import locate
     from fdl.libtorch.usage import exports
 
-    wanted = _wanted(call)
-    request = _request(call)
-    store = locate(str(Path.cwd()), os.environ, use_global=getattr(call.args, "global"))
+    wanted = _wanted(docker=docker, native=native)
+    request = _request(archs, torch, jobs, repository)
+    store = locate(str(Path.cwd()), os.environ, use_global=everywhere)
     found = find_tools(os.environ)
-    if call.dry_run:
+    if dry_run:
         planned = plan(request, _likely(wanted, found), store, found)
-        sys.stdout.write(render(planned, output.palette(sys.stdout)))
+        output.show(render(planned))
         return 0
     built = installed(request, store) is not None
     if not built:
@@ -51,27 +81,27 @@ def build(call: Call) -> int:
     return 0
 
 
-def _wanted(call: Call) -> BackEnd | None:
-    if call.args.docker and call.args.native:
+def _wanted(*, docker: bool, native: bool) -> BackEnd | None:
+    if docker and native:
         raise UsageError(
             "--docker and --native exclude each other",
             hint="leave out one of them, or both: fdl takes what is there",
         )
-    if call.args.docker:
+    if docker:
         return "docker"
-    return "native" if call.args.native else None
+    return "native" if native else None
 
 
-def _request(call: Call) -> Request:
+def _request(archs: str | None, torch: str | None, jobs: int, repository: str | None) -> Request:
     from fdl.libtorch.architectures import parse
     from fdl.libtorch.build.plan import REPOSITORY, Request
     from fdl.libtorch.catalog import default_version
 
     return Request(
-        archs=parse(call.args.archs) if call.args.archs is not None else _archs_of_cards(),
-        torch=call.args.torch or default_version(),
-        jobs=call.args.jobs,
-        repository=_address(call.args.repository or REPOSITORY),
+        archs=parse(archs) if archs is not None else _archs_of_gpus(),
+        torch=torch or default_version(),
+        jobs=jobs,
+        repository=_address(repository or REPOSITORY),
     )
 
 
@@ -81,17 +111,17 @@ def _address(repository: str) -> str:
     return str(folder.absolute()) if folder.is_dir() else repository
 
 
-def _archs_of_cards() -> tuple[Architecture, ...]:
-    """The architectures of the cards that programs may use, or of all when none is visible."""
+def _archs_of_gpus() -> tuple[Architecture, ...]:
+    """The architectures of the GPUs that programs may use, or of all when none is visible."""
     from fdl.hardware import nvidia
     from fdl.libtorch.architectures import Architecture
 
-    cards = nvidia(os.environ)
-    archs = {Architecture(*card.capability) for card in cards.visible or cards.gpus}
+    found = nvidia(os.environ)
+    archs = {Architecture(*gpu.capability) for gpu in found.visible or found.gpus}
     if not archs:
-        because = f" ({cards.problem})" if cards.problem else ""
+        because = f" ({found.problem})" if found.problem else ""
         raise BuildError(
-            f"no NVIDIA card is found here to take the architectures from{because}",
+            f"no NVIDIA GPU is found here to take the architectures from{because}",
             hint='name them: fdl libtorch build --archs "6.1;12.0"',
         )
     return tuple(sorted(archs))

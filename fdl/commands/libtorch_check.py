@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fdl import output
+from fdl.commands.libtorch_build import Global
+from fdl.commands.verb import Complete, Json
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fdl.app import Call
     from fdl.hardware import Gpu, Nvidia
 
 
-def check(call: Call) -> int:
-    """Print what a variant or a folder runs on.
+def check(
+    target: Annotated[
+        str | None,
+        typer.Argument(help="Installed variant, or a folder with lib/; without it, the one in use"),
+        Complete("variants"),
+    ] = None,
+    archs: Annotated[
+        str | None,
+        typer.Option(help='GPU architectures to check, such as "6.1;12.0" (default: your GPUs\')'),
+    ] = None,
+    json: Json = False,
+    everywhere: Global = False,
+) -> int:
+    """Check which GPUs and systems the installed libraries run on.
 
     Returns:
-        0 when every card is served and nothing is missing, else 1.
+        0 when every GPU is served and nothing is missing, else 1.
 
     Raises:
         FdlError: There is no such variant or folder, or it has no libraries.
@@ -28,28 +42,25 @@ def check(call: Call) -> int:
     from fdl.libtorch.prove.render import document, text
     from fdl.libtorch.prove.report import examine
 
-    gpus, nvidia = _cards(call.args.archs)
-    folder, variant = _target(call)
+    gpus, nvidia = _gpus(archs)
+    folder, variant = _target(target, everywhere=everywhere)
     report = examine(facts_of(folder), gpus, nvidia, os.environ, variant)
-    if call.args.json:
-        import json
+    if json:
+        from json import dumps
 
-        shown = json.dumps(document(report), indent=2, ensure_ascii=False) + "\n"
+        shown = dumps(document(report), indent=2, ensure_ascii=False) + "\n"
+        output.write(sys.stdout, shown)
     else:
-        shown = text(report, output.palette(sys.stdout))
-    output.write(sys.stdout, shown)
+        output.show(text(report))
     return 0 if report.ok else 1
 
 
-def _target(call: Call) -> tuple[Path, str]:
+def _target(wanted: str | None, *, everywhere: bool) -> tuple[Path, str]:
     """The folder to read, and the id of the variant where it is one."""
-    from pathlib import Path
-
     from fdl.libtorch.active import is_id
     from fdl.libtorch.store import locate
 
-    wanted = call.args.target
-    store = locate(str(Path.cwd()), os.environ, use_global=vars(call.args)["global"])
+    store = locate(str(Path.cwd()), os.environ, use_global=everywhere)
     if wanted is None:
         variant = store.required()
         return Path(variant.path), variant.id
@@ -58,8 +69,8 @@ def _target(call: Call) -> tuple[Path, str]:
     return Path(wanted).absolute(), ""
 
 
-def _cards(archs: str | None) -> tuple[tuple[Gpu, ...], Nvidia | None]:
-    """The cards to judge for: those that were named, else this machine's with their driver."""
+def _gpus(archs: str | None) -> tuple[tuple[Gpu, ...], Nvidia | None]:
+    """The GPUs to judge for: those that were named, else this machine's with their driver."""
     from fdl.hardware import nvidia
     from fdl.libtorch.prove.verdict import cards_of
 
@@ -71,7 +82,7 @@ def _cards(archs: str | None) -> tuple[tuple[Gpu, ...], Nvidia | None]:
     hidden = len(found.gpus) - len(found.visible)
     if hidden and found.visible and found.restriction is not None:
         output.note(
-            f"CUDA_VISIBLE_DEVICES={found.restriction} keeps {hidden} of {len(found.gpus)} cards "
+            f"CUDA_VISIBLE_DEVICES={found.restriction} keeps {hidden} of {len(found.gpus)} GPUs "
             "out of this check"
         )
     return found.visible or found.gpus, found

@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
+from typing import TYPE_CHECKING
+
+import typer
 
 from fdl import output
 from fdl.commands import RESERVED
+from fdl.commands.verb import Call, Json, Verb, group
 from fdl.dispatch.classify import RUN
 from fdl.dispatch.compose import join
 from fdl.dispatch.survey import BROKEN, Entry, survey
-from fdl.help.layout import cells, columns, cut
 from fdl.manifest.node import relative
 from fdl.secrets import REDACTED, redact_tokens
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fdl.app import Call
+    from rich.table import Table
+
+verbs = group()
 
 SCHEMA_VERSION = 1
 
 # Folders that name each other in many ways multiply; nobody reads a list that long.
 _LIMIT = 10_000
-_GAP = 2
 
 
-def list_(call: Call) -> int:
-    """Print one line per command: what to type, kind, place, description.
+@verbs.command("list", cls=Verb)
+def list_(ctx: typer.Context, json: Json = False) -> int:
+    """List every command of the project, one per line.
 
     Raises:
         ManifestError: There is no manifest, or the project's own is broken.
     """
+    call: Call = ctx.obj
     project = call.project()
     walk = survey(project.level(), project.child, RESERVED)
     entries = list(islice(walk, _LIMIT))
@@ -38,37 +43,30 @@ def list_(call: Call) -> int:
         output.warning(warning)
     if next(walk, None):
         output.warning(f"the list ends after {_LIMIT} commands; folders name each other in circles")
-    if call.args.json:
+    if json:
         text = _as_json(entries, project.directory, project.env)
     else:
-        width = columns(sys.stdout) if sys.stdout.isatty() else None
-        text = _as_text(entries, project.directory, output.palette(sys.stdout), width)
+        text = output.drawn(_as_table(entries, project.directory)) if entries else ""
     output.write(sys.stdout, project.without_secrets(text))
     return 0
 
 
-def _as_text(entries: list[Entry], root: str, palette: output.Palette, width: int | None) -> str:
-    """Aligned lines; on a terminal the last column ends at its edge, in a pipe it is whole."""
+def _as_table(entries: list[Entry], root: str) -> Table:
+    """One row per command."""
+    from rich.text import Text
+
+    from fdl.tables import TROUBLE, table
+
     rows = [
-        (_printable(join(entry.names)), entry.kind, _printable(_place(entry, root)), _words(entry))
+        (
+            _printable(join(entry.names)),
+            Text(entry.kind, style=TROUBLE if entry.kind == BROKEN else ""),
+            _printable(_place(entry, root)),
+            _words(entry),
+        )
         for entry in entries
     ]
-    wide = [max(cells(row[column]) for row in rows) for column in range(3)] if rows else []
-    lines = []
-    for name, kind, place, words in rows:
-        styled = (
-            palette.cyan(name),
-            palette.red(kind) if kind == BROKEN else kind,
-            palette.dim(place),
-        )
-        gaps = [
-            " " * (most - cells(text) + _GAP)
-            for text, most in zip((name, kind, place), wide, strict=True)
-        ]
-        line = "".join(text + gap for text, gap in zip(styled, gaps, strict=True))
-        room = max(width - sum(wide) - _GAP * len(wide), _GAP) if width else cells(words)
-        lines.append((line + cut(words, room)).rstrip())
-    return "".join(f"{line}\n" for line in lines)
+    return table(rows, styles=("cyan", "", "dim"))
 
 
 def _as_json(entries: list[Entry], root: str, env: str | None) -> str:
@@ -117,7 +115,6 @@ def _script(entry: Entry) -> str:
 
 def _printable(text: str) -> str:
     """One line, in which nothing steers the terminal."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode()
-        for char in " ".join(text.split())
-    )
+    from fdl.run_directory.text import printable
+
+    return printable(" ".join(text.split()))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from fdl import output
 from fdl.plan import Plan, Variable
-from fdl.venv import project_prefix
+from fdl.venv import project_prefix, python_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fdl.app import Call
+    from fdl.commands.verb import Call
 
 
 def interpreter(directory: str, variables: Mapping[str, str]) -> str:
@@ -24,15 +23,21 @@ def interpreter(directory: str, variables: Mapping[str, str]) -> str:
         directory: The folder.
         variables: The environment variables.
     """
-    prefix = Path(project_prefix(directory, variables))
-    if prefix == Path(sys.prefix):
-        return sys.executable
-    python = prefix / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    return str(python) if python.is_file() else sys.executable
+    python = python_of(project_prefix(directory, variables))
+    return python if Path(python).is_file() else sys.executable
 
 
-def start(call: Call, module: str, arguments: Sequence[str]) -> int:
-    """Run a module in the working directory and wait for it; with ``--dry-run`` show it instead.
+def start(
+    call: Call, name: str, module: str, arguments: Sequence[str], *, dry_run: bool = False
+) -> int:
+    """Run a module in the working directory and wait for it, or show what would run.
+
+    Args:
+        call: The call of the built-in command.
+        name: The word that names it.
+        module: The module to run.
+        arguments: What it gets.
+        dry_run: Whether to show the plan and start nothing.
 
     Returns:
         Its exit code.
@@ -44,7 +49,7 @@ def start(call: Call, module: str, arguments: Sequence[str]) -> int:
     top = root(here)
     plan = Plan(
         kind="entry",
-        command=list(call.names),
+        command=[name],
         argv=[interpreter(top, call.here().variables), "-m", module, *arguments],
         typed=arguments,
         cwd=here,
@@ -52,28 +57,25 @@ def start(call: Call, module: str, arguments: Sequence[str]) -> int:
         service=None,
         flags=[],
         preset=None,
-        origin=f"fdl {' '.join(call.names)}",
+        origin=f"fdl {name}",
     )
     plan.set(Variable("FDL_PROJECT_ROOT", top, "fdl"))
-    return carry_out(call, plan)
+    return carry_out(plan, dry_run=dry_run, json=call.invocation.json)
 
 
-def carry_out(call: Call, plan: Plan) -> int:
-    """Execute a plan, or show it where only that was asked for; returns the exit code.
+def carry_out(plan: Plan, *, dry_run: bool, json: bool) -> int:
+    """Execute a plan, or show it as text or JSON; returns the exit code.
 
     Raises:
         FdlError: The program cannot be started.
     """
-    if not call.dry_run:
+    if not dry_run:
         from fdl.run import execute
 
         return execute(plan)
-    from fdl import dry_run
+    from fdl.dry_run import as_json, as_text
 
-    if call.invocation.json:
-        text = dry_run.as_json(plan)
-    else:
-        text = dry_run.as_text(plan, output.palette(sys.stdout))
+    text = as_json(plan) if json else as_text(plan, output.palette(sys.stdout))
     output.write(sys.stdout, text)
     return 0
 

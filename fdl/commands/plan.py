@@ -2,24 +2,74 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fdl import output
+from fdl.commands.verb import Json, Open, group
 from fdl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fdl.app import Call
+    from fdl.commands.verb import Call
     from fdl.inspect.command import Command
+
+verbs = group()
 
 GHOST = "flodl.distributed.ghost"
 
 
-def plan(call: Call) -> int:
-    """Print the plan of a command, or let its throughput be predicted.
+_SIMULATION = "Simulation"
+_USAGE = "fdl plan train --simulate 40,100"
+
+
+def _milliseconds(text: str | None) -> str | None:
+    """The value of --simulate, which must be numbers separated by commas."""
+    try:
+        [float(one) for one in (text or "0").split(",")]
+    except ValueError:
+        raise typer.BadParameter("expected numbers separated by commas, such as 40,100") from None
+    return text
+
+
+@verbs.command("plan", cls=Open)
+def plan(
+    ctx: typer.Context,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="A command with its arguments: `train quick --ranks 2`"),
+    ] = None,
+    simulate: Annotated[
+        str | None,
+        typer.Option(
+            help="Predict the throughput of every mode for ranks with these milliseconds per "
+            "batch: 40,100",
+            callback=_milliseconds,
+            rich_help_panel=_SIMULATION,
+        ),
+    ] = None,
+    sync_ms: Annotated[
+        float | None,
+        typer.Option(help="Milliseconds of one averaging", rich_help_panel=_SIMULATION),
+    ] = None,
+    batches: Annotated[
+        int | None,
+        typer.Option(
+            help="Batches per epoch (default: from the manifest)", rich_help_panel=_SIMULATION
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of epochs (default: from the manifest)", rich_help_panel=_SIMULATION
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Show what a command would start, on which devices and with which settings.
+
+    It starts nothing. With --simulate, it prints a prediction. Words after `--` go to the command.
 
     Returns:
         0; with ``--simulate`` the exit code of the prediction.
@@ -28,63 +78,64 @@ def plan(call: Call) -> int:
         FdlError: The line names nothing that runs, a manifest on the way is broken, or the ranks
             that are asked for make no sense.
     """
-    from fdl.dispatch.compose import join
     from fdl.inspect.command import look_at
 
-    if not call.args.command:
+    if not command:
         raise UsageError("there is no command to plan", hint="fdl plan train --ranks 2")
-    if call.args.simulate:
-        return _simulate(call)
-    command = look_at(call, join([*_without_separator(call)]))
-    for text in command.warnings:
+    lengths = {"epochs": epochs, "batches": batches}
+    if simulate is not None:
+        return _simulate(ctx.obj, command, simulate, sync_ms, lengths, json=json)
+    if sync_ms is not None:
+        raise UsageError("--sync-ms goes with --simulate", hint=_USAGE)
+    found = look_at(ctx.obj, _with_own(command, lengths))
+    for text in found.warnings:
         output.warning(text)
-    if command.target.plan.kind != "entry":
+    if found.plan.kind != "entry":
         raise UsageError(
-            f"`fdl {' '.join(command.target.plan.command)}` is a shell command: it starts once",
+            f"`fdl {' '.join(found.plan.command)}` is a shell command: it starts once",
             hint="`fdl --dry-run` shows it; ranks are started of an `entry`",
         )
     from fdl.distribution import as_json, as_text
 
-    if call.args.json:
-        text = json.dumps(as_json(command), indent=2, ensure_ascii=False) + "\n"
+    if json:
+        from json import dumps
+
+        text = dumps(as_json(found), indent=2, ensure_ascii=False) + "\n"
     else:
-        text = as_text(command, output.palette(sys.stdout))
+        text = as_text(found, output.palette(sys.stdout))
     output.write(sys.stdout, text)
     return 0
 
 
-def _without_separator(call: Call) -> Iterator[str]:
+def _with_own(words: list[str], lengths: dict[str, int | None]) -> list[str]:
     """The command's words, with the program's own ``--epochs`` and ``--batches`` among them."""
-    words: list[str] = call.args.command
     end = words.index("--") if "--" in words else len(words)
-    yield from words[:end]
-    for name in ("epochs", "batches"):
-        value = getattr(call.args, name)
-        if value is not None:
-            yield from (f"--{name}", str(value))
-    if call.args.sync_ms is not None:
-        raise UsageError("--sync-ms goes with --simulate", hint="fdl plan train --simulate 40,100")
-    yield from words[end:]
+    own = [(f"--{name}", str(value)) for name, value in lengths.items() if value is not None]
+    return [*words[:end], *(word for pair in own for word in pair), *words[end:]]
 
 
-def _simulate(call: Call) -> int:
+def _simulate(
+    call: Call,
+    words: list[str],
+    milliseconds: str,
+    sync_ms: float | None,
+    lengths: dict[str, int | None],
+    *,
+    json: bool,
+) -> int:
     """Start the prediction with what was typed, and with the manifest's lengths otherwise."""
     from fdl.commands.module import start
-    from fdl.dispatch.compose import join
     from fdl.inspect.command import look_at
 
-    command = look_at(call, join(call.args.command))
-    simulated = [f"{one:g}" for one in call.args.simulate]
-    arguments = ["--simulate", ",".join(simulated)]
-    if call.args.sync_ms is not None:
-        arguments += ["--sync-ms", f"{call.args.sync_ms:g}"]
+    command = look_at(call, words)
+    arguments = ["--simulate", milliseconds]
+    if sync_ms is not None:
+        arguments += ["--sync-ms", f"{sync_ms:g}"]
     for name, field in (("batches", "batches_per_epoch"), ("epochs", "epochs")):
-        value = getattr(call.args, name)
-        if value is None:
-            value = _training(command, field)
+        value = _training(command, field) if lengths[name] is None else lengths[name]
         if value is not None:
             arguments += [f"--{name}", str(value)]
-    return start(call, GHOST, [*arguments, *(["--json"] if call.args.json else [])])
+    return start(call, "plan", GHOST, [*arguments, *(["--json"] if json else [])])
 
 
 def _training(command: Command, field: str) -> int | None:

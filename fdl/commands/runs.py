@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fdl import output
+from fdl.commands.verb import Call, Complete, DryRun, Json, Verb, group
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.find import by_metric, choose, folders, search, shortened, unmeasured
 from fdl.run_directory.metrics import Metric
 from fdl.run_directory.run import LOG, METRICS, REPORT, RUNNING
 
 if TYPE_CHECKING:
-    from fdl.app import Call
     from fdl.run_directory.run import Run
+
+verbs = group("runs", "List, compare, follow and delete runs.")
 
 SCHEMA_VERSION = 1
 
+OneRun = Annotated[
+    str,
+    typer.Argument(help="last, best:METRIC, a name or its beginning, or a path"),
+    Complete("runs"),
+]
+Places = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Runs or folders of runs (default: every `output.dir` of the manifest, else runs/)"
+    ),
+]
+State = Annotated[
+    str | None,
+    typer.Option(
+        help="Only runs in this state: running, complete, interrupted, diverged, failed or dead"
+    ),
+    Complete("run-states"),
+]
 
-def list_(call: Call) -> int:
-    """Print one line per run, newest first, or best first.
+
+@verbs.command("list", cls=Verb)
+def list_(
+    ctx: typer.Context,
+    path: Places = None,
+    state: State = None,
+    best: Annotated[
+        str | None,
+        typer.Option(help="Sort by the best value of a metric; `margin:max`: higher is better"),
+        Complete("metrics"),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """List the runs, newest first.
+
+    A run is dead if its record says running and its process no longer exists.
 
     Raises:
         FdlError: The manifest is broken, a folder is missing, or no run measured the metric.
@@ -32,85 +67,114 @@ def list_(call: Call) -> int:
     from fdl.run_directory.describe import as_json
     from fdl.run_directory.text import listing
 
-    state = require_state(call.args.state) if call.args.state else None
-    places = _places(call)
+    state = require_state(state) if state else None
+    places = _places(ctx.obj, path)
     runs = [run for run in search(places) if state in (None, run.state)]
-    metric = Metric.parse(call.args.best) if call.args.best else None
+    metric = Metric.parse(best) if best else None
     if metric and runs:
         ranked = by_metric(metric, runs)
         if not ranked:
             raise unmeasured(metric, runs)
         runs = ranked
-    if call.args.json:
+    if json:
         return _print_json({"runs": [as_json(run) for run in runs]})
     if not runs:
         shown = ", ".join(str(shortened(place)) for place in places)
         output.note(f"there are no runs{f' in state {state}' if state else ''} in {shown}")
-    output.write(sys.stdout, listing(runs, output.palette(sys.stdout), metric))
+    else:
+        output.show(listing(runs, metric))
     return 0
 
 
-def show(call: Call) -> int:
-    """Print everything about one run.
+@verbs.command("show", cls=Verb)
+def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
+    """Show one run: metrics, configuration with its origins, environment, files.
 
     Raises:
         FdlError: The word means no run, or the run cannot be read.
     """
     from fdl.run_directory.describe import as_json, page
 
-    run = _chosen(call)
-    if call.args.json:
-        return _print_json(as_json(run, whole=True))
-    output.write(sys.stdout, page(run, output.palette(sys.stdout)))
+    found = _chosen(ctx.obj, run)
+    if json:
+        return _print_json(as_json(found, whole=True))
+    output.show(page(found))
     return 0
 
 
-def compare(call: Call) -> int:
-    """Print what tells several runs apart.
+@verbs.command("compare", cls=Verb)
+def compare(
+    ctx: typer.Context,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Two or more runs, named as in `fdl runs show`"),
+        Complete("runs"),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Show the differences between runs; a star marks the best value of each metric.
 
     Raises:
         FdlError: A word means no run, or there are not two different ones.
     """
     from fdl.run_directory.describe import Comparison, require_several
 
-    places = _folders(call)
-    runs = [choose(word, places) for word in call.args.runs]
-    require_several(runs)
-    comparison = Comparison(runs)
-    if call.args.json:
+    places = _folders(ctx.obj)
+    found = [choose(word, places) for word in runs or ()]
+    require_several(found)
+    comparison = Comparison(found)
+    if json:
         return _print_json(comparison.as_json())
-    output.write(sys.stdout, comparison.page(output.palette(sys.stdout)))
+    output.show(comparison.page())
     return 0
 
 
-def open_(call: Call) -> int:
-    """Show a run's report in the browser; where there is none, print its path.
+@verbs.command("open", cls=Verb)
+def open_(
+    ctx: typer.Context,
+    run: OneRun = "last",
+    print: Annotated[bool, typer.Option("--print", help="Print the path and open nothing")] = False,
+) -> int:
+    """Open a run's report in the browser; without a display, print its path.
 
     Raises:
         FdlError: The word means no run, or the run has no report.
     """
-    run = _chosen(call)
-    report = run.path / REPORT
+    found = _chosen(ctx.obj, run)
+    report = found.path / REPORT
     if not report.is_file():
-        if run.epochs:
+        if found.epochs:
             why = "it was removed, or never written"
         else:
-            running = run.state == RUNNING
+            running = found.state == RUNNING
             why = "its first epoch is not over" if running else "no epoch was finished"
         raise FdlError(
-            f"{shortened(run.path)} has no {REPORT}: {why}",
-            hint=f"fdl runs show {run.name}",
+            f"{shortened(found.path)} has no {REPORT}: {why}",
+            hint=f"fdl runs show {found.name}",
         )
     from fdl.run_directory.browser import show
 
     path = report.resolve()
-    if call.args.print or not show(path, os.environ):
+    if print or not show(path, os.environ):
         output.write(sys.stdout, f"{path}\n")
     return 0
 
 
-def tail(call: Call) -> int:
-    """Print the last lines of a run's log or metrics; with ``--follow`` until the run ends.
+@verbs.command("tail", cls=Verb)
+def tail(
+    ctx: typer.Context,
+    run: OneRun = "last",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines until the run has ended")
+    ] = False,
+    lines: Annotated[int, typer.Option("--lines", "-l", help="Number of lines to begin with")] = 10,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print the table of metrics, not the log")
+    ] = False,
+) -> int:
+    """Print the end of a run's log.
+
+    With --follow, the exit code is 0 if the run completes, else 1.
 
     Returns:
         0; of a run that was followed, 1 when it did not complete.
@@ -118,29 +182,41 @@ def tail(call: Call) -> int:
     Raises:
         FdlError: The word means no run.
     """
-    from fdl.run_directory.follow import follow, last_lines
+    from fdl.run_directory import follow as follower
     from fdl.run_directory.run import read
     from fdl.run_directory.text import printable
 
-    run = _chosen(call)
-    file = run.path / (METRICS if call.args.metrics else LOG)
-    if call.args.lines < 0:
-        raise UsageError(f"--lines takes 0 or more, not {call.args.lines}")
-    watched = call.args.follow
-    lines = follow(run, file, call.args.lines) if watched else last_lines(file, call.args.lines)
-    for line in lines:
+    found = _chosen(ctx.obj, run)
+    file = found.path / (METRICS if metrics else LOG)
+    if lines < 0:
+        raise UsageError(f"--lines takes 0 or more, not {lines}")
+    ends = follower.follow(found, file, lines) if follow else follower.last_lines(file, lines)
+    for line in ends:
         output.write(sys.stdout, f"{printable(line)}\n")
         sys.stdout.flush()
-    if not watched:
+    if not follow:
         return 0
-    ended = read(run.path)
+    ended = read(found.path)
     state = ended.state if ended else "removed"
-    output.note(f"{shortened(run.path)}: {state}")
+    output.note(f"{shortened(found.path)}: {state}")
     return 0 if state == "complete" else 1
 
 
-def clean(call: Call) -> int:
-    """List the runs that would go with their sizes, ask, and remove them.
+@verbs.command("clean", cls=Verb)
+def clean(
+    ctx: typer.Context,
+    path: Places = None,
+    keep: Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Only runs that began longer ago: 30d, 12h, 2w")
+    ] = None,
+    state: State = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")] = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Delete old runs, after listing them with their sizes and asking.
+
+    A run must match all given filters. A running run stays, and so does the target of a link.
 
     Returns:
         0; 1 when nobody agreed.
@@ -150,31 +226,33 @@ def clean(call: Call) -> int:
     """
     from fdl.run_directory.clean import Rule
 
-    args = call.args
-    rule = Rule(args.keep, args.older_than, args.state)
-    runs = rule.choose(search(_places(call)), datetime.now().astimezone())
+    rule = Rule(keep, older_than, state)
+    runs = rule.choose(search(_places(ctx.obj, path)), datetime.now().astimezone())
     if not runs:
         output.note("no run goes")
         return 0
     _list_sizes(runs)
-    if call.dry_run:
+    if dry_run:
         return 0
-    if not call.yes and not _agreed(len(runs)):
+    if not yes and not _agreed(len(runs)):
         output.note("nothing was removed; --yes removes without asking")
         return 1
     return _remove(runs)
 
 
 def _list_sizes(runs: list[Run]) -> None:
-    from fdl.run_directory.text import printable, size, table
+    from rich.filesize import decimal
+
+    from fdl.run_directory.text import printable
+    from fdl.tables import table
 
     sizes = [run.bytes for run in runs]
     rows = [
-        (printable(str(shortened(run.path))), run.state, size(count))
+        (printable(str(shortened(run.path))), run.state, decimal(count))
         for run, count in zip(runs, sizes, strict=True)
     ]
-    rows.append((_counted(len(runs)), "", size(sum(sizes))))
-    output.write(sys.stdout, "".join(f"{line}\n" for line in table(rows)))
+    rows.append((_counted(len(runs)), "", decimal(sum(sizes))))
+    output.show(table(rows, right=(2,)))
 
 
 def _agreed(count: int) -> bool:
@@ -205,20 +283,19 @@ def _counted(count: int) -> str:
     return f"{count} run{'' if count == 1 else 's'}"
 
 
-def _chosen(call: Call) -> Run:
-    return choose(call.args.run or "last", _folders(call))
+def _chosen(call: Call, word: str) -> Run:
+    return choose(word or "last", _folders(call))
 
 
-def _places(call: Call) -> list[Path]:
+def _places(call: Call, named: list[Path] | None) -> list[Path]:
     """The folders that were named, else those of the project.
 
     Raises:
         UsageError: One of them does not exist.
     """
-    named = [Path(text) for text in call.args.path]
-    for place in named:
+    for place in named or ():
         if not place.is_dir():
-            raise UsageError(f"{place} is no folder", hint="name a run or a folder of runs")
+            raise UsageError(f"{place} is not a folder", hint="name a run or a folder of runs")
     return named or _folders(call)
 
 
@@ -230,6 +307,8 @@ def _folders(call: Call) -> list[Path]:
 
 
 def _print_json(document: dict[str, object]) -> int:
-    text = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2, ensure_ascii=False)
+    from json import dumps
+
+    text = dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2, ensure_ascii=False)
     output.write(sys.stdout, f"{text}\n")
     return 0

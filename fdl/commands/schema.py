@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fdl import output
+from fdl.commands.verb import Call, Complete, DryRun, Json, Verb, group
 from fdl.dispatch.compose import join
 from fdl.errors import FdlError
 from fdl.manifest.node import relative
 from fdl.schema.cache import fetch, location
-from fdl.schema.catalog import Cached, cached, delete, matches, programs
+from fdl.schema.catalog import Cached, cached, delete, matches, name_of, programs
 from fdl.schema.consent import invites
 from fdl.schema.contract import Schema
 from fdl.schema.probe import question
@@ -19,47 +21,61 @@ from fdl.schema.probe import refresh as asked
 from fdl.secrets import redact_tokens
 
 if TYPE_CHECKING:
-    from fdl.app import Call
     from fdl.dispatch.planner import Surroundings
     from fdl.dispatch.walk import Level
     from fdl.project import Project
 
+verbs = group("schema", "Manage cached argument schemas of your programs.")
 
-def list_(call: Call) -> int:
-    """Print every cached schema with its state.
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(help="Only this command, as you type it: `tools report`"),
+    Complete("programs"),
+]
+
+
+@verbs.command("list", cls=Verb)
+def list_(ctx: typer.Context, json: Json = False) -> int:
+    """List the cached schemas of programs and whether they are fresh.
 
     Raises:
         ManifestError: There is no manifest, or the project's own is broken.
     """
+    call: Call = ctx.obj
     project = call.project()
     found = cached(project.level(), project.child)
     rows = [(one.name, one.status, relative(one.path, project.directory)) for one in found]
-    if call.args.json:
+    if json:
+        from json import dumps
+
         records = [{"name": name, "path": path, "status": state} for name, state, path in rows]
-        output.write(sys.stdout, json.dumps(records, indent=2, ensure_ascii=False) + "\n")
+        output.write(sys.stdout, dumps(records, indent=2, ensure_ascii=False) + "\n")
         return 0
     if not rows:
         output.note("no schema is cached; `fdl schema refresh` asks the project's programs")
-    width = max((len(name) for name, _, _ in rows), default=0)
-    for name, state, path in rows:
-        output.write(sys.stdout, f"{name:<{width}}  {state:<6}  {path}\n")
+    else:
+        from fdl.tables import table
+
+        output.show(table(rows, styles=("cyan",)))
     return 0
 
 
-def clear(call: Call) -> int:
-    """Delete cached schemas: of one command, or all.
+@verbs.command("clear", cls=Verb)
+def clear(ctx: typer.Context, cmd: Words = None, dry_run: DryRun = False) -> int:
+    """Delete cached schemas.
 
     Raises:
         FdlError: There is no readable manifest, or a file cannot be deleted.
     """
+    call: Call = ctx.obj
     project = call.project()
-    wanted = " ".join(call.args.cmd)
+    wanted = " ".join(cmd or ())
     found = cached(project.level(), project.child)
     chosen = [one for one in found if not wanted or matches(one.name, one.path, wanted)]
     if not chosen:
         output.note(f"no schema is cached{f' for `{wanted}`' if wanted else ''}")
     for one in chosen:
-        _clear_one(one, project, dry_run=call.dry_run)
+        _clear_one(one, project, dry_run=dry_run)
     return 0
 
 
@@ -76,36 +92,39 @@ def _clear_one(one: Cached, project: Project, *, dry_run: bool) -> None:
     output.write(sys.stdout, f"{'would delete' if dry_run else 'deleted'} {shown}\n")
 
 
-def refresh(call: Call) -> int:
-    """Ask programs for their schemas, whatever is cached.
+@verbs.command("refresh", cls=Verb)
+def refresh(ctx: typer.Context, cmd: Words = None, dry_run: DryRun = False) -> int:
+    """Ask programs for their schemas again.
 
-    A command that is named is asked in any case. Without a name those are asked that can be
-    expected to answer: a program that does not know the question might begin its work instead.
+    Without a command: ask every program that mentions `FdlArgs` or has answered before. Another
+    program might start its work when it is asked.
 
     Raises:
         ManifestError: There is no manifest, or the project's own is broken.
     """
+    call: Call = ctx.obj
     project = call.project()
-    wanted = " ".join(call.args.cmd)
+    wanted = " ".join(cmd or ())
     chosen = [
-        one
+        (name, one)
         for one in programs(project.level(), project.child)
-        if not wanted or matches(one.name, location(one.level) if one.level else "", wanted)
+        for name in (name_of(one),)
+        if not wanted or matches(name, location(one.level) if one.level else "", wanted)
     ]
     if not chosen:
         output.note(f"no program to ask{f': `{wanted}` names none' if wanted else ''}")
     code = 0
-    for one in chosen:
+    for name, one in chosen:
         try:
             if one.level is None:
-                raise one.problem or FdlError(one.name)
+                raise one.problem or FdlError(name)
             if not wanted and not _expected_to_answer(one.level):
                 output.note(
-                    f"{one.name}: not asked, because its program does not mention `FdlArgs`; "
-                    f"`fdl schema refresh {one.name}` asks it all the same"
+                    f"{name}: not asked, because its program does not mention `FdlArgs`; "
+                    f"`fdl schema refresh {name}` asks it all the same"
                 )
                 continue
-            refresh_one(one.level, call.surroundings, dry_run=call.dry_run)
+            refresh_one(one.level, call.surroundings, dry_run=dry_run)
         except FdlError as problem:
             output.error(problem.message, problem.hint)
             code = 1
@@ -143,8 +162,9 @@ def _summary(schema: Schema) -> str:
     )
 
 
-def manifest(_call: Call) -> int:
-    """Print the JSON Schema of ``fdl.yml``."""
+@verbs.command("manifest", cls=Verb)
+def manifest() -> int:
+    """Print the JSON Schema of fdl.yml, for editors."""
     from fdl.schema.manifest import as_json
 
     output.write(sys.stdout, as_json())

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
+
+import typer
 
 from fdl import output
+from fdl.commands.verb import Call, DryRun, Verb, group
 from fdl.libtorch.store import locate
 from fdl.self_install import look, path_hint, write
 from fdl.setup import report
@@ -16,37 +19,47 @@ from fdl.setup.facts import gather
 from fdl.setup.plan import plan
 from fdl.setup.questions import Questions
 
-if TYPE_CHECKING:
-    from fdl.app import Call
+verbs = group()
 
 
-def setup(call: Call) -> int:
-    """Report on the machine, then install libtorch and make what the project runs in.
+@verbs.command("setup", cls=Verb)
+def setup(
+    ctx: typer.Context,
+    non_interactive: Annotated[
+        bool,
+        typer.Option("--non-interactive", "-y", help="Ask nothing; use the default answers"),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Install libtorch again, even if a variant is in use")
+    ] = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Prepare this machine or project: Python, containers, libtorch if needed.
 
     Raises:
         FdlError: There is nothing to run a project in, or a step has failed.
     """
-    palette = output.palette(sys.stdout)
-    questions = Questions(on=not (call.args.non_interactive or call.yes or call.dry_run))
+    call: Call = ctx.obj
+    questions = Questions(on=not (non_interactive or call.yes or dry_run))
     store = locate(str(Path.cwd()), os.environ)
     facts = gather(store, os.environ)
-    output.write(sys.stdout, report.machine(facts, palette) + "\n")
+    output.show(report.machine(facts), "")
     for problem, remedy in report.troubles(facts):
         output.warning(problem, remedy)
-    found = plan(facts, questions, os.environ, force=call.args.force)
+    found = plan(facts, questions, os.environ, force=force)
     for note in found.notes:
         output.note(note)
     if found.hint:
         output.hint(found.hint)
-    title = "Would do:" if call.dry_run else "Steps:"
-    output.write(sys.stdout, report.steps(found, title, palette) + "\n")
-    if call.dry_run:
+    title = "Would do:" if dry_run else "Steps:"
+    output.show(report.steps(found, title), "")
+    if dry_run:
         return 0
     sys.stdout.flush()
     failed = execute(found, store, facts.nvidia, os.environ)
     if failed:
         output.warning(f"{failed} of {len(found.steps)} steps failed; the warnings above say why")
-    output.write(sys.stdout, report.following(found, palette))
+    output.show(report.following(found))
     _offer_install(questions)
     return 0
 

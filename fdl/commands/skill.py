@@ -4,47 +4,63 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fdl import output
+from fdl.commands.verb import DryRun, Verb, group
 from fdl.skill import SKILLS, TOOLS, choose, detected, find
 from fdl.skill import install as write
 
 if TYPE_CHECKING:
-    from fdl.app import Call
     from fdl.skill import Tool
 
+verbs = group("skill", "Teach a coding assistant to port models to flodl.")
 
-def list_(_call: Call) -> int:
-    """Print the skills, and the assistants with their places."""
+
+@verbs.command("list", cls=Verb)
+def list_() -> int:
+    """List the skills and where they can go."""
+    from fdl.tables import headed, table
+
     found = detected(Path.cwd())
-    wide = max(len(name) for name in [*SKILLS, *(tool.name for tool in TOOLS)])
-    lines = ["Skills:"]
-    lines += [f"  {name:<{wide}}  {about}" for name, about in SKILLS.items()]
-    lines += ["", "Tools:"]
-    for tool in TOOLS:
-        here = "  (found here)" if tool in found else ""
-        lines.append(f"  {tool.name:<{wide}}  {tool.place}{here}")
-    output.write(sys.stdout, "\n".join(lines) + "\n")
+    tools = [(one.name, one.place, "(found here)" if one in found else "") for one in TOOLS]
+    output.show(
+        headed(
+            [
+                ("Skills:", table(SKILLS.items(), styles=("cyan",), wrap=(1,))),
+                ("Tools:", table(tools, styles=("cyan",))),
+            ]
+        )
+    )
     return 0
 
 
-def install(call: Call) -> int:
-    """Write a skill for the assistants of this folder.
+@verbs.command("install", cls=Verb)
+def install(
+    tool: Annotated[
+        str | None, typer.Option(help="claude or cursor (default: those found in this folder)")
+    ] = None,
+    skill: Annotated[str, typer.Option(help="Name of the skill")] = "port",
+    dry_run: DryRun = False,
+) -> int:
+    """Write a skill to the place where a coding assistant finds it.
 
     Raises:
         FdlError: There is no such skill or tool, or a file cannot be written.
     """
     root = Path.cwd()
-    skill = find(call.args.skill, root)
-    files = write(skill, _tools(call.args.tool, root), root, dry_run=call.dry_run)
-    verb = "would write" if call.dry_run else "wrote"
+    files = write(find(skill, root), _tools(tool, root), root, dry_run=dry_run)
+    verb = "would write" if dry_run else "wrote"
     for file in files:
         shown = file.path.relative_to(root).as_posix()
         if file.content is None:
             output.note(f"{shown} has the skill already; nothing to write")
-        else:
-            output.write(sys.stdout, f"{verb} {shown}\n")
+            continue
+        output.write(sys.stdout, f"{verb} {shown}\n")
+        if file.edited:
+            output.note(f"{file.edited.name} was edited, so it stays; compare it with {shown}")
     return 0
 
 

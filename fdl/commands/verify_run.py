@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import typer
 
 from fdl.commands.module import start
+from fdl.commands.runs import OneRun
+from fdl.commands.verb import Call, DryRun, Json, Verb, group
 
-if TYPE_CHECKING:
-    from fdl.app import Call
+verbs = group()
 
 MODULE = "flodl.distributed.verify"
 
 
-def verify_run(call: Call) -> int:
-    """Check one run's record of samples.
+@verbs.command("verify-run", cls=Verb)
+def verify_run(
+    ctx: typer.Context, run: OneRun = "last", json: Json = False, dry_run: DryRun = False
+) -> int:
+    """Prove that a run trained every sample as often as it should.
+
+    The exit code is 0 if it is proved, 1 if not, and 2 if the run has no record of samples.
 
     Returns:
         0 where it is proved, 1 where it is not, 2 where it cannot be read.
@@ -24,6 +30,7 @@ def verify_run(call: Call) -> int:
     from fdl.project import locate
     from fdl.run_directory.find import choose, folders
 
-    places = folders(call.project() if locate() else None)
-    run = choose(call.args.run or "last", places)
-    return start(call, MODULE, [str(run.path), *(["--json"] if call.args.json else [])])
+    call: Call = ctx.obj
+    found = choose(run or "last", folders(call.project() if locate() else None))
+    arguments = [str(found.path), *(["--json"] if json else [])]
+    return start(call, "verify-run", MODULE, arguments, dry_run=dry_run)

@@ -3,103 +3,39 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
+
+import typer
 
 from fdl import output
-from fdl.errors import UsageError
+from fdl.commands.verb import Complete, Json, Open, group
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fdl.app import Call
-    from fdl.inspect.field import Field
+verbs = group()
 
 
-def why(call: Call) -> int:
-    """Explain one value.
+@verbs.command("why", cls=Open)
+def why(
+    ctx: typer.Context,
+    field: Annotated[
+        str,
+        typer.Argument(
+            help="`training.lr`, `commands.test.run`, `env.HF_HOME`, or `RUN:training.lr` of a run "
+            "or checkpoint"
+        ),
+        Complete("fields"),
+    ],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="Explain it for this command, as you type it: `train quick`"),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Explain one value: every place that sets it, and which one wins.
 
     Raises:
         FdlError: Nothing sets it, or what it stands in cannot be read.
     """
-    from fdl.inspect import record
-    from fdl.inspect.document import explanation, explanation_json
+    from fdl.inspect import answers
 
-    asked = call.args.field
-    split = record.split(asked)
-    if split is not None:
-        found = record.explain(*split)
-    elif call.args.command is not None:
-        found = _of_command(call, asked)
-    else:
-        found = _of_manifest(call, asked)
-    if call.args.json:
-        import json
-
-        text = json.dumps(explanation_json(found), indent=2, ensure_ascii=False) + "\n"
-    else:
-        text = explanation(found, output.palette(sys.stdout))
-    output.write(sys.stdout, text)
+    output.write(sys.stdout, answers.why(ctx.obj, field, command or [], as_json=json))
     return 0
-
-
-def _of_manifest(call: Call, asked: str) -> list[Field]:
-    from fdl.inspect.manifest import Report
-    from fdl.inspect.path import parse
-
-    path = parse(asked)
-    manifest = call.project().root
-    for text in manifest.warnings:
-        output.warning(text)
-    report = Report(manifest)
-    found = report.explain(path)
-    if found:
-        return found
-    where = f"nothing in {', '.join(map(_file, reversed(manifest.layers)))} sets `{asked}`"
-    raise _unset(where, asked, (one.name for one in report.fields), "")
-
-
-def _of_command(call: Call, asked: str) -> list[Field]:
-    from fdl.inspect.command import look_at
-    from fdl.inspect.secrecy import script
-
-    line = call.args.command
-    command = look_at(call, line)
-    for text in command.warnings:
-        output.warning(text)
-    found = [one for one in command.fields if one.name == asked or one.name.startswith(f"{asked}.")]
-    if not found:
-        flag = "--" + asked.removeprefix("--").replace("_", "-")
-        found = [one for one in command.fields if one.flag == flag]
-    if not found:
-        found = command.removed(asked)
-    if found:
-        return found
-    where = f"nothing sets `{asked}` for `fdl {' '.join(command.target.plan.command)}`"
-    raise _unset(
-        where, asked, (one.name for one in command.fields), f' --command "{script(line, ())}"'
-    )
-
-
-def _file(path: str) -> str:
-    from fdl.manifest.source import shown
-
-    return shown(path)
-
-
-def _unset(problem: str, asked: str, known: Iterable[str], options: str) -> UsageError:
-    from fdl.suggest import nearest
-
-    names = list(known)
-    last = asked.rpartition(".")[2]
-    namesakes = [name for name in names if name.rpartition(".")[2] == last]
-    close = nearest(asked, names) or (namesakes[0] if namesakes else None)
-    if close is None:
-        ends = {name.rpartition(".")[2]: name for name in reversed(names)}
-        end = nearest(last, ends)
-        close = ends[end] if end else None
-    return UsageError(
-        problem,
-        hint=f"did you mean `fdl why {close}{options}`?"
-        if close
-        else "`fdl config show` lists every value that is set",
-    )

@@ -7,8 +7,8 @@ empty. The answer is one candidate per line, for zsh and fish with a tab and a d
 it. A first line ``:files`` asks the shell to offer files as well; with a tab and a folder behind
 it, files as seen from that folder.
 
-Imported on the warm path. It writes nothing, asks nothing, and starts nothing but the snippets
-that a schema declares as completers.
+Imported on the warm path. It writes nothing and asks nothing. It starts only the snippets that
+a schema declares as completers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,7 @@ own: they get all of them, where bash gets what begins like the word."""
 
 
 def answer(argv: Sequence[str]) -> int:
-    """Print the candidates; whatever goes wrong only costs candidates.
-
-    Args:
-        argv: ``SHELL -- WORDS``.
-
-    Returns:
-        0.
-    """
+    """Print the candidates for ``SHELL -- WORDS``; whatever goes wrong only costs candidates."""
     try:
         shell, dashes, *words = argv
         if dashes != "--":
@@ -42,7 +35,11 @@ def answer(argv: Sequence[str]) -> int:
         current = words[-1] if words else ""
         offer = complete(words, describe=shell in DESCRIBING)
         text = _lines(offer, current, describe=shell in DESCRIBING)
-        _print(text)
+        import sys
+
+        # As bytes: names of files and commands arrive unchanged, whatever the locale says.
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+        sys.stdout.flush()
     # Whoever presses TAB is in the middle of a line: there is no place to tell about a problem.
     except Exception:
         return 0
@@ -58,11 +55,3 @@ def _lines(offer: Offer, current: str, *, describe: bool) -> str:
         text = offer.candidates[value]
         lines.append(f"{value}\t{text}" if describe and text else value)
     return "".join(f"{line}\n" for line in lines)
-
-
-def _print(text: str) -> None:
-    import sys
-
-    # As bytes: names of files and commands arrive unchanged, whatever the locale says.
-    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
-    sys.stdout.flush()

@@ -56,7 +56,8 @@ class Arguments:
         name, equals, text = current.partition("=")
         if typed.open is not None:
             self._add_values(offer, typed.open, "", current, typed)
-            offer.value_due = not (current.startswith("-") and _may_be_bare(typed.open))
+            bare = typed.open.shape != "list" and typed.open.default is not UNSET
+            offer.value_due = not (current.startswith("-") and bare)
             if offer.value_due:
                 return
         if current.startswith("-"):
@@ -77,7 +78,7 @@ class Arguments:
         typed = Typed()
         for token in tail:
             opened, typed.open = typed.open, None
-            if opened is not None and _may_be_value(opened, token):
+            if opened is not None and opened.may_take(token):
                 continue
             if not token.startswith("-") or token == "-" or is_number(token):
                 typed.positionals.append(token)
@@ -123,11 +124,3 @@ class Arguments:
             offer.add_all(self._look(one.completer, tuple(typed.positionals), text), prefix)
         elif one.type == "path":
             offer.add_files(ALWAYS, self._folder)
-
-
-def _may_be_bare(one: Parameter) -> bool:
-    return one.shape != "list" and one.default is not UNSET
-
-
-def _may_be_value(one: Parameter, token: str) -> bool:
-    return not token.startswith("-") or token == "-" or (one.numeric and is_number(token))

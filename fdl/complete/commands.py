@@ -14,30 +14,13 @@ if TYPE_CHECKING:
     from fdl.project import Project
 
 
-class Listed:
-    """One command.
+def listed(
+    level: Level, project: Project, *, describe: bool = True
+) -> Iterator[tuple[str, str, str]]:
+    """Name, kind and description of the commands of a level, in file order.
 
-    Attributes:
-        name: The word.
-        kind: ``run``, ``path`` or ``preset``.
-        text: Its description; of a path command without one, that of the manifest it leads to.
-    """
-
-    __slots__ = ("kind", "name", "text")
-
-    def __init__(self, name: str, kind: str, text: str) -> None:
-        self.name = name
-        self.kind = kind
-        self.text = text
-
-
-def listed(level: Level, project: Project, *, describe: bool = True) -> Iterator[Listed]:
-    """The commands of a level in file order, without those that are broken or out of reach.
-
-    Args:
-        level: The level.
-        project: Reads manifests of path commands.
-        describe: Whether descriptions are wanted.
+    Broken and unreachable ones are left out. A path command without a description has that of the
+    manifest it leads to.
     """
     for name, spec in level.commands.items():
         if name.startswith("-") or (not level.names and name in RESERVED):
@@ -54,7 +37,7 @@ def listed(level: Level, project: Project, *, describe: bool = True) -> Iterator
             if below is None:
                 continue
             text = text or below
-        yield Listed(name, kind, text)
+        yield name, kind, text
 
 
 def _below(directory: str, project: Project, *, describe: bool) -> str | None:

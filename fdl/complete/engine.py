@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from fdl.commands import BUILTINS, HIDDEN
+from fdl.commands import BUILTINS, HIDDEN, PROGRAMS
 from fdl.complete.flags import add_global
 from fdl.complete.offer import OTHERWISE, Offer
 from fdl.errors import FdlError
@@ -19,22 +19,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fdl.commands.registry import Builtin
+    from fdl.args.parameter import Parameter
     from fdl.dispatch.walk import Level
     from fdl.manifest import Found
     from fdl.prepass import Invocation
     from fdl.project import Project
+    from fdl.schema.contract import Schema
 
 
 def complete(words: Sequence[str], *, describe: bool) -> Offer:
-    """What may stand in the place of the last word.
-
-    Args:
-        words: The words behind ``fdl``, the last one being the one under the cursor.
-        describe: Whether descriptions are wanted.
-
-    Returns:
-        Candidates that belong there, whether or not they begin like the word.
+    """The candidates for the last of the words behind ``fdl``, whether or not they begin like it.
 
     Raises:
         FdlError: A manifest on the way to the cursor is broken.
@@ -67,20 +61,32 @@ class _Place:
 
     def __init__(self, before: Sequence[str], offer: Offer, *, describe: bool) -> None:
         from fdl.prepass import scan
+        from fdl.project import locate
 
         self._before = before
         self._offer = offer
         self._describe = describe
         self._invocation = scan(before)
-        self._found = _locate()
+        try:
+            self._found = locate()
+        except FdlError:
+            self._found = None
         self._env = _environment(self._invocation, self._found)
         self._tokens = self._invocation.tokens
+        # Then the word under the cursor names a command, or a group of options.
+        self._asks_for_help = before[-1:] in (["-h"], ["--help"])
+        self._known: Project | None = None
+        chosen = self._invocation.env or os.environ.get("FDL_ENV")
+        if not chosen and self._tokens[:1] and self._tokens[0] not in (*BUILTINS, *HIDDEN):
+            self._take_environment()
 
     def add(self, current: str) -> None:
         """Offer what is no global flag."""
         if not self._tokens:
             if not current.startswith("-"):
                 self._add_first_words()
+                if self._asks_for_help:
+                    self._offer.add("all", "Describe every command and option")
         elif self._is_built_in(self._tokens[0]):
             self._add_built_in(current)
         elif self._tokens[0] not in HIDDEN and self._found is not None:
@@ -103,13 +109,10 @@ class _Place:
     def behind_dashes(self) -> None:
         """Offer files: what follows ``--`` belongs to a program that fdl knows nothing about."""
         word = self._tokens[0]
-        if word == "--" or word in HIDDEN or self._is_built_in(word):
+        if self._found is None or word in ("--", *HIDDEN) or self._is_built_in(word):
             return
-        if self._found is None:
-            return
-        project = self._project(self._found)
         tokens = self._tokens[: self._tokens.index("--")]
-        level, _ = _descend(project, tokens)
+        level, _ = _descend(self._project(self._found), tokens)
         self._offer.add_files(OTHERWISE, _unless_here(level.manifest.directory))
 
     def _is_built_in(self, word: str) -> bool:
@@ -117,13 +120,29 @@ class _Place:
 
         return word in BUILTINS and not steps_back(word, self._found, self._tokens[1:])
 
+    def _take_environment(self) -> None:
+        """Use the environment that the first word names, unless there is a command of that name."""
+        if self._found is None or self._env or not self._tokens:
+            return
+        project, word = self._project(self._found), self._tokens[0]
+        try:
+            names_one = word not in project.level().commands and word in project.environments()
+        except FdlError:
+            return
+        if names_one:
+            self._env = self._invocation.first_word_env = self._tokens.pop(0)
+            self._known = None
+
     def _project(self, found: Found) -> Project:
         from fdl.project import Project
 
-        return Project(found, self._env)
+        self._known = self._known or Project(found, self._env)
+        return self._known
 
     def _add_first_words(self) -> None:
-        self._offer.add_all(BUILTINS.items())
+        from fdl.commands.tree import summary
+
+        self._offer.add_all((name, summary(name)) for name in BUILTINS)
         if self._found is None:
             return
         project = self._project(self._found)
@@ -143,31 +162,32 @@ class _Place:
     def _add_commands(self, project: Project, level: Level) -> None:
         from fdl.complete.commands import listed
 
-        for one in listed(level, project, describe=self._describe):
-            self._offer.add(one.name, one.text)
+        for name, _, text in listed(level, project, describe=self._describe):
+            self._offer.add(name, text)
 
     def _add_built_in(self, current: str) -> None:
-        from fdl.commands.registry import REGISTRY
+        from fdl.commands import tree
         from fdl.complete.arguments import Arguments
 
-        builtin: Builtin = REGISTRY[self._tokens[0]]
-        tail = self._tokens[1:]
-        while tail and tail[0] in builtin.children:
-            builtin = builtin.children[tail.pop(0)]
-        if builtin.children:
+        names, tail = tree.find(self._tokens)
+        below = tree.children(names)
+        if below:
             if not tail and not current.startswith("-"):
-                children = builtin.children.values()
-                self._offer.add_all((child.name, child.help) for child in children)
+                self._offer.add_all((name, tree.summary(*names, name)) for name in below)
             return
-        if builtin.wraps:
-            self._add_bundled(builtin.name, tail, current)
+        if names[0] in PROGRAMS:
+            self._add_bundled(names[0], tail, current)
             return
-        Arguments(builtin.parameters, self._look).add(self._offer, tail, current)
-        if builtin.open and self._found is not None and not self._offer.value_due:
-            from fdl.app import apart
-
-            _, self._tokens = apart(builtin, tail)
-            self._add_of_manifest(self._project(self._found), current)
+        parameters = tree.schema(names).parameters
+        Arguments(parameters, self._look).add(self._offer, tail, current)
+        if tree.is_open(names) and self._found is not None and not self._offer.value_due:
+            # The words of a command follow the other arguments.
+            before = sum(one.kind == "arg" and not one.variadic for one in parameters)
+            words = _foreign(parameters, tail)
+            if len(words) >= before:
+                self._tokens = words[before:]
+                self._take_environment()
+                self._add_of_manifest(self._project(self._found), current)
 
     def _add_bundled(self, name: str, tail: list[str], current: str) -> None:
         """Offer what a program with a manifest of its own takes: presets or commands, then flags.
@@ -214,11 +234,7 @@ class _Place:
     ) -> None:
         """Offer the arguments of a level's entry; of one fdl knows nothing about, files.
 
-        Args:
-            level: The level.
-            tail: The words behind its name.
-            current: The word under the cursor.
-            folder: Where the entry works; None for the folder of its manifest.
+        ``folder`` is where the entry works; None for the folder of its manifest.
         """
         if not level.entry:
             return
@@ -227,31 +243,45 @@ class _Place:
         folder = _unless_here(folder or level.manifest.directory)
         asks_for_flags = current.startswith("-") and "=" not in current
         schema = known(level)
-        if schema is None:
+        if self._asks_for_help and not asks_for_flags:
+            self._add_groups(schema)
+        elif schema is None:
             if not asks_for_flags:
                 self._offer.add_files(OTHERWISE, folder)
         else:
             from fdl.complete.arguments import Arguments
+            from fdl.complete.snippet import values
 
-            def look(
-                completer: str, _before: tuple[str, ...], _text: str
-            ) -> Iterable[tuple[str, str]]:
-                from fdl.complete.snippet import values
-
-                return values(completer, level.manifest.directory, level.root)
-
-            Arguments(schema.parameters, look, folder).add(self._offer, tail, current)
+            place = (level.manifest.directory, level.root)
+            arguments = Arguments(schema.parameters, lambda one, *_: values(one, *place), folder)
+            arguments.add(self._offer, tail, current)
         if asks_for_flags and not self._offer.value_due:
             self._offer.add("--refresh-schema", "Ask the program again which arguments it takes")
 
+    def _add_groups(self, schema: Schema | None) -> None:
+        """Offer the words that may stand behind a help flag."""
+        from fdl.args.parameter import ALL_GROUPS, groups_of
 
-def _locate() -> Found | None:
-    from fdl.project import locate
+        collapsed = schema.collapsed if schema else {}
+        for word, options in groups_of(schema.parameters if schema else ()).items():
+            if word:
+                self._offer.add(word, collapsed.get(options[0].group, ""))
+        self._offer.add(ALL_GROUPS, "Every group of options")
 
-    try:
-        return locate()
-    except FdlError:
-        return None
+
+def _foreign(parameters: Iterable[Parameter], tail: Sequence[str]) -> list[str]:
+    """The words of a line without a built-in command's own options and their values."""
+    options = {one.display: one for one in parameters if one.kind == "option"}
+    words: list[str] = []
+    rest = iter(tail)
+    for token in rest:
+        flag, equals, _ = token.partition("=")
+        one = options.get(flag)
+        if one is None:
+            words.append(token)
+        elif one.shape != "flag" and not equals:
+            next(rest, None)
+    return words
 
 
 def _environment(invocation: Invocation, found: Found | None) -> str | None:
@@ -266,7 +296,11 @@ def _environment(invocation: Invocation, found: Found | None) -> str | None:
         return None
     asked = explicit(invocation.env, os.environ)
     if asked is not None:
-        return asked[0] if overlay_file(found.directory, asked[0]) else None
+        from fdl.project import Project
+
+        env = asked[0]
+        known = overlay_file(found.directory, env) or env in Project(found).environments()
+        return env if known else None
     if not invocation.tokens:
         return None
 

@@ -27,10 +27,10 @@ class Flag:
 
 
 ANYWHERE = (
-    Flag("--help", "Show help for the command named so far", "-h"),
-    Flag("--env", "Lay an environment's overlay over the manifests"),
-    Flag("-v", "Tell more; -vv and -vvv tell still more", "-vv", "-vvv"),
-    Flag("--quiet", "Tell less", "-q"),
+    Flag("--help", "Show help for a command", "-h"),
+    Flag("--env", "Use the overlay fdl.NAME.yml of each manifest"),
+    Flag("-v", "Print more: -v verbose, -vv debug, -vvv trace", "-vv", "-vvv"),
+    Flag("--quiet", "Print less", "-q"),
     Flag("--ansi", "Force colour", "--no-ansi"),
     Flag("--no-ansi", "Forbid colour", "--ansi"),
     Flag("--no-append", "Leave out the `append` arguments of a run command"),
@@ -48,14 +48,7 @@ JSON = Flag("--json", "Print the dry run as one JSON document")
 
 
 def add_global(offer: Offer, words: Collection[str], *, first: bool, env: bool = True) -> None:
-    """Offer the flags that would still have an effect.
-
-    Args:
-        offer: What to add to.
-        words: The words of the line so far.
-        first: Whether the command is still to come.
-        env: Whether an environment can still be selected.
-    """
+    """Offer the flags that still have an effect; ``first``: the command is still to come."""
     flags = list(ANYWHERE)
     if first:
         flags += BEFORE

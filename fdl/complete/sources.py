@@ -1,6 +1,6 @@
 """Where the values of a built-in's arguments come from: the project, the store, the catalog.
 
-A parameter of :mod:`fdl.commands.registry` names one of these as its ``completer``.
+An argument of a built-in command names one of these: ``Annotated[str, Complete("runs")]``.
 """
 
 # pathlib would double the start-up time of a completion.
@@ -11,6 +11,8 @@ import os
 from itertools import islice
 
 from fdl.errors import FdlError, ManifestError
+from fdl.manifest.layers import overlay_file
+from fdl.manifest.node import relative
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,21 +34,17 @@ class Asked:
     """One question for values.
 
     Attributes:
+        known_project: The project under the active environment, or None.
         before: The positional words of the command so far.
         text: The word so far.
     """
 
-    __slots__ = ("_project", "before", "text")
+    __slots__ = ("before", "known_project", "text")
 
     def __init__(self, project: Project | None, before: tuple[str, ...], text: str) -> None:
-        self._project = project
+        self.known_project = project
         self.before = before
         self.text = text
-
-    @property
-    def known_project(self) -> Project | None:
-        """The project under the active environment, or None."""
-        return self._project
 
     @property
     def project(self) -> Project:
@@ -55,9 +53,9 @@ class Asked:
         Raises:
             ManifestError: There is none.
         """
-        if self._project is None:
+        if self.known_project is None:
             raise ManifestError("there is no project here to take values from")
-        return self._project
+        return self.known_project
 
 
 def look_up(name: str, asked: Asked) -> Values:
@@ -72,11 +70,17 @@ def look_up(name: str, asked: Asked) -> Values:
 
 
 def environments(asked: Asked) -> Values:
-    """Names of the project's environments."""
-    directory = asked.project.directory
+    """Names of the environments of the project and of the folders below it."""
+    nested = asked.project.nested(cached=True)
+    root = asked.project.directory
     for name in asked.project.environments():
-        file = _overlay(directory, name)
-        yield name, f"Environment of {file}" if file else ""
+        file = overlay_file(root, name) or nested[name][0].overlays[name]
+        yield name, f"Environment of {relative(file, root)}"
+
+
+def first_environments(asked: Asked) -> Values:
+    """The same, in the place of the first word."""
+    return [] if asked.before else environments(asked)
 
 
 def fields(asked: Asked) -> Values:
@@ -90,14 +94,21 @@ def fields(asked: Asked) -> Values:
 
 
 def layers(asked: Asked) -> Values:
-    """What a value can be written to: ``base``, an environment, a file."""
+    """What a value can be written to: ``base``, an environment, a file of the project."""
+    from fdl.dispatch.nested import below
+    from fdl.manifest import find_in
+    from fdl.manifest.layers import environments
+
     root = asked.project.root
     yield "base", os.path.basename(root.found.path)
-    yield from environments(asked)
-    overlays = (_overlay(root.directory, name) for name in asked.project.environments())
-    for file in (*(os.path.relpath(one, root.directory) for one in root.layers), *overlays):
-        if file:
-            yield file, ""
+    yield from ((name, "") for name in environments(root.directory))
+    files = list(root.layers)
+    places = below(asked.project.level(), asked.project.remembered)
+    for directory in (root.directory, *(one.directory for one in places)):
+        found = find_in(directory) if directory else None
+        files += [found.path] if found else []
+        files += [overlay_file(directory, name) or "" for name in environments(directory)]
+    yield from ((relative(file, root.directory), "") for file in dict.fromkeys(files))
 
 
 def programs(asked: Asked) -> Values:
@@ -176,6 +187,7 @@ SOURCES: dict[str, Source] = {
     "cuda-versions": cuda_versions,
     "environments": environments,
     "fields": fields,
+    "first-environments": first_environments,
     "layers": layers,
     "libtorch-names": libtorch_names,
     "libtorch-sources": libtorch_sources,
@@ -186,7 +198,7 @@ SOURCES: dict[str, Source] = {
     "torch-versions": torch_versions,
     "variants": variants,
 }
-"""Name of a registry parameter's completer -> where its values come from."""
+"""Name in :class:`~fdl.args.annotations.Complete` -> where the values come from."""
 
 
 def _steps(project: Project, before: tuple[str, ...], *, programs_only: bool) -> Values:
@@ -200,7 +212,7 @@ def _steps(project: Project, before: tuple[str, ...], *, programs_only: bool) ->
             return []
         level = enter(level, name, project.child)
     found = listed(level, project)
-    return [(one.name, one.text) for one in found if one.kind == PATH or not programs_only]
+    return [(name, text) for name, kind, text in found if kind == PATH or not programs_only]
 
 
 def _artifacts() -> list[Artifact]:
@@ -219,9 +231,3 @@ def _metric_names(found: Iterable[Run]) -> Iterable[str]:
     """Of the newest runs only: a completion does not read hundreds of tables."""
     newest = islice(found, _MEASURED_RUNS)
     return dict.fromkeys(name for run in newest for name in run.metrics.names)
-
-
-def _overlay(directory: str, env: str) -> str:
-    from fdl.manifest.layers import overlay_file
-
-    return os.path.basename(overlay_file(directory, env) or "")

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 
-from fdl.commands.registry import SHELLS
 from fdl.errors import FdlError
+from fdl.rewrite import put
 
 BEGIN = "# fdl shell completions"
 END = "# fdl shell completions end"
 
 _SCRIPTS = Path(__file__).parent / "scripts"
+
+
+class Shell(StrEnum):
+    """The shells in which fdl completes."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+SHELLS = tuple(Shell)
 
 
 def script(shell: str) -> str:
@@ -32,9 +43,9 @@ def block(shell: str) -> str:
 
 
 def shell_of(variables: Mapping[str, str]) -> str:
-    """The user's shell: what ``$SHELL`` names when it can complete here, else bash."""
+    """The user's shell, if it is one of ``SHELLS``; else empty."""
     name = variables.get("SHELL", "").rpartition("/")[2]
-    return name if name in SHELLS else "bash"
+    return name if name in SHELLS else ""
 
 
 def start_file(shell: str, variables: Mapping[str, str]) -> Path:
@@ -58,11 +69,6 @@ def start_file(shell: str, variables: Mapping[str, str]) -> Path:
 
 def with_block(content: bytes, block: str, file: Path) -> bytes:
     """The content of a start-up file with the block in it, once; all else stays as it is.
-
-    Args:
-        content: The file as it is.
-        block: The block with its marks.
-        file: Where the content comes from, for the message.
 
     Raises:
         FdlError: A block begins and never ends, so nobody can tell what belongs to it.
@@ -112,21 +118,11 @@ def replace(file: Path, content: bytes) -> None:
     Raises:
         FdlError: That is not possible; the file is as it was.
     """
-    target = Path(os.path.realpath(file))
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists() and not os.access(target, os.W_OK):
+        if file.exists() and not os.access(file, os.W_OK):
             raise PermissionError(13, "it is read-only")
-        temporary.write_bytes(content)
-        if target.exists():
-            status = target.stat()
-            temporary.chmod(status.st_mode & 0o7777)
-            with suppress(OSError):
-                os.chown(temporary, status.st_uid, status.st_gid)
-        temporary.replace(target)
+        put(file, content)
     except OSError as problem:
-        temporary.unlink(missing_ok=True)
         raise FdlError(
             f"{file} cannot be written: {problem.strerror}",
             hint="`fdl autocomplete -n` shows what to add to it",

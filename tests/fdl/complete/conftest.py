@@ -39,6 +39,7 @@ FILES = {
           tools: {description: What surrounds it}
         training: {lr: 0.1}
         schema:
+          collapsed: {Output files: what a run leaves}
           args:
             - {name: data, type: path, required: false}
             - {name: mode, type: string, choices: [fast, full], required: false}
@@ -46,7 +47,7 @@ FILES = {
             model: {type: string, choices: [linear, conv, "big net"], description: Which model}
             epochs: {type: int, default: 3, short: n}
             cache: {type: bool}
-            out: {type: path}
+            out: {type: path, group: Output files}
             tags: {type: "list[string]", choices: [red, green, blue]}
             ckpt:
               type: string

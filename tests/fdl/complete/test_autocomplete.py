@@ -154,9 +154,27 @@ def test_a_dry_run_shows_the_file_and_the_block(
 def test_the_shells_own_variables_name_their_folders(fdl: Fdl, home: Path) -> None:
     fdl("autocomplete", env={"SHELL": "zsh", "ZDOTDIR": str(home / "z")})
     fdl("autocomplete", env={"SHELL": "fish", "XDG_CONFIG_HOME": str(home / "c")})
-    fdl("autocomplete", env={"SHELL": "/bin/tcsh"})
     files = sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file())
-    assert files == [".bashrc", "c/fish/config.fish", "z/.zshrc"]
+    assert files == ["c/fish/config.fish", "z/.zshrc"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "problem"),
+    [("/bin/tcsh", "completion does not work in /bin/tcsh"), ("", "SHELL is not set")],
+)
+@pytest.mark.parametrize("flags", [(), ("-n",)])
+def test_another_shell_is_refused_and_no_file_is_written(
+    fdl: Fdl, home: Path, shell: str, problem: str, flags: tuple[str, ...]
+) -> None:
+    session = fdl("autocomplete", *flags, env={"SHELL": shell})
+    assert (session.exit, session.out) == (1, "")
+    assert session.err == (
+        f"error: {problem}; it works in bash, zsh and fish; nothing was written\n"
+        "hint: for bash, type: SHELL=bash fdl autocomplete\n"
+    )
+    assert list(home.iterdir()) == []
+    assert fdl("autocomplete", env={"SHELL": "bash"}).exit == 0
+    assert (home / ".bashrc").is_file()
 
 
 def test_a_file_that_cannot_be_written_is_an_error(fdl: Fdl, home: Path) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.args.parameter import Parameter
 from fdl.commands import BUILTINS
-from fdl.commands.registry import REGISTRY, Builtin
+from fdl.commands.tree import summary
 from fdl.complete import answer, sources
 from fdl.complete.flags import ANYWHERE, BEFORE, VERSION
 from fdl.prepass import GLOBAL_FLAGS
@@ -44,7 +43,7 @@ def test_zsh_and_fish_get_all_that_belongs_there_with_descriptions(
     lines = complete("tr", shell=shell)
     assert "train\tTrain a model" in lines
     assert "test\tRun: the tests" in lines
-    assert f"list\t{BUILTINS['list']}" in lines
+    assert f"list\t{summary('list')}" in lines
     assert "a:b" in lines
     assert "ci\tEnvironment of fdl.ci" in lines
 
@@ -77,10 +76,21 @@ def test_built_ins_are_completed_at_any_depth(complete: Complete) -> None:
     assert complete("version", "") == []
 
 
+def test_behind_a_help_flag_stand_commands_and_groups_of_options(complete: Complete) -> None:
+    for flag in ("-h", "--help"):
+        groups = ["quick", "slow", "check", "tools", "output-files", "all"]
+        assert complete("train", flag, "") == groups
+        assert complete("train", "quick", flag, "") == ["output-files", "all"]
+        assert complete("train", flag, "ou") == ["output-files"]
+    assert "output-files\twhat a run leaves" in complete("train", "-h", "", shell="zsh")
+    assert complete("--help", "a") == ["add", "api-ref", "autocomplete", "a:b", "a:c", "all"]
+    assert complete("config", "--help", "") == ["show", "set"]
+
+
 def test_a_built_in_hides_a_command_of_its_name(complete: Complete, project: Project) -> None:
     project({"fdl.yml": "commands: {list: {run: 'true'}, lisp: {run: 'true'}}"})
     assert complete("lis") == ["list", "lisp"]
-    assert complete("li", shell="zsh").count(f"list\t{BUILTINS['list']}") == 1
+    assert complete("li", shell="zsh").count(f"list\t{summary('list')}") == 1
 
 
 def test_children_and_presets_are_completed_at_any_depth(complete: Complete) -> None:
@@ -145,14 +155,11 @@ def test_a_built_in_may_take_its_values_from_a_function(
         assert asked.project.directory == str(root)
         return [("precompiled/cpu", "CPU only"), ("builds/sm61", "")]
 
-    argument = Parameter("id", kind="arg", shape="optional", completer="variants")
     monkeypatch.chdir(root)
     monkeypatch.setitem(sources.SOURCES, "variants", ids)
-    monkeypatch.setitem(BUILTINS, "activate", "Choose")
-    monkeypatch.setitem(REGISTRY, "activate", Builtin("activate", parameters=(argument,)))
-    assert answer(["zsh", "--", "activate", ""]) == 0
+    assert answer(["zsh", "--", "libtorch", "activate", ""]) == 0
     assert capsys.readouterr().out == "precompiled/cpu\tCPU only\nbuilds/sm61\n"
-    assert answer(["bash", "--", "activate", "b"]) == 0
+    assert answer(["bash", "--", "libtorch", "activate", "b"]) == 0
     assert capsys.readouterr().out == "builds/sm61\n"
 
 
@@ -301,7 +308,8 @@ def test_an_environment_is_completed_where_one_is_named(complete: Complete) -> N
     assert complete("test", "--env", "c") == ["ci", "cloud"]
     assert complete("--env=cl") == ["--env=cloud"]
     assert complete("ci", "cl") == []
-    assert complete("config", "show", "") == ["ci", "cloud"]
+    assert complete("config", "show", "") == ["ci", "cloud", *COMMANDS]
+    assert complete("config", "show", "ci", "n") == ["nightly"]
     assert complete("--env", "ci", "--e") == []
 
 
@@ -314,6 +322,36 @@ def test_the_environment_decides_what_is_offered(complete: Complete) -> None:
     assert complete("n", env={"FDL_ENV": "ci"}) == ["nightly"]
     assert complete("c", env={"FDL_ENV": "ci"}) == ["config", "completions"]
     assert complete("ci", "n", env={"FDL_ENV": "cloud"}) == []
+
+
+def test_an_environment_of_a_nested_manifest_is_completed(
+    complete: Complete, project: Project, fdl: Fdl
+) -> None:
+    project(
+        {
+            "train/fdl.gpu.yml": "commands: {big: {training: {epochs: 1}}}\n",
+            "train/tools/fdl.far.yml": "{}",
+            "train/fdl.test.yml": "{}",
+        }
+    )
+    assert complete("g") == ["gpu"]
+    assert "gpu\tEnvironment of fdl.gpu" in complete("", shell="zsh")
+    assert "gpu\tEnvironment of train/fdl.gpu.yml" in complete("--env", "", shell="zsh")
+    assert complete("gpu", "tr") == ["train"]
+    assert "big" in complete("gpu", "train", "b")
+    assert "big" not in complete("train", "b")
+    assert "big" in complete("--env", "gpu", "train", "b")
+    assert "big" in complete("train", "b", env={"FDL_ENV": "gpu"})
+    assert complete("config", "show", "g") == ["gpu"]
+    assert "big" in complete("config", "show", "gpu", "train", "b")
+    # A command has the name, so only `--env` leads to the environment.
+    assert complete("tes") == ["test"]
+    assert complete("--env", "tes") == ["test"]
+    # A folder that has never been used is not read for a keystroke.
+    assert complete("fa") == []
+    assert fdl("train", "-n", "--help").exit == 0
+    assert fdl("train", "check").exit == 0
+    assert complete("fa") == ["far"]
 
 
 def test_an_environment_left_over_from_another_project_is_passed_over(complete: Complete) -> None:
@@ -341,6 +379,7 @@ def test_paths_and_layers_of_the_manifest_are_completed(complete: Complete) -> N
         "fdl.yml",
         "fdl.ci.yml",
         "fdl.cloud.yml",
+        "train/fdl.yml",
     ]
     assert complete("config", "set", "description", "new", "--where=b") == ["--where=base"]
 
@@ -349,9 +388,14 @@ def test_commands_are_completed_where_they_are_arguments(complete: Complete) -> 
     assert complete("schema", "clear", "") == ["train"]
     assert complete("schema", "refresh", "train", "") == ["tools"]
     assert complete("schema", "refresh", "test", "") == ["--dry-run"]
-    assert complete("why", "--command", "tr") == ["train"]
-    assert complete("why", "--command", "train q") == ["train quick"]
-    assert complete("why", "--command=train tools ") == ["--command=train tools deep"]
+    for asked in (("why", "training.lr"), ("config", "show"), ("plan",)):
+        assert complete(*asked, "tr") == ["train"]
+        assert "quick" in complete(*asked, "train", "q")
+        assert complete(*asked, "train", "tools", "") == ["deep"]
+        assert complete(*asked, "train", "quick", "--mo") == ["--model"]
+    assert complete("why", "tr") == [], "the field comes first"
+    assert complete("config", "set", "--for", "train q") == ["train quick"]
+    assert complete("config", "set", "--for=train tools ") == ["--for=train tools deep"]
 
 
 def test_a_broken_manifest_leaves_the_built_ins(complete: Complete, project: Project) -> None:
@@ -359,7 +403,7 @@ def test_a_broken_manifest_leaves_the_built_ins(complete: Complete, project: Pro
     assert complete("") == list(BUILTINS)
     assert complete("config", "") == ["show", "set"]
     assert complete("train", "") == []
-    assert complete("why", "") == ["--command", "--json"]
+    assert complete("why", "") == ["--json"]
 
 
 def test_a_broken_child_costs_only_what_is_below_it(complete: Complete, project: Project) -> None:
@@ -374,7 +418,7 @@ def test_outside_every_project_the_built_ins_are_left(complete: Complete, root: 
     assert complete("") == list(BUILTINS)
     assert complete("--env", "") == []
     assert complete("train", "") == []
-    assert complete("config", "show", "") == ["--command", "--json"]
+    assert complete("config", "show", "") == ["--json"]
 
 
 def test_an_example_is_read_and_never_copied(complete: Complete, root: Path) -> None:
@@ -401,7 +445,7 @@ def test_no_program_is_started_and_nothing_written(
 
 def test_what_no_terminal_line_can_hold_is_left_out(complete: Complete, project: Project) -> None:
     project({"fdl.yml": 'commands: {"a\\nb": {run: x}, "a\\tb": {run: x}}'})
-    assert complete("a", shell="zsh") == [f"{n}\t{t}" for n, t in BUILTINS.items()] + [
+    assert complete("a", shell="zsh") == [f"{n}\t{summary(n)}" for n in BUILTINS] + [
         "ci\tEnvironment of fdl.ci",
         "cloud\tEnvironment of fdl.cloud",
     ]

@@ -1,0 +1,153 @@
+"""What the built-in commands share: their context, their usual options, their Typer classes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from fdl.args.annotations import Complete
+from fdl.args.parser import Parser
+from fdl.commands.tree import schema
+from fdl.errors import UsageError
+
+if TYPE_CHECKING:
+    from fdl.dispatch.planner import Surroundings
+    from fdl.prepass import Invocation
+    from fdl.project import Project
+
+__all__ = ["Call", "Complete", "DryRun", "Json", "Open", "Program", "Verb", "group"]
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", "-n", help="Show what would happen and change nothing")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document")]
+
+_SECTION = re.compile(r"\n\n(?:Args|Returns|Raises):\n")
+
+
+class Call:
+    """One call of a built-in command: the object of its Typer context.
+
+    Attributes:
+        invocation: The whole command line with its global flags.
+        surroundings: Where commands are taken to run; looked up when None.
+    """
+
+    def __init__(self, invocation: Invocation, surroundings: Surroundings | None = None) -> None:
+        self.invocation = invocation
+        self.surroundings = surroundings
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether ``--dry-run`` stands before the command."""
+        return self.invocation.dry_run
+
+    @property
+    def yes(self) -> bool:
+        """Whether ``-y`` answers every question with yes."""
+        return self.invocation.yes
+
+    def project(self, env: str | None = None) -> Project:
+        """The project around the working directory, under the active environment.
+
+        Args:
+            env: An environment to use instead of the active one.
+
+        Raises:
+            FdlError: There is no project, or it has no overlay for the environment.
+        """
+        from fdl.manifest.select import require_overlay
+        from fdl.project import Project, active_environment, locate, required
+
+        found = required(locate())
+        if env is None:
+            env = active_environment(self.invocation, found)
+        else:
+            require_overlay(found, env, env)
+        return Project(found, env)
+
+    def here(self) -> Surroundings:
+        """Where commands are taken to run: this process, unless the caller said otherwise."""
+        from fdl.dispatch.planner import here
+
+        return self.surroundings or here()
+
+
+class Verb(TyperCommand):
+    """A built-in command. Its help is its docstring, up to the sections about code."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        paragraphs = _SECTION.split(more["help"] or "")[0].split("\n\n")
+        more["help"] = "\n\n".join(" ".join(one.split()) for one in paragraphs)
+        super().__init__(*args, **more)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, and with them the global flags that the command has as options.
+
+        Raises:
+            UsageError: A global flag is given that the command cannot follow.
+        """
+        return super().parse_args(ctx, [*self._global_flags(ctx), *args])
+
+    def _global_flags(self, ctx: Any) -> list[str]:
+        given: Invocation = ctx.obj.invocation
+        known = {flag for one in self.params for flag in one.opts}
+        flags = []
+        for flag, wanted, refusal in (
+            ("--yes", given.yes, ""),
+            ("--dry-run", given.dry_run, "changes nothing, so it has no dry run"),
+            ("--json", given.json, "has no JSON to print"),
+        ):
+            if wanted and flag in known:
+                flags.append(flag)
+            elif wanted and refusal and not given.help:
+                raise UsageError(f"`{ctx.command_path.removeprefix('fdl ')}` {refusal}")
+        return flags
+
+
+class Open(Verb):
+    """A built-in command that takes another command with its arguments, as a person types it."""
+
+    ignore_unknown_options = True
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep unknown options and ``--`` for the command.
+
+        Raises:
+            RefusedError: An unknown option stands before the first word.
+        """
+        end = args.index("--") if "--" in args else len(args)
+        if any(not word.startswith("-") for word in args[:end]):
+            # Typer drops the first separator, and the command is to see it.
+            args = [*args[:end], *(["--"] if end < len(args) else []), *args[end:]]
+        rest = super().parse_args(ctx, list(args))
+        arguments = [one.name for one in self.params if one.param_type_name == "argument"]
+        # The field of `why` may be an option of the command: `fdl why --lr train`.
+        words = ctx.params[arguments[0]] if len(arguments) == 1 else None
+        if words and words[0].startswith("-") and words[0] in args[:end]:
+            Parser(schema(ctx.command_path.split()[1:]).parameters).parse([words[0]], {})
+        return rest
+
+
+class Program(Verb):
+    """A built-in command that is a program of its own: it gets every word, and a dry run."""
+
+    ignore_unknown_options = True
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take every word unchanged."""
+        return super().parse_args(ctx, ["--", *args])
+
+    def _global_flags(self, ctx: Any) -> list[str]:
+        given: Invocation = ctx.obj.invocation
+        if given.json and not given.dry_run:
+            raise UsageError(f"`{self.name}` has no JSON to print")
+        return []
+
+
+def group(name: str = "", help: str = "") -> typer.Typer:
+    """A Typer application for a group of built-in commands; without a name, for a single one."""
+    return typer.Typer(name=name, help=help, add_completion=False)
