@@ -1,6 +1,7 @@
-"""What fdl itself says: errors and informational lines on stderr, and their light styling.
+"""What fdl itself prints: messages on stderr as plain text, everything else drawn by rich.
 
-Imported on the warm path: nothing beyond ``os`` and ``sys``.
+Imported on the warm path: nothing beyond ``os`` and ``sys``. rich is imported when something is
+drawn for the first time, and never for a message.
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from rich.console import Console, RenderableType
+
 _color: bool | None = None
 _quiet = False
+_consoles: dict[bool, Console] = {}
+
+# A pipe has no edge: whatever reads from it gets every value whole.
+_ENDLESS = 100_000
 
 
 def configure(color: bool | None, quiet: bool) -> None:
@@ -26,11 +33,17 @@ def configure(color: bool | None, quiet: bool) -> None:
     global _color, _quiet
     _color = color
     _quiet = quiet
+    _consoles.clear()
 
 
 def is_quiet() -> bool:
     """Whether ``-q`` mutes what is only informational."""
     return _quiet
+
+
+def is_screen(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal that can move its cursor: not a pipe, not TERM=dumb."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def color_on(stream: TextIO) -> bool:
@@ -42,11 +55,64 @@ def color_on(stream: TextIO) -> bool:
         return inherited == "always"
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
+    return bool(os.environ.get("FORCE_COLOR")) or is_screen(stream)
+
+
+def columns(stream: TextIO) -> int | None:
+    """Columns of the terminal behind ``stream``; None without one, unless COLUMNS says so."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The console that draws on stdout or on stderr; made at its first use."""
+    if stderr not in _consoles:
+        from rich.console import Console
+
+        stream = sys.stderr if stderr else sys.stdout
+        # Everything is decided here, so that rich does not read the same variables differently.
+        _consoles[stderr] = Console(
+            stderr=stderr,
+            color_system="standard" if color_on(stream) else None,
+            no_color=False,
+            force_terminal=stream.isatty(),
+            force_interactive=is_screen(stream),
+            width=(columns(stream) or 80) if stream.isatty() else _ENDLESS,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+    return _consoles[stderr]
+
+
+def drawn(*parts: RenderableType, width: int | None = None) -> str:
+    """The text of what rich draws for stdout.
+
+    Args:
+        parts: What to draw, one below the other.
+        width: Columns to fill at most; those of the console when omitted.
+    """
+    from rich.console import Group
+
+    pen = console()
+    # Text on its own would be joined to one text that forgets which lines may be wrapped.
+    with pen.capture() as captured:
+        pen.print(Group(*parts), width=width, crop=False)
+    return "\n".join(line.rstrip() for line in captured.get().split("\n"))
+
+
+def show(*parts: RenderableType) -> None:
+    """Draw on stdout."""
+    write(sys.stdout, drawn(*parts))
 
 
 class Palette:
-    """The few styles fdl uses; every method returns its text unchanged when ``on`` is False."""
+    """The few styles of text that rich does not draw; without ``on`` text stays as it is."""
 
     __slots__ = ("on",)
 
@@ -94,6 +160,17 @@ def write(stream: TextIO, text: str) -> None:
 def error(text: str, hint: str = "") -> None:
     """Print ``error: TEXT`` on stderr, and the remedy below it."""
     _labelled(palette(sys.stderr).red("error"), text, hint)
+
+
+def see(usage: str, command: str) -> None:
+    """Print the usage line on stderr, and the command that prints the whole page.
+
+    Args:
+        usage: What to type: ``fdl train [<preset>] [OPTIONS]``.
+        command: The command with the page: ``fdl train``.
+    """
+    title = palette(sys.stderr).bold("Usage:")
+    write(sys.stderr, f"{title} {usage}\nsee {command} --help\n")
 
 
 def warning(text: str, hint: str = "") -> None:

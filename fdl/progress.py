@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self
 
 from fdl import output
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import ProgressColumn
 
 _REDRAW = 0.1
 """Seconds between two drawings of a bar."""
@@ -15,8 +20,8 @@ _REDRAW = 0.1
 _LINE = 10.0
 """Seconds between two lines where there is no terminal."""
 
-_WIDTH = 24
-"""Cells of the bar itself."""
+_ROOM_FOR_AMOUNT = 70
+"""Columns from which a terminal also shows the amount, the rate and the bar itself."""
 
 
 class Progress:
@@ -29,22 +34,24 @@ class Progress:
         label: What is being done: ``libtorch 2.10.0 cu128``.
         total: How much there is to do; 0 when unknown.
         unit: ``bytes``, shown as MB with a rate, or a noun such as ``steps``, shown as a count.
-        stream: Where to report; stderr when omitted.
     """
 
-    def __init__(
-        self, label: str, total: int = 0, unit: str = "bytes", stream: TextIO | None = None
-    ) -> None:
+    def __init__(self, label: str, total: int = 0, unit: str = "bytes") -> None:
         self.label = label
         self.total = total
         self.unit = unit
-        self._stream = sys.stderr if stream is None else stream
-        self._bar = self._stream.isatty()
+        self._bar: Bar | None = None
         self._done = 0
         self._offset = 0
         self._began = self._reported = time.monotonic()
 
     def __enter__(self) -> Self:
+        if output.is_screen(sys.stderr) and not output.is_quiet():
+            self._bar = _bar(self.unit)
+            self._bar.add_task(self.label, total=self.total or None)
+            self._bar.start()
+            # A job that is killed cannot show a hidden cursor again.
+            self._bar.console.show_cursor()
         return self
 
     def __exit__(
@@ -53,65 +60,72 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if output.is_quiet():
-            return
-        if self._bar:
-            self._draw()
-            self._stream.write("\n")
+        if self._bar is not None:
+            self._draw(self._bar)
+            self._bar.stop()
         elif kind is None:
-            self._stream.write(f"{self.text()}\n")
-        self._stream.flush()
+            output.note(self.text())
 
     def start(self, total: int, done: int = 0) -> None:
         """Say how much there is, and how much of it an earlier call had done already."""
         self.total = total
         self._done = self._offset = done
         self._began = time.monotonic()
+        if self._bar is not None:
+            self._bar.reset(self._bar.task_ids[0], total=total or None, completed=done)
 
     def update(self, done: int) -> None:
         """Say how much is done in all."""
         self._done = done
         now = time.monotonic()
-        if output.is_quiet() or now - self._reported < (_REDRAW if self._bar else _LINE):
+        if now - self._reported < (_REDRAW if self._bar else _LINE):
             return
         self._reported = now
-        if self._bar:
-            self._draw()
+        if self._bar is not None:
+            self._draw(self._bar)
         else:
-            self._stream.write(f"{self.text()}\n")
-            self._stream.flush()
+            output.note(self.text())
 
     def text(self) -> str:
-        """One line: label, amount, share and, for bytes, the rate and what is left."""
+        """One line: label, amount, share and, for bytes, the rate and the time left."""
         share = f" {100 * self._done // self.total}%" if self.total else ""
         if self.unit != "bytes":
             amount = f"{self._done}/{self.total}" if self.total else str(self._done)
             return f"{self.label}: {amount} {self.unit}{share}"
-        amount = _megabytes(self._done)
-        if self.total:
-            amount = f"{amount} of {_megabytes(self.total)}"
-        return f"{self.label}: {amount} MB{share}{self._pace()}"
+        of = f" of {self.total / 1e6:.1f}" if self.total else ""
+        return f"{self.label}: {self._done / 1e6:.1f}{of} MB{share}{self._pace()}"
 
     def _pace(self) -> str:
         seconds = time.monotonic() - self._began
         rate = (self._done - self._offset) / seconds if seconds > 0 else 0.0
         if rate <= 0:
             return ""
-        left = (self.total - self._done) / rate if self.total else 0.0
-        return f", {rate / 1e6:.1f} MB/s" + (f", {_clock(left)} left" if left >= 1 else "")
+        left = int((self.total - self._done) / rate) if self.total else 0
+        return f", {rate / 1e6:.1f} MB/s" + (f", {timedelta(seconds=left)} left" if left else "")
 
-    def _draw(self) -> None:
-        filled = _WIDTH * self._done // self.total if self.total else 0
-        bar = f"[{'#' * filled}{' ' * (_WIDTH - filled)}] " if self.total else ""
-        self._stream.write(f"\r\x1b[K{bar}{self.text()}")
-        self._stream.flush()
+    def _draw(self, bar: Bar) -> None:
+        bar.update(bar.task_ids[0], completed=self._done, refresh=True)
 
 
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f}" if count < 100e6 else f"{count / 1e6:.0f}"
+def _bar(unit: str) -> Bar:
+    """A bar with what the terminal has room for; no thread draws it."""
+    import rich.progress as pieces
+    from rich.table import Column
 
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    console = output.console(stderr=True)
+    whole, has_room = Column(no_wrap=True), console.width >= _ROOM_FOR_AMOUNT
+    label = Column(no_wrap=True, max_width=console.width - (42 if has_room else 12))
+    shown: list[ProgressColumn] = [
+        pieces.TextColumn("{task.description}", markup=False, table_column=label)
+    ]
+    if has_room:
+        # Where a long label leaves less room, the bar alone becomes shorter.
+        shown.append(pieces.BarColumn(bar_width=20))
+    shown.append(pieces.TaskProgressColumn())
+    if has_room and unit == "bytes":
+        shown += [pieces.DownloadColumn(table_column=whole), pieces.TransferSpeedColumn(whole)]
+    elif has_room:
+        shown += [pieces.MofNCompleteColumn(table_column=whole), pieces.TextColumn(unit)]
+    shown.append(pieces.TimeRemainingColumn(compact=True, table_column=whole))
+    # Standard output may be a script for the shell, so it is not redirected to the bar.
+    return pieces.Progress(*shown, console=console, auto_refresh=False, redirect_stdout=False)

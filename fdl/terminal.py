@@ -51,6 +51,10 @@ def ask(prompt: str) -> str | None:
             sys.stderr.write(prompt)
             sys.stderr.flush()
             line = terminal.readline()
+    except KeyboardInterrupt:
+        # What the shell prints next gets its own line.
+        sys.stderr.write("\n")
+        raise
     except OSError:
         return None
     if not line:

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
+from fdl.diagnose import report
 from fdl.diagnose.compatibility import architectures, code_for, is_served
 from fdl.diagnose.findings import findings
-from fdl.diagnose.report import (
-    Context,
-    Cuda,
-    Device,
-    Installed,
-    Libtorch,
-    Machine,
-    Python,
-    Report,
-    Torch,
-)
 from fdl.diagnose.survey import Facts
 from fdl.hardware import System
 from fdl.libtorch.active import Variant
 
 
-def assemble(facts: Facts) -> Report:
+def assemble(facts: Facts) -> report.Report:
     """The report on the gathered facts."""
     archs = architectures(facts.stock.active)
     devices = _devices(facts)
     torch = facts.environment.torch
-    return Report(
+    return report.Report(
         schema_version=1,
-        context=Context(mode=facts.stock.store.scope, root=str(facts.stock.store.root)),
+        context=report.Context(mode=facts.stock.store.scope, root=str(facts.stock.store.root)),
         system=_machine(facts.system),
-        python=Python(
+        python=report.Python(
             version=facts.environment.version or None, executable=facts.environment.executable
         ),
-        torch=Torch(version=torch.version, cuda=torch.cuda or None) if torch else None,
+        torch=report.Torch(version=torch.version, cuda=torch.cuda or None) if torch else None,
         gpus=devices,
-        cuda=Cuda(
+        cuda=report.Cuda(
             driver=facts.nvidia.driver or None,
             version=facts.nvidia.cuda or None,
             source=facts.nvidia.source or None,
@@ -42,14 +32,15 @@ def assemble(facts: Facts) -> Report:
             devices=devices,
         ),
         libtorch=_libtorch(facts.stock.active) if facts.stock.active else None,
+        libtorch_needed_by=facts.stock.needed_by or None,
         libtorch_variants=[_installed(one, facts.stock.active) for one in facts.stock.installed],
         compatible=None if archs is None else is_served(facts.nvidia, archs),
         findings=findings(facts),
     )
 
 
-def _machine(system: System) -> Machine:
-    return Machine(
+def _machine(system: System) -> report.Machine:
+    return report.Machine(
         cpu=system.cpu,
         threads=system.threads,
         ram_gb=round(system.memory / (1 << 30)),
@@ -61,13 +52,13 @@ def _machine(system: System) -> Machine:
     )
 
 
-def _devices(facts: Facts) -> list[Device]:
+def _devices(facts: Facts) -> list[report.Device]:
     archs = architectures(facts.stock.active)
     found = []
     for gpu in facts.nvidia.gpus:
         code = None if archs is None else code_for(gpu, archs)
         found.append(
-            Device(
+            report.Device(
                 index=gpu.index,
                 name=gpu.name,
                 sm=gpu.sm,
@@ -83,8 +74,8 @@ def _devices(facts: Facts) -> list[Device]:
     return found
 
 
-def _libtorch(variant: Variant) -> Libtorch:
-    return Libtorch(
+def _libtorch(variant: Variant) -> report.Libtorch:
+    return report.Libtorch(
         path=variant.path,
         variant=variant.id,
         version=variant.facts.get("torch"),
@@ -94,8 +85,8 @@ def _libtorch(variant: Variant) -> Libtorch:
     )
 
 
-def _installed(variant: Variant, active: Variant | None) -> Installed:
-    return Installed(
+def _installed(variant: Variant, active: Variant | None) -> report.Installed:
+    return report.Installed(
         variant=variant.id,
         active=active is not None and active.id == variant.id,
         version=variant.facts.get("torch"),

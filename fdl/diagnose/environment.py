@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fdl.venv import project_prefix, site_packages
+from fdl.venv import project_prefix, python_of, site_packages
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +44,11 @@ def find(start: Path, environ: Mapping[str, str]) -> Environment:
     """The environment that a project's commands run in.
 
     It is the nearest ``.venv`` above, else the activated environment, else that of this process.
-
-    Args:
-        start: The folder to look from.
-        environ: The environment variables.
     """
     prefix = Path(project_prefix(str(start), environ))
     if _read(prefix / "pyvenv.cfg"):
         return Environment(
-            executable=str(prefix / ("Scripts/python.exe" if os.name == "nt" else "bin/python")),
+            executable=python_of(str(prefix)),
             version=_interpreter_version(prefix / "pyvenv.cfg"),
             torch=_torch(site_packages(str(prefix))),
         )

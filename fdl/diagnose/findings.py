@@ -29,7 +29,7 @@ def findings(facts: Facts) -> list[Finding]:
     """All findings: errors first, then by number."""
     found = [
         *_of_project(facts),
-        *_of_driver(facts),
+        *(_finding(one.kind, one.message, one.remedy) for one in facts.nvidia.troubles),
         *_of_visibility(facts),
         *_of_libtorch(facts),
         *_of_torch(facts),
@@ -73,11 +73,6 @@ def _of_project(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _of_driver(facts: Facts) -> Iterator[Finding]:
-    for trouble in facts.nvidia.troubles:
-        yield _finding(trouble.kind, trouble.message, trouble.remedy)
-
-
 def _of_visibility(facts: Facts) -> Iterator[Finding]:
     nvidia = facts.nvidia
     if nvidia.restriction is None or not nvidia.gpus:
@@ -85,22 +80,19 @@ def _of_visibility(facts: Facts) -> Iterator[Finding]:
     hidden = [gpu for gpu in nvidia.gpus if not gpu.visible]
     setting = f"{VARIABLE}={nvidia.restriction}"
     if len(hidden) == len(nvidia.gpus):
-        yield _finding("all-cards-hidden", f"{setting} hides every card", f"unset {VARIABLE}")
+        yield _finding("all-gpus-hidden", f"{setting} hides every GPU", f"unset {VARIABLE}")
     elif hidden:
         names = ", ".join(f"[{gpu.index}] {gpu.name}" for gpu in hidden)
-        yield _finding("cards-hidden", f"{setting} hides {names}")
+        yield _finding("gpus-hidden", f"{setting} hides {names}")
     mixed = len({(gpu.name, gpu.capability) for gpu in nvidia.gpus}) > 1
-    if mixed and re.match(r"\s*\d", nvidia.restriction) and not _counts_along_the_bus(facts):
+    along_the_bus = facts.environ.get(ORDER) == "PCI_BUS_ID"
+    if mixed and re.match(r"\s*\d", nvidia.restriction) and not along_the_bus:
         yield _finding(
-            "card-order",
-            f"the indices in {setting} count the fastest card first, while this report and "
+            "gpu-order",
+            f"the indices in {setting} count the fastest GPU first, while this report and "
             "nvidia-smi count along the PCI bus",
             f"export {ORDER}=PCI_BUS_ID",
         )
-
-
-def _counts_along_the_bus(facts: Facts) -> bool:
-    return facts.environ.get(ORDER) == "PCI_BUS_ID"
 
 
 def _of_libtorch(facts: Facts) -> Iterator[Finding]:
@@ -117,43 +109,43 @@ def _of_libtorch(facts: Facts) -> Iterator[Finding]:
                 f"{place} names `{facts.stock.named}`, which is not installed",
                 cure,
             )
-        else:
+        elif facts.stock.needed_by:
+            folder = facts.stock.store.folder
+            reason = f"; {facts.stock.needed_by} needs one" if not os.path.lexists(folder) else ""
             yield _finding(
-                "no-active-variant",
-                f"no libtorch variant is active in {facts.stock.store.folder}",
-                cure,
+                "no-active-variant", f"no libtorch variant is active in {folder}{reason}", cure
             )
         return
-    yield from _of_cards(facts, variant)
+    yield from _of_gpus(facts, variant)
     if variant.cuda and counted(facts.nvidia):
         yield from _of_driver_age(
             facts, variant.cuda, "driver-too-old", variant.id, remedy(facts.nvidia, variant)
         )
 
 
-def _of_cards(facts: Facts, variant: Variant) -> Iterator[Finding]:
+def _of_gpus(facts: Facts, variant: Variant) -> Iterator[Finding]:
     archs = architectures(variant)
     if archs is None:
         yield _finding(
             "architectures-unknown",
-            f"{variant.path}/.arch does not say which cards {variant.id} has code for",
+            f"{variant.path}/.arch does not say which GPUs {variant.id} has code for",
             "fdl libtorch check",
         )
         return
     made_for = " ".join(map(str, archs)) or "the processor alone"
     for gpu in counted(facts.nvidia):
-        card = f"card {gpu.index} ({gpu.name}, {gpu.sm})"
+        name = f"GPU {gpu.index} ({gpu.name}, {gpu.sm})"
         code = code_for(gpu, archs)
         if code == "missing":
             yield _finding(
-                "card-uncovered",
-                f"{variant.id} has no code for {card}; it is made for {made_for}",
+                "gpu-uncovered",
+                f"{variant.id} has no code for {name}; it is made for {made_for}",
                 remedy(facts.nvidia, variant),
             )
         elif code == "jit":
             yield _finding(
-                "card-jit",
-                f"{variant.id} has no machine code for {card}: its PTX is compiled when it is "
+                "gpu-jit",
+                f"{variant.id} has no machine code for {name}: its PTX is compiled when it is "
                 "loaded, so first starts are slow",
             )
 
@@ -166,7 +158,7 @@ def _of_torch(facts: Facts) -> Iterator[Finding]:
         yield _finding(
             "torch-without-cuda",
             f"torch {torch.version} of {facts.environment.executable} is built without CUDA, "
-            "so it leaves the cards idle",
+            "so it leaves the GPUs idle",
             "fdl setup",
         )
     else:
@@ -195,5 +187,5 @@ def _of_surroundings(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
     if facts.system.container and not facts.nvidia.gpus:
         yield _finding(
-            "container", "this is a container: it has the cards it was given when it was started"
+            "container", "this is a container: it has the GPUs it was given when it was started"
         )

@@ -24,7 +24,7 @@ class Context(_Record):
 
 
 class Machine(_Record):
-    """The machine around the cards."""
+    """The machine around the GPUs."""
 
     cpu: str
     """Model of the processor."""
@@ -63,10 +63,10 @@ class Torch(_Record):
 
 
 class Device(_Record):
-    """One card, or one MIG slice."""
+    """One GPU, or one MIG slice."""
 
     index: int
-    """Position in PCI order; the slices of a card share it."""
+    """Position in PCI order; the slices of a GPU share it."""
     name: str
     """Name of the product."""
     sm: str
@@ -160,14 +160,16 @@ class Report(_Record):
     torch: Torch | None
     """Null where the environment has no torch."""
     gpus: list[Device]
-    """The cards, in PCI order."""
+    """The GPUs, in PCI order."""
     cuda: Cuda
     libtorch: Libtorch | None
     """Null when no variant is in use."""
+    libtorch_needed_by: str | None
+    """File that shows that the project uses libtorch; null when none does."""
     libtorch_variants: list[Installed]
     """Every installed variant, sorted by id."""
     compatible: bool | None
-    """Whether the active variant serves every card that counts: the visible ones, or all where
+    """Whether the active variant serves every GPU that counts: the visible ones, or all where
     none is visible. Null without an active variant, or when it does not say what it has code for.
     """
     findings: list[Finding]

@@ -10,7 +10,8 @@ from pathlib import Path
 from fdl.diagnose.environment import Environment, find
 from fdl.errors import FdlError
 from fdl.hardware import Nvidia, System, nvidia, system
-from fdl.libtorch.active import Variant
+from fdl.libtorch.active import FOLDER, Variant
+from fdl.libtorch.need import needed_by
 from fdl.libtorch.store import KINDS, Store, home, locate
 
 
@@ -25,6 +26,7 @@ class Stock:
         active: The active variant; None for none, or if it is not installed.
         obstacle: File or folder that makes the store unreadable; empty if it is readable.
         reason: Why that file or folder cannot be read.
+        needed_by: The file that shows that the project uses libtorch; empty if none does.
     """
 
     store: Store
@@ -33,19 +35,14 @@ class Stock:
     active: Variant | None = None
     obstacle: str = ""
     reason: str = ""
+    needed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All facts before anything is judged.
 
-    Attributes:
-        stock: The variants of the store.
-        system: The machine.
-        nvidia: The GPUs and their driver.
-        environment: The project's Python environment.
-        environ: The environment variables.
-        manifest: Why the project's manifest cannot be read; None if it can, or there is none.
+    ``manifest`` is why the project's manifest cannot be read; None if it can, or there is none.
     """
 
     stock: Stock
@@ -57,13 +54,7 @@ class Facts:
 
 
 def survey(start: str, environ: Mapping[str, str], manifest: FdlError | None) -> Facts:
-    """Gather facts about the machine and the project of a folder.
-
-    Args:
-        start: The folder.
-        environ: The environment variables.
-        manifest: Why the project's manifest cannot be read; None if it can, or there is none.
-    """
+    """Gather facts about the machine and a folder's project; ``manifest`` as in :class:`Facts`."""
     stock = _stock(start, environ)
     return Facts(
         stock=stock,
@@ -80,11 +71,14 @@ def _stock(start: str, environ: Mapping[str, str]) -> Stock:
     try:
         store = locate(start, environ)
         named = _named(store.folder)
-        return Stock(store, tuple(store.installed()), named, store.active)
+        installed = tuple(store.installed())
+        return Stock(store, installed, named, store.active, needed_by=needed_by(store.root))
     except OSError as error:
-        return Stock(store, obstacle=str(error.filename), reason=str(error.strerror))
+        file = str(error.filename)
+        return Stock(store, obstacle=file, reason=str(error.strerror), needed_by=FOLDER)
     except UnicodeError:
-        return Stock(store, obstacle=str(store.folder / ".active"), reason="it is not a text")
+        file = str(store.folder / ".active")
+        return Stock(store, obstacle=file, reason="it is not a text", needed_by=FOLDER)
 
 
 def _named(folder: Path) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fdl.diagnose.report import Device, Finding, Report
-from fdl.output import Palette
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-_KEY = 10
-"""Width of a row's name, in columns."""
+from fdl.diagnose.report import Device, Report
+from fdl.tables import TROUBLE, headed, pairs
 
 _VERDICTS = {
     "native": ("OK", "its machine code is there"),
@@ -16,78 +16,66 @@ _VERDICTS = {
     "missing": ("MISSING", "no code runs on it"),
 }
 
+_SEVERITIES = {"error": TROUBLE, "warning": "bold yellow", "info": "dim"}
 
-def render(report: Report, palette: Palette) -> str:
-    """The sections Context, System, CUDA, libtorch and Compatibility, then the findings.
+Rows = Iterator[tuple[str, str]]
 
-    Args:
-        report: The report.
-        palette: The styles of the output stream.
-    """
-    sections = (
-        ("Context", _context(report)),
-        ("System", _system(report)),
-        ("CUDA", _cuda(report)),
-        ("libtorch", _libtorch(report)),
-        ("Compatibility", _compatibility(report, palette)),
-        ("Findings", _findings(report, palette)),
+
+def render(report: Report) -> Group:
+    """The sections Context, System, CUDA, libtorch and Compatibility, then the findings."""
+    sections: tuple[tuple[str, list[RenderableType]], ...] = (
+        ("Context", [pairs([("Mode", report.context.mode), ("Root", report.context.root)])]),
+        ("System", [pairs(_system(report))]),
+        ("CUDA", [pairs(_cuda(report)), *_devices(report)]),
+        ("libtorch", [pairs(_libtorch(report))]),
+        ("Compatibility", [*_compatibility(report)]),
+        ("Findings", [*_findings(report)]),
     )
-    blocks = []
-    for title, lines in sections:
-        body = "".join(f"  {line}\n" for line in lines)
-        if body:
-            blocks.append(f"{palette.bold(title)}\n{body}")
-    return "\n".join(blocks)
+    return headed((title, Group(*body)) for title, body in sections if body)
 
 
-def _row(key: str, value: str) -> str:
-    return f"{key:<{_KEY}}{value}"
-
-
-def _context(report: Report) -> Iterator[str]:
-    yield _row("Mode", report.context.mode)
-    yield _row("Root", report.context.root)
-
-
-def _system(report: Report) -> Iterator[str]:
+def _system(report: Report) -> Rows:
     system = report.system
-    yield _row("OS", f"{system.os} (WSL2)" if system.wsl else system.os)
+    yield "OS", f"{system.os} (WSL2)" if system.wsl else system.os
     threads = f"{system.threads} thread{'' if system.threads == 1 else 's'}"
-    yield _row("CPU", f"{system.cpu}, {threads}")
-    yield _row("Memory", f"{system.ram_gb} GB")
-    yield _row("Docker", system.docker or "not found")
-    yield _row("Python", f"{report.python.version or 'unknown'} ({report.python.executable})")
+    yield "CPU", f"{system.cpu}, {threads}"
+    yield "Memory", f"{system.ram_gb} GB"
+    yield "Docker", system.docker or "not found"
+    yield "Python", f"{report.python.version or 'unknown'} ({report.python.executable})"
     if report.torch:
         kind = f"CUDA {report.torch.cuda}" if report.torch.cuda else "without CUDA"
-        yield _row("PyTorch", f"{report.torch.version}, {kind}")
+        yield "PyTorch", f"{report.torch.version}, {kind}"
     tools = ", ".join(f"{name} {version}" for name, version in system.tools.items())
-    yield _row("Tools", tools or "none found")
+    yield "Tools", tools or "none found"
 
 
-def _cuda(report: Report) -> Iterator[str]:
+def _cuda(report: Report) -> Rows:
     cuda = report.cuda
     if cuda.driver is None:
-        yield _row("Driver", "not found" if cuda.source is None else "unknown")
+        yield "Driver", "not found" if cuda.source is None else "unknown"
     else:
         newest = f", runs CUDA up to {cuda.version}" if cuda.version else ""
-        yield _row("Driver", f"{cuda.driver}{newest}")
+        yield "Driver", f"{cuda.driver}{newest}"
     if cuda.visible_devices is not None:
-        yield _row("Visible", f"CUDA_VISIBLE_DEVICES={cuda.visible_devices}")
+        yield "Visible", f"CUDA_VISIBLE_DEVICES={cuda.visible_devices}"
     if not cuda.devices:
-        yield _row("Devices", "none")
-    for one in cuda.devices:
+        yield "Devices", "none"
+
+
+def _devices(report: Report) -> Iterator[str]:
+    for one in report.cuda.devices:
         memory = f", {one.vram_bytes / (1 << 30):.0f} GB" if one.vram_bytes else ""
         hidden = "" if one.visible else " (hidden)"
         yield f"[{one.index}] {one.name} -- {one.sm}{memory}{hidden}"
 
 
-def _libtorch(report: Report) -> Iterator[str]:
+def _libtorch(report: Report) -> Rows:
     active = report.libtorch
     if active is None:
-        yield _row("Active", "none")
+        yield "Active", "none" if report.libtorch_needed_by else "none, and none is needed"
     else:
-        yield _row("Active", active.variant)
-        yield _row("Path", active.path)
+        yield "Active", active.variant
+        yield "Path", active.path
         for key, value in (
             ("Version", active.version),
             ("CUDA", active.cuda),
@@ -95,26 +83,27 @@ def _libtorch(report: Report) -> Iterator[str]:
             ("Source", active.source),
         ):
             if value:
-                yield _row(key, value)
+                yield key, value
     names = [
         f"{one.variant}{' (active)' if one.active else ''}" for one in report.libtorch_variants
     ]
-    yield _row("Installed", ", ".join(names) or "none")
+    yield "Installed", ", ".join(names) or "none"
 
 
-def _compatibility(report: Report, palette: Palette) -> Iterator[str]:
-    for device in report.gpus:
-        yield _verdict(device, palette)
-    yield _summary(report)
+def _compatibility(report: Report) -> Iterator[Text]:
+    if report.libtorch or report.libtorch_needed_by:
+        for device in report.gpus:
+            yield _verdict(device)
+        yield Text(_summary(report))
 
 
-def _verdict(device: Device, palette: Palette) -> str:
+def _verdict(device: Device) -> Text:
     name = f"[{device.index}] {device.name} ({device.sm})"
     if device.code is None:
-        return f"{name}: unknown"
+        return Text(f"{name}: unknown")
     word, reason = _VERDICTS[device.code]
-    styled = palette.red(word) if device.code == "missing" else palette.bold(word)
-    return f"{name}: {styled} ({reason})"
+    style = TROUBLE if device.code == "missing" else "bold"
+    return Text.assemble(f"{name}: ", (word, style), f" ({reason})")
 
 
 def _summary(report: Report) -> str:
@@ -125,17 +114,13 @@ def _summary(report: Report) -> str:
     if not report.gpus:
         return f"no GPU was found; {report.libtorch.variant} runs on the processor"
     if report.compatible:
-        return f"{report.libtorch.variant} serves every card that counts"
-    return f"{report.libtorch.variant} does not serve every card"
+        return f"{report.libtorch.variant} serves every GPU that counts"
+    return f"{report.libtorch.variant} does not serve every GPU"
 
 
-def _findings(report: Report, palette: Palette) -> Iterator[str]:
+def _findings(report: Report) -> Iterator[Text]:
     for one in report.findings:
-        yield f"{_severity(one, palette)} {one.code} {one.name}: {one.message}"
+        label = (one.severity, _SEVERITIES[one.severity])
+        yield Text.assemble(label, f" {one.code} {one.name}: {one.message}")
         if one.remedy:
-            yield f"  {palette.cyan('hint')}: {one.remedy}"
-
-
-def _severity(finding: Finding, palette: Palette) -> str:
-    style = {"error": palette.red, "warning": palette.yellow, "info": palette.dim}
-    return style[finding.severity](finding.severity)
+            yield Text.assemble("  ", ("hint", "cyan"), f": {one.remedy}")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from fdl import __version__
-from fdl.commands import BUILTINS, RESERVED
+from fdl.args.parameter import ALL_GROUPS
+from fdl.commands import RESERVED
 from fdl.dispatch.classify import PRESET, RUN, SECTIONS
 from fdl.dispatch.compose import compose, join, quote
 from fdl.dispatch.generate import settings, text
 from fdl.dispatch.planner import entry_argv
 from fdl.dispatch.walk import Help, Level
-from fdl.errors import FdlError
+from fdl.errors import FdlError, UsageError
+from fdl.help import root
 from fdl.help.layout import Page, Row
-from fdl.help.parameters import argument_rows, option_rows, slots
+from fdl.help.parameters import argument_rows, option_tables, slots
 from fdl.manifest import origin
 from fdl.output import Palette
 from fdl.plan import Plan
@@ -23,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fdl.help import drawn
     from fdl.manifest import Node
     from fdl.plan import Flag
     from fdl.project import Project
@@ -33,18 +35,6 @@ if TYPE_CHECKING:
 
     Describe = Callable[[str], str | None]
     """Directory -> description of the manifest there, None where there is none to read."""
-
-_GLOBAL_OPTIONS = (
-    Row("-h, --help", "Show help for the command named so far"),
-    Row("-V, --version", "Show the version"),
-    Row("--env NAME", "Lay the environment's overlay fdl.NAME.yml over the manifests"),
-    Row("-v, -vv, -vvv", "Tell more: verbose, debug, trace"),
-    Row("-q, --quiet", "Tell less"),
-    Row("--ansi, --no-ansi", "Force or forbid colour"),
-    Row("--no-append", "Leave out the `append` arguments of a run command"),
-    Row("-n, --dry-run [--json]", "Before the command: show what would run, and run nothing"),
-    Row("-y, --yes", "Before the command: answer every question with yes"),
-)
 
 _DEFAULTS = (
     ("ddp", "mode"), ("ddp", "anchor"), ("training", "epochs"), ("training", "batch_size"),
@@ -59,60 +49,49 @@ def render(
     width: int,
     ask: Ask = known,
 ) -> str:
-    """One help page as text.
+    """One help page as text; without a project that can be read, fdl's own.
 
-    Args:
-        help_: What the page is about; None for a project without a (readable) manifest.
-        project: Where it was found; None outside every project.
-        palette: Styles of the stream the page goes to.
-        width: Columns of that stream.
-        ask: Where the schemas of programs come from; by itself a page starts no program.
+    By itself a page starts no program: ``ask`` says where the schemas of programs come from.
 
     Raises:
         ManifestError: The command the page is about contradicts itself; never another command.
+        UsageError: The program has no group of options of the wanted name.
     """
-    page = Page(palette, width)
-    if help_ is None or project is None:
-        _project(page, None, project)
-    elif help_.kind == RUN:
+    if help_ is None or project is None or not (help_.name or help_.level.names):
+        front = Page(palette, width)
+        if help_ is None or project is None:
+            root.draw(front, project)
+        else:
+            level, full = help_.level, help_.group == ALL_GROUPS
+            rows = [_command_row(level, name, project.describe) for name in level.commands]
+            root.draw(front, project, level.description, rows, full=full)
+        return front.render()
+    # Only the first page starts as fast as a command.
+    from fdl.help.drawn import Page as DrawnPage
+
+    page = DrawnPage(palette, width)
+    if help_.kind == RUN:
         _run(page, help_.level, help_.name)
+    elif help_.group and (help_.name or help_.group != ALL_GROUPS):
+        _options(page, help_, ask(help_.level))
     elif help_.kind == PRESET:
         _preset(page, help_.level, help_.name, ask(help_.level))
-    elif help_.level.names:
-        _command(page, help_.level, project.describe, ask(help_.level))
     else:
-        _project(page, help_.level, project)
+        _command(page, help_.level, project.describe, ask(help_.level), help_.group)
     return page.render()
 
 
-def _project(page: Page, level: Level | None, project: Project | None) -> None:
-    description = level.description if level else None
-    page.title("fdl" if description else f"fdl {__version__}", description)
-    page.usage("fdl [OPTIONS] COMMAND [ARGS]")
-    page.table("Options", _GLOBAL_OPTIONS)
-    page.table("Built-in commands", (Row(name, text) for name, text in BUILTINS.items()))
-    if project is None:
-        return
-    if level is not None:
-        rows = [_command_row(level, name, project.describe) for name in level.commands]
-        page.table("Commands", rows)
-    page.table(
-        "Environments",
-        (
-            Row(env, aside="(active)" if env == project.env else "")
-            for env in project.environments()
-        ),
-    )
-
-
-def _command(page: Page, level: Level, describe: Describe, schema: Schema | None) -> None:
+def _command(
+    page: Page, level: Level, describe: Describe, schema: Schema | None, group: str
+) -> None:
     presets = _named(level, PRESET) if level.entry else []
     others = [name for name in level.commands if name not in presets]
     placeholder = f"<{level.manifest.node.text('arg-name') or 'preset'}>"
     page.title(level.typed(), level.description or (schema.description if schema else None))
     named = [slot for slot, names in ((placeholder, presets), ("<command>", others)) if names]
     words = [f"[{'|'.join(named)}]"] if named else []
-    page.usage(" ".join([level.typed(), *words, *(_argument_slots(schema) if level.entry else [])]))
+    words += _argument_slots(schema) if level.entry else []
+    page.usage(" ".join([level.typed(), *words]))
     page.table(
         "Arguments",
         [
@@ -121,9 +100,25 @@ def _command(page: Page, level: Level, describe: Describe, schema: Schema | None
         ],
     )
     page.table("Commands", (_command_row(level, name, describe) for name in others))
-    page.table("Options", _option_rows(level, schema))
+    for heading, rows in _option_tables(level, schema, group):
+        page.table(heading, rows)
     if level.entry:
         _entry(page, level, schema)
+
+
+def _options(page: Page, wanted: Help, schema: Schema | None) -> None:
+    """The options of one group, or of all, of a command's program."""
+    level = wanted.level
+    typed = level.typed(*([wanted.name] if wanted.name else []))
+    usage = " ".join([typed, *_argument_slots(schema)])
+    page.usage(usage)
+    try:
+        tables = _option_tables(level, schema, wanted.group)
+    except UsageError as problem:
+        problem.see = (usage, level.typed())
+        raise
+    for heading, rows in tables:
+        page.table(heading, rows)
 
 
 def _argument_slots(schema: Schema | None) -> list[str]:
@@ -133,13 +128,12 @@ def _argument_slots(schema: Schema | None) -> list[str]:
     return [*(["[OPTIONS]"] if schema.options else []), *slots(schema.parameters)]
 
 
-def _option_rows(level: Level, schema: Schema | None) -> list[Row]:
-    declared = option_rows(schema.parameters) if schema else []
-    own = [Row("-h, --help", "Show this page")]
-    if level.entry:
-        again = "Ask the program again which arguments it takes"
-        own.append(Row("    --refresh-schema", again))
-    return [*declared, *own]
+def _option_tables(level: Level, schema: Schema | None, group: str) -> list[tuple[str, list[Row]]]:
+    again = Row("    --refresh-schema", "Ask the program again which arguments it takes")
+    common = [again] if level.entry else []
+    if schema is None:
+        return option_tables((), {}, common, group)
+    return option_tables(schema.parameters, schema.collapsed, common, group)
 
 
 def _preset_rows(level: Level, placeholder: str, presets: list[str]) -> Iterator[Row]:
@@ -163,17 +157,16 @@ def _entry(page: Page, level: Level, schema: Schema | None) -> None:
             if (node := merged[section].get(field))
         ),
     )
-    page.prose(
-        "What fdl does not recognise as one of the names above goes to the entry as it stands."
-    )
+    if schema is None or not schema.strict:
+        page.prose("Unknown arguments are passed to the program unchanged.")
     if schema is None and failure(level):
         page.prose(
-            "The program could not tell which arguments it takes; "
-            f"`{level.typed('--refresh-schema')}` asks again and says why."
+            "The program did not tell fdl which arguments it takes. "
+            f"`{level.typed('--refresh-schema')}` asks again and shows the error."
         )
 
 
-def _preset(page: Page, level: Level, name: str, schema: Schema | None) -> None:
+def _preset(page: drawn.Page, level: Level, name: str, schema: Schema | None) -> None:
     spec = level.commands[name]
     page.title(level.typed(name), spec.text("description"))
     page.usage(" ".join([level.typed(name), *_argument_slots(schema)]))
@@ -213,7 +206,7 @@ def _declared(flag: Flag, schema: Schema | None) -> str:
     return "(refused: the program has no such option)" if schema.strict else "(not declared)"
 
 
-def _run(page: Page, level: Level, name: str) -> None:
+def _run(page: drawn.Page, level: Level, name: str) -> None:
     spec = level.commands[name]
     page.title(level.typed(name), spec.text("description"))
     page.usage(f"{level.typed(name)} [-- ARGS [-- RUNNER_ARGS]]")
@@ -228,8 +221,8 @@ def _run(page: Page, level: Level, name: str) -> None:
     page.verbatim("Runs", _printable("run", [whole], [], secrets).argv[-1].splitlines())
     _inside(page, spec.text("docker"))
     page.prose(
-        f"Arguments follow a `--`: `{level.typed(name)} -- -x` adds `-x` to the command. What "
-        "follows a second `--` goes behind a `--` of the command, to whatever it runs in turn."
+        f"Type arguments after `--`: `{level.typed(name)} -- -x` adds `-x` to the command. "
+        "Arguments after a second `--` stand after a `--` in the command, too."
     )
 
 
@@ -291,9 +284,8 @@ def _script(node: Node | None) -> str:
     """A command line of the manifest, without its secrets."""
     if node is None:
         return ""
-    return _printable("run", [str(node.value)], [], [str(node.value)] if node.secret else []).argv[
-        0
-    ]
+    line = str(node.value)
+    return _printable("run", [line], [], [line] if node.secret else []).argv[0]
 
 
 def _printable(kind: str, argv: list[str], flags: list[Flag], secrets: list[str]) -> Plan:

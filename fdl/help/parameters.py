@@ -5,13 +5,14 @@ Imported on the warm path of ``--help``.
 
 from __future__ import annotations
 
-from fdl.args.parameter import UNSET, choice_text
+from fdl.args.parameter import ALL_GROUPS, UNSET, choice_text, group_word, groups_of
+from fdl.errors import UsageError
 from fdl.help.layout import Row
 from fdl.secrets import REDACTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fdl.args.parameter import Parameter
 
@@ -30,6 +31,63 @@ def option_rows(parameters: Iterable[Parameter]) -> list[Row]:
     return [
         Row(label(one), one.help, notes=notes(one)) for one in parameters if one.kind == "option"
     ]
+
+
+def option_tables(
+    parameters: Sequence[Parameter],
+    collapsed: Mapping[str, str],
+    common: Sequence[Row],
+    wanted: str = "",
+) -> list[tuple[str, list[Row]]]:
+    """The options of a program as tables: heading and rows of each group.
+
+    The ``common`` rows follow the general options. ``wanted`` is a group to show alone, or ``all``.
+
+    Raises:
+        UsageError: No option has the wanted group.
+    """
+    groups = groups_of(parameters)
+    general = option_rows(groups.pop("", []))
+    purposes = {group_word(group): text for group, text in collapsed.items()}
+    if wanted not in ("", ALL_GROUPS):
+        word = group_word(wanted)
+        if word not in groups:
+            raise _unknown(wanted, groups)
+        return [_group(groups[word], purposes.get(word))]
+    shown = [word for word in groups if wanted or word not in purposes]
+    more = [
+        Row(f"--help {word}", _summary(groups[word], purposes[word]))
+        for word in groups
+        if word not in shown
+    ]
+    page = "Show this page; `--help all` shows every option" if more else "Show this page"
+    return [
+        ("Options", [*general, Row("-h, --help", page), *common]),
+        *(_group(groups[word], purposes.get(word)) for word in shown),
+        ("More options", more),
+    ]
+
+
+def _unknown(wanted: str, groups: Iterable[str]) -> UsageError:
+    from fdl.suggest import nearest
+
+    words = [*groups, ALL_GROUPS]
+    close = nearest(wanted, words)
+    return UsageError(
+        f"no group of options is called `{wanted}`; groups: {', '.join(words)}",
+        hint=f"did you mean `--help {close}`?" if close else "",
+    )
+
+
+def _group(options: list[Parameter], purpose: str | None) -> tuple[str, list[Row]]:
+    group = options[0].group
+    heading = group[:1].upper() + group[1:]
+    return f"{heading} ({purpose})" if purpose else heading, option_rows(options)
+
+
+def _summary(options: list[Parameter], purpose: str) -> str:
+    count = "1 option" if len(options) == 1 else f"{len(options)} options"
+    return f"{count} for {purpose}" if purpose else count
 
 
 def slots(parameters: Iterable[Parameter]) -> list[str]:

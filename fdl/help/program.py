@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import re
+
+from fdl.args.parameter import ALL_GROUPS
 from fdl.help.layout import Page, Row
-from fdl.help.parameters import argument_rows, option_rows, slots
+from fdl.help.parameters import argument_rows, option_tables, slots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fdl.args.parameter import Parameter
     from fdl.output import Palette
+
+
+def usage(program: str, parameters: Sequence[Parameter]) -> str:
+    """How a program is called: ``python main.py [OPTIONS] <data>``."""
+    return " ".join([program, "[OPTIONS]", *slots(parameters)])
 
 
 def render(
     program: str,
     description: str,
     parameters: Sequence[Parameter],
+    collapsed: Mapping[str, str],
+    group: str = "",
     *,
     version: bool,
     palette: Palette,
@@ -24,32 +34,18 @@ def render(
 ) -> str:
     """One page: usage, description, arguments, options.
 
-    Args:
-        program: What to type to start it.
-        description: What it is for; a blank line begins a new paragraph.
-        parameters: What it takes.
-        version: Whether it answers ``--version``.
-        palette: Styles of the stream the page goes to.
-        width: Columns of that stream.
+    A group is shown alone; ``all`` shows every group in full.
+
+    Raises:
+        UsageError: No option has this group.
     """
     page = Page(palette, width)
-    page.usage(" ".join([program, "[OPTIONS]", *slots(parameters)]))
-    for paragraph in _paragraphs(description):
-        page.prose(paragraph)
-    page.table("Arguments", argument_rows(parameters))
-    common = [Row("-h, --help", "Show this page")]
-    if version:
-        common.append(Row("-V, --version", "Show the version"))
-    page.table("Options", [*option_rows(parameters), *common])
+    page.usage(usage(program, parameters))
+    if group in ("", ALL_GROUPS):
+        for paragraph in filter(str.strip, re.split(r"\n\s*\n", description)):
+            page.prose(paragraph)
+        page.table("Arguments", argument_rows(parameters))
+    common = [Row("-V, --version", "Show the version")] if version else []
+    for heading, rows in option_tables(parameters, collapsed, common, group):
+        page.table(heading, rows)
     return page.render()
-
-
-def _paragraphs(text: str) -> list[str]:
-    """A docstring's paragraphs, each on one line."""
-    paragraphs = [""]
-    for line in text.splitlines():
-        if line.strip():
-            paragraphs[-1] += f" {line.strip()}"
-        elif paragraphs[-1]:
-            paragraphs.append("")
-    return [paragraph.strip() for paragraph in paragraphs if paragraph]

@@ -11,10 +11,9 @@ from pathlib import Path
 
 
 def show(file: Path, environ: Mapping[str, str]) -> bool:
-    """Open a file with the desktop's program for it.
+    """Open a file with the desktop's program for it; return whether one was started.
 
-    Returns:
-        Whether a program was started. Without a display or such a program, none is.
+    Without a display or such a program, none is.
     """
     if sys.platform == "win32":
         os.startfile(file)  # noqa: S606 - the user's own report

@@ -75,7 +75,7 @@ def age(text: str) -> timedelta:
     found = _AGE.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"`{text}` is no age", hint="a number and s, m, h, d or w: 30d is thirty days"
+            f"`{text}` is not an age", hint="a number and s, m, h, d or w: 30d is thirty days"
         )
     try:
         return timedelta(**{_UNITS[found[2]]: int(found[1])})
@@ -95,7 +95,7 @@ def require_state(word: str) -> str:
 
     close = nearest(word, STATES)
     hint = f"did you mean `{close}`?" if close else f"one of {', '.join(STATES)}"
-    raise UsageError(f"`{word}` is no state of a run", hint=hint)
+    raise UsageError(f"`{word}` is not a state of a run", hint=hint)
 
 
 def _is_removable(path: Path) -> bool:

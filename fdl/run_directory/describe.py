@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rich.filesize import decimal
+from rich.text import Text
+
 from fdl.errors import FdlError
 from fdl.inspect.record import recorded
 from fdl.run_directory.find import shortened
 from fdl.run_directory.metrics import Metric
-from fdl.run_directory.text import duration, number, printable, size, table
+from fdl.run_directory.text import duration, number, printable
+from fdl.tables import headed, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from fdl.output import Palette
+    from rich.console import Group
+    from rich.table import Table
+
     from fdl.run_directory.metrics import Best
     from fdl.run_directory.run import Run
 
@@ -47,17 +53,15 @@ def environment(run: Run) -> dict[str, object]:
 
     An empty mapping adds nothing.
     """
-    return dict(_flat(run.environment(), ""))
+    return dict(_flat(run.environment()))
 
 
-def _flat(content: Mapping[str, Any], prefix: str) -> list[tuple[str, object]]:
-    found: list[tuple[str, object]] = []
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in content.items():
         if isinstance(value, dict):
-            found += _flat(value, f"{prefix}{key}.")
+            yield from _flat(value, f"{prefix}{key}.")
         else:
-            found.append((f"{prefix}{key}", value))
-    return found
+            yield f"{prefix}{key}", value
 
 
 def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
@@ -95,11 +99,13 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if abs(value) < float("inf") else None for name, value in metrics.items()}
 
 
-def page(run: Run, palette: Palette) -> str:
+def page(run: Run) -> Group:
     """All facts about a run, in sections."""
+    pid = run.record.get("pid")
+    is_live = run.state == "running" and isinstance(pid, int)
     facts = [
         ("path", str(shortened(run.path))),
-        ("state", run.state + (f" (process {run.record.get('pid')})" if _names(run) else "")),
+        ("state", f"{run.state} (process {pid})" if is_live else run.state),
         ("started", str(run.record["started"])),
         ("finished", str(run.record.get("finished") or "")),
         ("time", duration(run.seconds)),
@@ -110,25 +116,19 @@ def page(run: Run, palette: Palette) -> str:
     ]
     config = [(name, shown(one.value), one.origin) for name, one in settings(run).items()]
     rows = [(name, shown(value)) for name, value in environment(run).items()]
-    files = [(name, size(count)) for name, count in run.files()]
-    sections: list[tuple[str, Sequence[tuple[str, ...]]]] = [
-        ("", [fact for fact in facts if fact[1]]),
-        ("Metrics", _metric_rows(run)),
-        ("Configuration", config),
-        ("Environment", rows),
-        ("Files", files),
+    files = [(name, decimal(count)) for name, count in run.files()]
+    sections: list[tuple[str, Sequence[tuple[str, ...]], Sequence[int]]] = [
+        ("", [fact for fact in facts if fact[1]], ()),
+        ("Metrics:", _metric_rows(run), (1,)),
+        ("Configuration:", config, ()),
+        ("Environment:", rows, ()),
+        ("Files:", files, (1,)),
     ]
-    blocks = []
-    for title, found in sections:
-        if found:
-            lines = table([tuple(printable(cell) for cell in row) for row in found])
-            indented = [f"  {line}" if title else line for line in lines]
-            blocks.append("\n".join([palette.bold(f"{title}:"), *indented] if title else lines))
-    return "\n\n".join(blocks) + "\n"
-
-
-def _names(run: Run) -> bool:
-    return run.state == "running" and isinstance(run.record.get("pid"), int)
+    return headed(
+        (title, table([tuple(map(printable, row)) for row in found], right=right, wrap=(1,)))
+        for title, found, right in sections
+        if found
+    )
 
 
 def _metric_rows(run: Run) -> list[tuple[str, ...]]:
@@ -142,7 +142,9 @@ def _metric_rows(run: Run) -> list[tuple[str, ...]]:
 
 
 def shown(value: object) -> str:
-    """A recorded value as one short text."""
+    """A recorded value as one short text; a setting with its origin."""
+    if isinstance(value, Setting):
+        return f"{shown(value.value)}  {value.origin}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
@@ -195,30 +197,24 @@ class Comparison:
             },
         }
 
-    def page(self, palette: Palette) -> str:
-        """The comparison as tables; a ``*`` marks the best value of each metric."""
-        heads = ("", *map(printable, _told_apart(self.runs)))
-        facts = [
+    def page(self) -> Table:
+        """The comparison as one table; a ``*`` marks the best value of each metric."""
+        rows: list[tuple[str | Text, ...]] = [
             ("state", *(run.state for run in self.runs)),
             ("epochs", *(str(run.epochs) for run in self.runs)),
             ("time", *(duration(run.seconds) for run in self.runs)),
         ]
         sections = [
             ("Metrics, best of all epochs", [self._metric_row(name) for name in self.metrics]),
-            ("Configuration that differs", [_config_row(*item) for item in self.config.items()]),
-            ("Environment that differs", [_plain_row(*item) for item in self.environment.items()]),
+            ("Configuration that differs", [_row(*item) for item in self.config.items()]),
+            ("Environment that differs", [_row(*item) for item in self.environment.items()]),
         ]
-        # One table, so that the columns of all sections are aligned.
-        body = [*facts, *(row for _, rows in sections for row in rows)]
-        first, *lines = table([heads, *body])
-        blocks = ["\n".join([palette.bold(first), *lines[: len(facts)]])]
-        place = len(facts)
-        for title, rows in sections:
-            if rows:
-                own = lines[place : place + len(rows)]
-                blocks.append("\n".join([palette.bold(f"{title}:"), *own]))
-            place += len(rows)
-        return "\n\n".join(blocks) + "\n"
+        missing = [""] * len(self.runs)
+        for title, body in sections:
+            if body:
+                rows += [("", *missing), (Text(f"{title}:", style="bold"), *missing), *body]
+        heads = ["", *map(printable, _told_apart(self.runs))]
+        return table(rows, heads, wrap=range(len(heads)))
 
     def _metric_row(self, name: str) -> tuple[str, ...]:
         winners = self.winners(name)
@@ -237,13 +233,8 @@ def _told_apart(runs: Sequence[Run]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(shortened(run.path)) for run in runs]
 
 
-def _config_row(name: str, row: Sequence[Setting | None]) -> tuple[str, ...]:
-    cells = [f"{shown(one.value)}  {one.origin}" if one else _ABSENT for one in row]
-    return (printable(name), *map(printable, cells))
-
-
-def _plain_row(name: str, row: Sequence[object]) -> tuple[str, ...]:
-    cells = [_ABSENT if value is None else shown(value) for value in row]
+def _row(name: str, values: Sequence[object]) -> tuple[str, ...]:
+    cells = [_ABSENT if value is None else shown(value) for value in values]
     return (printable(name), *map(printable, cells))
 
 

@@ -40,42 +40,27 @@ def folders(project: Project | None) -> list[Path]:
 
 
 def _declared(project: Project) -> Iterator[str]:
-    from fdl.commands import RESERVED
-    from fdl.dispatch.classify import PATH, PRESET
-    from fdl.dispatch.survey import survey
-    from fdl.dispatch.walk import enter
+    from fdl.dispatch.nested import below
 
     top = project.level()
-    yield from _of_level(top)
-    levels: dict[tuple[str, ...], Level] = {(): top}
-    for entry in survey(top, project.child, RESERVED):
-        *above, name = entry.names
-        if entry.kind == PRESET:
-            yield from _output_dir(entry.spec)
-        elif entry.kind == PATH:
-            level = levels[tuple(above)]
-            levels[entry.names] = enter(level, name, project.child)
-            yield from _of_level(levels[entry.names])
+    for level in (top, *(place.level for place in below(top, project.child))):
+        if level:
+            yield from _of_level(level)
 
 
 def _of_level(level: Level) -> Iterator[str]:
-    yield from _output_dir(level.manifest.node)
+    for node in (level.manifest.node, *level.commands.values()):
+        output = node.get("output")
+        if output and (folder := output.text("dir")):
+            yield folder
     if not level.entry:
         return
     from fdl.schema import known
 
     schema = known(level)
-    output = schema.options.get("output") if schema else None
-    if output and isinstance(output.default, str) and output.default:
-        yield output.default
-
-
-def _output_dir(node: object) -> Iterator[str]:
-    from fdl.manifest import Node
-
-    output = node.get("output") if isinstance(node, Node) else None
-    if output and (folder := output.text("dir")):
-        yield folder
+    option = schema.options.get("output") if schema else None
+    if option and isinstance(option.default, str) and option.default:
+        yield option.default
 
 
 def search(places: Iterable[Path]) -> list[Run]:
@@ -127,7 +112,11 @@ def choose(word: str, places: Sequence[Path]) -> Run:
             raise _none(places)
         return runs[0]
     if word.startswith(_BEST):
-        return _best(Metric.parse(word.removeprefix(_BEST)), runs, places)
+        metric = Metric.parse(word.removeprefix(_BEST))
+        ranked = by_metric(metric, runs)
+        if not ranked:
+            raise unmeasured(metric, runs) if runs else _none(places)
+        return ranked[0]
     exact = [run for run in runs if run.name == word]
     fitting = exact or [run for run in runs if run.name.startswith(word)]
     if len(fitting) == 1:
@@ -152,7 +141,7 @@ def _at(path: Path) -> Run:
     runs = search([path])
     if not runs:
         _refuse_broken(path)
-        what = "is no run and holds none" if path.is_dir() else "does not exist"
+        what = "is not a run and contains none" if path.is_dir() else "does not exist"
         raise UsageError(f"{path} {what}", hint="`fdl runs list` names the project's runs")
     return runs[0]
 
@@ -163,15 +152,6 @@ def _refuse_broken(path: Path) -> None:
         raise FdlError(
             f"{shortened(path)} {problem}", hint="restore it from a copy, or remove the folder"
         )
-
-
-def _best(metric: Metric, runs: list[Run], places: Sequence[Path]) -> Run:
-    ranked = by_metric(metric, runs)
-    if ranked:
-        return ranked[0]
-    if not runs:
-        raise _none(places)
-    raise unmeasured(metric, runs)
 
 
 def by_metric(metric: Metric, runs: Iterable[Run]) -> list[Run]:

@@ -48,13 +48,7 @@ def follow(
 ) -> Iterator[str]:
     """Yield the lines of :func:`last_lines`, then every new line, until the run has ended.
 
-    A rewritten file is read from its beginning. The generator's value is the run's final state.
-
-    Args:
-        run: The run.
-        file: One of its files; it may not exist yet.
-        count: How many of the existing lines to yield.
-        pause: Waits for seconds.
+    A rewritten file is read from its beginning; the file may not exist yet.
     """
     source = _Growing(file)
     yield from _end(source.lines(), file, count)

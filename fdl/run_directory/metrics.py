@@ -98,11 +98,11 @@ class Metric(NamedTuple):
             UsageError: The text does not name a metric.
         """
         name, colon, direction = text.rpartition(":")
-        if colon and direction in DIRECTIONS:
-            text = name
+        is_directed = bool(colon) and direction in DIRECTIONS
+        text = name if is_directed else text
         if not text:
             raise UsageError("no metric is named", hint="such as val_loss, or margin:max")
-        if colon and direction in DIRECTIONS:
+        if is_directed:
             return cls(text, direction == HIGHEST)
         words = text.lower().replace("/", "_").replace(".", "_").replace("-", "_").split("_")
         return cls(text, any(word in _HIGHER_IS_BETTER for word in words))

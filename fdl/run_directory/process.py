@@ -50,13 +50,8 @@ def _exists(pid: int) -> bool:
         return False
     except (OSError, OverflowError):
         return True  # another user's
-    return _state(pid) != "Z"
-
-
-def _state(pid: int) -> str:
-    """The kernel's letter for the state of a process; ``Z`` is an ended, not yet reaped one."""
-    fields = _stat(pid)
-    return fields[0] if fields else ""
+    # An ended process that its parent has not yet reaped.
+    return _stat(pid)[:1] != ["Z"]
 
 
 def _start_ticks(pid: int) -> int | None:

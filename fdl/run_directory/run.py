@@ -159,13 +159,9 @@ def read(path: Path) -> Run | None:
     if not all(_is_own_file(path / name) for name in (RECORD, CONFIG)):
         return None
     record = read_json(path / RECORD)
-    if (
-        record is None
-        or record.get("state") not in STATES
-        or _moment(record.get("started")) is None
-    ):
+    if record is None or record.get("state") not in STATES:
         return None
-    return Run(path, record)
+    return Run(path, record) if _moment(record.get("started")) else None
 
 
 def flaw(path: Path) -> str:

@@ -1,67 +1,44 @@
-"""Runs as lines for a terminal."""
+"""Runs as a table, and their values as text."""
 
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING
 
-from fdl.help.layout import cells, columns, cut
+from rich.text import Text
+
 from fdl.run_directory.find import shortened
 from fdl.run_directory.run import DEAD, RUNNING
+from fdl.tables import TROUBLE, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fdl.output import Palette
+    from rich.table import Table
+
     from fdl.run_directory.metrics import Metric
     from fdl.run_directory.run import Run
 
-_GAP = "  "
-_TROUBLE = ("failed", "diverged", DEAD)
+_STYLES = {RUNNING: "cyan", "failed": TROUBLE, "diverged": TROUBLE, DEAD: TROUBLE}
 _MINUTE, _HOUR = 60, 3600
 
 
-def listing(runs: Sequence[Run], palette: Palette, metric: Metric | None = None) -> str:
-    """One line per run: path, state, epochs, duration, last metrics, and the run it continues.
+def listing(runs: Sequence[Run], metric: Metric | None = None) -> Table:
+    """One row per run: path, state, epochs, duration, last metrics, and the run it continues.
 
-    On a terminal a line is cut at the edge; in a pipe it is complete.
-
-    Args:
-        runs: The runs, in the order of the lines.
-        palette: Styles of the stream.
-        metric: Its best value and epoch get a column instead of the last metrics.
+    The best value and epoch of ``metric`` get a column instead of the last metrics.
     """
-    heading = ("RUN", "STATE", "EPOCHS", "TIME", f"BEST {metric.name}" if metric else "LAST")
-    rows = [heading]
+    rows = []
     for run in runs:
         measured = _best(run, metric) if metric else _values(run.metrics.last())
         if run.resumed_from:
-            origin = run.predecessor or run.resumed_from
-            measured = f"{measured}{_GAP if measured else ''}(resumed {origin})"
-        cell = (printable(str(shortened(run.path))), run.state, str(run.epochs))
-        rows.append((*cell, duration(run.seconds), printable(measured)))
-    if not runs:
-        return ""
-    lines = table(rows)
-    width = columns(sys.stdout) if sys.stdout.isatty() else None
-    if width:
-        lines = [cut(line, width) for line in lines]
-    styled = [palette.bold(lines[0])]
-    for run, line in zip(runs, lines[1:], strict=True):
-        styled.append(line.replace(f" {run.state} ", f" {_state(run.state, palette)} ", 1))
-    return "".join(f"{line}\n" for line in styled)
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns."""
-    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
-    return [
-        _GAP.join(
-            text + " " * (width - cells(text)) for text, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+            origin = f"(resumed {run.predecessor or run.resumed_from})"
+            measured = f"{measured}  {origin}" if measured else origin
+        state = Text(run.state, style=_STYLES.get(run.state, ""))
+        path, time = printable(str(shortened(run.path))), duration(run.seconds)
+        rows.append((path, state, str(run.epochs), time, printable(measured)))
+    last = f"BEST {metric.name}" if metric else "LAST"
+    return table(rows, ("RUN", "STATE", "EPOCHS", "TIME", last), right=(2, 3))
 
 
 def _best(run: Run, metric: Metric) -> str:
@@ -70,13 +47,7 @@ def _best(run: Run, metric: Metric) -> str:
 
 
 def _values(metrics: Mapping[str, float]) -> str:
-    return _GAP.join(f"{name}={number(value)}" for name, value in metrics.items())
-
-
-def _state(state: str, palette: Palette) -> str:
-    if state == RUNNING:
-        return palette.cyan(state)
-    return palette.red(state) if state in _TROUBLE else state
+    return "  ".join(f"{name}={number(value)}" for name, value in metrics.items())
 
 
 def number(value: float) -> str:
@@ -100,15 +71,6 @@ def duration(seconds: float | None) -> str:
     if whole < _HOUR:
         return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
     return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
-
-
-def size(count: int) -> str:
-    """Bytes in the largest unit that gives a number of at least 1."""
-    value, units = float(count), ["B", "KB", "MB", "GB", "TB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{value:.0f} {units[0]}" if units[0] in ("B", "KB") else f"{value:.1f} {units[0]}"
 
 
 def printable(text: str) -> str:

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from fdl.commands import BUILTINS, PANELS
+from fdl.commands.tree import summary
 from fdl.help.layout import cells, wrap
 
 FILES = {
@@ -46,23 +48,141 @@ def section(page, heading):
     return lines.rstrip("\n").split("\n")
 
 
-def test_the_project_page(project, fdl):
+def headings(page):
+    return [line[:-1] for line in page.splitlines() if line.endswith(":") and line[0] != " "]
+
+
+COMMANDS = [
+    "  hello  Say hello",
+    "  plain  make all",
+    "  lines  echo one ...",
+    "  train  Train the network",
+    "  tools  (sub-command)",
+]
+SHORT = "Built-in commands (see fdl --help all)"
+
+
+def test_the_project_page_begins_with_the_project_s_commands(project, fdl):
     project(FILES)
     page = fdl("--help")
     assert (page.exit, page.err) == (0, "")
     assert page.out.startswith("fdl - A project of two parts\n\nUsage: fdl ")
-    headings = [line for line in page.out.splitlines() if line.endswith(":") and line[0] != " "]
-    assert headings == ["Options:", "Built-in commands:", "Commands:"]
-    assert section(page.out, "Built-in commands")[0].startswith("  setup ")
-    assert section(page.out, "Commands") == [
-        "  hello  Say hello",
-        "  plain  make all",
-        "  lines  echo one ...",
-        "  train  Train the network",
-        "  tools  (sub-command)",
-    ]
-    for flag in ("-h, --help", "-V, --version", "-vvv", "-q, --quiet", "--no-ansi", "--no-append"):
+    assert headings(page.out) == ["Commands", SHORT]
+    assert section(page.out, "Commands") == COMMANDS
+    rows = [line.strip().split("  ", 1) for line in section(page.out, SHORT)]
+    assert {panel: tuple(names.strip().split(", ")) for panel, names in rows} == PANELS
+    for flag in ("--help", "--version", "-v", "--quiet", "--no-ansi", "--no-append", "--env NAME"):
         assert flag in page.out
+
+
+def test_the_project_page_fits_a_small_terminal(project, fdl):
+    project({**FILES, "fdl.ci.yml": "", "fdl.cloud.yml": ""})
+    page = fdl("--env", "ci", "--help", env={"COLUMNS": "80"})
+    lines = page.out.splitlines()
+    assert "Environments: ci (active), cloud" in lines
+    # What was typed stands above the page, and the next prompt below.
+    assert len(lines) + 1 < 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_all_of_the_project_page_describes_every_built_in_command(project, fdl):
+    project(FILES)
+    page = fdl("--help", "all")
+    assert (page.exit, page.err) == (0, "")
+    assert headings(page.out) == ["Commands", *PANELS, "Options"]
+    assert section(page.out, "Commands") == COMMANDS
+    for panel, names in PANELS.items():
+        lines = section(page.out, panel)
+        assert [line.split()[0] for line in lines if line[2] != " "] == list(names)
+    for name in BUILTINS:
+        assert f" {name} " in page.out
+        assert summary(name) in " ".join(page.out.split())
+    assert "-n, --dry-run [--json]" in page.out
+    # A project's own command of this name is stronger.
+    project({"fdl.yml": "commands: {all: {run: make all}}"})
+    assert fdl("--help", "all").out.startswith("fdl all\n")
+
+
+def test_outside_a_project_the_page_says_how_to_start_one(fdl):
+    for typed in ([], ["--help"], ["--help", "all"]):
+        page = fdl(*typed)
+        assert (page.exit, page.err) == (0, "")
+        assert headings(page.out) == [*PANELS, "Options"]
+        assert page.out.endswith("\nStart a project with `fdl init demo`.\n")
+
+
+def test_every_built_in_command_stands_in_one_panel():
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(BUILTINS)
+
+
+GROUPS = {
+    "fdl.yml": "commands: {train: , tools: {path: tools}}",
+    "train/fdl.yml": """
+        entry: python main.py
+        commands: {quick: {training: {epochs: 1}}}
+        schema:
+          collapsed: {distributed: several GPUs or machines}
+          options:
+            epochs: {type: int, default: 3}
+            workers: {type: int, default: 0, group: Data loading}
+            policy: {type: string, choices: [sync, async], group: distributed}
+            nodes: {type: string, group: distributed}
+        """,
+    "tools/fdl.yml": "commands: {fix: {run: ruff check --fix}}",
+}
+DISTRIBUTED = [
+    "Distributed (several GPUs or machines):",
+    "      --policy TEXT  [possible: sync, async]",
+    "      --nodes TEXT",
+]
+
+
+def test_options_stand_in_their_groups_and_a_collapsed_group_is_a_line(project, fdl):
+    project(GROUPS)
+    page = fdl("train", "--help").out
+    assert headings(page)[1:5] == ["Options", "Data loading", "More options", "Entry"]
+    assert section(page, "Options") == [
+        "      --epochs INT      [default: 3]",
+        "  -h, --help            Show this page; `--help all` shows every option",
+        "      --refresh-schema  Ask the program again which arguments it takes",
+    ]
+    assert section(page, "Data loading") == ["      --workers INT  [default: 0]"]
+    assert section(page, "More options") == [
+        "  --help distributed  2 options for several GPUs or machines"
+    ]
+
+
+def test_the_page_of_a_group(project, fdl):
+    project(GROUPS)
+    group = "\n".join(DISTRIBUTED)
+    page = fdl("train", "--help", "distributed")
+    assert (page.exit, page.err) == (0, "")
+    assert page.out == f"Usage: fdl train [OPTIONS]\n\n{group}\n"
+    assert fdl("train", "-h", "Distributed").out == page.out
+    preset = fdl("train", "quick", "--help", "distributed").out
+    assert preset == f"Usage: fdl train quick [OPTIONS]\n\n{group}\n"
+    everything = fdl("train", "--help", "all").out
+    assert group in everything
+    assert "More options" not in everything
+    assert "\nEntry:\n" in everything
+    assert group in fdl("train", "quick", "--help", "all").out
+    # A word before the flag is an argument of the program, and a preset stays a preset.
+    assert fdl("train", "distributed", "--help").out == fdl("train", "--help").out
+    assert fdl("train", "--help", "quick").out == fdl("train", "quick", "--help").out
+
+
+def test_an_unknown_group_is_refused_with_the_groups(project, fdl):
+    project(GROUPS)
+    done = fdl("train", "--help", "distribted")
+    assert (done.exit, done.out) == (1, "")
+    assert done.err == (
+        "error: no group of options is called `distribted`; groups: data-loading, distributed, "
+        "all\nhint: did you mean `--help distributed`?\n"
+        "Usage: fdl train [OPTIONS]\nsee fdl train --help\n"
+    )
+    assert "groups: data-loading, distributed, all" in fdl("train", "--help", "images").err
+    assert "unknown command: tools fxi" in fdl("tools", "--help", "fxi").err
+    assert "unknown command: nope" in fdl("--help", "nope").err
 
 
 def test_the_page_of_a_folder_with_presets(project, fdl):
@@ -120,16 +240,92 @@ def test_the_page_of_a_run_command_shows_where_arguments_go(project, fdl):
     assert "fdl tools fix -- -x" in " ".join(fdl("tools", "fix", "-h").out.split())
 
 
-def test_requested_help_goes_to_stdout_and_help_after_an_error_to_stderr(project, fdl):
+def test_requested_help_goes_to_stdout(project, fdl):
     project(FILES)
     for typed in ([], ["-h"], ["tools"], ["train", "-h"], ["train", "slow", "-h"], ["config"]):
         page = fdl(*typed)
         assert (page.exit, page.err) == (0, "")
         assert "Usage: fdl" in page.out
-    for typed in (["nope"], ["nope", "--help"], ["tools", "nope"], ["config", "nope"]):
-        page = fdl(*typed)
-        assert (page.exit, page.out) == (1, "")
-        assert "Usage: fdl" in page.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "lines"),
+    [
+        (
+            ["hellp"],
+            [
+                "error: unknown command: hellp",
+                "hint: did you mean `fdl hello`?",
+                "Usage: fdl [OPTIONS] COMMAND [ARGS]",
+                "see fdl --help",
+            ],
+        ),
+        (
+            ["xyz", "--help"],
+            [
+                "error: unknown command: xyz",
+                "Usage: fdl [OPTIONS] COMMAND [ARGS]",
+                "see fdl --help",
+            ],
+        ),
+        (
+            ["--dry-rnu", "train"],
+            [
+                "error: unknown option: --dry-rnu",
+                "hint: did you mean `--dry-run`?",
+                "Usage: fdl [OPTIONS] COMMAND [ARGS]",
+                "see fdl --help",
+            ],
+        ),
+        (
+            ["tools", "fxi"],
+            [
+                "error: unknown command: tools fxi",
+                "hint: did you mean `fdl tools fix`?",
+                "Usage: fdl tools [<command>]",
+                "see fdl tools --help",
+            ],
+        ),
+    ],
+)
+def test_an_error_ends_with_the_usage_line_and_where_the_page_is(project, fdl, typed, lines):
+    project(FILES)
+    done = fdl(*typed)
+    assert (done.exit, done.out) == (1, "")
+    assert done.err.splitlines() == lines
+
+
+def test_a_flag_that_the_program_does_not_have_is_told_in_four_lines(project, fdl):
+    project(
+        {
+            "fdl.yml": """
+                entry: python main.py
+                commands: {train: {path: sub}}
+                """,
+            "sub/fdl.yml": """
+                entry: python main.py
+                schema:
+                  strict: true
+                  args: [{name: data, type: path, required: true}]
+                  options: {workers: {type: int}, mode: {type: string, choices: [fast, slow]}}
+                """,
+        }
+    )
+    done = fdl("train", "data", "--worker", "3")
+    assert (done.exit, done.out) == (1, "")
+    assert done.err.splitlines() == [
+        "error: `fdl train`: unknown flag `--worker`",
+        "hint: did you mean `--workers`?",
+        "Usage: fdl train [OPTIONS] <data>",
+        "see fdl train --help",
+    ]
+    refused = fdl("train", "data", "--mode", "medium").err.splitlines()
+    assert refused[0].startswith("error: `fdl train`: invalid value `medium` for `--mode`")
+    assert refused[1:] == [
+        "hint: choose one of them",
+        "Usage: fdl train [OPTIONS] <data>",
+        "see fdl train --help",
+    ]
 
 
 @pytest.mark.parametrize("columns", [40, 80, 100, 200])

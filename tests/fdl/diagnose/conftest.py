@@ -1,4 +1,4 @@
-"""A machine to diagnose: its cards, its installed variants and its variables."""
+"""A machine to diagnose: its GPUs, its installed variants and its variables."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, fdl: Fdl) -> Callable[..., Machine]:
-    """``machine([card("8.6")])``: a project on a machine with these cards, without a torch."""
+    """``machine([card("8.6")])``: a project on a machine with these GPUs, without a torch."""
 
     def make(cards: Sequence[Card] = (), **more: Any) -> Machine:
         root = tmp_path / "project"

@@ -14,6 +14,7 @@ from fdl.diagnose.findings import findings
 from fdl.diagnose.survey import Facts, Stock
 from fdl.hardware import Gpu, Nvidia, System
 from fdl.libtorch.active import Variant
+from fdl.libtorch.need import needed_by
 from fdl.libtorch.store import Store
 from tests.fdl.diagnose.conftest import activate, environment, variant
 from tests.fdl.hardware.fake_nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, card
@@ -94,7 +95,7 @@ def test_a_driver_that_does_not_answer_is_a_finding_and_fails_the_check(machine)
 
 def test_a_lost_card_is_a_finding(machine):
     here = served(machine, card("8.6", bus=1), card("8.6", bus=2, error=GPU_IS_LOST))
-    found = here.finding("card-lost")
+    found = here.finding("gpu-lost")
     assert (found["code"], found["remedy"]) == ("FDL210", "sudo reboot")
 
 
@@ -103,7 +104,7 @@ def test_hidden_cards_are_told_and_do_not_count(machine):
     variant(here.root, "precompiled/cu128", cuda="12.8", torch="2.10.0", archs="8.6")
     activate(here.root, "precompiled/cu128")
     by_name = {"CUDA_VISIBLE_DEVICES": "GPU-00000001"}
-    assert here.names(by_name) == ["cards-hidden"]
+    assert here.names(by_name) == ["gpus-hidden"]
     report = here.report(by_name)
     assert [one["visible"] for one in report["gpus"]] == [True, False]
     assert [one["arch_compatible"] for one in report["gpus"]] == [True, False]
@@ -115,27 +116,72 @@ def test_where_every_card_is_hidden_all_of_them_count(machine):
     here = machine([card("6.1")])
     variant(here.root, "precompiled/cu128", cuda="12.8", torch="2.10.0", archs="8.6")
     activate(here.root, "precompiled/cu128")
-    assert here.names({"CUDA_VISIBLE_DEVICES": ""}) == ["card-uncovered", "all-cards-hidden"]
+    assert here.names({"CUDA_VISIBLE_DEVICES": ""}) == ["gpu-uncovered", "all-gpus-hidden"]
 
 
 def test_an_entry_that_names_no_card_is_a_finding(machine):
     here = served(machine, card("8.6"))
-    assert "visibility-unknown-card" in here.names({"CUDA_VISIBLE_DEVICES": "0,4"})
+    assert "visibility-unknown-gpu" in here.names({"CUDA_VISIBLE_DEVICES": "0,4"})
 
 
 def test_indices_that_may_mean_other_cards_are_a_finding(machine):
     here = served(machine, card("8.6", bus=1), card("6.1", bus=2))
     first = {"CUDA_VISIBLE_DEVICES": "0"}
-    assert here.finding("card-order", first)["remedy"] == "export CUDA_DEVICE_ORDER=PCI_BUS_ID"
-    assert "card-order" not in here.names({**first, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    assert here.finding("gpu-order", first)["remedy"] == "export CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    assert "gpu-order" not in here.names({**first, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
 
 
 def test_without_an_active_variant_the_remedy_is_the_next_step(machine):
     here = machine()
+    (here.root / "Cargo.toml").write_text('[dependencies]\ntch = "0.17"\n')
+    assert here.finding("no-active-variant")["message"].endswith("; Cargo.toml needs one")
     assert here.finding("no-active-variant")["remedy"] == "fdl libtorch install"
     variant(here.root, "builds/sm61", archs="6.1")
     activate(here.root, "")
     assert here.finding("no-active-variant")["remedy"] == "fdl libtorch activate builds/sm61"
+
+
+def test_in_a_project_that_needs_no_libtorch_a_missing_one_is_no_finding(machine):
+    here = machine([card("8.6")])
+    assert here.names() == []
+    assert here.run("--check").exit == 0
+    assert here.report()["libtorch_needed_by"] is None
+    text = here.run().out
+    assert "Active     none, and none is needed\n" in text
+    assert "Compatibility" not in text
+
+
+NEEDS = {
+    "Cargo.toml": "[package]\nname = 'x'\n[dependencies.torch-sys]\nversion = '0.17'\n",
+    "native/Cargo.toml": "[dependencies]\nserde = '1'\n  tch.workspace = true\n",
+    "cpp/CMakeLists.txt": "project(x)\nfind_package( Torch REQUIRED)\n",
+    "fdl.yml": "commands: {hello: {run: fdl libtorch exec -- ./hello}}\n",
+    "docker-compose.yml": "services: {dev: {volumes: ['${LIBTORCH_CPU_PATH}:/l']}}\n",
+    "libtorch.lock": "{}",
+}
+NEEDS_NOT = {
+    "Cargo.toml": "[dependencies]\nmatch = '1'\n# tch = '0.17'\n",
+    "CMakeLists.txt": "# find_package(Torch)\nfind_package(TorchVision)\nfind_package(OpenMP)\n",
+    "fdl.yml": "commands: {hello: {run: echo hello}} # without libtorch\n",
+    "a/b/Cargo.toml": "[dependencies]\ntch = '0.17'\n",
+    ".hidden/Cargo.toml": "[dependencies]\ntch = '0.17'\n",
+    "pyproject.toml": "[project]\ndependencies = ['torch']\n",
+}
+
+
+@pytest.mark.parametrize("file", NEEDS)
+def test_a_file_that_uses_libtorch_makes_a_missing_one_a_finding(machine, file):
+    here = machine()
+    (here.root / file).parent.mkdir(exist_ok=True)
+    (here.root / file).write_text(NEEDS[file])
+    assert here.names() == ["no-active-variant"]
+    assert here.report()["libtorch_needed_by"] == file
+    assert here.run("--check").exit == 1
+
+
+def test_files_that_do_not_use_libtorch_show_no_need(project, tmp_path):
+    assert needed_by(project(NEEDS_NOT)) == ""
+    assert needed_by(tmp_path / "nowhere") == ""
 
 
 @pytest.mark.parametrize("named", ["precompiled/cu126", "../outside", "nonsense"])
@@ -173,7 +219,7 @@ def test_the_remedy_for_an_uncovered_card_is_the_smallest(machine, cards, remedy
     here = machine([card(one, bus=bus) for bus, one in enumerate(cards, start=1)])
     variant(here.root, "precompiled/cpu", cuda="none", torch="2.10.0", archs="cpu")
     activate(here.root, "precompiled/cpu")
-    found = [one for one in here.report()["findings"] if one["name"] == "card-uncovered"]
+    found = [one for one in here.report()["findings"] if one["name"] == "gpu-uncovered"]
     assert [one["remedy"] for one in found] == [remedy] * len(cards)
     assert "it is made for the processor alone" in found[0]["message"]
 
@@ -182,7 +228,7 @@ def test_the_remedy_keeps_to_the_version_in_use(machine):
     here = machine([card("7.5")], driver="580.65.06")
     variant(here.root, "precompiled/cpu", cuda="none", torch="2.13.0", archs="cpu")
     activate(here.root, "precompiled/cpu")
-    assert here.finding("card-uncovered")["remedy"] == "fdl libtorch install cu132 --torch 2.13.0"
+    assert here.finding("gpu-uncovered")["remedy"] == "fdl libtorch install cu132 --torch 2.13.0"
 
 
 def test_a_driver_too_old_for_the_variant_is_a_finding(machine):

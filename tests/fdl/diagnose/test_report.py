@@ -92,35 +92,35 @@ def test_the_text_has_its_sections_and_a_verdict_per_card(machine):
         "Compatibility",
         "Findings",
     ]
-    assert sections["Context"] == ["  Mode      project", f"  Root      {here.root}"]
-    assert f"  Python    3.12.4 ({here.root}/.venv/bin/python)" in sections["System"]
+    assert sections["Context"] == ["  Mode  project", f"  Root  {here.root}"]
+    assert f"  Python  3.12.4 ({here.root}/.venv/bin/python)" in sections["System"]
     assert sections["CUDA"] == [
-        "  Driver    570.86.10, runs CUDA up to 12.8",
-        "  Visible   CUDA_VISIBLE_DEVICES=0,1,2",
+        "  Driver   570.86.10, runs CUDA up to 12.8",
+        "  Visible  CUDA_VISIBLE_DEVICES=0,1,2",
         "  [0] NVIDIA GeForce GTX 1080 -- sm_61, 8 GB",
         "  [1] NVIDIA GeForce RTX 3090 -- sm_86, 24 GB",
         "  [2] NVIDIA GeForce RTX 5090 -- sm_120, 32 GB",
     ]
     assert sections["libtorch"] == [
-        "  Active    builds/own",
-        f"  Path      {folder}",
-        "  Version   2.10.0",
-        "  CUDA      12.8",
-        "  Archs     8.6+PTX",
-        "  Installed builds/own (active)",
+        "  Active     builds/own",
+        f"  Path       {folder}",
+        "  Version    2.10.0",
+        "  CUDA       12.8",
+        "  Archs      8.6+PTX",
+        "  Installed  builds/own (active)",
     ]
     assert sections["Compatibility"] == [
         "  [0] NVIDIA GeForce GTX 1080 (sm_61): MISSING (no code runs on it)",
         "  [1] NVIDIA GeForce RTX 3090 (sm_86): OK (its machine code is there)",
         "  [2] NVIDIA GeForce RTX 5090 (sm_120): JIT (compiled from PTX when it is loaded)",
-        "  builds/own does not serve every card",
+        "  builds/own does not serve every GPU",
     ]
     assert sections["Findings"][:2] == [
-        "  error FDL304 card-uncovered: builds/own has no code for card 0 (NVIDIA GeForce GTX "
+        "  error FDL304 gpu-uncovered: builds/own has no code for GPU 0 (NVIDIA GeForce GTX "
         "1080, sm_61); it is made for 8.6+PTX",
         '    hint: fdl libtorch build --archs "6.1;8.6;12.0"',
     ]
-    assert "info FDL305 card-jit: builds/own has no machine code for card 2" in done.out
+    assert "info FDL305 gpu-jit: builds/own has no machine code for GPU 2" in done.out
 
 
 def test_check_fails_when_a_card_is_uncovered(machine):
@@ -145,7 +145,7 @@ def test_check_passes_when_every_card_is_served(machine):
     activate(here.root, "precompiled/cu128")
     done = here.run("--check")
     assert (done.exit, done.err) == (0, "")
-    assert "precompiled/cu128 serves every card that counts" in done.out
+    assert "precompiled/cu128 serves every GPU that counts" in done.out
 
 
 def test_a_machine_without_cards_is_served_by_the_cpu_variant(machine):

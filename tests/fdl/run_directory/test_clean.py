@@ -34,7 +34,7 @@ def test_without_anybody_to_ask_it_lists_and_removes_nothing(runs, fdl):
         [f"out/{NAMES[0]}", "complete"],
         ["2", "runs"],
     ]
-    assert [line.split()[-1] for line in lines] == ["B", "B", "B"]
+    assert [line.split()[-1] for line in lines] == ["bytes"] * 3
     assert session.exit == 1
     assert "nothing was removed; --yes removes without asking" in session.err
     assert left(runs) == NAMES
@@ -44,8 +44,8 @@ def test_the_listed_sizes_add_up(runs, fdl):
     (runs / NAMES[0] / "deep").mkdir()
     (runs / NAMES[0] / "deep/big.bin").write_bytes(b"x" * 3_000_000)
     *one, total = fdl("runs", "clean", "-n", "--keep", "4").out.splitlines()
-    assert one[0].endswith("  2.9 MB")
-    assert total.endswith("  2.9 MB")
+    assert one[0].endswith("  3.0 MB")
+    assert total.endswith("  3.0 MB")
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def test_what_cannot_be_deleted_is_an_error_and_the_others_go(runs, fdl):
     [
         ([], "nothing says which runs go"),
         (["--keep", "-1"], "--keep takes 0 or more, not -1"),
-        (["--older-than", "soon"], "`soon` is no age"),
-        (["--older-than=-3d"], "`-3d` is no age"),
-        (["--state", "old"], "`old` is no state of a run"),
-        (["--keep", "1", "nowhere"], "nowhere is no folder"),
+        (["--older-than", "soon"], "`soon` is not an age"),
+        (["--older-than=-3d"], "`-3d` is not an age"),
+        (["--state", "old"], "`old` is not a state of a run"),
+        (["--keep", "1", "nowhere"], "nowhere is not a folder"),
     ],
 )
 def test_what_makes_no_sense_is_refused(runs, fdl, words, problem):

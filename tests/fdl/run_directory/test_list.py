@@ -67,8 +67,8 @@ def test_a_line_tells_state_epochs_time_metrics_and_origin(project, fdl):
         resumed_from=f"runs/train/{SECOND}/last.fdl",
     )
     assert fdl("runs", "list").out.splitlines() == [
-        "RUN                             STATE     EPOCHS  TIME   LAST",
-        f"runs/train/{FIRST}  complete  2       2m05s  loss=2.50e-4  acc=150.00"
+        "RUN                             STATE     EPOCHS   TIME  LAST",
+        f"runs/train/{FIRST}  complete       2  2m05s  loss=2.50e-4  acc=150.00"
         f"  (resumed {SECOND})",
     ]
 
@@ -166,7 +166,7 @@ def test_named_folders_and_runs_count_instead_of_the_manifests(project, fdl):
     ]
     missing = fdl("runs", "list", "nowhere")
     assert (missing.exit, missing.out) == (1, "")
-    assert "nowhere is no folder" in missing.err
+    assert "nowhere is not a folder" in missing.err
 
 
 def test_without_a_project_it_is_the_runs_folder(tmp_path, fdl):

@@ -237,4 +237,4 @@ def test_broken_json_of_a_run_is_an_error_that_names_the_file(runs, fdl):
     (runs / FIRST / "config.json").write_text("[1]")
     session = fdl("runs", "show", FIRST)
     assert (session.exit, session.out) == (1, "")
-    assert f"{FIRST}/config.json is no JSON object" in session.err
+    assert f"{FIRST}/config.json is not a JSON object" in session.err

@@ -122,7 +122,7 @@ def test_what_trainings_leave_is_listed_shown_and_compared(project, fdl):
     assert compared["config"].keys() == {"lr", "output"}
     assert sum(len(one["best"]) for one in compared["metrics"].values()) >= 1
     assert fdl("runs", "open", "--print").out == f"{newest['path']}/report.html\n"
-    assert "training complete in" in fdl("runs", "tail", "-l", "2").out
+    assert " epochs in " in fdl("runs", "tail", "-l", "2").out
 
 
 @pytest.mark.slow
@@ -164,5 +164,5 @@ def test_following_a_training_ends_when_it_is_interrupted(project, fdl, training
         process.send_signal(signal.SIGINT)
         out, err = watcher.communicate(timeout=90)
     assert watcher.returncode == 1
-    assert out.splitlines()[-1].startswith("training interrupted after ")
+    assert out.splitlines()[-1].startswith("interrupted after ")
     assert err.strip().endswith(": interrupted")
