@@ -24,22 +24,15 @@ if TYPE_CHECKING:
     from fdl.args.adapters import expose
     from fdl.args.ddp import DdpArgs
 
+_HOMES = {
+    "DdpArgs": "ddp", "FdlArgs": "_base", "FdlArgsError": "_base", "arg": "_fields",
+    "expose": "adapters", "option": "_fields",
+}  # fmt: skip
+
 
 def __getattr__(name: str) -> object:
-    if name in ("FdlArgs", "FdlArgsError"):
-        from fdl.args import _base
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fdl.args' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(_base, name)
-    if name in ("arg", "option"):
-        from fdl.args import _fields
-
-        return getattr(_fields, name)
-    if name == "DdpArgs":
-        from fdl.args.ddp import DdpArgs
-
-        return DdpArgs
-    if name == "expose":
-        from fdl.args.adapters import expose
-
-        return expose
-    raise AttributeError(f"module 'fdl.args' has no attribute {name!r}")
+    return getattr(import_module(f"fdl.args.{_HOMES[name]}"), name)

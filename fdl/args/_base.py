@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TextIO
 
@@ -17,24 +18,24 @@ from fdl.args import document
 from fdl.args._fields import check_together, is_marked, parameter
 from fdl.args._record import DEFAULT, PROGRAM, TYPED, Handover, Place, record, trail
 from fdl.args.document import plain
-from fdl.args.parameter import Parameter
+from fdl.args.parameter import Parameter, help_word
 from fdl.args.parser import Parser, RefusedError, Source
-from fdl.errors import FdlError
+from fdl.errors import FdlError, UsageError
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 else:
     ModelMetaclass = type(BaseModel)
 
-# A field of this name would stand in front of what the program calls on its arguments.
-_OWN_METHODS = ("resolved",)
+# A field of this name would hide what FdlArgs itself keeps there.
+_OWN_NAMES = ("collapsed", "resolved")
 
 
 class FdlArgsError(FdlError):
     """An argument vector that does not fit the class; exit code 2."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, exit_code=2)
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint, exit_code=2)
 
 
 class _Declarations(ModelMetaclass):
@@ -49,9 +50,9 @@ class _Declarations(ModelMetaclass):
                 raise TypeError(f"{name}.{field}: give the field a type: `{field}: int = …`")
             if is_marked(value) and field.startswith("_"):
                 raise TypeError(f"{name}.{field}: a field cannot begin with an underscore")
-        for field in _OWN_METHODS:
-            if field in annotations:
-                raise TypeError(f"{name}.{field}: FdlArgs has a method of this name")
+        for field in _OWN_NAMES:
+            if is_marked(namespace.get(field)):
+                raise TypeError(f"{name}.{field}: FdlArgs itself has an attribute of this name")
         with warnings.catch_warnings():
             # A field `json` or `copy` hides a method that pydantic itself has given up.
             warnings.filterwarnings("ignore", r'Field name "\w+" in ".*" shadows', UserWarning)
@@ -65,6 +66,11 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
     ``ClassVar[str]`` adds ``--version``. Subclasses are pydantic models, so validators work; they
     see what was given, not the defaults.
 
+    Attributes:
+        collapsed: Groups that ``--help`` shows as one line -> what their options are for. A
+            subclass adds to those of its bases. ``--help GROUP`` and ``--help all`` show the
+            options.
+
     Raises:
         TypeError: When the class is created with a declaration that cannot work; names the field.
     """
@@ -73,7 +79,10 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
         extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), frozen=True
     )
 
+    collapsed: ClassVar[Mapping[str, str]] = {}
+
     _parameters: ClassVar[tuple[Parameter, ...]] = ()
+    _collapsed: ClassVar[dict[str, str]] = {}
     _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
     _parsed: dict[str, Any] = PrivateAttr(default_factory=dict)
     _handover: Handover = PrivateAttr(default_factory=lambda: Handover({}))
@@ -86,6 +95,13 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
             parameter(cls.__name__, name, info) for name, info in cls.model_fields.items()
         )
         check_together(cls.__name__, cls._parameters)
+        cls._collapsed = {
+            group: text
+            for base in reversed(cls.__mro__)
+            for group, text in vars(base).get("collapsed", {}).items()
+        }
+        for group in cls._collapsed.keys() - {one.group for one in cls._parameters}:
+            raise TypeError(f"{cls.__name__}.collapsed: no option has the group `{group}`")
         for one in cls._parameters:
             # What the class yields when constructed without argv is what an empty argv yields.
             info: FieldInfo = cls.model_fields[one.field]
@@ -106,7 +122,11 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
         try:
             values, sources = Parser(cls._parameters).parse(argv, os.environ, handover.generated)
         except RefusedError as problem:
-            raise FdlArgsError(f"{problem}{_whereabouts(handover, problem.source)}") from None
+            meant = handover.command_like(problem.surplus) if problem.surplus else ""
+            raise FdlArgsError(
+                f"{problem}{_whereabouts(handover, problem.source)}",
+                hint=f"did you mean `{meant}`?" if meant else "",
+            ) from None
         given = {
             name: value
             for name, value in values.items()
@@ -143,52 +163,71 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
     def parse_or_schema(cls, argv: Sequence[str] | None = None) -> Self:
         """Parse ``sys.argv``; answer ``--help``, ``--version`` and ``--fdl-schema`` and exit.
 
-        Exits 0 after requested output, 2 with the message and the help on stderr for bad arguments.
+        Exits 0 after requested output. For bad arguments exits 2, with the error, the usage and the
+        command for help on stderr.
         """
         words = list(sys.argv[1:] if argv is None else argv)
         flags = words[: words.index("--")] if "--" in words else words
         if document.is_asked(words):
             document.answer(cls.schema())
-        if "--help" in flags or "-h" in flags:
-            _print_and_exit(cls.render_help(sys.stdout))
         version = cls._version()
-        if version and ("--version" in flags or "-V" in flags):
-            _print_and_exit(f"{_program()} {version}\n")
         try:
+            if "--help" in flags or "-h" in flags:
+                _print_and_exit(cls._render(_typed(words)[0], sys.stdout, help_word(flags)))
+            if version and ("--version" in flags or "-V" in flags):
+                _print_and_exit(f"{Path(sys.argv[0]).name} {version}\n")
             return cls.try_parse_from(words)
         except FdlArgsError as error:
             from fdl import output
+            from fdl.help.program import usage
 
-            output.error(error.message)
-            output.write(sys.stderr, f"\n{cls.render_help(sys.stderr)}")
+            program, explained = _typed(words)
+            output.error(error.message, error.hint)
+            output.see(usage(program, cls._parameters), explained)
             sys.exit(error.exit_code)
 
     @classmethod
     def schema(cls) -> dict[str, Any]:  # type: ignore[override]  # pydantic's own is deprecated
         """The document of ``--fdl-schema``: description, args, options, strict and origins."""
         return document.document(
-            " ".join(cls._description().split()), cls._parameters, origins=True
+            " ".join(cls._description().split()),
+            cls._parameters,
+            collapsed=cls._collapsed,
+            origins=True,
         )
 
     @classmethod
-    def render_help(cls, stream: TextIO | None = None) -> str:
+    def render_help(cls, stream: TextIO | None = None, group: str = "") -> str:
         """The ``--help`` page.
 
         Args:
             stream: Where it will go, which decides width and colour; 80 plain columns when omitted.
+            group: Show only this group of options; ``all`` shows every group in full.
+
+        Raises:
+            FdlArgsError: No option has this group; the message lists the groups.
         """
+        return cls._render(_typed()[0], stream, group)
+
+    @classmethod
+    def _render(cls, program: str, stream: TextIO | None, group: str) -> str:
         from fdl import output
         from fdl.help.layout import terminal_width
         from fdl.help.program import render
 
-        return render(
-            _program(),
-            cls._description(),
-            cls._parameters,
-            version=bool(cls._version()),
-            palette=output.palette(stream) if stream else output.Palette(False),
-            width=terminal_width(stream) if stream else 80,
-        )
+        try:
+            return render(
+                program,
+                cls._description(),
+                cls._parameters,
+                cls._collapsed,
+                group,
+                version=bool(cls._version()),
+                palette=output.palette(stream) if stream else output.Palette(False),
+                width=terminal_width(stream) if stream else 80,
+            )
+        except UsageError as problem:
+            raise FdlArgsError(problem.message, problem.hint) from None
 
     @classmethod
     def _description(cls) -> str:
@@ -240,9 +279,33 @@ def _print_and_exit(text: str) -> NoReturn:
     sys.exit(0)
 
 
+def _typed(argv: Sequence[str] = ()) -> tuple[str, str]:
+    """What starts this program, and what shows its help page when ``--help`` follows.
+
+    The words before ``argv`` name a command of the program.
+    """
+    handover = Handover(os.environ)
+    if handover.command:
+        # The page of a preset shows its settings, and not the options of the program.
+        end = -1 if handover.command[-1] == handover.preset else None
+        return " ".join(["fdl", *handover.command]), " ".join(["fdl", *handover.command[:end]])
+    words = sys.argv[1:]
+    command = words[: len(words) - len(argv)] if argv and words[-len(argv) :] == argv else []
+    program = " ".join([_program(), *command])
+    return program, program
+
+
 def _program() -> str:
-    command = Handover(os.environ).command
-    return " ".join(["fdl", *command]) if command else Path(sys.argv[0]).name or "python"
+    """The command of a program that fdl has not started."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return f"python -m {spec.name.removesuffix('.__main__')}"
+    script = sys.argv[0]
+    if not script.endswith(".py"):
+        return Path(script).name or "python"
+    if Path(script).is_relative_to(Path.cwd()):
+        script = str(Path(script).relative_to(Path.cwd()))
+    return f"python {shlex.quote(script)}"
 
 
 def _whereabouts(handover: Handover, source: Source | None) -> str:

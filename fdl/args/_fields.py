@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from fdl.args.annotations import describe
-from fdl.args.parameter import RESERVED_LONG, RESERVED_SHORT, UNSET, Parameter, is_letter
+from fdl.args.parameter import (
+    IN_WORDS,
+    RESERVED_LONG,
+    RESERVED_SHORT,
+    UNSET,
+    Parameter,
+    is_letter,
+)
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -25,6 +32,7 @@ def option(
     choices: Sequence[Any] | None = None,
     env: str | None = None,
     completer: str | None = None,
+    group: str = "",
 ) -> Any:
     """Declare a ``--flag`` of an :class:`~fdl.args.FdlArgs` class.
 
@@ -35,10 +43,10 @@ def option(
         choices: Allowed values; ``Literal`` and ``Enum`` types bring their own.
         env: Environment variable read when nobody typed the flag; empty counts as unset.
         completer: Shell snippet that prints one completion candidate per line.
+        group: Heading of the flag on the help page. ``--help GROUP`` shows the group alone.
     """
-    return _mark(
-        "option", default, help, short=short, choices=choices, env=env, completer=completer
-    )
+    marks = {"short": short, "choices": choices, "env": env, "completer": completer, "group": group}
+    return _mark("option", default, help, **marks)
 
 
 def arg(
@@ -65,9 +73,8 @@ def _mark(kind: str, default: Any, description: str, **marks: Any) -> Any:
     extra: Any = {_MARK: {"kind": kind, "default": default, **marks}}
     # The attribute's docstring may fill an absent description, so None rather than "".
     text = " ".join(description.split()) or None
-    if default is UNSET:
-        return Field(default=None, description=text, json_schema_extra=extra)
-    return Field(default=default, description=text, json_schema_extra=extra)
+    value = None if default is UNSET else default
+    return Field(default=value, description=text, json_schema_extra=extra)
 
 
 def is_marked(value: object) -> bool:
@@ -107,6 +114,7 @@ def parameter(owner: str, name: str, info: FieldInfo) -> Parameter:
         variadic=bool(marks.get("variadic")),
         completer=marks["completer"],
         help=" ".join((info.description or "").split()),
+        group=" ".join(marks.get("group", "").split()),
     )
     _check(where, made, no_choices=choices is not None and not choices)
     _check_default(where, made)
@@ -147,9 +155,10 @@ def _check_default(where: str, made: Parameter) -> None:
     for item in default if made.shape == "list" else [default]:
         if made.choices and item not in made.choices:
             allowed = ", ".join(made.choice_texts())
-            raise TypeError(f"{where}: the default {_shown(made, item)} is none of {allowed}")
+            raise TypeError(f"{where}: the default {_shown(made, item)} is not one of {allowed}")
         if not made.choices and not _fits(made.type, item):
-            raise TypeError(f"{where}: the default {_shown(made, item)} is no {made.type}")
+            wanted = IN_WORDS[made.type]
+            raise TypeError(f"{where}: the default {_shown(made, item)} is not {wanted}")
 
 
 def _normal(made: Parameter) -> Any:

@@ -7,11 +7,12 @@ each, and what each has replaced.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.args.document import plain
 from fdl.plan import PLAN_VARIABLE
 from fdl.secrets import REDACTED
+from fdl.suggest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ PROGRAM = "program"
 """Origin of a value that the program itself has set."""
 
 
-class Place:
+class Place(NamedTuple):
     """Where a value was written.
 
     Attributes:
@@ -35,20 +36,10 @@ class Place:
         losers: Texts it has replaced in the manifests, strongest first, with their origins.
     """
 
-    __slots__ = ("field", "losers", "origin", "secret")
-
-    def __init__(
-        self,
-        origin: str,
-        field: str = "",
-        *,
-        secret: bool = False,
-        losers: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        self.origin = origin
-        self.field = field
-        self.secret = secret
-        self.losers = losers
+    origin: str
+    field: str = ""
+    secret: bool = False
+    losers: Sequence[tuple[str, str]] = ()
 
 
 class Handover:
@@ -56,12 +47,17 @@ class Handover:
 
     Attributes:
         command: The command as typed to ``fdl``, or nothing.
+        preset: The preset that the command names, or nothing.
         generated: Positions in argv of the tokens that nobody typed.
     """
 
     def __init__(self, environ: Mapping[str, str], argv: Sequence[str] = ()) -> None:
         plan = _plan(environ)
-        self.command: list[str] = [str(word) for word in plan.get("command") or []]
+        # A `run:` script takes its arguments in another way than the programs in it.
+        typed = plan.get("command") if plan.get("kind") != "run" else None
+        self.command: list[str] = [str(word) for word in typed or []]
+        self.preset = str(plan.get("preset") or "")
+        self._commands: list[str] = plan.get("commands") or []
         self._variables = {one["name"]: one for one in plan.get("variables") or []}
         self._flags: dict[int, dict[str, Any]] = {}
         self._entry = Place(str(plan.get("origin") or TYPED), "entry")
@@ -76,6 +72,11 @@ class Handover:
                 self._flags[position] = flag
         end = len(argv) - plan["typed"] if "typed" in plan else 0
         self.generated = frozenset((*self._flags, *range(end)))
+
+    def command_like(self, word: str) -> str:
+        """The command that was perhaps meant by a word that fdl did not know; empty for none."""
+        close = nearest(word, self._commands)
+        return " ".join(["fdl", *self.command, close]) if close else ""
 
     def place(self, source: Source) -> Place:
         """Where a value comes from, in words for a person."""
@@ -110,14 +111,7 @@ def _plan(environ: Mapping[str, str]) -> dict[str, Any]:
 def trail(
     one: Parameter, value: Any, source: Source, handover: Handover
 ) -> list[tuple[Any, Place]]:
-    """Every value of a parameter as JSON data with its place, strongest first.
-
-    Args:
-        one: The parameter.
-        value: The value that has won, as the program sees it.
-        source: Where the parser found it.
-        handover: The plan behind argv.
-    """
+    """Every value of a parameter as JSON data with its place, strongest first."""
     found: list[tuple[Any, Place]] = []
     for candidate, where in [(value, source), *source.losers]:
         place = handover.place(where)
@@ -130,12 +124,7 @@ def trail(
 
 
 def record(one: Parameter, stack: list[tuple[Any, Place]]) -> dict[str, Any]:
-    """``{value, origin}`` of a parameter, and ``field`` and ``overrides`` where there are any.
-
-    Args:
-        one: The parameter.
-        stack: The result of :func:`trail`.
-    """
+    """``{value, origin}`` from :func:`trail`, and ``field`` and ``overrides`` if there are any."""
     shown: list[dict[str, Any]] = []
     secret = False
     # What replaces a secret is a secret as well, so the weakest value comes first here.

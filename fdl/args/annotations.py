@@ -21,6 +21,17 @@ SCALARS: Final[dict[type, str]] = {
 """Python type -> the schema's word for it."""
 
 
+class Complete(NamedTuple):
+    """In ``Annotated[str, typer.Option(), Complete("…")]``: where the values of a parameter are.
+
+    Attributes:
+        completer: Shell snippet that prints one value per line. In a built-in command it is the
+            name of a source in :mod:`fdl.complete.sources` instead.
+    """
+
+    completer: str
+
+
 class Described(NamedTuple):
     """What an annotation says.
 
@@ -62,6 +73,21 @@ def describe(annotation: Any) -> Described:
     return Described(scalar, shape, choices)
 
 
+def completers(function: Any) -> dict[str, str]:
+    """The :class:`Complete` marks of a function: parameter -> completer."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (AttributeError, NameError, TypeError):
+        # Annotations that only a type checker can read have no mark.
+        return {}
+    return {
+        name: mark.completer
+        for name, hint in hints.items()
+        for mark in getattr(hint, "__metadata__", ())
+        if isinstance(mark, Complete)
+    }
+
+
 def _bare(annotation: Any) -> Any:
     """An annotation without ``Annotated`` and the names given to types."""
     while True:
@@ -90,7 +116,7 @@ def _scalar(annotation: Any) -> tuple[str, tuple[Any, ...]]:
         raise TypeError(f"the type `{name}` is not known where the class is made")
     if annotation not in SCALARS:
         shown = getattr(annotation, "__name__", str(annotation))
-        raise TypeError(f"type `{shown}` is none of str, int, float, bool, Path, Literal, Enum")
+        raise TypeError(f"type `{shown}` is not one of str, int, float, bool, Path, Literal, Enum")
     return SCALARS[annotation], ()
 
 

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from fdl.args._base import FdlArgs
 from fdl.args._fields import option
 from fdl.args._record import DEFAULT
 from fdl.manifest.schema import NAMED_MODES, is_endpoint, node_range, solo_device
+
+_GROUP = "distributed"
+_option = partial(option, group=_GROUP)
+
+
+def _is_auto_or_whole(text: str) -> bool:
+    return text == "auto" or (node_range(text) is not None and ":" not in text)
+
+
+def _hint(text: str) -> dict[str, Any] | None:
+    """The mapping that a hint such as ``1:2.5`` stands for; None if it is none."""
+    rank, _, ratio = text.partition(":")
+    try:
+        slow_rank, factor = int(rank), float(ratio)
+    except ValueError:
+        return None
+    fits = slow_rank >= 0 and 0 < factor < float("inf")
+    return {"slow_rank": slow_rank, "ratio": factor} if fits else None
+
+
+_AUTO_OR_WHOLE = (_is_auto_or_whole, "expected auto or a whole number from 1")
+_CHECKS: dict[str, tuple[Callable[[str], object], str]] = {
+    "anchor": _AUTO_OR_WHOLE,
+    "ranks": _AUTO_OR_WHOLE,
+    "nodes": (node_range, "expected a whole number from 1, or a range such as 1:2"),
+    "rdzv": (is_endpoint, "expected a host and a port"),
+    "speed_hint": (_hint, "expected RANK:RATIO, such as 1:2.5"),
+}
+"""Option -> what its text has to pass, and what the message says otherwise."""
 
 
 class DdpArgs(FdlArgs):
@@ -25,53 +56,77 @@ class DdpArgs(FdlArgs):
         args = Args.parse_or_schema()
         Trainer.builder(...).ddp(args.ddp_settings())
 
-    Every flag is absent by default, so that what the program itself has set stands. ``fdl`` acts on
-    ``--ranks``, ``--nodes``, ``--rdzv`` and ``--max-restarts`` before the program starts.
+    ``--help`` shows these flags as one line, and ``--help distributed`` shows them all. A flag that
+    is not given leaves the program's own setting, or the default that its help names. ``fdl`` acts
+    on ``--ranks``, ``--nodes``, ``--rdzv`` and ``--max-restarts`` before the program starts.
     """
 
-    mode: str | None = option(
-        help="solo-N for one device, auto, sync, or backend and policy in one word: nccl-async"
+    collapsed: ClassVar[Mapping[str, str]] = {_GROUP: "several GPUs or machines"}
+
+    mode: str | None = _option(
+        completer=f"printf '%s\\n' {' '.join(NAMED_MODES)} solo-0",
+        help=f"Backend and policy in one word: {', '.join(NAMED_MODES)}; solo-N: device N alone",
     )
-    policy: Literal["sync", "cadence", "async", "auto"] | None = option(
-        help="When the ranks average"
+    policy: Literal["sync", "cadence", "async", "auto"] | None = _option(
+        help="When the ranks average [default: cadence]"
     )
-    backend: Literal["nccl", "cpu"] | None = option(
-        help="Average on the GPUs, or through main memory"
+    backend: Literal["nccl", "cpu"] | None = _option(
+        help="Average on the GPUs, or through main memory [default: nccl]"
     )
-    anchor: str | None = option(help="Batches of the slowest rank between averages, or auto")
-    max_anchor: int | None = option(help="Upper limit of the anchor")
-    overhead_target: float | None = option(help="Share of the time that averaging may take")
-    divergence_threshold: float | None = option(
-        help="Distance between ranks at which they average more often"
+    anchor: str | None = _option(
+        completer="echo auto",
+        help="Batches of the slowest rank between two averages, or auto [default: 10]",
     )
-    no_divergence_guard: bool = option(help="Let ranks drift apart unwatched")
-    max_batch_diff: int | None = option(help="Batches a rank may be ahead of another; 0: lockstep")
-    max_overshoot: int | None = option(help="Batches a rank may train while an average arrives")
-    max_grad_norm: float | None = option(help="Gradients longer than this are scaled down to it")
-    snapshot_timeout: float | None = option(help="Seconds to wait for a late rank (backend cpu)")
-    checkpoint_every: int | None = option(help="Epochs between two checkpoints")
-    progressive: Literal["auto", "true", "false"] | None = option(
-        help="Hand out batches as ranks use them up"
+    max_anchor: int | None = _option(help="Upper limit of the anchor [default: 200]")
+    overhead_target: float | None = _option(
+        help="Share of the time that averaging may take, 0.01 to 0.5 [default: 0.1]"
     )
-    speed_hint: str | None = option(help="Slow rank and how many times slower it is: 1:2.5")
-    partition_ratios: list[float] = option(help="Share of the data for each rank")
-    lr_scale_ratio: float | None = option(
-        help="How far the learning rate grows with the number of ranks"
+    divergence_threshold: float | None = _option(
+        help="Distance between ranks at which they average more often [default: 0.05]"
     )
-    timeline: bool = option(help="Record what every rank does when")
-    ranks: str | None = option(help="Processes on this machine: a number, or auto")
-    nodes: str | None = option(help="Machines that take part: 2, or 1:2 for one or two")
-    rdzv: str | None = option(help="Where the machines meet: host:port of one of them")
-    max_restarts: int | None = option(help="Restarts of all ranks when one is lost")
-    simulate_ms: list[float] = option(help="Milliseconds a batch of each rank is made to last")
+    no_divergence_guard: bool = _option(help="Do not watch the distance between ranks")
+    max_batch_diff: int | None = _option(
+        help="Batches a rank may be ahead of another; 0: lockstep [default: no limit]"
+    )
+    max_overshoot: int | None = _option(
+        help="Batches a rank may train while an average arrives [default: adapts]"
+    )
+    max_grad_norm: float | None = _option(
+        help="Scale longer gradients down to this length [default: no limit]"
+    )
+    snapshot_timeout: float | None = _option(
+        help="Seconds to wait for a late rank; backend cpu only [default: 5]"
+    )
+    checkpoint_every: int | None = _option(help="Epochs between two checkpoints")
+    progressive: Literal["auto", "true", "false"] | None = _option(
+        help="Distribute an epoch's batches as ranks use them up [default: auto]"
+    )
+    speed_hint: str | None = _option(help="Slow rank and how many times slower it is: 1:2.5")
+    partition_ratios: list[float] = _option(help="Share of the data for each rank: 0.7,0.3")
+    lr_scale_ratio: float | None = _option(
+        help="How far the learning rate grows with the number of ranks [default: 0]"
+    )
+    timeline: bool = _option(help="Record what each rank does and when")
+    ranks: str | None = _option(
+        completer="echo auto",
+        help="Processes on this machine: a number, or auto for one per GPU",
+    )
+    nodes: str | None = _option(help="Machines that take part: 2, or 1:2 for one or two")
+    rdzv: str | None = _option(help="host:port of the machine where all machines meet")
+    max_restarts: int | None = _option(
+        help="How often all ranks start again when one is lost [default: 3]"
+    )
+    simulate_ms: list[float] = _option(
+        help="Simulate slow ranks: milliseconds per batch of each rank, such as 40,100"
+    )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Let help pages show the program's own arguments first."""
+        """Let the program's own arguments come first."""
         super().__pydantic_init_subclass__(**kwargs)
-        shared = DdpArgs.model_fields.keys()
-        cls._parameters = tuple(sorted(cls._parameters, key=lambda one: one.field in shared))
+        cls._parameters = tuple(sorted(cls._parameters, key=lambda one: one.group == _GROUP))
 
+    # A method of its own, so that a program with more modes can replace it.
     @field_validator("mode")
     @classmethod
     def _known_mode(cls, text: str | None) -> str | None:
@@ -79,33 +134,13 @@ class DdpArgs(FdlArgs):
             return text
         raise ValueError(f"allowed: solo-N, {', '.join(NAMED_MODES)}")
 
-    @field_validator("anchor", "ranks")
+    @field_validator(*_CHECKS)
     @classmethod
-    def _auto_or_whole(cls, text: str | None) -> str | None:
-        if text is None or text == "auto" or (node_range(text) and ":" not in text):
+    def _fits(cls, text: str | None, info: ValidationInfo) -> str | None:
+        fits, expected = _CHECKS[info.field_name or ""]
+        if text is None or fits(text):
             return text
-        raise ValueError("expected auto or a whole number from 1")
-
-    @field_validator("nodes")
-    @classmethod
-    def _known_range(cls, text: str | None) -> str | None:
-        if text is None or node_range(text):
-            return text
-        raise ValueError("expected a whole number from 1, or a range such as 1:2")
-
-    @field_validator("rdzv")
-    @classmethod
-    def _known_endpoint(cls, text: str | None) -> str | None:
-        if text is None or is_endpoint(text):
-            return text
-        raise ValueError("expected a host and a port")
-
-    @field_validator("speed_hint")
-    @classmethod
-    def _known_hint(cls, text: str | None) -> str | None:
-        if text is not None:
-            _hint(text)
-        return text
+        raise ValueError(expected)
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> DdpArgs:
@@ -115,7 +150,7 @@ class DdpArgs(FdlArgs):
         return self
 
     def resolved(self) -> dict[str, dict[str, Any]]:
-        """As for every :class:`FdlArgs`, without the flags of this class that nobody has given."""
+        """As for every :class:`FdlArgs`, without the flags of this class that were not given."""
         nothing: tuple[object, ...] = (None, False, [])
         unsaid = [{"value": value, "origin": DEFAULT} for value in nothing]
         return {
@@ -140,19 +175,3 @@ class DdpArgs(FdlArgs):
         if "speed_hint" in said:
             said["speed_hint"] = _hint(said["speed_hint"])
         return said
-
-
-def _hint(text: str) -> dict[str, Any]:
-    """The mapping that a hint such as ``1:2.5`` stands for.
-
-    Raises:
-        ValueError: It is none.
-    """
-    rank, _, ratio = text.partition(":")
-    try:
-        hint = {"slow_rank": int(rank), "ratio": float(ratio)}
-    except ValueError:
-        hint = {"slow_rank": -1, "ratio": 0.0}
-    if hint["slow_rank"] < 0 or not 0 < hint["ratio"] < float("inf"):
-        raise ValueError("expected RANK:RATIO, such as 1:2.5")
-    return hint

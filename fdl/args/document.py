@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fdl.args.parameter import UNSET, Parameter, choice_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 FLAG = "--fdl-schema"
 """Asks a program for its document."""
@@ -36,16 +36,13 @@ def document(
     description: str,
     parameters: Iterable[Parameter],
     *,
+    collapsed: Mapping[str, str] | None = None,
     strict: bool = True,
     origins: bool = False,
 ) -> dict[str, Any]:
     """The document for some parameters; nothing empty is in it, and no secret.
 
-    Args:
-        description: What the program is for.
-        parameters: What it takes.
-        strict: Whether a flag that is not declared is a mistake.
-        origins: Whether the program reads fdl's plan to tell typed arguments from generated ones.
+    The other arguments are those of :class:`~fdl.schema.contract.Schema`.
     """
     made: dict[str, Any] = {"description": description} if description else {}
     listed = list(parameters)
@@ -66,6 +63,7 @@ def document(
             **({"commas": False} if one.shape == "list" and not one.commas else {}),
             **({"short": one.short} if one.short else {}),
             **({"env": one.env} if one.env else {}),
+            **({"group": one.group} if one.group else {}),
         }
         for one in listed
         if one.kind == "option"
@@ -74,6 +72,8 @@ def document(
         made["args"] = arguments
     if options:
         made["options"] = options
+    if collapsed:
+        made["collapsed"] = dict(collapsed)
     made["strict"] = strict
     if origins:
         made["origins"] = True

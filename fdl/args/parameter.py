@@ -9,7 +9,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any, Final, Literal
 
     Kind = Literal["option", "arg"]
@@ -26,7 +26,19 @@ class _Unset:
 UNSET: Final = _Unset()
 """The default of a parameter that declares none."""
 
-TYPES = ("string", "int", "float", "bool", "path")
+IN_WORDS = {
+    "string": "a text",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "path": "a path",
+}
+"""Type in a schema -> type in a message."""
+
+TYPES = tuple(IN_WORDS)
+
+ALL_GROUPS = "all"
+"""The word for every group of options: ``--help all``."""
 
 RESERVED_LONG = frozenset(
     (
@@ -58,11 +70,12 @@ class Parameter:
         required: Whether a positional must be given.
         completer: Shell snippet that prints one completion candidate per line.
         help: One sentence.
+        group: Heading of the option on a help page; empty for the general options.
     """
 
     __slots__ = (
-        "choices", "commas", "completer", "default", "env", "help", "kind", "name", "required",
-        "shape", "short", "type", "variadic",
+        "choices", "commas", "completer", "default", "env", "group", "help", "kind", "name",
+        "required", "shape", "short", "type", "variadic",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +94,7 @@ class Parameter:
         required: bool | None = None,
         completer: str | None = None,
         help: str = "",
+        group: str = "",
     ) -> None:
         self.name = name
         self.kind: Kind = kind
@@ -99,6 +113,7 @@ class Parameter:
         )
         self.completer = completer
         self.help = help
+        self.group = group
 
     @property
     def field(self) -> str:
@@ -119,6 +134,10 @@ class Parameter:
     def numeric(self) -> bool:
         """Whether ``-1`` may be a value."""
         return self.type in ("int", "float")
+
+    def may_take(self, token: str) -> bool:
+        """Whether a word behind the option can be its value and not the next flag."""
+        return token[:1] != "-" or token == "-" or (self.numeric and is_number(token))
 
     def absent(self) -> Any:
         """The value when neither argv nor the environment gives one."""
@@ -158,9 +177,9 @@ class Parameter:
                     return choice
             raise ValueError(self.refusal(text, f"allowed: {', '.join(self.choice_texts())}"))
         try:
-            return _converted(text, self.type)
+            return converted(text, self.type)
         except ValueError:
-            raise ValueError(self.refusal(text, f"expected {self.type}")) from None
+            raise ValueError(self.refusal(text, f"not {IN_WORDS[self.type]}")) from None
 
     def split(self, text: str) -> list[Any]:
         """The values of a list in one word: separated by commas, blanks dropped.
@@ -178,6 +197,29 @@ class Parameter:
 def choice_text(choice: Any) -> str:
     """A choice as it is typed; ``value`` is what every ``Enum`` member has."""
     return str(getattr(choice, "value", choice))
+
+
+def group_word(group: str) -> str:
+    """A group as it is typed behind ``--help``: ``data-loading`` for ``Data loading``."""
+    return "-".join("".join(char if char.isalnum() else " " for char in group).lower().split())
+
+
+def groups_of(parameters: Iterable[Parameter]) -> dict[str, list[Parameter]]:
+    """Word of a group -> its options; the general options stand under the empty word."""
+    found: dict[str, list[Parameter]] = {}
+    for one in parameters:
+        if one.kind == "option":
+            found.setdefault(group_word(one.group), []).append(one)
+    return found
+
+
+def help_word(argv: Sequence[str]) -> str:
+    """The word directly behind the first help flag, which may name a group of options."""
+    for index, token in enumerate(argv):
+        if token in ("-h", "--help"):
+            following = "".join(argv[index + 1 : index + 2])
+            return "" if following.startswith("-") else following
+    return ""
 
 
 def is_flag_name(name: str) -> bool:
@@ -201,7 +243,8 @@ def is_number(text: str) -> bool:
     return True
 
 
-def _converted(text: str, type_: str) -> Any:
+def converted(text: str, type_: str) -> Any:
+    """A word as a value of a type; raises a ValueError for a word that is not of the type."""
     if type_ == "int":
         return int(text)
     if type_ == "float":

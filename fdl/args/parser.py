@@ -37,11 +37,13 @@ class RefusedError(ValueError):
 
     Attributes:
         source: Where the offending value stands, when it is one value that is wrong.
+        surplus: The argument that is one too many, or nothing.
     """
 
-    def __init__(self, message: str, source: Source | None = None) -> None:
+    def __init__(self, message: str, source: Source | None = None, surplus: str = "") -> None:
         super().__init__(message)
         self.source = source
+        self.surplus = surplus
 
 
 class Parser:
@@ -53,29 +55,25 @@ class Parser:
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
-        self._options = {one.name: one for one in parameters if one.kind == "option"}
-        self._shorts = {one.short: one for one in self._options.values() if one.short}
-        self._positionals = [one for one in parameters if one.kind == "arg"]
+        self._parameters = sorted(parameters, key=lambda one: one.kind == "arg")
 
     def parse(
         self, argv: Sequence[str], environ: Mapping[str, str], generated: Collection[int] = ()
     ) -> tuple[dict[str, Any], dict[str, Source]]:
         """Return every value and its source.
 
-        Args:
-            argv: The tokens, without the program's name.
-            environ: The environment variables.
-            generated: Positions in ``argv`` of tokens that come out of a manifest.
+        ``generated`` are the positions in ``argv`` of tokens that come out of a manifest.
 
         Raises:
             RefusedError: The tokens, or a variable, do not fit the parameters.
         """
-        given = _Reading(self._options, self._shorts, self._positionals).read(argv)
+        given = _Reading(self._parameters).read(argv)
         values, sources = {}, {}
-        for one in (*self._options.values(), *self._positionals):
+        for one in self._parameters:
             stack = _ranked(one, given.get(one.field, []), environ, generated)
             if not stack:
-                raise RefusedError(f"missing required argument {one.display}")
+                allowed = f" -- allowed: {', '.join(one.choice_texts())}" if one.choices else ""
+                raise RefusedError(f"missing required argument {one.display}{allowed}")
             values[one.field], sources[one.field] = stack[0]
             sources[one.field].losers = stack[1:]
         return values, sources
@@ -92,14 +90,18 @@ def _ranked(
     text = environ.get(one.env, "") if one.env else ""
     if text:
         source = Source(variable=one.env)
-        try:
-            stack.append((one.split(text) if one.shape == "list" else one.convert(text), source))
-        except ValueError as problem:
-            raise RefusedError(str(problem), source) from None
+        stack.append((_read(one, text, source), source))
     stack += _of_tokens(one, [found for found in given if found[1] in generated])
     if not one.required:
         stack.append((one.absent(), Source()))
     return stack
+
+
+def _read(one: Parameter, text: str, source: Source) -> Any:
+    try:
+        return one.split(text) if one.shape == "list" else one.convert(text)
+    except ValueError as problem:
+        raise RefusedError(str(problem), source) from None
 
 
 def _of_tokens(one: Parameter, given: list[tuple[Any, int]]) -> list[tuple[Any, Source]]:
@@ -112,15 +114,10 @@ def _of_tokens(one: Parameter, given: list[tuple[Any, int]]) -> list[tuple[Any, 
 class _Reading:
     """One pass over an argument vector."""
 
-    def __init__(
-        self,
-        options: Mapping[str, Parameter],
-        shorts: Mapping[str, Parameter],
-        positionals: Sequence[Parameter],
-    ) -> None:
-        self._options = options
-        self._shorts = shorts
-        self._positionals = positionals
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self._options = {one.name: one for one in parameters if one.kind == "option"}
+        self._shorts = {one.short: one for one in self._options.values() if one.short}
+        self._positionals = [one for one in parameters if one.kind == "arg"]
         self._given: dict[str, list[tuple[Any, int]]] = {}
 
     def read(self, argv: Sequence[str]) -> dict[str, list[tuple[Any, int]]]:
@@ -174,29 +171,22 @@ class _Reading:
 
     def _take(self, one: Parameter, argv: Sequence[str], index: int, attached: str | None) -> int:
         """Store the value of an option at argv[index]; return the index of the next token."""
+        end = index + 1
         if one.shape == "flag":
             if attached is not None:
                 raise RefusedError(f"`{one.display}` takes no value", Source(index))
-            self._store(one, True, index)
-            return index + 1
-        if attached is not None:
-            self._store_text(one, attached, index)
-            return index + 1
-        following = argv[index + 1] if index + 1 < len(argv) else None
-        if following is not None and _may_be_value(one, following):
-            self._store_text(one, following, index)
-            return index + 2
-        if one.shape == "list" or one.default is UNSET:
+            value = True
+        elif attached is not None:
+            value = _read(one, attached, Source(index))
+        elif end < len(argv) and one.may_take(argv[end]):
+            value = _read(one, argv[end], Source(index))
+            end += 1
+        elif one.shape == "list" or one.default is UNSET:
             raise RefusedError(f"`{one.display}` requires a value", Source(index))
-        self._store(one, one.default, index)
-        return index + 1
-
-    def _store_text(self, one: Parameter, text: str, index: int) -> None:
-        try:
-            value = one.split(text) if one.shape == "list" else one.convert(text)
-        except ValueError as problem:
-            raise RefusedError(str(problem), Source(index)) from None
+        else:
+            value = one.default
         self._store(one, value, index)
+        return end
 
     def _store(self, one: Parameter, value: Any, index: int) -> None:
         self._given.setdefault(one.field, []).append((value, index))
@@ -214,10 +204,5 @@ class _Reading:
                 self._store(one, [value] if one.shape == "list" else value, index)
             del words[:count]
         if words:
-            raise RefusedError(f"unexpected argument `{words[0][1]}`", Source(words[0][0]))
-
-
-def _may_be_value(one: Parameter, token: str) -> bool:
-    if not token.startswith("-") or token == "-":
-        return True
-    return one.numeric and is_number(token)
+            index, word = words[0]
+            raise RefusedError(f"unexpected argument `{word}`", Source(index), surplus=word)

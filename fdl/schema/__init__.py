@@ -30,13 +30,9 @@ def known(level: Level) -> Schema | None:
 
 
 def learn(level: Level, surroundings: Surroundings | None = None) -> Schema | None:
-    """The schema of a level's entry. Asks the program if that is allowed.
+    """The schema of a level's entry. Asks the program, in ``surroundings``, if that is allowed.
 
     A program that cannot answer is not an error: the manifest's own ``schema:`` is used instead.
-
-    Args:
-        level: The command.
-        surroundings: Where the program would run; those of this process when omitted.
 
     Raises:
         ManifestError: The manifest's own ``schema:`` is invalid.
@@ -48,13 +44,13 @@ def learn(level: Level, surroundings: Surroundings | None = None) -> Schema | No
         from fdl.schema.consent import may_ask
 
         if may_ask(level):
+            from contextlib import suppress
+
             from fdl.errors import FdlError
             from fdl.schema.probe import refresh
 
-            try:
+            with suppress(FdlError):
                 return refresh(level, surroundings)
-            except FdlError:
-                return _inline(level)
     return record.schema if record and record.schema else _inline(level)
 
 

@@ -5,7 +5,7 @@ counts as absent and is never an error.
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH103, PTH105, PTH107, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH116, PTH118, PTH119, PTH123, PTH208
 from __future__ import annotations
 
 import os
@@ -103,33 +103,20 @@ def stamps(level: Level, files: Sequence[str]) -> list[list[str | int]]:
 def store(level: Level, answer: object, problem: str, files: list[list[str | int]]) -> None:
     """Write a record. If that is impossible, do nothing and print nothing.
 
-    Args:
-        level: The command.
-        answer: The program's document, already checked; None after a failure.
-        problem: Why there is no answer.
-        files: The result of :func:`stamps`.
+    The answer is a checked document, or None with a problem; ``files`` come from :func:`stamps`.
     """
     import json
+    from contextlib import suppress
 
     from fdl.manifest.cache import make_folder
+    from fdl.rewrite import put
 
     document = {"key": _key(level), "files": files, "problem": problem, "schema": answer}
-    target = location(level)
-    temporary = f"{target}.{os.getpid()}.tmp"
-    try:
+    with suppress(OSError):
         make_folder(os.path.join(level.manifest.directory, ".fdl"))
-        os.makedirs(os.path.dirname(target), exist_ok=True)
         # Defaults may be private: only users who can read the manifest may read the record.
         mode = os.stat(level.manifest.found.path).st_mode & 0o666
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with open(handle, "w", encoding="utf-8") as stream:
-            json.dump(document, stream, separators=(",", ":"))
-        os.replace(temporary, target)
-    except OSError:
-        from contextlib import suppress
-
-        with suppress(OSError):
-            os.remove(temporary)
+        put(location(level), json.dumps(document, separators=(",", ":")).encode(), mode)
 
 
 def _key(level: Level) -> list[object]:

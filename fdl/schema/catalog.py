@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from fdl.dispatch.classify import PATH
-from fdl.dispatch.walk import Level, enter
+from fdl.dispatch.nested import Place, below
+from fdl.dispatch.walk import Level
 from fdl.errors import FdlError
 from fdl.manifest import Manifest, find_in
 from fdl.schema.cache import FOLDER, fetch, location
@@ -22,24 +23,7 @@ _SKIPPED = frozenset(
 )  # fmt: skip
 
 
-class Program:
-    """The entry of one level, with the name under which the user finds it.
-
-    Attributes:
-        name: The command as typed, without ``fdl``; the folder's name for the project itself.
-        level: The level; None when its manifest cannot be read.
-        problem: Why it cannot be read.
-    """
-
-    __slots__ = ("level", "name", "problem")
-
-    def __init__(self, name: str, level: Level | None, problem: FdlError | None = None) -> None:
-        self.name = name
-        self.level = level
-        self.problem = problem
-
-
-class Cached:
+class Cached(NamedTuple):
     """One file of the cache.
 
     Attributes:
@@ -49,34 +33,24 @@ class Cached:
             ``orphan`` (no manifest beside it).
     """
 
-    __slots__ = ("name", "path", "status")
-
-    def __init__(self, name: str, path: str, status: str) -> None:
-        self.name = name
-        self.path = path
-        self.status = status
+    name: str
+    path: str
+    status: str
 
 
-def programs(project: Level, load: Load) -> Iterator[Program]:
-    """Every entry of the project, each one once, parents before children."""
-    seen: set[tuple[str, str]] = set()
-    waiting: list[Level] = [project]
-    while waiting:
-        level = waiting.pop()
-        place = _identity(level)
-        if place in seen:
-            continue
-        seen.add(place)
-        if level.entry:
-            yield Program(" ".join(level.names) or _basename(level.manifest.directory), level)
-        below: list[Level] = []
-        for name in level.commands:
-            try:
-                if level.kind(name) == PATH:
-                    below.append(enter(level, name, load))
-            except FdlError as problem:
-                yield Program(" ".join((*level.names, name)), None, problem)
-        waiting += reversed(below)
+def programs(project: Level, load: Load) -> Iterator[Place]:
+    """Every entry of the project and every command whose entry cannot be read, each one once."""
+    top = Place(())
+    top.level = project
+    for one in (top, *below(project, load)):
+        if one.problem or (one.level and one.level.entry):
+            yield one
+
+
+def name_of(program: Place) -> str:
+    """The command as typed, without ``fdl``; the folder's name for the project itself."""
+    level = program.level
+    return " ".join(program.names) or (_basename(level.manifest.directory) if level else "")
 
 
 def cached(project: Level, load: Load) -> list[Cached]:
@@ -90,7 +64,7 @@ def cached(project: Level, load: Load) -> list[Cached]:
     for file in sorted(files):
         known = levels.get(file)
         level = known.level if known else _lone_level(file, load)
-        name = known.name if known else _basename(file).removesuffix(".json")
+        name = name_of(known) if known else _basename(file).removesuffix(".json")
         found.append(Cached(name, file, _status(file, level)))
     return found
 
@@ -152,13 +126,6 @@ def _status(file: str, level: Level | None) -> str:
 def _command_folder(file: str) -> str:
     """The folder of the manifest that a cache file belongs to."""
     return os.path.dirname(os.path.dirname(os.path.dirname(file)))
-
-
-def _identity(level: Level) -> tuple[str, str]:
-    entry = level.entry
-    return os.path.realpath(
-        level.manifest.directory
-    ), f"{entry.file}:{entry.value}" if entry else ""
 
 
 def _basename(path: str) -> str:

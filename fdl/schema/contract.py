@@ -9,12 +9,22 @@ Imported on the warm path: loads only fdl's own light modules.
 
 from __future__ import annotations
 
-from fdl.args.parameter import RESERVED_LONG, RESERVED_SHORT, TYPES, UNSET, Parameter
+from fdl.args.parameter import (
+    IN_WORDS,
+    RESERVED_LONG,
+    RESERVED_SHORT,
+    TYPES,
+    UNSET,
+    Parameter,
+    converted,
+    is_flag_name,
+    is_letter,
+)
 from fdl.manifest.node import dotted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from fdl.args.parameter import Shape
@@ -30,9 +40,9 @@ PROBE_VARIABLE = "FDL_SCHEMA_PROBE"
 """Tells the program, and every fdl that it starts, that this call only asks for the schema."""
 
 LIST_TYPES = tuple(f"list[{one}]" for one in TYPES if one != "bool")
-_DOCUMENT_KEYS = ("description", "args", "options", "strict", "origins")
+_DOCUMENT_KEYS = ("description", "args", "options", "collapsed", "strict", "origins")
 _SHARED_KEYS = ("type", "description", "default", "choices", "completer")
-_OPTION_KEYS = (*_SHARED_KEYS, "short", "env", "commas", "bare")
+_OPTION_KEYS = (*_SHARED_KEYS, "short", "env", "commas", "bare", "group")
 _ARGUMENT_KEYS = ("name", *_SHARED_KEYS, "required", "variadic")
 
 
@@ -72,9 +82,10 @@ class Schema:
         strict: Whether an undeclared flag is a mistake.
         origins: Whether the program itself can tell typed arguments from generated ones. Its
             variables then win over generated arguments.
+        collapsed: Groups that a help page shows as one line -> what their options are for.
     """
 
-    __slots__ = ("description", "origins", "parameters", "strict")
+    __slots__ = ("collapsed", "description", "origins", "parameters", "strict")
 
     def __init__(
         self,
@@ -83,11 +94,13 @@ class Schema:
         *,
         strict: bool,
         origins: bool = False,
+        collapsed: Mapping[str, str] | None = None,
     ) -> None:
         self.description = description
         self.parameters = parameters
         self.strict = strict
         self.origins = origins
+        self.collapsed = collapsed or {}
 
     @property
     def arguments(self) -> list[Parameter]:
@@ -118,6 +131,7 @@ def parse(document: object, *, closed: bool = False) -> Schema:
     options = row.get("options", {})
     if not isinstance(options, dict):
         raise ContractError(("options",), "must be a mapping of long names to options")
+    collapsed = _row(row.get("collapsed", {}), ("collapsed",), ())
     parameters = [_argument(one, ("args", place), closed) for place, one in enumerate(rows)]
     _check_order(parameters)
     parameters += [_option(name, one, ("options", name), closed) for name, one in options.items()]
@@ -127,6 +141,7 @@ def parse(document: object, *, closed: bool = False) -> Schema:
         tuple(parameters),
         strict=_switch(row, "strict", (), False),
         origins=_switch(row, "origins", (), False),
+        collapsed={group: _text(collapsed, group, ("collapsed",)) for group in collapsed},
     )
 
 
@@ -159,8 +174,8 @@ def _argument(document: object, path: Path, closed: bool) -> Parameter:
 
 
 def _option(name: object, document: object, path: Path, closed: bool) -> Parameter:
-    if not isinstance(name, str) or not _is_flag_name(name):
-        raise ContractError(path, "is no long name: use letters, digits and `-`, without `--`")
+    if not isinstance(name, str) or not is_flag_name(name):
+        raise ContractError(path, "is not a long name: use letters, digits and `-`, without `--`")
     if name in RESERVED_LONG:
         raise ContractError(path, f"cannot be declared: fdl itself answers to `--{name}`")
     row = _row(document, path, _OPTION_KEYS if closed else ())
@@ -182,6 +197,7 @@ def _option(name: object, document: object, path: Path, closed: bool) -> Paramet
         commas=_switch(row, "commas", path, True),
         completer=_text(row, "completer", path) or None,
         help=_text(row, "description", path),
+        group=_text(row, "group", path),
     )
 
 
@@ -209,7 +225,7 @@ def _type(row: Row, path: Path) -> tuple[str, bool]:
     allowed = ", ".join((*TYPES, *LIST_TYPES))
     if written is None:
         raise ContractError(path, f"needs a `type`: one of {allowed}")
-    raise ContractError((*path, "type"), f"is `{written}`, which is none of {allowed}")
+    raise ContractError((*path, "type"), f"is `{written}`, which is not one of {allowed}")
 
 
 def _text(row: Row, key: str, path: Path) -> str:
@@ -230,7 +246,7 @@ def _short(row: Row, path: Path) -> str | None:
     short = row.get("short")
     if short is None:
         return None
-    if not isinstance(short, str) or len(short) != 1 or short in "-=" or short.isspace():
+    if not isinstance(short, str) or not is_letter(short):
         raise ContractError((*path, "short"), "must be one character")
     if short in RESERVED_SHORT:
         raise ContractError((*path, "short"), f"cannot be `{short}`: fdl answers to `-{short}`")
@@ -261,9 +277,11 @@ def _typed(value: object, type_: str, path: Path) -> Any:
     """A value of its declared type, converted from text if it is text."""
     if isinstance(value, str):
         try:
-            return _from_text(value, type_)
+            # A path stays text: only the program knows where it starts.
+            text = value.lower() if type_ == "bool" else value
+            return converted(text, "string" if type_ == "path" else type_)
         except ValueError:
-            raise ContractError(path, f"is `{value}`, which is no {type_}") from None
+            raise ContractError(path, f"is `{value}`, which is not {IN_WORDS[type_]}") from None
     fits = {
         "int": isinstance(value, int) and not isinstance(value, bool),
         "float": isinstance(value, int | float) and not isinstance(value, bool),
@@ -272,29 +290,12 @@ def _typed(value: object, type_: str, path: Path) -> Any:
     if not fits.get(type_, isinstance(value, int | float | bool)):
         raise ContractError(path, f"must be of type {type_}")
     # A value declared as text may be written as a number: `choices: [1, 2]`.
-    return _spelled(value) if type_ in ("string", "path") else value
+    return spelled(value) if type_ in ("string", "path") else value
 
 
-def _from_text(text: str, type_: str) -> Any:
-    if type_ == "int":
-        return int(text)
-    if type_ == "float":
-        return float(text)
-    if type_ == "bool":
-        if text.lower() not in ("true", "false"):
-            raise ValueError
-        return text.lower() == "true"
-    return text
-
-
-def _spelled(value: object) -> str:
+def spelled(value: object) -> str:
+    """A value as it is typed: ``true``, not ``True``."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _is_flag_name(name: str) -> bool:
-    return (
-        bool(name) and name[0].isalnum() and all(char.isalnum() or char in "-_." for char in name)
-    )
 
 
 def _check_order(arguments: list[Parameter]) -> None:

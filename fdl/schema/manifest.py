@@ -61,6 +61,7 @@ def _contract() -> dict[str, Any]:
         },
         "env": _text("Environment variable the program reads when the option is not given"),
         "bare": _switch("Whether the default is what the option means without a value"),
+        "group": _text("Heading of the option on a help page"),
         "commas": _switch("Whether one word may hold several values of a list, split at commas"),
     }
     argument = {
@@ -83,6 +84,11 @@ def _contract() -> dict[str, Any]:
                 "type": ["object", "null"],
                 "propertyNames": names,
                 "additionalProperties": _mapping(option),
+            },
+            "collapsed": {
+                "description": "Group that a help page shows as one line -> what it is for",
+                "type": ["object", "null"],
+                "additionalProperties": {"type": ["string", "null"]},
             },
             "strict": _switch("Whether a flag that is not declared is a mistake"),
             "origins": _switch("Whether the program itself lets its variables beat the manifest"),

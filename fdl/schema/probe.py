@@ -41,7 +41,7 @@ GRACE_SECONDS = 1.0
 CONTAINER_GRACE_SECONDS = 10.0
 
 _MOST_OUTPUT = 1 << 20
-_LAST_LINES = 5
+_LAST_LINES = 4
 
 
 def refresh(
@@ -67,7 +67,8 @@ def refresh(
         document, schema = _answer(question(level, around), limit)
     except SchemaError as problem:
         # A temporary failure must not replace a known schema that has not changed since.
-        if not _is_known(level):
+        known = cache.fetch(level)
+        if known is None or known.schema is None:
             _remember(level, None, problem.message, files)
         raise
     _remember(level, document, "", files)
@@ -117,11 +118,6 @@ def _compose_folder(level: Level) -> str:
         folder = parent
 
 
-def _is_known(level: Level) -> bool:
-    record = cache.fetch(level)
-    return record is not None and record.schema is not None
-
-
 def _remember(level: Level, document: object, problem: str, files: list[list[str | int]]) -> None:
     # While an example is used in place of the manifest, nothing is written beside it.
     if not level.manifest.found.is_example:
@@ -140,7 +136,7 @@ def _limit(variables: Mapping[str, str], *, patient: bool) -> float:
         limit = 0.0
     if not 0 < limit < threading.TIMEOUT_MAX:
         raise SchemaError(
-            f"{LIMIT_VARIABLE}={text} is no number of seconds", hint=f"{LIMIT_VARIABLE}=30"
+            f"{LIMIT_VARIABLE}={text} is not a number of seconds", hint=f"{LIMIT_VARIABLE}=30"
         )
     return max(limit, least)
 
@@ -227,13 +223,9 @@ def _wait(child: subprocess.Popen[bytes], enough: threading.Event, limit: float)
 
 
 class _Listener(threading.Thread):
-    """Reads a pipe to its end and keeps a limited part of the text.
+    """Reads a pipe to its end and keeps the ``first`` or the ``last`` bytes of it.
 
-    Args:
-        pipe: The pipe to read.
-        enough: Set if more than the limit arrives.
-        first: Keep this much from the beginning; more is too much.
-        last: Keep this much from the end.
+    More than ``first`` is too much, and sets ``enough``.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from fdl.args.parameter import is_number
 from fdl.dispatch.typed_ranks import OPTIONS
 from fdl.errors import ManifestError, UsageError
 from fdl.manifest import origin
+from fdl.schema.contract import spelled
 from fdl.secrets import REDACTED, is_secret
 from fdl.suggest import nearest
 
@@ -27,26 +28,28 @@ _ALWAYS_KNOWN = ("--help", "--version", "--fdl-schema", "--refresh-schema")
 _ALWAYS_KNOWN_SHORT = "hV"
 
 
-def check_tail(schema: Schema, tail: Sequence[str], command: str) -> None:
+def check_tail(schema: Schema, tail: Sequence[str], command: str, page: str) -> None:
     """Check the arguments after a command, up to the first ``--``.
 
     Args:
         schema: The arguments that the program declares.
         tail: The tokens.
-        command: The command as typed, for messages.
+        command: The command as typed, with its preset.
+        page: The command whose help page lists all options.
 
     Raises:
         UsageError: A value that is not allowed, or a flag that does not exist.
     """
-    _Tail(schema, command).read(list(tail[: tail.index("--")] if "--" in tail else tail))
+    _Tail(schema, command, page).read(list(tail[: tail.index("--")] if "--" in tail else tail))
 
 
 class _Tail:
     """Checks the arguments token by token."""
 
-    def __init__(self, schema: Schema, command: str) -> None:
+    def __init__(self, schema: Schema, command: str, page: str) -> None:
         self._schema = schema
         self._command = command
+        self._page = page
         # fdl's own options are allowed too, even if the program does not declare them.
         self._options = {**OPTIONS, **schema.options}
         self._shorts = {one.short: one for one in self._options.values() if one.short}
@@ -98,7 +101,7 @@ class _Tail:
         if one.shape == "flag":
             return
         if attached is None:
-            if not rest or not _may_be_value(one, rest[0]):
+            if not rest or not one.may_take(rest[0]):
                 return
             attached = rest.pop(0)
         self._allow(one, attached)
@@ -106,7 +109,9 @@ class _Tail:
     def _allow(self, one: Parameter, text: str) -> None:
         if problem := _refusal(one, text):
             raise UsageError(
-                f"`{self._command}`: {problem}", hint=_guess(one, text) or "choose one of them"
+                f"`{self._command}`: {problem}",
+                hint=_guess(one, text) or "choose one of them",
+                see=self._see(),
             )
 
     def _unknown(self, flag: str, *, equals: bool) -> None:
@@ -118,10 +123,16 @@ class _Tail:
         close = nearest(flag, [one.display for one in self._options.values()])
         raise UsageError(
             f"`{self._command}`: unknown flag `{flag}`",
-            hint=f"did you mean `{close}`?"
-            if close
-            else f"`{self._command} --help` lists the flags; what follows `--` is not checked",
+            hint=f"did you mean `{close}`?" if close else "what follows `--` is not checked",
+            see=self._see(),
         )
+
+    def _see(self) -> tuple[str, str]:
+        # A command that is right does not pay for the import.
+        from fdl.help.parameters import slots
+
+        words = [self._command, "[OPTIONS]", *slots(self._schema.parameters)]
+        return " ".join(words), self._page
 
 
 def check_preset(schema: Schema, level: Level, name: str) -> None:
@@ -146,10 +157,10 @@ def check_preset(schema: Schema, level: Level, name: str) -> None:
                 else f"`{level.typed()} --help` lists its options",
             )
         for item in _items(node) if one and one.shape != "flag" else ():
-            if one and (problem := _refusal(one, _spelled(item.value))):
+            if one and (problem := _refusal(one, spelled(item.value))):
                 raise ManifestError(
                     f"{origin(item, level.root)}: preset `{level.typed(name)}`: {problem}",
-                    hint=_guess(one, _spelled(item.value)) or "choose one of them",
+                    hint=_guess(one, spelled(item.value)) or "choose one of them",
                 )
 
 
@@ -158,10 +169,6 @@ def _items(node: Node) -> list[Node]:
     if isinstance(node.value, list):
         return node.value
     return [] if isinstance(node.value, bool) else [node]
-
-
-def _spelled(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _refusal(one: Parameter, text: str) -> str:
@@ -187,7 +194,3 @@ def _same(choice: str, text: str) -> bool:
     if choice == text:
         return True
     return is_number(choice) and is_number(text) and float(choice) == float(text)
-
-
-def _may_be_value(one: Parameter, token: str) -> bool:
-    return len(token) < 2 or token[0] != "-" or (one.numeric and is_number(token))

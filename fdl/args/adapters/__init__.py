@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def expose(target: object, argv: Sequence[str] | None = None) -> None:
     """Make a program answer ``--fdl-schema``: print the schema of its arguments and exit 0.
 
-    Without the flag the program goes on unchanged. Call it before anything is parsed.
+    Without the flag the program continues unchanged. Call it before anything is parsed.
 
     Args:
         target: What declares the arguments: an ``argparse.ArgumentParser``, a click command or
@@ -65,7 +65,9 @@ def _adapter(target: Any) -> Callable[[Draft], None]:
         from fdl.args.adapters.click import draw_command
 
         return lambda draft: draw_command(draft, target)
-    elif "typer" in sys.modules and (_is_a(target, "typer", "Typer") or _is_function(target)):
+    elif "typer" in sys.modules and (
+        _is_a(target, "typer", "Typer") or hasattr(target, "__code__")
+    ):
         from fdl.args.adapters.click import draw_command, typer_command
 
         return lambda draft: draw_command(draft, typer_command(target))
@@ -81,7 +83,3 @@ def _is_a(target: object, package: str, name: str) -> bool:
         base.__name__ == name and base.__module__.partition(".")[0] == package
         for base in type(target).__mro__
     )
-
-
-def _is_function(target: object) -> bool:
-    return hasattr(target, "__code__")

@@ -36,10 +36,17 @@ def draw_parser(draft: Draft, parser: argparse.ArgumentParser) -> None:
     if parser.fromfile_prefix_chars:
         draft.strict = draft.certain = False
     draft.foreign = frozenset(_of_subcommands(parser))
+    own = (parser._positionals, parser._optionals)
+    groups = {
+        id(action): group.title or ""
+        for group in parser._action_groups
+        for action in group._group_actions
+        if group not in own
+    }
     plain = True
     for action in parser._actions:
         if action.option_strings:
-            _option(draft, action, parser.prog)
+            _option(draft, action, parser.prog, groups.get(id(action), ""))
         elif _name(action) == "_SubParsersAction":
             _subcommands(draft, action, opaque=not plain)
             plain = False
@@ -70,12 +77,12 @@ def _subcommands(draft: Draft, action: argparse.Action, *, opaque: bool) -> None
     )
 
 
-def _option(draft: Draft, action: argparse.Action, program: str) -> None:
+def _option(draft: Draft, action: argparse.Action, program: str, group: str) -> None:
     if action.help == _SUPPRESS:
         draft.leave_out(action.option_strings)
         return
     if action.nargs == 0:
-        _flag(draft, action, program)
+        _flag(draft, action, program, group)
         return
     type_, choices = _type(action.type)
     many = _name(action) in _LISTING or action.nargs not in (None, "?")
@@ -90,19 +97,16 @@ def _option(draft: Draft, action: argparse.Action, program: str) -> None:
         default=_default(action, type_, many=many),
         choices=_choices(action, type_, choices, many=many),
         help=_help(action, program),
+        group=group,
     )
 
 
-def _flag(draft: Draft, action: argparse.Action, program: str) -> None:
-    """An option without a value; one that can be turned off with ``--no-…`` is two flags."""
+def _flag(draft: Draft, action: argparse.Action, program: str, group: str) -> None:
     strings, negative = list(action.option_strings), []
     if _name(action) == "BooleanOptionalAction":
         negative = [one for one in strings if one[:5] == "--no-" and f"--{one[5:]}" in strings]
         strings = [one for one in strings if one not in negative]
-    default = default_of(action.default, "bool") if negative else UNSET
-    draft.option(strings, type="bool", default=default, help=_help(action, program))
-    if negative:
-        draft.option(negative, type="bool", help=f"Turn off {strings[0]}")
+    draft.flag(strings, negative, action.default, help=_help(action, program), group=group)
 
 
 def _argument(draft: Draft, action: argparse.Action, program: str) -> None:
@@ -148,14 +152,10 @@ def _choices(
     """What may be typed; nothing for a converter whose words are not known."""
     if own is None or action.nargs == _REMAINDER:
         return []
+    choices: Any = action.choices
     if own:
-        accepted = (
-            own
-            if action.choices is None
-            else [getattr(choice, "value", choice) for choice in action.choices]
-        )
-        return allowed(accepted, type_, many=many)
-    return allowed(action.choices, type_, many=many)
+        choices = own if choices is None else [getattr(one, "value", one) for one in choices]
+    return allowed(choices, type_, many=many)
 
 
 def _default(action: argparse.Action, type_: str, *, many: bool) -> Any:

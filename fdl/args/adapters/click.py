@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fdl.args.adapters.draft import allowed, default_of
+from fdl.args.annotations import completers
 from fdl.args.parameter import UNSET
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _TYPES = {
     "FloatRange": "float",
     "Path": "path",
     "File": "path",
+    "TyperPath": "path",
 }
 _HELP_NAMES = frozenset(("-h", "--help"))
 
@@ -56,11 +58,12 @@ def draw_command(draft: Draft, command: Any) -> None:
     if group:
         draft.strict = False
         draft.foreign = frozenset(_of_subcommands(command))
+    marks = completers(getattr(command.callback, "__wrapped__", command.callback))
     for one in command.params:
         if one.param_type_name == "option":
-            _option(draft, one)
+            _option(draft, one, marks.get(one.name))
         else:
-            _argument(draft, one)
+            _argument(draft, one, marks.get(one.name))
     if group:
         _subcommands(draft, command, renames=renames)
 
@@ -90,17 +93,14 @@ def _subcommands(draft: Draft, group: Any, *, renames: bool) -> None:
     )
 
 
-def _option(draft: Draft, one: Any) -> None:
+def _option(draft: Draft, one: Any, completer: str | None) -> None:
     if one.hidden:
         draft.leave_out((*one.opts, *one.secondary_opts))
         return
+    group = getattr(one, "rich_help_panel", None) or ""
     if one.is_flag or one.count:
-        negative = list(one.secondary_opts)
-        default = default_of(one.default, "bool") if negative else UNSET
-        env = None if one.count else _env(one)
-        draft.option(one.opts, type="bool", default=default, env=env, help=_help(one))
-        if negative:
-            draft.option(negative, type="bool", help=f"Turn off {one.opts[0]}")
+        said = {"env": None if one.count else _env(one), "help": _help(one), "group": group}
+        draft.flag(one.opts, one.secondary_opts, one.default, **said)
         return
     type_, choices, exact = _type(one)
     many = one.multiple or one.nargs != 1
@@ -113,11 +113,13 @@ def _option(draft: Draft, one: Any) -> None:
         default=_default(one, type_, many=many),
         choices=allowed(choices, type_, many=many) if exact else (),
         env=_env(one),
+        completer=completer,
         help=_help(one),
+        group=group,
     )
 
 
-def _argument(draft: Draft, one: Any) -> None:
+def _argument(draft: Draft, one: Any, completer: str | None) -> None:
     type_, choices, exact = _type(one)
     variadic = one.nargs == -1
     # What stands in the environment fills an argument as well, and shifts nothing.
@@ -129,6 +131,7 @@ def _argument(draft: Draft, one: Any) -> None:
         opaque=one.nargs not in (1, -1) or bool(getattr(one, "hidden", False)),
         default=_default(one, type_, many=variadic),
         choices=allowed(choices, type_, many=variadic) if exact else (),
+        completer=completer,
         help=_help(one),
     )
 
@@ -138,7 +141,7 @@ def _type(one: Any) -> tuple[str, list[Any], bool]:
     if not hasattr(one, "type"):
         return _annotated(one)
     bases = [base.__name__ for base in type(one.type).__mro__]
-    if "Choice" in bases:
+    if "Choice" in bases or "TyperChoice" in bases:
         texts = [
             choice.name if isinstance(choice, enum.Enum) else str(choice)
             for choice in one.type.choices
@@ -168,6 +171,11 @@ def _annotated(one: Any) -> tuple[str, list[Any], bool]:
 def _default(one: Any, type_: str, *, many: bool) -> Any:
     """The declared default; one that is computed at each start is not the schema's to say."""
     default = one.default
+    if (
+        isinstance(default, enum.Enum)
+        and type(getattr(one, "type", None)).__name__ == "TyperChoice"
+    ):
+        default = default.value
     if isinstance(default, enum.Enum):
         shown = getattr(getattr(one, "type", None), "choices", None)
         if hasattr(one, "type") and (shown is None or default not in tuple(shown)):

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def draw_dataclass(draft: Draft, target: type) -> None:
-    """Put the fields of a dataclass into a draft; ``metadata={"help": …}`` describes one."""
+    """Put the fields of a dataclass into a draft.
+
+    ``metadata={"help": …, "group": …}`` describes a field.
+    """
     draft.strict = False
     # Without a docstring, a dataclass shows its signature there.
     text = target.__doc__ or ""
@@ -40,6 +43,7 @@ def draw_dataclass(draft: Draft, target: type) -> None:
             default=_default(field, type_, many=many),
             choices=allowed([plain(choice) for choice in choices], type_, many=many),
             help=" ".join(str(field.metadata.get("help", "")).split()),
+            group=str(field.metadata.get("group", "")),
         )
 
 

@@ -1,8 +1,8 @@
 """A schema in the making: takes what a parser declares and keeps what the contract can say.
 
-What cannot be said (a flag without a long name, a name that fdl answers to itself, positionals
-in an order only the parser understands) is left out, and the schema is then not strict. Allowed
-values are promised only where nothing else can be meant by the word they stand for.
+Some things are left out, and then the schema is not strict: a flag without a long name, a name of
+fdl's own flags, positionals in an order that only the parser understands. Allowed values are in the
+schema only if the word cannot mean anything else.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # What every program is taken to understand, whatever its schema says.
 _ALWAYS_KNOWN = frozenset(("-h", "--help", "-V", "--version", "--fdl-schema", "--refresh-schema"))
 _MOST_CHOICES = 256
+# The usual heading of options without a group.
+_GENERAL = "options"
 
 
 class Draft:
@@ -63,18 +65,13 @@ class Draft:
         default: Any = UNSET,
         choices: Sequence[Any] = (),
         env: str | None = None,
+        completer: str | None = None,
         help: str = "",
+        group: str = "",
     ) -> None:
-        """Add an option.
+        """Add an option that ``strings`` (``-x``, ``--example``) name; see :class:`Parameter`.
 
-        Args:
-            strings: Everything that names it: ``-x``, ``--example``.
-            type: The schema's word for one value; ``bool`` for a flag without a value.
-            many: Whether there may be several values.
-            default: Its value when absent.
-            choices: Allowed values.
-            env: Environment variable that stands in for it.
-            help: What it is for.
+        A ``type`` of ``bool`` is a flag, and ``many`` allows several values.
         """
         if all(string in _ALWAYS_KNOWN for string in strings):
             return
@@ -96,8 +93,18 @@ class Draft:
             choices=choices,
             env=env,
             commas=False,
+            completer=completer,
             help=help,
+            group="" if group.lower() == _GENERAL else " ".join(group.split()),
         )
+
+    def flag(self, strings: Sequence[str], off: Sequence[str], default: Any, **said: Any) -> None:
+        """Add an option without a value; one that ``off`` can turn off is two flags."""
+        known = default_of(default, "bool") if off else UNSET
+        self.option(strings, type="bool", default=known, **said)
+        if off:
+            group = said.get("group", "")
+            self.option(off, type="bool", help=f"Turn off {strings[0]}", group=group)
 
     def leave_out(self, strings: Sequence[str]) -> None:
         """Take note of an option that is not, or not wholly, in the schema."""
@@ -110,28 +117,14 @@ class Draft:
 
     def _names(self, strings: Sequence[str]) -> tuple[str | None, str | None]:
         """The long name and the letter to declare, the first of each; no letter without a name."""
-        for string in strings:
-            long = string[2:]
-            if (
-                string.startswith("--")
-                and is_flag_name(long)
-                and long not in RESERVED_LONG
-                and long not in self._options
-            ):
-                break
-        else:
+        longs = (string[2:] for string in strings if string.startswith("--"))
+        shorts = (string[1:] for string in strings if string.startswith("-"))
+        taken, used = {*RESERVED_LONG, *self._options}, {*RESERVED_SHORT, *self._shorts}
+        long = next((one for one in longs if is_flag_name(one) and one not in taken), None)
+        if long is None:
             return None, None
-        for string in strings:
-            short = string[1:]
-            if (
-                string.startswith("-")
-                and is_letter(short)
-                and not short.isdigit()
-                and short not in RESERVED_SHORT
-                and short not in self._shorts
-            ):
-                return long, short
-        return long, None
+        letters = (one for one in shorts if is_letter(one) and not one.isdigit())
+        return long, next((one for one in letters if one not in used), None)
 
     def argument(
         self,
@@ -143,19 +136,12 @@ class Draft:
         opaque: bool = False,
         default: Any = UNSET,
         choices: Sequence[Any] = (),
+        completer: str | None = None,
         help: str = "",
     ) -> None:
-        """Add a positional argument.
+        """Add a positional argument; see :class:`Parameter`.
 
-        Args:
-            name: How it is called.
-            type: The schema's word for one value.
-            required: Whether it must be given.
-            variadic: Whether it takes all that remain.
-            opaque: Whether it takes words in a way that no schema can say.
-            default: Its value when absent.
-            choices: Allowed values.
-            help: What it is for.
+        An ``opaque`` one takes words in a way that no schema can say.
         """
         if opaque:
             self._opaque.add(len(self._arguments))
@@ -170,12 +156,13 @@ class Draft:
                 choices=choices,
                 variadic=variadic,
                 required=required,
+                completer=completer,
                 help=help,
             )
         )
 
     def document(self) -> dict[str, Any]:
-        """The document as it stands."""
+        """The document so far."""
         arguments = self._orderly()
         if not (self.aligned and self.certain):
             for one in arguments:
@@ -190,14 +177,13 @@ class Draft:
         """The positionals, or as many from the first on as fill up one by one."""
         names = [one.name for one in self._arguments]
         required = [one.required for one in self._arguments]
-        orderly = (
+        if (
             not self._opaque
             and all(names)
             and len(set(names)) == len(names)
             and not any(one.variadic for one in self._arguments[:-1])
             and required == sorted(required, reverse=True)
-        )
-        if orderly:
+        ):
             return self._arguments
         leading = itertools.takewhile(
             lambda place: (

@@ -102,7 +102,9 @@ DATACLASS = """
         batch_size: int = 32
         mode: Literal["fast", "exact"] = "fast"
         note: Optional[str] = None
-        tags: list[str] = field(default_factory=lambda: ["a"], metadata={"help": "To find it"})
+        tags: list[str] = field(
+            default_factory=lambda: ["a"], metadata={"help": "To find it", "group": "Run"}
+        )
         sizes: Optional[list[int]] = None
         shuffle: bool = True
         anything: dict = field(default_factory=dict)
@@ -168,6 +170,54 @@ def test_argparse_says_what_it_takes(schema):
         },
         "strict": False,
     }
+
+
+def groups(document):
+    return {name: one["group"] for name, one in document["options"].items() if "group" in one}
+
+
+def test_the_groups_of_argparse_are_kept(schema):
+    document = schema("""
+        import argparse
+        from fdl.args import expose
+
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--plain")
+        parser.add_argument_group("options").add_argument("--usual")
+        data = parser.add_argument_group("Data  loading", "How samples are read")
+        data.add_argument("--workers", type=int)
+        data.add_mutually_exclusive_group().add_argument(
+            "--cache", action=argparse.BooleanOptionalAction
+        )
+        parser.add_argument_group().add_argument("--untitled")
+        expose(parser)
+        """)
+    assert list(document["options"]) == [
+        "plain",
+        "usual",
+        "workers",
+        "cache",
+        "no-cache",
+        "untitled",
+    ]
+    assert groups(document) == dict.fromkeys(("workers", "cache", "no-cache"), "Data loading")
+
+
+def test_the_panels_of_typer_are_kept(schema):
+    document = schema("""
+        from typing import Annotated
+        import typer
+        from fdl.args import expose
+
+        def main(
+            plain: int = 1,
+            workers: Annotated[int, typer.Option(rich_help_panel="Data")] = 0,
+            cache: Annotated[bool, typer.Option(rich_help_panel="Data")] = True,
+        ) -> None: ...
+
+        expose(main)
+        """)
+    assert groups(document) == dict.fromkeys(("workers", "cache", "no-cache"), "Data")
 
 
 def test_argparse_with_subcommands_says_their_names(schema):
@@ -322,6 +372,16 @@ def test_typer_says_what_it_takes(schema, program, exposed):
     assert program(text, "x", "-n", "4").stdout == "went on with 4\n"
 
 
+def test_a_mark_names_what_completes_an_argument_of_typer(schema):
+    text = TYPER.replace("EXPOSED", "expose(main); typer.run(main)")
+    text = text.replace('help="Folder")', 'help="Folder"), Complete("ls -d */")')
+    mark = "from fdl.args.annotations import Complete"
+    text = text.replace("import expose", f"import expose\n    {mark}")
+    document = schema(text)
+    assert document["args"][0]["completer"] == "ls -d */"
+    assert "completer" not in document["options"]["epochs"]
+
+
 def test_a_dataclass_says_its_fields(schema, program):
     assert schema(DATACLASS) == {
         "description": "Train a model.",
@@ -335,6 +395,7 @@ def test_a_dataclass_says_its_fields(schema, program):
                 "description": "To find it",
                 "default": ["a"],
                 "commas": False,
+                "group": "Run",
             },
             "sizes": {"type": "list[int]", "commas": False},
             "shuffle": {"type": "bool", "default": True},

@@ -147,7 +147,7 @@ def test_a_schema_lets_pass_what_only_looks_wrong(declarations, argv):
     for *names, keywords in declarations:
         parser.add_argument(*names, **keywords)
     assert accepts(parser, argv)
-    check_tail(schema_of(parser), argv, "program")
+    check_tail(schema_of(parser), argv, "program", "program")
 
 
 @settings(max_examples=400, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -158,7 +158,7 @@ def test_a_schema_never_refuses_what_argparse_accepts(data: st.DataObject):
     argv = data.draw(words(parser))
     if accepts(parser, argv):
         try:
-            check_tail(schema, argv, "program")
+            check_tail(schema, argv, "program", "program")
         except UsageError as refusal:
             pytest.fail(f"argparse accepts {argv}, and the schema says: {refusal.message}")
 

@@ -103,8 +103,42 @@ def test_what_cannot_be_is_refused_with_what_can(words, said):
 
 def test_the_program_s_own_arguments_come_first():
     names = list(Args.schema()["options"])
-    assert names.index("epochs") == 0
+    assert set(names[:2]) == {"epochs", "timeline"}
     assert "Train a classifier." in Args.render_help()
+
+
+def test_the_options_of_the_base_are_one_line_until_they_are_asked_for():
+    page = Args.render_help()
+    assert "  --help distributed  22 options for several GPUs or machines\n" in page
+    # The program's own option of the same name belongs to the program.
+    assert "--timeline" in page
+    assert "--policy" not in page
+    group = Args.render_help(group="distributed")
+    assert "  --policy TEXT" in group
+    assert "[possible: sync, cadence, async, auto]" in " ".join(group.split())
+    assert "--epochs" not in group
+    assert group.split("\n\n")[1] in Args.render_help(group="all")
+    with pytest.raises(FdlArgsError, match="groups: distributed, all"):
+        Args.render_help(group="nope")
+
+
+def test_the_defaults_in_the_help_are_those_of_the_framework():
+    config = pytest.importorskip("flodl.distributed.config").DdpRunConfig()
+    pattern = re.compile(r"\[default: ([\w.]+)\]")
+    said = {
+        name: found.group(1)
+        for name, one in DdpArgs.schema()["options"].items()
+        if (found := pattern.search(one["description"]))
+    }
+    # `auto` and `adapts` stand for None.
+    assert said.pop("progressive") == "auto"
+    assert config.progressive_dispatch is None
+    assert said.pop("max-overshoot") == "adapts"
+    assert config.max_overshoot is None
+    assert said.keys() >= {"policy", "backend", "anchor", "max-anchor", "max-restarts"}
+    for name, text in said.items():
+        value = getattr(config, name.replace("-", "_"))
+        assert text == (value if isinstance(value, str) else f"{value:g}"), name
 
 
 def test_the_framework_understands_what_is_handed_to_it():

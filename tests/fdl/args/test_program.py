@@ -43,8 +43,9 @@ PROGRAM = """
     print(Args.parse_or_schema().epochs)
 """
 
+USAGE = "python main.py [OPTIONS] <data>"
 PAGE = """\
-    Usage: main.py [OPTIONS] <data>
+    Usage: python main.py [OPTIONS] <data>
 
     Train a digit classifier.
 
@@ -74,7 +75,9 @@ def program(tmp_path):
     def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         hidden = ("FDL_PLAN", "LR", "FORCE_COLOR", "NO_COLOR", "FLODL_COLOR")
         base = {name: value for name, value in os.environ.items() if name not in hidden}
-        return fork_server.python(str(script), *words, env={**base, "COLUMNS": "80", **env})
+        return fork_server.python(
+            "main.py", *words, cwd=tmp_path, env={**base, "COLUMNS": "80", **env}
+        )
 
     return run
 
@@ -87,16 +90,52 @@ def test_help_is_asked_for_on_stdout(program):
 
 
 @pytest.mark.case("cli", 45)
-def test_lists_add_up_typos_are_guessed_and_help_is_forced_on_stderr(program):
+def test_lists_add_up_typos_are_guessed_and_an_error_says_where_help_is(program):
     from tests.fdl.args.test_parse import parse as parsed
 
     assert parsed("data", "--tags", "a,b", "-t", "c").tags == ["a", "b", "c"]
     typo = program("x", "--modl", "cnn")
     assert typo.returncode == 2
-    assert "unknown flag `--modl`, did you mean `--model`?" in typo.stderr
+    assert typo.stderr == (
+        "error: unknown flag `--modl`, did you mean `--model`?\n"
+        f"Usage: {USAGE}\n"
+        "see python main.py --help\n"
+    )
     missing = program()
     assert (missing.returncode, missing.stdout) == (2, "")
-    assert missing.stderr == f"error: missing required argument <data>\n\n{dedent(PAGE)}"
+    assert missing.stderr == (
+        f"error: missing required argument <data>\nUsage: {USAGE}\nsee python main.py --help\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "said"),
+    [
+        (["x", "--epochs", "many"], {}, "invalid value `many` for `--epochs` -- not an integer"),
+        (["x"], {"LR": "fast"}, "invalid value `fast` for `--lr` -- not a number (env LR)"),
+        (["x", "--model=vgg"], {}, "invalid value `vgg` for `--model` -- allowed: cnn, mlp"),
+        (["x", "--dry=1"], {}, "`--dry` takes no value"),
+        (["x", "y"], {}, "unexpected argument `y`"),
+    ],
+)
+def test_an_error_is_short_and_names_what_it_is_about(program, words, environment, said):
+    done = program(*words, **environment)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {said}\nUsage: {USAGE}\nsee python main.py --help\n"
+
+
+@pytest.mark.usefixtures("program")
+def test_an_error_loads_neither_rich_nor_typer(tmp_path):
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(sorted({'rich', 'typer', 'click'} & set(sys.modules))))\n"
+        + script.read_text()
+    )
+    for words in (["--nonsense"], ["--help"], ["x"]):
+        command = [sys.executable, "main.py", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.stdout.endswith("[]\n")
 
 
 def test_help_behind_a_double_dash_is_an_argument(program):
@@ -174,7 +213,7 @@ class Everything(FdlArgs):
     plain: Literal[1, 2] = option(default=1)
     bare: Path | None = option(default="r.html", env="BARE")
     absent: float | None = option()
-    several: list[int] = option(default=[1], completer="seq 9")
+    several: list[int] = option(default=[1], completer="seq 9", group="Some more")
 
 
 def test_fdl_reads_back_what_a_program_says():
@@ -182,7 +221,7 @@ def test_fdl_reads_back_what_a_program_says():
     for one, read in zip(said, parse(Everything.schema()).parameters, strict=True):
         for fact in ("name", "kind", "type", "shape", "short", "choices", "env", "commas"):
             assert getattr(read, fact) == getattr(one, fact), (one.name, fact)
-        for fact in ("variadic", "required", "completer", "help"):
+        for fact in ("variadic", "required", "completer", "help", "group"):
             assert getattr(read, fact) == getattr(one, fact), (one.name, fact)
         assert str(read.default) == str(one.default)
 
@@ -199,8 +238,136 @@ def test_a_secret_default_is_nowhere(program):
 
 
 def test_a_program_started_by_fdl_calls_itself_what_was_typed(program):
-    plan = json.dumps({"command": ["train", "quick"], "argv": ["python"]})
-    assert program("--help", FDL_PLAN=plan).stdout.startswith("Usage: fdl train quick [OPTIONS]")
+    plan = {"command": ["train", "quick"], "argv": ["python"], "preset": "quick"}
+    started = {"FDL_PLAN": json.dumps(plan)}
+    assert program("--help", **started).stdout.startswith("Usage: fdl train quick [OPTIONS]")
+    # The page of the preset does not list the options of the program.
+    assert program(**started).stderr.endswith(
+        "Usage: fdl train quick [OPTIONS] <data>\nsee fdl train --help\n"
+    )
+
+
+def test_a_program_in_a_script_of_the_manifest_calls_itself_by_its_own_name(program):
+    plan = json.dumps({"kind": "run", "command": ["test"], "argv": ["sh", "-c", "…"]})
+    assert program(FDL_PLAN=plan).stderr.endswith("see python main.py --help\n")
+
+
+def test_a_program_calls_itself_as_it_can_be_started_again(tmp_path):
+    (tmp_path / "pack").mkdir()
+    for name in ("tool", "my main.py", "pack/__main__.py", "pack/other.py"):
+        (tmp_path / name).write_text(dedent(PROGRAM))
+    for words, usage in (
+        (["-m", "pack"], "python -m pack"),
+        (["-m", "pack.other"], "python -m pack.other"),
+        ([str(tmp_path / "tool")], "tool"),
+        ([str(tmp_path / "pack/other.py")], "python pack/other.py"),
+        (["my main.py"], "python 'my main.py'"),
+    ):
+        done = fork_server.python(*words, "--help", cwd=tmp_path)
+        assert done.stdout.startswith(f"Usage: {usage} [OPTIONS] <data>\n"), done.stderr
+
+
+def test_a_command_of_a_program_is_part_of_its_name(program, tmp_path):
+    script = tmp_path / "main.py"
+    script.write_text(script.read_text().replace("or_schema()", "or_schema(sys.argv[2:])"))
+    script.write_text(f"import sys\n{script.read_text()}")
+    assert program("show", "-h").stdout.startswith("Usage: python main.py show [OPTIONS] <data>")
+    assert program("show", "x", "--nope").stderr.endswith("see python main.py show --help\n")
+    assert program("show").stderr.endswith("see python main.py --help\n")
+
+
+GROUPED = """
+    from fdl import FdlArgs, option
+
+
+    class Base(FdlArgs):
+        collapsed = {"Data loading": "reading files"}
+
+        workers: int = option(default=0, group="Data loading", help="Processes that read")
+
+
+    class Args(Base):
+        '''Train.'''
+
+        epochs: int = option(default=10)
+        cache: bool = option(group="data  loading")
+        level: str = option(default="info", choices=["info", "debug"], group="logging")
+
+
+    print(Args.parse_or_schema().epochs)
+"""
+
+
+@pytest.fixture
+def grouped(program, tmp_path):
+    (tmp_path / "main.py").write_text(dedent(GROUPED))
+    return program
+
+
+def test_groups_have_headings_and_a_collapsed_one_is_a_line(grouped):
+    assert grouped("--help").stdout == dedent("""\
+        Usage: python main.py [OPTIONS]
+
+        Train.
+
+        Options:
+              --epochs INT  [default: 10]
+          -h, --help        Show this page; `--help all` shows every option
+
+        Logging:
+              --level TEXT  [default: info] [possible: info, debug]
+
+        More options:
+          --help data-loading  2 options for reading files
+        """)
+
+
+def test_a_group_is_shown_by_its_name(grouped):
+    group = dedent("""\
+        Data loading (reading files):
+              --workers INT  Processes that read [default: 0]
+              --cache
+        """)
+    page = grouped("--help", "data-loading")
+    assert (page.returncode, page.stderr) == (0, "")
+    assert page.stdout == f"Usage: python main.py [OPTIONS]\n\n{group}"
+    assert grouped("-h", "Data loading").stdout == page.stdout
+    everything = grouped("--help", "all").stdout
+    assert group in everything
+    assert "--epochs INT" in everything
+    assert "Logging:" in everything
+    assert "More options" not in everything
+    assert grouped("--help", "--epochs", "3").stdout == grouped("--help").stdout
+
+
+def test_an_unknown_group_is_refused_with_the_groups(grouped):
+    done = grouped("--help", "loging")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: no group of options is called `loging`; groups: data-loading, logging, all\n"
+        "hint: did you mean `--help logging`?\n"
+        "Usage: python main.py [OPTIONS]\n"
+        "see python main.py --help\n"
+    )
+
+
+def test_the_schema_says_the_groups(grouped):
+    document = json.loads(grouped("--fdl-schema").stdout)
+    groups = {name: one.get("group") for name, one in document["options"].items()}
+    assert groups == {
+        "workers": "Data loading",
+        "epochs": None,
+        "cache": "data loading",
+        "level": "logging",
+    }
+    assert document["collapsed"] == {"Data loading": "reading files"}
+
+
+def test_only_a_group_with_options_can_be_collapsed():
+    with pytest.raises(TypeError, match=r"Bad\.collapsed: no option has the group `nope`"):
+
+        class Bad(FdlArgs):
+            collapsed = {"nope": "nothing"}  # noqa: RUF012
 
 
 def test_asking_for_the_schema_loads_little(tmp_path):

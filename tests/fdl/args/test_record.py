@@ -148,7 +148,7 @@ def test_a_bad_value_of_the_manifest_is_refused_with_its_place(fdl, project, tmp
     done = fdl("train", "quick")
     assert done.exit == 2
     assert (
-        "error: invalid value `deep` for `--depth` -- expected int (train/fdl.yml:10:14)"
+        "error: invalid value `deep` for `--depth` -- not an integer (train/fdl.yml:10:14)"
         in done.err.splitlines()
     )
 

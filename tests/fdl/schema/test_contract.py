@@ -3,6 +3,7 @@
 import enum
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -28,6 +29,8 @@ class Train(FdlArgs):
     tags: list[str] = option(default=["a"], completer="ls")
     note: str | None = option()
     dry: bool = option()
+    rate: int | None = option(group="Data loading")
+    collapsed: ClassVar = {"Data loading": "reading files"}
 
 
 @pytest.mark.case("cli", 47)
@@ -43,7 +46,9 @@ def test_what_fdl_args_prints_is_read_back_whole():
     )
     assert (extra.type_name, extra.variadic, extra.required) == ("list[string]", True, False)
     options = schema.options
-    assert list(options) == ["epochs", "lr", "mode", "tags", "note", "dry"]
+    assert list(options) == ["epochs", "lr", "mode", "tags", "note", "dry", "rate"]
+    assert {one.group for one in options.values()} == {"", "Data loading"}
+    assert schema.collapsed == {"Data loading": "reading files"}
     epochs = options["epochs"]
     assert (epochs.type, epochs.shape, epochs.default, epochs.short) == ("int", "value", 10, "n")
     assert options["lr"].env == "LR"
@@ -72,11 +77,11 @@ REFUSED = [
     (option_row(short="v"), "`options.x.short` cannot be `v`: fdl answers to `-v`"),
     (option_row(short="ab"), "`options.x.short` must be one character"),
     (option_row(short="-"), "`options.x.short` must be one character"),
-    (option_row(type="flot"), "`options.x.type` is `flot`, which is none of string, int, float"),
-    (option_row(type="list[bool]"), "`options.x.type` is `list[bool]`, which is none of"),
+    (option_row(type="flot"), "`options.x.type` is `flot`, which is not one of string, int, float"),
+    (option_row(type="list[bool]"), "`options.x.type` is `list[bool]`, which is not one of"),
     ({"options": {"x": {}}}, "`options.x` needs a `type`"),
-    ({"options": {"--x": {"type": "int"}}}, "is no long name"),
-    ({"options": {"": {"type": "int"}}}, "is no long name"),
+    ({"options": {"--x": {"type": "int"}}}, "is not a long name"),
+    ({"options": {"": {"type": "int"}}}, "is not a long name"),
     (
         {"options": {"x": {"type": "int", "short": "k"}, "y": {"type": "int", "short": "k"}}},
         "`options.y.short` is `k`, which `--x` has already",
@@ -95,12 +100,21 @@ REFUSED = [
         argument_rows({"required": False}, {"name": "b"}),
         "`args[1]` is required, so it cannot follow `a`, which may be left out",
     ),
-    (option_row(type="int", default="many"), "`options.x.default` is `many`, which is no int"),
+    (
+        option_row(type="int", default="many"),
+        "`options.x.default` is `many`, which is not an integer",
+    ),
     (option_row(type="int", default=1.5), "`options.x.default` must be of type int"),
     (option_row(type="int", default=True), "`options.x.default` must be of type int"),
     (option_row(default={"a": 1}), "`options.x.default` must be of type string"),
     (option_row(choices="a,b"), "`options.x.choices` must be a list"),
-    (option_row(type="int", choices=[1, "b"]), "`options.x.choices[1]` is `b`, which is no int"),
+    (
+        option_row(type="int", choices=[1, "b"]),
+        "`options.x.choices[1]` is `b`, which is not an integer",
+    ),
+    (option_row(group=3), "`options.x.group` must be text"),
+    ({"collapsed": ["a"]}, "`collapsed` must be a mapping"),
+    ({"collapsed": {"a": 3}}, "`collapsed.a` must be text"),
     (option_row(env=3), "`options.x.env` must be text"),
     ({"strict": "yes"}, "`strict` must be true or false"),
     ({"args": {}}, "`args` must be a list of arguments"),

@@ -227,7 +227,7 @@ def test_programs_that_do_not_answer_are_refused_in_words(level, monkeypatch, pr
 def test_a_limit_that_is_none_is_refused_and_costs_nothing(level, monkeypatch, text):
     monkeypatch.setenv("FDL_SCHEMA_SECONDS", text)
     made = level("python main.py", {"main.py": ANSWER})
-    assert refused(made) == f"FDL_SCHEMA_SECONDS={text} is no number of seconds"
+    assert refused(made) == f"FDL_SCHEMA_SECONDS={text} is not a number of seconds"
     assert cache.fetch(made) is None
 
 
