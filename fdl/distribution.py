@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.dispatch.compose import join, quote
 from fdl.dispatch.ranks import DEVICES_VARIABLE, SETTINGS_VARIABLE, THREADS_VARIABLE
+from fdl.dry_run import labelled
 from fdl.inspect.document import json_value
 from fdl.redaction import redacted
 
@@ -27,7 +28,7 @@ _CPU = "cpu"
 
 def as_json(command: Command) -> dict[str, Any]:
     """The plan as JSON data."""
-    plan = redacted(command.target.plan)
+    plan = redacted(command.plan)
     least, most = plan.ranks.nodes if plan.ranks else (1, 1)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -62,7 +63,7 @@ def as_json(command: Command) -> dict[str, Any]:
 
 def as_text(command: Command, palette: Palette) -> str:
     """Labelled lines: how it starts, each rank with its device, variables, settings."""
-    plan = redacted(command.target.plan)
+    plan = redacted(command.plan)
     rows = [
         ("command", " ".join(["fdl", *plan.command])),
         ("start", _start(plan)),
@@ -81,12 +82,7 @@ def as_text(command: Command, palette: Palette) -> str:
     rows += [("env", f"{text}  {origin}") for text, origin in variables]
     width = max((len(text) for text, _ in settings), default=0)
     rows += [("settings", f"{text:<{width}}  {palette.dim(origin)}") for text, origin in settings]
-    lines, last = [], ""
-    for label, value in rows:
-        shown = "" if label == last else label
-        lines.append(f"{palette.bold(f'{shown:<9}')} {value}")
-        last = label
-    return "\n".join(lines) + "\n"
+    return "\n".join(labelled(rows, palette)) + "\n"
 
 
 def _start(plan: Plan) -> str:
@@ -117,7 +113,7 @@ def _devices(command: Command, plan: Plan) -> list[str]:
         return [names[one] if one < len(names) else otherwise for one in range(plan.ranks.here)]
     from fdl.hardware import nvidia
 
-    outside = {} if plan.service else command.target.surroundings.variables
+    outside = {} if plan.service else command.surroundings.variables
     visible = nvidia({**outside, **plan.env}).visible
     return [visible[0].name if visible else _CPU]
 

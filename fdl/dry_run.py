@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fdl.dispatch.compose import join, quote
 from fdl.output import Palette
@@ -30,11 +30,7 @@ def as_text(plan: Plan, palette: Palette) -> str:
     if plan.service:
         rows += [("service", plan.service), ("inside", plan.launch[-1])]
     rows += [("argv", join(plan.launch)), *(("note", note) for note in plan.notes)]
-    lines, last = [], ""
-    for label, value in rows:
-        shown = "" if label == last else label
-        lines.append(f"{palette.bold(f'{shown:<9}')} {value}")
-        last = label
+    lines = labelled(rows, palette)
     variables = [(_assignment(one), one.origin) for one in plan.variables]
     flags = [
         (join(plan.argv[flag.index : flag.index + flag.count]), flag.field, flag.origin)
@@ -42,6 +38,16 @@ def as_text(plan: Plan, palette: Palette) -> str:
     ]
     lines += [*_table("env", variables, palette), *_table("flags", flags, palette)]
     return "\n".join(lines) + "\n"
+
+
+def labelled(rows: Iterable[tuple[str, str]], palette: Palette) -> list[str]:
+    """One line per value behind its label; a label that repeats is printed once."""
+    lines, last = [], ""
+    for label, value in rows:
+        shown = "" if label == last else label
+        lines.append(f"{palette.bold(f'{shown:<9}')} {value}")
+        last = label
+    return lines
 
 
 def _assignment(variable: Variable) -> str:

@@ -5,6 +5,8 @@ Imported on the warm path: no yaml, pydantic, json, typing or dataclasses at mod
 
 from __future__ import annotations
 
+from fdl.light_record import Record
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +20,7 @@ PLAN_VARIABLE = "FDL_PLAN"
 """Carries :meth:`Plan.inner` to the started program, as JSON."""
 
 
-class Flag:
+class Flag(Record):
     """One generated argument group inside ``Plan.argv`` and the place it came from.
 
     Attributes:
@@ -32,29 +34,16 @@ class Flag:
             strongest first.
     """
 
-    __slots__ = ("count", "field", "index", "losers", "name", "origin", "secret")
-
-    def __init__(
-        self,
-        index: int,
-        count: int,
-        name: str,
-        field: str,
-        origin: str,
-        *,
-        secret: bool = False,
-        losers: Iterable[Loser] = (),
-    ) -> None:
-        self.index = index
-        self.count = count
-        self.name = name
-        self.field = field
-        self.origin = origin
-        self.secret = secret
-        self.losers = list(losers)
+    index: int
+    count: int
+    name: str
+    field: str
+    origin: str
+    secret: bool = False
+    losers: Sequence[Loser] = ()
 
 
-class Variable:
+class Variable(Record):
     """One environment variable of the child and the place it came from.
 
     Attributes:
@@ -66,50 +55,29 @@ class Variable:
         losers: Values it has replaced, strongest first.
     """
 
-    __slots__ = ("losers", "name", "origin", "secret", "value")
-
-    def __init__(
-        self,
-        name: str,
-        value: str,
-        origin: str,
-        *,
-        secret: bool = False,
-        losers: Iterable[Loser] = (),
-    ) -> None:
-        self.name = name
-        self.value = value
-        self.origin = origin
-        self.secret = secret
-        self.losers = list(losers)
+    name: str
+    value: str
+    origin: str
+    secret: bool = False
+    losers: Sequence[Loser] = ()
 
 
-class Ranks:
+class Ranks(Record):
     """How many processes of one program are started, and how they find each other.
 
     Attributes:
         here: Processes on this machine.
         nodes: The fewest and the most machines that take part.
         rdzv: ``host:port`` where several machines meet; empty for one machine.
-        max_restarts: How often all of them are started anew when one is lost.
+        max_restarts: How often all of them are started again when one is lost.
         gpus: Names of the GPUs of this machine that they get, in their order; empty for the CPU.
     """
 
-    __slots__ = ("gpus", "here", "max_restarts", "nodes", "rdzv")
-
-    def __init__(
-        self,
-        here: int,
-        nodes: tuple[int, int],
-        rdzv: str,
-        max_restarts: int,
-        gpus: Sequence[str] = (),
-    ) -> None:
-        self.here = here
-        self.nodes = nodes
-        self.rdzv = rdzv
-        self.max_restarts = max_restarts
-        self.gpus = list(gpus)
+    here: int
+    nodes: tuple[int, int]
+    rdzv: str
+    max_restarts: int
+    gpus: Sequence[str] = ()
 
 
 class Plan:
@@ -118,6 +86,7 @@ class Plan:
     Attributes:
         kind: ``"run"`` (a shell script) or ``"entry"`` (a program with generated arguments).
         command: The command path as typed, e.g. ``["train", "quick"]``.
+        environment: The environment whose overlays were used, or None.
         argv: The command's own tokens; for a run-kind ``["sh", "-c", SCRIPT]``.
         typed: The tokens among them that were typed.
         cwd: Absolute working directory of the process that is started.
@@ -134,12 +103,14 @@ class Plan:
         secrets: Texts in ``argv`` that the manifest marks as secret.
         ranks: The processes that ``argv`` starts through torchrun, or None where it is one.
         kept: Tokens that were typed for fdl itself and are not handed on.
-        notes: What was decided on the way, one sentence each, for whoever looks at the plan.
+        commands: Names that could have followed the command, for a suggestion after a typo.
+        notes: What was decided on the way, one sentence each, for readers of the plan.
     """
 
     __slots__ = (
-        "argv", "command", "cwd", "env", "flags", "kept", "kind", "launch", "notes", "origin",
-        "preset", "ranks", "root", "secrets", "service", "typed", "variables",
+        "argv", "command", "commands", "cwd", "env", "environment", "flags", "kept", "kind",
+        "launch", "notes", "origin", "preset", "ranks", "root", "secrets", "service", "typed",
+        "variables",
     )  # fmt: skip
 
     def __init__(
@@ -154,6 +125,7 @@ class Plan:
         flags: list[Flag],
         preset: str | None,
         origin: str,
+        environment: str | None = None,
         typed: Sequence[str] = (),
         secrets: Iterable[str] = (),
     ) -> None:
@@ -169,10 +141,12 @@ class Plan:
         self.flags = flags
         self.preset = preset
         self.origin = origin
+        self.environment = environment
         self.launch = argv
         self.secrets = list(secrets)
         self.ranks: Ranks | None = None
         self.kept: list[str] = []
+        self.commands: list[str] = []
         self.notes: list[str] = []
 
     def drop(self, unwanted: Iterable[Flag]) -> None:
@@ -199,6 +173,7 @@ class Plan:
         """The plan as JSON data, secrets included; print :func:`fdl.redaction.redacted` of it."""
         return {
             **self.inner(),
+            "environment": self.environment,
             "env": self.env,
             "variables": [
                 {**_fields(one), "losers": _losers(one.losers)}
@@ -223,8 +198,11 @@ class Plan:
             "schema_version": SCHEMA_VERSION,
             "kind": self.kind,
             "command": self.command,
+            "env": self.environment,
             "argv": self.argv,
             "typed": len(self.typed),
+            "kept": self.kept,
+            "commands": self.commands,
             "cwd": self.cwd,
             "root": self.root,
             "service": self.service,
@@ -243,7 +221,7 @@ class Plan:
 
 
 def _fields(record: Flag | Variable | Ranks) -> dict[str, object]:
-    return {name: getattr(record, name) for name in record.__slots__}
+    return {name: getattr(record, name) for name in sorted(record.field_names)}
 
 
 def _losers(losers: Iterable[Loser], instead: str = "") -> list[dict[str, str]]:

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fdl.dispatch.nested import Place
     from fdl.dispatch.planner import Surroundings
     from fdl.dispatch.walk import Help, Level, Refresh, Unknown
     from fdl.manifest import Found, Manifest
@@ -32,8 +33,6 @@ class Project:
         examples: Whether an example stood in for a manifest that does not exist yet.
         warnings: What the manifests read so far give reason to warn about.
     """
-
-    __slots__ = ("_executes", "_read", "_write_cache", "env", "examples", "found", "warnings")
 
     def __init__(
         self,
@@ -74,6 +73,10 @@ class Project:
         found = find_in(directory)
         return None if found is None else self._load(found)
 
+    def use(self, manifest: Manifest) -> None:
+        """Take a manifest in place of the one on disk."""
+        self._read[manifest.directory] = manifest
+
     def describe(self, directory: str) -> str | None:
         """A child's description for a list of commands; its errors are not that list's."""
         try:
@@ -91,8 +94,8 @@ class Project:
     def secrets(self) -> list[str]:
         """The secret texts of the manifests read so far.
 
-        Whoever prints a value hides it by its own marks; these catch the copy of a secret that
-        somebody has written where nothing marks it.
+        A value is hidden by its own marks when it is printed. These texts catch a copy of a secret
+        in a place without a mark.
         """
         from fdl.inspect.secrecy import Manifests
 
@@ -105,10 +108,47 @@ class Project:
         return redact_text(text, self.secrets())
 
     def environments(self) -> list[str]:
-        """Names of the project's environments, sorted."""
+        """Names of the environments of the project and of the folders below it, sorted."""
         from fdl.manifest.layers import environments
 
-        return environments(self.directory)
+        return sorted({*environments(self.directory), *self.nested(cached=True)})
+
+    def nested(self, *, cached: bool = False) -> dict[str, list[Place]]:
+        """Environment -> the folders below the project that have an overlay of it.
+
+        With ``cached``, read no YAML: below a folder that has not been used yet, do not search.
+        """
+        from fdl.dispatch.nested import below
+
+        found: dict[str, list[Place]] = {}
+        try:
+            for place in below(self.level(), self.remembered if cached else self.child):
+                for env in place.overlays:
+                    found.setdefault(env, []).append(place)
+        except ManifestError:
+            # The project's own manifest is broken: that is the error of whoever reads it.
+            return {}
+        return found
+
+    def require_overlay_for(self, what: str) -> None:
+        """Refuse the environment if no manifest that has been read so far has an overlay for it.
+
+        ``what`` says what these manifests are for: ```fdl test```.
+
+        Raises:
+            UsageError: The message names the overlays that the environment does have.
+        """
+        from fdl.manifest.layers import overlay_file
+
+        env = self.env
+        read = (self.directory, *self._read)
+        if env is None or any(overlay_file(directory, env) for directory in read):
+            return
+        known = self.nested().get(env)
+        if known:
+            from fdl.dispatch.nested import misplaced
+
+            raise misplaced(env, what, known, self.directory)
 
     def resolve(
         self,
@@ -116,6 +156,7 @@ class Project:
         surroundings: Surroundings,
         *,
         help_wanted: bool = False,
+        help_word: str = "",
         exported: dict[str, str] | None = None,
         append: bool = True,
     ) -> Plan | Help | Refresh | Unknown:
@@ -125,6 +166,7 @@ class Project:
             tokens: The command line without global flags.
             surroundings: Where it is taken to run.
             help_wanted: Whether to explain the deepest level reached instead of planning a run.
+            help_word: The word behind the help flag, which may name a group of options.
             exported: Variables that hand global flags to children.
             append: Whether ``append:`` counts.
 
@@ -132,15 +174,26 @@ class Project:
             FdlError: A manifest on the way is broken, or the arguments do not fit.
         """
         from fdl.dispatch.planner import Planner
-        from fdl.dispatch.walk import resolve
+        from fdl.dispatch.walk import Refresh, Unknown, resolve
 
-        return resolve(
+        outcome = resolve(
             self.level(),
             list(tokens),
             help_wanted=help_wanted,
+            help_word=help_word,
             load=self.child,
             planner=Planner(self.directory, surroundings, exported or {}, append),
         )
+        if not isinstance(outcome, Refresh | Unknown):
+            self.require_overlay_for(f"`fdl {' '.join(outcome.command)}`")
+        return outcome
+
+    def remembered(self, directory: str) -> Manifest | None:
+        """The manifest of a directory if it is known without reading YAML; else None."""
+        from fdl.manifest.load import known
+
+        found = find_in(directory)
+        return self._read.get(found.directory) or known(found, self.env) if found else None
 
     def _load(self, found: Found) -> Manifest:
         known = self._read.get(found.directory)
@@ -187,10 +240,7 @@ def base_commands(found: Found, *, write_cache: bool) -> list[str]:
 def steps_back(name: str, found: Found | None, following: Sequence[str] = ()) -> bool:
     """Whether a built-in command leaves its name to a command of the project.
 
-    Args:
-        name: The name of a built-in command.
-        found: The project's manifest, or None. One that cannot be read has no command.
-        following: The words behind the name.
+    A manifest that cannot be read has no command. ``following`` are the words after the name.
     """
     from fdl.commands import JOINING, YIELDING
 

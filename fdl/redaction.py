@@ -35,6 +35,7 @@ def redacted(plan: Plan) -> Plan:
         flags=[_flag(flag) for flag in plan.flags],
         preset=plan.preset,
         origin=plan.origin,
+        environment=plan.environment,
     )
     shown.notes = [redact_text(note, hidden) for note in plan.notes]
     if plan.ranks is not None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from fdl.dispatch.compose import quote
 from fdl.errors import ManifestError
@@ -58,7 +57,8 @@ def wrap(plan: Plan, inner: str, shell: Mapping[str, str], *, terminal: bool) ->
         plan.launch += ["-e", variable]
     plan.launch += [plan.service or "", "bash", "-c", inner]
     plan.cwd = plan.root
-    _give_compose_its_inputs(plan, shell)
+    for name, (value, source) in compose_inputs(plan.root, {*shell, *plan.env}).items():
+        plan.set(Variable(name, value, source))
     return plan
 
 
@@ -72,11 +72,6 @@ def _inside_project(plan: Plan) -> str:
             hint="move the folder into the project, or drop `docker`",
         )
     return relative
-
-
-def _give_compose_its_inputs(plan: Plan, shell: Mapping[str, str]) -> None:
-    for name, (value, source) in compose_inputs(plan.root, {*shell, *plan.env}).items():
-        plan.set(Variable(name, value, source))
 
 
 def compose_inputs(project: str, taken: Collection[str]) -> dict[str, tuple[str, str]]:
@@ -111,7 +106,8 @@ def _compose_settings(project: str) -> set[str]:
 
 def container_root(project: str, service: str) -> str:
     """The folder inside ``service`` where the project's root is mounted."""
-    for mount in _volumes(project, service):
+    mounts = _compose_document(project, "services", service, "volumes")
+    for mount in mounts if isinstance(mounts, list) else ():
         source, target = _source_and_target(mount)
         if source in (".", "./") and target:
             return target.rstrip("/") or "/"
@@ -120,22 +116,12 @@ def container_root(project: str, service: str) -> str:
 
 def services(project: str) -> list[str]:
     """The services in the compose file; empty if the file is missing or broken."""
-    document: Any = _compose_document(project)
-    listed = document.get("services") if isinstance(document, dict) else None
+    listed = _compose_document(project, "services")
     return [str(name) for name in listed] if isinstance(listed, dict) else []
 
 
-def _volumes(project: str, service: str) -> list[Any]:
-    """The service's ``volumes:``; empty if the compose file is missing or broken or has none."""
-    document: Any = _compose_document(project)
-    for key in ("services", service, "volumes"):
-        if not isinstance(document, dict):
-            return []
-        document = document.get(key)
-    return document if isinstance(document, list) else []
-
-
-def _compose_document(project: str) -> object:
+def _compose_document(project: str, *path: str) -> object:
+    """The value at a path of the compose file; None if the file is broken or lacks it."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -150,10 +136,13 @@ def _compose_document(project: str) -> object:
 
     Loader.add_constructor(None, untagged)
     try:
-        return yaml.load(compose_text(project), Loader)  # noqa: S506 -- a SafeLoader
+        document = yaml.load(compose_text(project), Loader)  # noqa: S506 -- a SafeLoader
     # Docker itself reports a broken file a moment later, with a better message.
     except (ValueError, yaml.YAMLError):
         return None
+    for key in path:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
 
 
 def compose_text(project: str) -> str:

@@ -128,7 +128,7 @@ def _from_file(
     except OSError as problem:
         raise ManifestError(f"{place} cannot be read: {problem.strerror}") from None
     except ValueError:
-        raise ManifestError(f"{place} is no UTF-8 text", hint="save it as UTF-8") from None
+        raise ManifestError(f"{place} is not UTF-8 text", hint="save it as UTF-8") from None
     shown = relative(file, root)
     for name, value, line in parse(content, shown, dict(weaker), shell):
         _refuse_fixed(name, f"{shown}:{line}")

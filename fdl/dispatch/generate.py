@@ -17,40 +17,28 @@ if TYPE_CHECKING:
     Section = dict[str, Node]
     Settings = dict[str, Section]
 
-FIELDS = (
-    ("ddp", "mode", "--mode"),
-    ("ddp", "policy", "--policy"),
-    ("ddp", "backend", "--backend"),
-    ("ddp", "anchor", "--anchor"),
-    ("ddp", "max_anchor", "--max-anchor"),
-    ("ddp", "overhead_target", "--overhead-target"),
-    ("ddp", "divergence_threshold", "--divergence-threshold"),
-    ("ddp", "no_divergence_guard", "--no-divergence-guard"),
-    ("ddp", "max_batch_diff", "--max-batch-diff"),
-    ("ddp", "max_overshoot", "--max-overshoot"),
-    ("ddp", "max_grad_norm", "--max-grad-norm"),
-    ("ddp", "snapshot_timeout", "--snapshot-timeout"),
-    ("ddp", "checkpoint_every", "--checkpoint-every"),
-    ("ddp", "progressive", "--progressive"),
-    ("ddp", "speed_hint", "--speed-hint"),
-    ("ddp", "partition_ratios", "--partition-ratios"),
-    ("ddp", "lr_scale_ratio", "--lr-scale-ratio"),
-    ("ddp", "timeline", "--timeline"),
-    ("ddp", "ranks", "--ranks"),
-    ("ddp", "nodes", "--nodes"),
-    ("ddp", "rdzv", "--rdzv"),
-    ("ddp", "max_restarts", "--max-restarts"),
-    ("ddp", "simulate_ms", "--simulate-ms"),
-    ("training", "epochs", "--epochs"),
-    ("training", "batch_size", "--batch-size"),
-    ("training", "batches_per_epoch", "--batches"),
-    ("training", "lr", "--lr"),
-    ("training", "seed", "--seed"),
-    ("output", "dir", "--output"),
-    ("output", "monitor", "--monitor"),
-    ("output", "timeline", "--timeline"),
+_FIELD_NAMES = {
+    "ddp": (
+        "mode", "policy", "backend", "anchor", "max_anchor", "overhead_target",
+        "divergence_threshold", "no_divergence_guard", "max_batch_diff", "max_overshoot",
+        "max_grad_norm", "snapshot_timeout", "checkpoint_every", "progressive", "speed_hint",
+        "partition_ratios", "lr_scale_ratio", "timeline", "ranks", "nodes", "rdzv", "max_restarts",
+        "simulate_ms",
+    ),
+    "training": ("epochs", "batch_size", "batches_per_epoch", "lr", "seed"),
+    "output": ("dir", "monitor", "timeline"),
+}  # fmt: skip
+_OTHER_FLAGS = {"batches_per_epoch": "--batches", "dir": "--output"}
+
+FIELDS = tuple(
+    (section, name, _OTHER_FLAGS.get(name) or "--" + name.replace("_", "-"))
+    for section, names in _FIELD_NAMES.items()
+    for name in names
 )
 """Section, field, flag. Generated arguments come in this order."""
+
+RIVALS = {"mode": ("policy", "backend"), "policy": ("mode",), "backend": ("mode",)}
+"""Field of ``ddp`` -> the fields that it replaces, because both set the same thing."""
 
 _SWITCHES = ("timeline", "no_divergence_guard")
 """Fields that become bare flags without a value."""
@@ -64,14 +52,11 @@ def settings(manifest: Node, preset: Node | None) -> Settings:
     preset only.
     """
     merged: Settings = {}
-    for section in ("ddp", "training", "output"):
+    for section in _FIELD_NAMES:
         base = _present(manifest.get(section))
         own = _present(preset.get(section) if preset else None)
-        if "mode" in own:
-            base.pop("policy", None)
-            base.pop("backend", None)
-        elif "policy" in own or "backend" in own:
-            base.pop("mode", None)
+        for rival in (one for name in own for one in RIVALS.get(name, ())):
+            base.pop(rival, None)
         merged[section] = {**base, **{name: _over(base.get(name), own[name]) for name in own}}
     merged["options"] = _present(preset.get("options") if preset else None)
     return merged
@@ -139,10 +124,7 @@ def _section_groups(field: str, name: str, node: Node) -> list[list[str]]:
 def _option_groups(name: str, node: Node, *, switch: bool = True) -> list[list[str]]:
     """The token groups of one value: none, one, or one per item of a list that needs it.
 
-    Args:
-        name: The flag.
-        node: Its value.
-        switch: Whether a boolean is a bare flag; if not, its value is written out.
+    With ``switch``, a boolean is a bare flag; else its value is written out.
     """
     value = node.value
     if isinstance(value, list):

@@ -17,7 +17,7 @@ from fdl.plan import Variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from fdl.manifest import Node
     from fdl.plan import Plan
@@ -48,10 +48,7 @@ _FIRST_VERSION = (2, 35)
 def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> None:
     """Set the tunables for an entry's program, if glibc supports them and the user did not decline.
 
-    Args:
-        plan: The plan of an entry, with the variables that manifests give it.
-        scopes: Mappings that may hold ``memory``, weakest first.
-        shell: fdl's own environment.
+    The scopes are mappings that may hold ``memory``, weakest first.
 
     Raises:
         UsageError: ``FDL_MEMORY`` is not a known word.
@@ -96,13 +93,9 @@ def _glibc_can() -> bool:
     try:
         # Windows has no such function. ValueError: the library is another one (musl, macOS).
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-        return name == "glibc" and _numbers(version.split(".")) >= _FIRST_VERSION
+        return name == "glibc" and tuple(map(int, version.split("."))) >= _FIRST_VERSION
     except (AttributeError, ValueError, OSError):
         return False
-
-
-def _numbers(parts: Iterable[str]) -> tuple[int, ...]:
-    return tuple(int(part) for part in parts)
 
 
 def _merged(given: str) -> str:

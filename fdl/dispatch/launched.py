@@ -18,9 +18,6 @@ def launcher(environ: Mapping[str, str]) -> str:
     torchrun or a PyTorchJob on Kubernetes sets ``RANK``. Pods of an indexed Job have numbers as
     well, and so have the tasks of ``srun``. A batch script, a shell opened by SLURM, or a job of
     one task is not a launch. The framework reads the same variables in the same way.
-
-    Args:
-        environ: The environment variables.
     """
     if "RANK" in environ:
         return f"RANK={environ['RANK']} is set"

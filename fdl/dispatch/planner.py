@@ -12,6 +12,7 @@ import sys
 
 from fdl.dispatch.compose import compose, join, quote, quote_cmd
 from fdl.errors import ManifestError
+from fdl.light_record import Record
 from fdl.manifest import origin
 from fdl.plan import PLAN_VARIABLE, Plan, Variable
 
@@ -30,7 +31,7 @@ _PLAN_LIMIT_BYTES = 96 * 1024
 _RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
 
 
-class Surroundings:
+class Surroundings(Record):
     """The inputs of a plan besides the manifest.
 
     Attributes:
@@ -39,12 +40,9 @@ class Surroundings:
         terminal: Whether both stdin and stdout are a terminal.
     """
 
-    __slots__ = ("in_container", "terminal", "variables")
-
-    def __init__(self, variables: Mapping[str, str], in_container: bool, terminal: bool) -> None:
-        self.variables = variables
-        self.in_container = in_container
-        self.terminal = terminal
+    variables: Mapping[str, str]
+    in_container: bool
+    terminal: bool
 
 
 def here() -> Surroundings:
@@ -52,7 +50,7 @@ def here() -> Surroundings:
     return Surroundings(os.environ, os.path.exists("/.dockerenv"), os.isatty(0) and os.isatty(1))
 
 
-class Planner:
+class Planner(Record):
     """Makes plans for one command line.
 
     Args:
@@ -64,22 +62,11 @@ class Planner:
             every setting as a flag and decides itself.
     """
 
-    __slots__ = ("append", "distributes", "exported", "root", "surroundings")
-
-    def __init__(
-        self,
-        root: str,
-        surroundings: Surroundings,
-        exported: dict[str, str],
-        append: bool,
-        *,
-        distributes: bool = True,
-    ) -> None:
-        self.root = root
-        self.surroundings = surroundings
-        self.exported = exported
-        self.append = append
-        self.distributes = distributes
+    root: str
+    surroundings: Surroundings
+    exported: dict[str, str]
+    append: bool
+    distributes: bool = True
 
     def run(self, level: Level, name: str, user: Sequence[str]) -> Plan:
         """The plan of a ``run:`` command.
@@ -107,6 +94,7 @@ class Planner:
             flags=[],
             preset=None,
             origin=origin(spec.get("run") or spec, self.root),
+            environment=level.manifest.env,
             secrets=_marked(spec.get("run"), spec.get("append")),
         )
         self._give_variables(plan, (*level.scopes, spec))
@@ -143,8 +131,10 @@ class Planner:
             flags=flags,
             preset=preset,
             origin=origin(entry, self.root) if entry else "",
+            environment=level.manifest.env,
             secrets=_marked(entry) and argv[: len(argv) - sum(flag.count for flag in flags)],
         )
+        plan.commands = [] if preset else list(level.commands)
         scopes = level.scopes
         self._give_variables(plan, (*scopes, level.commands[preset]) if preset else scopes)
         keep_heap(plan, scopes, self.surroundings.variables)
@@ -153,9 +143,9 @@ class Planner:
         if not plan.service:
             self._on_host(plan)
         if self.distributes and _concerns_ranks(level, preset, tail):
-            from fdl.dispatch.ranks import distribute
+            from fdl.dispatch.ranks import Distribution
 
-            distribute(plan, level, preset, schema, self.surroundings.variables)
+            Distribution(plan, level, preset, schema, self.surroundings.variables).settle()
         hand_down(plan)
         return self._contained(plan, join(plan.argv)) if plan.service else plan
 

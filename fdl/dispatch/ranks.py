@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from fdl.dispatch import torchrun
-from fdl.dispatch.generate import settings
+from fdl.dispatch.generate import RIVALS, settings
 from fdl.dispatch.launched import launcher
 from fdl.dispatch.typed_ranks import Setting, Typed, refused
 from fdl.errors import ManifestError
@@ -45,35 +45,14 @@ _OF_SEVERAL = ("speed_hint", "partition_ratios", "simulate_ms")
 """Fields that describe each of several ranks, or one rank among others."""
 
 _MAX_RESTARTS = 3
-_RIVALS = {"mode": ("policy", "backend"), "policy": ("mode",), "backend": ("mode",)}
 
 
-def distribute(
-    plan: Plan,
-    level: Level,
-    preset: str | None,
-    schema: Schema | None,
-    shell: Mapping[str, str],
-) -> None:
-    """Change a plan so that it starts its entry in as many ranks as the settings say.
-
-    Args:
-        plan: The plan of the entry, so far for one process.
-        level: The level of the entry.
-        preset: Name of the preset, or None.
-        schema: The known arguments of the program, or None.
-        shell: fdl's own environment.
+class Distribution:
+    """Changes a plan, so far for one process, to start as many ranks as the settings say.
 
     Raises:
-        ManifestError: The manifest's settings contradict each other, or ask for ranks of an entry
-            that cannot be started in ranks. The message has the place.
         UsageError: The typed arguments are wrong.
     """
-    _Distribution(plan, level, preset, schema, shell).settle()
-
-
-class _Distribution:
-    """Turns the plan of one process into a plan of several ranks."""
 
     def __init__(
         self,
@@ -100,6 +79,13 @@ class _Distribution:
         self._asked.update(self._typed.launch)
 
     def settle(self) -> None:
+        """Change the plan.
+
+        Raises:
+            ManifestError: The manifest's settings contradict each other, or ask for ranks of an
+                entry that cannot be started in ranks. The message has the place.
+            UsageError: The typed settings do.
+        """
         self._settle_mode()
         device = self._solo()
         if device is not None:
@@ -120,7 +106,7 @@ class _Distribution:
     def _settle_mode(self) -> None:
         """Let a typed ``--mode`` replace ``policy`` and ``backend`` of the manifest, or reverse."""
         for name in self._typed.modes:
-            for rival in _RIVALS[name]:
+            for rival in RIVALS[name]:
                 if rival not in self._typed.modes:
                     self._forget((rival,))
 

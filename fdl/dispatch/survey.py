@@ -28,8 +28,6 @@ class Entry:
         reason: Why a broken command cannot run, in the words of the error; else empty.
     """
 
-    __slots__ = ("description", "kind", "names", "reason", "spec")
-
     def __init__(
         self,
         names: tuple[str, ...],
@@ -48,17 +46,13 @@ class Entry:
 def survey(
     project: Level, load: Callable[[str], Manifest | None], built_in: Collection[str] = ()
 ) -> Iterator[Entry]:
-    """All commands in file order, each followed by its subcommands.
+    """All commands in file order, each followed by the commands below it.
 
-    A folder that leads back to itself is entered once on each path.
-
-    Args:
-        project: The root manifest.
-        load: Reads the manifest of a directory; None if the directory has none.
-        built_in: Names of fdl's own commands, which the project cannot use.
+    A folder that leads back to itself is entered once on each path. The project cannot use the
+    names in ``built_in``.
     """
     # An explicit stack: a chain of folders may be longer than Python's recursion limit.
-    way = [(project, iter(project.commands), _identity(project.manifest.directory))]
+    way = [(project, iter(project.commands), os.path.realpath(project.manifest.directory))]
     while way:
         level, names, _ = way[-1]
         name = next(names, None)
@@ -72,7 +66,7 @@ def survey(
         entry, below = _look_at(level, name, load)
         yield entry
         if below is not None:
-            directory = _identity(below.manifest.directory)
+            directory = os.path.realpath(below.manifest.directory)
             if all(directory != entered for _, _, entered in way):
                 way.append((below, iter(below.commands), directory))
 
@@ -92,7 +86,3 @@ def _look_at(
         return Entry(names, kind, spec), None
     except FdlError as problem:
         return Entry(names, BROKEN, spec, reason=problem.message), None
-
-
-def _identity(directory: str) -> str:
-    return os.path.realpath(directory)

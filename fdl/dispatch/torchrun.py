@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 
+from fdl.light_record import Record
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +25,7 @@ _VALUED = ("-W", "-X", "--check-hash-based-pycs")
 _IMPLIED = "-u"
 
 
-class Program:
+class Program(Record):
     """A Python program as an entry writes it: ``python -O main.py --fast``.
 
     Attributes:
@@ -34,16 +36,11 @@ class Program:
         arguments: The arguments after it.
     """
 
-    __slots__ = ("arguments", "flags", "module", "python", "target")
-
-    def __init__(
-        self, python: str, flags: list[str], module: bool, target: str, arguments: list[str]
-    ) -> None:
-        self.python = python
-        self.flags = flags
-        self.module = module
-        self.target = target
-        self.arguments = arguments
+    python: str
+    flags: list[str]
+    module: bool
+    target: str
+    arguments: list[str]
 
     def started(self, options: Sequence[str]) -> list[str]:
         """The whole command line, with these options of torchrun."""
@@ -90,9 +87,7 @@ def _holds_target(word: str) -> bool:
 def options(ranks: Ranks, name: str) -> list[tuple[str, str]]:
     """The options of torchrun, each with the ``ddp`` setting it carries; empty for none.
 
-    Args:
-        ranks: The ranks to start.
-        name: The name of the run, the same on all of its machines.
+    All machines of a run give the same ``name``.
     """
     said = [(f"--nproc-per-node={ranks.here}", "ranks")]
     if ranks.rdzv:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fdl.args.parameter import Parameter
 from fdl.errors import FdlError, ManifestError, UsageError
+from fdl.light_record import Record
 from fdl.manifest.schema import (
     BACKENDS,
     NAMED_MODES,
@@ -40,7 +41,7 @@ _MODES = {"mode": NAMED_MODES, "policy": POLICIES, "backend": BACKENDS}
 _EXAMPLES = {"ranks": "2", "nodes": "1:2", "rdzv": "gpu1:29400", "max-restarts": "3"}
 
 
-class Setting:
+class Setting(Record):
     """One setting as the user wrote it.
 
     Attributes:
@@ -50,13 +51,10 @@ class Setting:
         secret: Whether the value must not be printed.
     """
 
-    __slots__ = ("name", "origin", "secret", "value")
-
-    def __init__(self, value: Any, origin: str, name: str, *, secret: bool = False) -> None:
-        self.value = value
-        self.origin = origin
-        self.name = name
-        self.secret = secret
+    value: Any
+    origin: str
+    name: str
+    secret: bool = False
 
     @property
     def shown(self) -> str:

@@ -13,6 +13,7 @@ import os
 
 from fdl.dispatch.classify import PRESET, RUN, classify
 from fdl.errors import ManifestError, UsageError
+from fdl.light_record import Record
 from fdl.manifest import origin
 
 TYPE_CHECKING = False
@@ -36,8 +37,6 @@ class Level:
         scopes: Mappings whose ``env`` and ``env_file`` apply here, weakest first: those of the
             levels above, the manifest, and the parent's entry for this command.
     """
-
-    __slots__ = ("description", "entry", "manifest", "names", "root", "scopes")
 
     def __init__(
         self,
@@ -79,40 +78,38 @@ class Level:
         return os.path.normpath(os.path.join(self.manifest.directory, path))
 
 
-class Help:
+class Help(Record):
     """A page to show instead of running a command.
 
     Attributes:
         level: The level of the page, or the level that declares the page's command.
         kind: ``"level"`` for the project or a path command, ``"run"`` or ``"preset"``.
         name: The command of ``level`` for the last two kinds.
+        group: The options to show: a group of them, ``all``, or nothing for the usual page.
     """
 
-    __slots__ = ("kind", "level", "name")
+    level: Level
+    kind: str = "level"
+    name: str = ""
+    group: str = ""
 
-    def __init__(self, level: Level, kind: str = "level", name: str = "") -> None:
-        self.level = level
-        self.kind = kind
-        self.name = name
+    @property
+    def command(self) -> list[str]:
+        """The words that name what the page is about."""
+        return [*self.level.names, *([self.name] if self.name else [])]
 
 
-class Refresh:
+class Refresh(Record):
     """A program to ask for its schema instead of running it; ``level`` has the entry."""
 
-    __slots__ = ("level",)
-
-    def __init__(self, level: Level) -> None:
-        self.level = level
+    level: Level
 
 
-class Unknown:
+class Unknown(Record):
     """A word that does not name a command, and the level of the search."""
 
-    __slots__ = ("level", "token")
-
-    def __init__(self, level: Level, token: str) -> None:
-        self.level = level
-        self.token = token
+    level: Level
+    token: str
 
 
 def resolve(
@@ -120,6 +117,7 @@ def resolve(
     tokens: Sequence[str],
     *,
     help_wanted: bool,
+    help_word: str = "",
     load: Callable[[str], Manifest | None],
     planner: Planner,
 ) -> Plan | Help | Refresh | Unknown:
@@ -129,6 +127,7 @@ def resolve(
         project: The root manifest.
         tokens: The command line without global flags.
         help_wanted: Whether a help flag was given; then the page of the deepest level is shown.
+        help_word: The word behind that flag. If it names no command, it names a group of options.
         load: Reads the manifest of a directory; None if the directory has none.
         planner: Turns the command into a Plan.
 
@@ -140,20 +139,32 @@ def resolve(
     while rest:
         name, tail = rest[0], rest[1:]
         if name not in level.commands:
-            return Unknown(level, name)
+            return _help(level, name) if help_wanted and name == help_word else Unknown(level, name)
         kind = level.kind(name)
         if kind == RUN:
             return Help(level, RUN, name) if help_wanted else _run(level, name, tail, planner)
         if kind == PRESET:
             require_entry(level, name)
             if help_wanted:
-                return Help(level, PRESET, name)
+                return Help(level, PRESET, name, help_word if help_word in tail else "")
             return _run_entry(level, name, tail, planner)
         level = enter(level, name, load)
         if not tail or tail[0] not in level.commands:
-            return Help(level) if help_wanted else _end(level, tail, planner)
+            if help_wanted:
+                return _help(level, help_word if help_word in tail else "")
+            return _end(level, tail, planner)
         rest = tail
     return Help(level)
+
+
+def _help(level: Level, group: str) -> Help | Unknown:
+    """The page of a level; of a level with a program, also the page of a group of its options."""
+    from fdl.args.parameter import ALL_GROUPS
+
+    has_groups = level.entry and level.names
+    if group in ("", ALL_GROUPS) or has_groups:
+        return Help(level, group=group)
+    return Unknown(level, group)
 
 
 def enter(level: Level, name: str, load: Callable[[str], Manifest | None]) -> Level:
@@ -206,7 +217,7 @@ def _run_entry(
 
         if preset is not None:
             check_preset(schema, level, preset)
-        check_tail(schema, tail, level.typed(*([preset] if preset else [])))
+        check_tail(schema, tail, level.typed(*([preset] if preset else [])), level.typed())
     return planner.entry(level, preset, tail, schema)
 
 
@@ -217,7 +228,7 @@ def _run(level: Level, name: str, tail: list[str], planner: Planner) -> Plan:
         from fdl.dispatch.compose import join
 
         raise UsageError(
-            f"arguments of `{level.typed(name)}` go behind `--`",
+            f"arguments of `{level.typed(name)}` go after `--`",
             hint=f"{level.typed(name)} -- {join([*tail[:cut], *user])}",
         )
     return planner.run(level, name, user)

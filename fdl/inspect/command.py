@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import shlex
-
 from fdl.dispatch.classify import PRESET, RUN
 from fdl.dispatch.walk import Help, Level, Unknown
 from fdl.errors import UsageError
-from fdl.inspect.document import SCHEMA_VERSION, listing, node_of
-from fdl.inspect.field import WINS, Field, Statement
+from fdl.inspect.document import SCHEMA_VERSION, node_of
+from fdl.inspect.field import WINS, Field, Origins, Statement
 from fdl.inspect.manifest import Report
 from fdl.inspect.path import parse
-from fdl.inspect.secrecy import Manifests, script
+from fdl.inspect.secrecy import Manifests
 from fdl.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.app import Call
+    from fdl.commands.verb import Call
     from fdl.dispatch.planner import Surroundings
     from fdl.inspect.field import Path
+    from fdl.manifest import Node
     from fdl.project import Project
     from fdl.schema.contract import Schema
 
 
-class Target:
-    """A command line, resolved.
+class Command:
+    """A command line, resolved, with every value that its program gets.
 
     Attributes:
         level: The level that holds the command.
@@ -36,12 +35,17 @@ class Target:
         schema: The known arguments of the program, or None.
         surroundings: Where it would run.
         shown: Blanks out the secrets of the manifests.
+        origins: Turns nodes of its manifest into statements.
+        fields: Its fields, in the order of a manifest.
+        argv: The tokens that are started, without secrets.
+        warnings: Warnings about the manifests.
     """
 
-    __slots__ = ("kind", "level", "name", "plan", "schema", "shown", "surroundings")
-
-    def __init__(self, page: Help, plan: Plan, surroundings: Surroundings) -> None:
-        from fdl.redaction import hidden_texts
+    def __init__(
+        self, page: Help, plan: Plan, surroundings: Surroundings, warnings: list[str]
+    ) -> None:
+        from fdl.inspect.program import fields
+        from fdl.redaction import hidden_texts, redacted
         from fdl.schema import learn
 
         self.level: Level = page.level
@@ -51,36 +55,24 @@ class Target:
         self.surroundings = surroundings
         self.schema: Schema | None = None if page.kind == RUN else learn(page.level, surroundings)
         self.shown = Manifests([page.level.manifest], hidden_texts(plan))
+        self.origins = Origins(plan.root, page.level.manifest)
+        self.fields = fields(self)
+        self.argv = redacted(plan).argv
+        self.warnings = warnings
 
     @property
     def preset(self) -> str | None:
         """The name of the preset, if the command line names one."""
         return self.name if self.kind == PRESET else None
 
-
-class Command:
-    """The fields, arguments and warnings of one command line.
-
-    Attributes:
-        target: The command line, resolved.
-        fields: Its fields, in the order of a manifest.
-        argv: The tokens that are started, without secrets.
-        warnings: Warnings about the manifests.
-    """
-
-    __slots__ = ("argv", "fields", "target", "warnings")
-
-    def __init__(self, target: Target, fields: Sequence[Field], warnings: list[str]) -> None:
-        from fdl.redaction import redacted
-
-        self.target = target
-        self.fields = list(fields)
-        self.argv = redacted(target.plan).argv
-        self.warnings = warnings
+    @property
+    def typed(self) -> str:
+        """The command without its arguments: ``fdl train quick``."""
+        return self.level.typed(*([self.name] if self.name else []))
 
     def as_dict(self) -> dict[str, object]:
         """The command without its fields, as JSON data."""
-        plan = self.target.plan
+        plan = self.plan
         return {
             "schema_version": SCHEMA_VERSION,
             "command": plan.command,
@@ -89,15 +81,23 @@ class Command:
             "argv": self.argv,
         }
 
-    def removed(self, asked: str) -> list[Field]:
+    def find(self, asked: str) -> list[Field]:
+        """The fields of a name: a manifest path, a mapping, a flag, or a field that was removed."""
+        flag = "--" + asked.removeprefix("--").replace("_", "-")
+        return (
+            [one for one in self.fields if one.name == asked or one.name.startswith(f"{asked}.")]
+            or [one for one in self.fields if one.flag == flag]
+            or self._removed(asked)
+        )
+
+    def _removed(self, asked: str) -> list[Field]:
         """The field of this name, if a layer has removed it for this command; else empty."""
         try:
             path = parse(asked)
         except UsageError:
             return []
-        target = self.target
-        report = Report(target.level.manifest, target.plan.root)
-        prefixes: list[Path] = [("commands", target.name)] if target.name else []
+        report = Report(self.level.manifest, self.plan.root)
+        prefixes: list[Path] = [("commands", self.name)] if self.name else []
         return [
             Field(path, None, field.stack)
             for prefix in [*prefixes, ()]
@@ -105,8 +105,8 @@ class Command:
             if field.removed
         ][:1]
 
-    def listing(self) -> str:
-        """YAML: every field with its origin, then the argument vector."""
+    def page(self) -> tuple[Node, list[Field]]:
+        """The tree and the fields to show: every field, then the argument vector."""
         argv = Field(("argv",), self.argv, [Statement(WINS, "what is started", self.argv)])
         fields = [*self.fields, argv]
         tree: dict[str, object] = {}
@@ -117,71 +117,92 @@ class Command:
             for step in field.path[:-1]:
                 mapping = mapping.setdefault(str(step), {})  # type: ignore[assignment]
             mapping[str(field.path[-1])] = field.value
-        return listing(node_of(tree), fields, self.target.plan.root)
+        return node_of(tree), fields
 
 
-def look_at(call: Call, line: str, env: str | None = None) -> Command:
-    """Resolve a command line and explain every value that its program gets. Starts no command.
+def behind_environment(call: Call, words: Sequence[str]) -> tuple[Project, list[str]]:
+    """The project, and the command that the words name; their first word may be an environment.
 
-    A program may be asked for its arguments, as for its help page.
-
-    Args:
-        call: The built-in that asks.
-        line: A command line without ``fdl``, split as a shell would.
-        env: An environment to use instead of the active one.
+    A word that names both is the command, as ``fdl --env NAME`` still names the environment.
 
     Raises:
-        FdlError: The line names nothing that can run, or a manifest on the path is broken.
+        FdlError: There is no project, or the environment has no overlay in it.
     """
-    from fdl.inspect.program import fields
-    from fdl.prepass import scan
+    from fdl import output
+    from fdl.manifest.layers import overlay_file
+    from fdl.project import Project, base_commands, locate, required
 
-    invocation = scan(_words(line))
-    if invocation.help or not invocation.tokens:
-        raise UsageError(
-            f"`{_shown(line)}` runs nothing", hint='name a command: --command "train quick"'
-        )
-    project = call.project(env or invocation.env)
-    surroundings = call.here()
-    page = project.resolve(invocation.tokens, surroundings, help_wanted=True)
-    plan = project.resolve(
-        invocation.tokens,
-        surroundings,
-        exported=invocation.exported(),
-        append=invocation.append,
+    found = required(locate())
+    rest = list(words)
+    if rest[:1] == ["--"]:
+        del rest[0]
+    word = rest[0] if rest else ""
+    is_command = bool(word) and word in base_commands(found, write_cache=False)
+    if word and overlay_file(found.directory, word):
+        if not is_command:
+            return call.project(word), rest[1:]
+        output.note(f"`{word}` is the command here; for the environment, type --env {word}")
+    elif word and not is_command and word in Project(found).nested():
+        return call.project(word), rest[1:]
+    return call.project(), rest
+
+
+def look_at(call: Call, words: Sequence[str]) -> Command:
+    """Resolve a command line and explain every value that its program gets. Starts no command.
+
+    A program may be asked for its arguments, as for its help page. The words are those after
+    ``fdl``.
+
+    Raises:
+        FdlError: The words name nothing that can run, or a manifest on the path is broken.
+    """
+    return resolved(call, *behind_environment(call, words))
+
+
+def page_of(call: Call, project: Project, words: Sequence[str]) -> Help:
+    """What words behind the environment name; nothing is planned.
+
+    Raises:
+        FdlError: They name nothing that can run, or a manifest on the path is broken.
+    """
+    page = project.resolve(words, call.here(), help_wanted=True) if words else None
+    if isinstance(page, Unknown):
+        raise _unknown(page)
+    if isinstance(page, Help) and (page.name or page.level.entry):
+        return page
+    level = page.level if isinstance(page, Help) else project.level()
+    names = ", ".join(level.commands)
+    hint = f"name one of its commands: {names}" if names else "name a command that runs something"
+    raise UsageError(f"`{' '.join(['fdl', *level.names])}` runs nothing", hint=hint)
+
+
+def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
+    """The values of the command that words behind the environment name; see :func:`look_at`."""
+    invocation = call.invocation
+    plan = words and project.resolve(
+        words, call.here(), exported=invocation.exported(), append=invocation.append
     )
     if isinstance(plan, Unknown):
         raise _unknown(plan)
-    if not isinstance(plan, Plan) or not isinstance(page, Help):
-        raise UsageError(f"`fdl {_shown(line)}` runs nothing", hint=_choices(page, project))
+    page = page_of(call, project, words)
+    if not isinstance(plan, Plan):
+        raise UsageError(f"`{page.level.typed()}` runs nothing", hint="leave out --refresh-schema")
     plan.secrets += project.secrets()
-    target = Target(page, plan, surroundings)
-    return Command(target, fields(target), project.warnings)
-
-
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError as problem:
-        raise UsageError(
-            f"`--command` does not split into words: {problem}",
-            hint="close the quotation or escape the character with a backslash",
-        ) from None
-
-
-def _shown(line: str) -> str:
-    return script(line, ())
+    return Command(page, plan, call.here(), project.warnings)
 
 
 def _unknown(found: Unknown) -> UsageError:
+    from fdl.prepass import GLOBAL_FLAGS
     from fdl.suggest import nearest
 
-    close = nearest(found.token, found.level.commands)
-    hint = f"did you mean `{found.level.typed(close)}`?" if close else "`fdl list` names them all"
-    return UsageError(f"unknown command: {' '.join([*found.level.names, found.token])}", hint=hint)
-
-
-def _choices(page: object, project: Project) -> str:
-    level = page.level if isinstance(page, Help) else project.level()
-    names = ", ".join(level.commands)
-    return f"name one of its commands: {names}" if names else "name a command that runs something"
+    level, token = found.level, found.token
+    if token.startswith("-"):
+        close = nearest(token, ("--json", *GLOBAL_FLAGS))
+        hint = f"did you mean `{close}`?" if close else "options of a command stand behind it"
+        return UsageError(f"unknown option: {token}", hint=hint, exit_code=2)
+    close = nearest(token, level.commands)
+    hint = f"did you mean `{level.typed(close)}`?" if close else "`fdl list` names them all"
+    problem = f"unknown command: {' '.join([*level.names, token])}"
+    if not level.names:
+        problem += f"; and there is no fdl.{token}.yml in {level.root}"
+    return UsageError(problem, hint=hint)

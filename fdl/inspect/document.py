@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fdl.inspect.field import PART
-from fdl.manifest.node import Node, relative
-from fdl.manifest.show import flow, show
+from fdl.inspect.screen import Layout, Row
+from fdl.manifest.node import Node, dotted, relative
+from fdl.manifest.show import flow, lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,30 +20,29 @@ SCHEMA_VERSION = 1
 _OWN = ("manifest", "inherited", "overlay")
 _INFINITY = float("inf")
 
+# Origins begin here if all values are short.
+_YAML_COLUMN = 14
 
-def listing(tree: Node, fields: Sequence[Field], directory: str) -> str:
+
+def listing(
+    tree: Node, fields: Sequence[Field], directory: str, palette: Palette, width: int | None = None
+) -> str:
     """YAML that reads back to the tree. Each leaf has its origin and what it overrides.
 
-    Args:
-        tree: The leaves to show.
-        fields: The field of each leaf, and the fields of removed keys.
-        directory: The project root.
+    The fields are those of the leaves and of removed keys. A pipe has no width.
     """
-    known = {one.path: one for one in fields if not one.removed}
-
-    def comment(path: tuple[str, ...], leaf: Node) -> str:
-        field = known.get(path)
-        if field is None:
-            return f"{relative(leaf.file, directory)}:{leaf.line}"
-        return _printable(_origin(field))
-
-    text = show(tree, comment)
+    known = {one.path: _printable(_origin(one)) for one in fields if not one.removed}
+    rows = [
+        Row(head, value, _origin_of(leaf, known.get(path), directory), _printable(dotted(path)))
+        for head, value, path, leaf in lines(tree)
+    ]
     for field in fields:
         if field.removed:
             by, *gone = field.stack
             places = ", ".join(one.line_place for one in gone)
-            text += f"# {_printable(f'removed: {field.name} ({places}) by {_place(by)}')}\n"
-    return text
+            removed = _printable(f"removed: {field.name} ({places}) by {_place(by)}")
+            rows.append(Row("", "", removed, _printable(field.name)))
+    return Layout(palette, width, "# ", _YAML_COLUMN).text(rows)
 
 
 def records(fields: Sequence[Field]) -> list[dict[str, object]]:
@@ -67,22 +67,23 @@ def records(fields: Sequence[Field]) -> list[dict[str, object]]:
     ]
 
 
-def explanation(fields: Sequence[Field], palette: Palette) -> str:
-    """The statements about some values: one line each, strongest first."""
+def explanation(fields: Sequence[Field], palette: Palette, width: int | None = None) -> str:
+    """The statements about some values: one line each, strongest first. A pipe has no width."""
+    layout = Layout(palette, width)
     blocks = []
     for field in fields:
         ending = "is removed" if field.removed else f"= {_inline(field.value)}"
-        rows = [(one.role, _inline(one.value), one.place, one.source) for one in field.stack]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [f"{palette.bold(_printable(field.name))} {ending}"]
-        for place, row in enumerate(rows):
-            role, value, where, source = (
-                text.ljust(width) for text, width in zip(row, widths, strict=True)
-            )
-            tail = f"{where}  {source}" if widths[2] else source
-            line = f"  {role}  {value}  {palette.dim(_printable(tail.rstrip()))}"
-            lines.append(line if place else palette.cyan(f"  {role}") + line[len(role) + 2 :])
-        blocks.append("\n".join(lines) + "\n")
+        name = _printable(field.name)
+        rows = [Row(name, ending, name=name, styled=palette.bold(name))]
+        roles = max(len(one.role) for one in field.stack)
+        places = max(len(one.place) for one in field.stack)
+        for one in field.stack:
+            head = f"  {one.role:<{roles}}"
+            styled = head if rows[1:] else palette.cyan(head)
+            where = f"{one.place:<{places}}  {one.source}" if places else one.source
+            value = _inline(one.value)
+            rows.append(Row(f"{head} ", value, _printable(where), name, f"{styled} "))
+        blocks.append(layout.text(rows))
     return "\n".join(blocks)
 
 
@@ -136,12 +137,8 @@ def _inline(value: object) -> str:
 
 def _position(statement: Statement) -> dict[str, object]:
     source = {} if statement.source in _OWN else {"source": statement.source}
-    return {
-        "file": statement.file,
-        "line": statement.line,
-        "column": statement.column,
-        **source,
-    }
+    place = {name: getattr(statement, name) for name in ("file", "line", "column")}
+    return {**place, **source}
 
 
 def _origin(field: Field) -> str:
@@ -155,6 +152,10 @@ def _origin(field: Field) -> str:
             replaced.append(_place(one))
     notes = [*joined, *([f"overrides {', '.join(replaced)}"] if replaced else [])]
     return _place(field.top) + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _origin_of(leaf: Node | None, known: str | None, directory: str) -> str:
+    return (known or f"{relative(leaf.file, directory)}:{leaf.line}") if leaf else ""
 
 
 def _place(statement: Statement) -> str:

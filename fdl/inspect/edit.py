@@ -7,31 +7,45 @@ the mapping around it. The new text is read back, merged and checked before it i
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fdl import output
+from fdl.dispatch.classify import PRESET, RUN
 from fdl.errors import FdlError, ManifestError, UsageError
+from fdl.inspect.command import behind_environment, page_of, resolved
 from fdl.inspect.document import explanation
 from fdl.inspect.field import OVERRIDDEN, WINS
 from fdl.inspect.layer import Layers, lookup, settled
 from fdl.inspect.manifest import Report
 from fdl.inspect.path import parse
+from fdl.inspect.screen import terminal_columns
 from fdl.inspect.secrecy import printable
 from fdl.inspect.spans import Layout, json_layout, yaml_layout
 from fdl.inspect.splice import NewValue, candidates
-from fdl.manifest import settle
-from fdl.manifest.node import Node, dotted
+from fdl.manifest.example import copied
+from fdl.manifest.node import Node, dotted, relative
+from fdl.manifest.read import is_json
 from fdl.manifest.read import parse as parse_manifest
 from fdl.manifest.source import shown
-from fdl.output import Palette
+from fdl.project import Project
 from fdl.rewrite import rewrite
 from fdl.secrets import is_secret_name
 
 if TYPE_CHECKING:
-    from fdl.app import Call
+    from collections.abc import Sequence
+
+    from fdl.commands.verb import Call
+    from fdl.inspect.command import Command
+    from fdl.inspect.field import Field
 
 _INHERIT = "inherit-from"
 _MARK = b"\xef\xbb\xbf"
+
+# What a preset sets for itself. The other keys belong to the manifest around it.
+_OF_A_PRESET = ("ddp", "training", "output", "options", "env", "env_file", "description")
 
 
 class Change:
@@ -44,17 +58,36 @@ class Change:
         after: The layers as they would be.
         text: The file's text as it is.
         new_text: The file's text as it would be.
+        names: The words of the command that the value is for; empty for the whole project.
+        root: Directory of the project.
+        fields: The values that would apply.
     """
 
-    __slots__ = ("after", "before", "file", "new_text", "path", "text")
-
-    def __init__(self, before: Layers, file: str, path: tuple[str, ...], text: str) -> None:
+    def __init__(
+        self,
+        before: Layers,
+        file: str,
+        path: tuple[str, ...],
+        text: str,
+        names: Sequence[str],
+        root: str,
+    ) -> None:
         self.file = file
         self.path = path
+        self.names = names
+        self.root = root
         self.before = before
         self.text = before.texts[file]
         self.new_text = text
         self.after = before.replaced(file, text)
+        self.fields: list[Field] = []
+
+    def project(self, project: Project) -> Project:
+        """A project like this one, with the change in it."""
+        manifest = self.after.manifest
+        made = Project(project.found, manifest.env)
+        made.use(manifest)
+        return made
 
     def diff(self) -> str:
         """A unified diff without secrets; empty if the value is already there."""
@@ -71,22 +104,27 @@ class Change:
         return "".join(ended)
 
     def report(self) -> str:
-        """The values that apply now, as ``fdl why`` prints them."""
-        fields = Report(self.after.manifest).explain(self.path)
-        if not fields:
-            return f"{dotted(self.path)} is not set any more ({shown(self.file)})\n"
-        return explanation(fields, Palette(on=False))
+        """What has changed where, and the values that apply now, as ``fdl why`` prints them."""
+        node = lookup(self.after.nodes[self.file], self.path)
+        place = f"{shown(self.file)}:{node.line}" if node else shown(self.file)
+        purpose = f" for `fdl {' '.join(self.names)}`" if self.names else ""
+        text = f"changed {place}{purpose}\n"
+        if self.text == self.new_text:
+            text = f"{place} has this value already{purpose}\n"
+        if not self.fields:
+            return f"{text}{dotted(self.path)} is not set any more\n"
+        return text + explanation(self.fields, output.palette(sys.stdout), terminal_columns())
 
     def write(self) -> None:
         """Replace the file. Links stay links, permissions stay as they are.
 
-        An example is first copied to the real manifest, as for a command that runs.
+        An example is first copied to the real manifest.
 
         Raises:
             FdlError: The file cannot be written, or has changed since it was read.
         """
         found = self.before.manifest.found
-        file = settle(found, executes=True).path if self.file == found.path else self.file
+        file = copied(found).path if self.file == found.path else self.file
         if self.text != self.new_text:
             raw = self.before.raw(self.file)
             new = self.new_text.encode()
@@ -100,28 +138,67 @@ class Change:
         return printable(text, node, layout, hidden, changed)
 
 
-def prepare(call: Call, path: str, value: str, where: str | None) -> Change:
+def prepare(call: Call, path: str, value: str, *, where: str | None, line: str | None) -> Change:
     """Find the file to change and the text that changes it.
 
     Args:
         call: The built-in that asks.
-        path: A dotted path of the project's manifest.
+        path: A dotted path of the project's manifest, or of the settings of one command.
         value: The new value as YAML; ``null`` deletes the value of weaker layers.
-        where: ``base``, an environment, or a file; None for the layer whose value wins now.
+        where: ``base``, an environment, or a file of the project; None for the layer whose value
+            wins now.
+        line: The command to change the value for, as it is typed; None for the whole manifest.
 
     Raises:
         FdlError: The change is impossible, would have no effect, or would break the manifest.
     """
     keys = _keys(path)
+    project, words = behind_environment(call, _words(line or ""))
+    page = None if line is None else page_of(call, project, words)
+    if page:
+        own = page.kind == RUN or (page.kind == PRESET and keys[0] in _OF_A_PRESET)
+        keys = ("commands", page.name, *keys) if own else keys
+    before, asked, names = settled(project, page.level.manifest.found if page else None, where)
+    if not page and not asked:
+        project.require_overlay_for("the project's own manifest")
+    if not page and keys[0] == "commands":
+        names = [*names, *keys[1:2]]
     new = _new_value(value, keys)
-    before, asked = settled(call, where)
     file = asked or _home(before, keys)
-    found = _spliced(before, file, keys, new)
-    change = Change(before, file, keys, found)
+    text = _spliced(before, file, keys, new)
+    change = Change(before, file, keys, text, page.command if page else names, project.directory)
     change.after.check(file)
+    change.fields = Report(change.after.manifest, change.root).explain(keys)
     _require_effect(change, new.node)
     _require_no_other_effect(change)
+    if page:
+        _require_effect_on(change, resolved(call, change.project(project), words), path, new.node)
     return change
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as problem:
+        raise UsageError(
+            f"`--for` does not split into words: {problem}",
+            hint="close the quotation or escape the character with a backslash",
+        ) from None
+
+
+def _require_effect_on(change: Change, command: Command, asked: str, value: Node) -> None:
+    """Refuse a change that the command would not notice; else keep what the command gets."""
+    found = command.find(asked)
+    for field in found:
+        parts = [one.file for one in field.stack if one.role != OVERRIDDEN]
+        if value.value is not None and relative(change.file, change.root) not in parts:
+            top = field.top
+            raise UsageError(
+                f"the change in {shown(change.file)} would have no effect on `{command.typed}`: "
+                f"{top.place or top.source} wins for `{field.name}`",
+                hint=f"fdl why {field.name} {' '.join(command.plan.command)}",
+            )
+    change.fields = found or change.fields
 
 
 def _keys(path: str) -> tuple[str, ...]:
@@ -134,7 +211,7 @@ def _keys(path: str) -> tuple[str, ...]:
         keys.append(step)
     if keys[0] == _INHERIT:
         raise UsageError(
-            f"`{_INHERIT}` decides which layers there are, so it is no value of the manifest",
+            f"`{_INHERIT}` decides which layers there are, so it is not a value of the manifest",
             hint="change it in the file by hand",
         )
     return tuple(keys)
@@ -151,7 +228,7 @@ def _new_value(text: str, path: tuple[str, ...]) -> NewValue:
         # The message may repeat parts of the value.
         if any(is_secret_name(key) for key in path):
             raise UsageError(f"the new value of `{dotted(path)}` is not valid YAML") from None
-        hint = problem.hint or "put text that is no YAML between quotes"
+        hint = problem.hint or "put the text between quotes: '\"a: b\"'"
         raise UsageError(f"the new value: {problem.message}", hint=hint) from None
 
 
@@ -185,7 +262,7 @@ def _spliced(layers: Layers, file: str, path: tuple[str, ...], new: NewValue) ->
 
     text, node = layers.texts[file], layers.nodes[file]
     layout = _layout(file, text)
-    for candidate in candidates(text, layout, path, new, is_json=_is_json(file)):
+    for candidate in candidates(text, layout, path, new, is_json=is_json(file)):
         try:
             made = parse_manifest(candidate, file)
             comments = _layout(file, candidate).comments
@@ -204,7 +281,7 @@ def _spliced(layers: Layers, file: str, path: tuple[str, ...], new: NewValue) ->
 
 def _require_effect(change: Change, value: Node) -> None:
     """Refuse a change that a stronger layer would hide."""
-    fields = Report(change.after.manifest).explain(change.path)
+    fields = change.fields
     wanted = os.path.realpath(change.file)
     if value.value is None and not any(one.value is not None for one in fields):
         return
@@ -214,10 +291,9 @@ def _require_effect(change: Change, value: Node) -> None:
             "or removes the mapping around it",
             hint=f"`fdl why {dotted(change.path[:-1])}` names the layer",
         )
-    directory = Path(change.before.manifest.directory)
     for field in fields:
         parts = [one for one in field.stack if one.role != OVERRIDDEN and one.file]
-        files = [os.path.realpath(directory / str(one.file)) for one in parts]
+        files = [os.path.realpath(Path(change.root, str(one.file))) for one in parts]
         own = lookup(value, tuple(str(key) for key in field.path[len(change.path) :]))
         if (own is not None and wanted not in files) or (value.value is None and parts):
             top = field.top
@@ -225,7 +301,7 @@ def _require_effect(change: Change, value: Node) -> None:
             raise UsageError(
                 f"the change in {shown(change.file)} would have no effect: "
                 f"{top.place} {'still sets' if weaker else 'wins for'} `{field.name}`",
-                hint=f"change it there: --where {shown(str(top.file))}",
+                hint=f"change it there: --where {shown(str(Path(change.root, str(top.file))))}",
             )
 
 
@@ -245,9 +321,5 @@ def _require_no_other_effect(change: Change) -> None:
             )
 
 
-def _is_json(file: str) -> bool:
-    return file.removesuffix(".example").removesuffix(".dist").endswith(".json")
-
-
 def _layout(file: str, text: str) -> Layout:
-    return json_layout(text) if _is_json(file) else yaml_layout(text)
+    return json_layout(text) if is_json(file) else yaml_layout(text)

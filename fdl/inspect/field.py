@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fdl.light_record import Record
 from fdl.manifest.node import Node, dotted, relative
 
 TYPE_CHECKING = False
@@ -18,7 +19,7 @@ PART = "part of it"
 REMOVED = "removed"
 
 
-class Statement:
+class Statement(Record):
     """What one place sets a value to.
 
     Attributes:
@@ -33,25 +34,13 @@ class Statement:
         merge: How a list joins the next weaker one: ``append``, …; None to replace it.
     """
 
-    __slots__ = ("column", "file", "line", "merge", "role", "source", "value")
-
-    def __init__(
-        self,
-        role: str,
-        source: str,
-        value: object,
-        file: str | None = None,
-        line: int | None = None,
-        column: int | None = None,
-        merge: str | None = None,
-    ) -> None:
-        self.role = role
-        self.source = source
-        self.value = value
-        self.file = file
-        self.line = line
-        self.column = column
-        self.merge = merge
+    role: str
+    source: str
+    value: object
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    merge: str | None = None
 
     @property
     def place(self) -> str:
@@ -64,7 +53,18 @@ class Statement:
         return f"{self.file}:{self.line}" if self.file else self.source
 
 
-class Field:
+def stated(role: str, origin: str, value: object) -> Statement:
+    """The statement of an origin as a plan writes it: ``fdl.yml:4:7``, ``.env:3``, ``shell``."""
+    file, *numbers = origin.rsplit(":", 2)
+    if len(numbers) == 2 and all(map(str.isdecimal, numbers)):
+        return Statement(role, "manifest", value, file, int(numbers[0]), int(numbers[1]))
+    file, _, line = origin.rpartition(":")
+    if file and line.isdecimal():
+        return Statement(role, "env file", value, file, int(line))
+    return Statement(role, origin, value)
+
+
+class Field(Record):
     """One value and its statements.
 
     Attributes:
@@ -74,15 +74,10 @@ class Field:
         flag: The flag that passes it to a program, or None.
     """
 
-    __slots__ = ("flag", "path", "stack", "value")
-
-    def __init__(
-        self, path: Path, value: object, stack: Sequence[Statement], flag: str | None = None
-    ) -> None:
-        self.path = path
-        self.value = value
-        self.stack = tuple(stack)
-        self.flag = flag
+    path: Path
+    value: object
+    stack: Sequence[Statement]
+    flag: str | None = None
 
     @property
     def name(self) -> str:
@@ -101,22 +96,13 @@ class Field:
 
 
 class Origins:
-    """Turns nodes into statements about one manifest.
+    """Turns nodes of one manifest into statements, with files relative to ``root``."""
 
-    Args:
-        root: Directory of the project. Files are relative to it.
-        manifest: The manifest of the nodes.
-        source: The name for places in the manifest itself.
-    """
-
-    __slots__ = ("_cut", "_layers", "_root", "_source")
-
-    def __init__(self, root: str, manifest: Manifest, source: str = "manifest") -> None:
+    def __init__(self, root: str, manifest: Manifest) -> None:
         self._root = root
         self._layers = manifest.layers
         base = manifest.found.path
         self._cut = self._layers.index(base) if base in self._layers else 0
-        self._source = source
 
     def field(self, path: Path, nodes: Sequence[Node], *, removed: bool = False) -> Field:
         """The field that several nodes make; see :meth:`statements`."""
@@ -124,12 +110,7 @@ class Origins:
         return Field(path, value, self.statements(nodes, removed=removed))
 
     def statements(self, nodes: Sequence[Node], *, removed: bool = False) -> list[Statement]:
-        """The statements of several nodes about one value, strongest first.
-
-        Args:
-            nodes: The winner and the nodes that it has replaced.
-            removed: Whether the first one deletes the others.
-        """
+        """The statements of a winner and the nodes that it has replaced or ``removed``."""
         made: list[Statement] = []
         joined = False
         for place, node in enumerate(nodes):
@@ -143,13 +124,13 @@ class Origins:
             joined = node.merge is not None and bool(node.losers) and (place == 0 or joined)
         return made
 
-    def statement(self, role: str, node: Node, source: str = "") -> Statement:
+    def statement(self, role: str, node: Node) -> Statement:
         """The statement of one node."""
         # A block mapping begins at its first key. The name of the mapping is the better place.
         at_key = isinstance(node.value, dict) and bool(node.value)
         return Statement(
             role,
-            source or self._source_of(node.file),
+            self._source_of(node.file),
             node.plain(),
             relative(node.file, self._root),
             node.key_line if at_key else node.line,
@@ -158,11 +139,9 @@ class Origins:
         )
 
     def _source_of(self, file: str) -> str:
-        if file not in self._layers:
-            return self._source
-        layer = self._layers.index(file)
+        layer = self._layers.index(file) if file in self._layers else self._cut
         if layer == self._cut:
-            return self._source
+            return "manifest"
         return "inherited" if layer < self._cut else "overlay"
 
 

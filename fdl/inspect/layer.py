@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdl.errors import UsageError
+from fdl.dispatch.nested import below
+from fdl.errors import ManifestError, UsageError
 from fdl.manifest import Found, Manifest
 from fdl.manifest.check import check
 from fdl.manifest.layers import environments, overlay_file, stack
@@ -16,10 +17,10 @@ from fdl.manifest.read import parse
 from fdl.manifest.source import read_text, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from fdl.app import Call
     from fdl.inspect.splice import NewValue
+    from fdl.project import Project
 
 _BASE = "base"
 
@@ -83,34 +84,59 @@ class Layers:
         return self.nodes[file]
 
 
-def settled(call: Call, where: str | None) -> tuple[Layers, str | None]:
-    """The active layers, and the file among them that ``where`` names.
+def settled(
+    project: Project, of_command: Found | None, where: str | None
+) -> tuple[Layers, str | None, Sequence[str]]:
+    """The active layers of a manifest, the file that ``where`` names, and the command it is for.
 
-    An inactive environment is treated as if it were active.
+    An inactive environment is treated as if it were active. ``where`` is ``base``, an environment
+    of the manifest of the command (else of the project), or a file. Without a command it may be a
+    file of any manifest of the project.
 
     Raises:
         FdlError: The manifest is broken, or ``where`` does not name one of its layers.
     """
-    project = call.project()
-    found, env = project.found, project.env
+    found, env = of_command or project.found, project.env
     if where is None or where == _BASE:
-        return Layers(found, env), found.path if where else None
-    known = environments(found.directory)
-    overlays = {overlay_file(found.directory, name): name for name in known}
-    if where in known:
-        file = overlay_file(found.directory, where)
+        return Layers(found, env), found.path if where else None, ()
+    overlay = overlay_file(found.directory, where)
+    if overlay:
         layers = Layers(found, env)
-        return (layers if file in layers.nodes else Layers(found, where)), file
-    wanted = {os.path.realpath(where), os.path.realpath(Path(found.directory) / where)}
-    for layers in (Layers(found, env), *(Layers(found, name) for name in overlays.values())):
-        for file in layers.manifest.layers:
-            if os.path.realpath(file) in wanted:
-                return layers, file
-    names = [_BASE, *known, *(shown(file) for file in Layers(found, env).manifest.layers)]
+        return (layers if overlay in layers.nodes else Layers(found, where)), overlay, ()
+    wanted = {os.path.realpath(where), os.path.realpath(Path(project.directory, where))}
+    files: list[str] = []
+    for one, names in _manifests(project, found):
+        for name in dict.fromkeys((env, *environments(one.directory))):
+            try:
+                layers = Layers(one, name)
+            except ManifestError:
+                if one is found:
+                    raise
+                continue
+            for file in layers.manifest.layers:
+                if os.path.realpath(file) not in wanted:
+                    files.append(shown(file))
+                elif of_command and one is not found:
+                    raise UsageError(
+                        f"`--for` changes {shown(found.path)}, and `--where` names {shown(file)}",
+                        hint="leave out one of the two",
+                    )
+                else:
+                    return layers, file, names
+    known = dict.fromkeys((_BASE, *environments(found.directory), *files))
     raise UsageError(
-        f"`--where {where}` names no layer of this manifest",
-        hint=f"one of {', '.join(dict.fromkeys(names))}",
+        f"`--where {where}` is not a file of this project", hint=f"one of {', '.join(known)}"
     )
+
+
+def _manifests(project: Project, first: Found) -> Iterator[tuple[Found, Sequence[str]]]:
+    """The manifests of a project with their commands, one of them first."""
+    yield first, ()
+    if first is not project.found:
+        yield project.found, ()
+    for place in below(project.level(), project.child):
+        if place.level and place.level.manifest.found.path != first.path:
+            yield place.level.manifest.found, place.names
 
 
 def lookup(root: Node, path: tuple[str, ...]) -> Node | None:

@@ -28,8 +28,6 @@ class Report:
         hidden: The secret texts of the manifest, longest first.
     """
 
-    __slots__ = ("_origins", "_removed", "fields", "hidden", "tree")
-
     def __init__(self, manifest: Manifest, root: str = "") -> None:
         shown = Manifests([manifest])
         self._origins = Origins(root or manifest.directory, manifest)
@@ -81,19 +79,14 @@ def stacks(
 ) -> Iterator[tuple[tuple[str, ...], list[Node]]]:
     """Every leaf with its path, followed by the values it has replaced, strongest first.
 
-    Args:
-        node: A tree.
-        path: The path of the tree.
-        above: The values it replaced when a mapping around it was replaced as a whole.
+    ``above`` are the values it replaced when a mapping around it was replaced as a whole.
     """
     if not isinstance(node.value, dict) or not node.value:
         yield path, [node, *node.losers, *above]
         return
     replaced = [*said(node.losers), *above]
     for key, child in node.value.items():
-        below: list[Node] = []
-        for one in replaced:
-            below += descended(one, key)
+        below = [found for one in replaced for found in descended(one, key)]
         yield from stacks(child, (*path, key), below)
 
 

@@ -53,6 +53,6 @@ def _quoted(text: str, whole: str) -> tuple[str, str]:
 
 def _refused(text: str) -> UsageError:
     return UsageError(
-        f"`{text}` is no path of a manifest",
+        f"`{text}` is not a path of a manifest",
         hint='write `training.lr`, or `commands."a.b".run` for a key that holds a dot',
     )

@@ -7,8 +7,8 @@ Variables: ``env:`` < ``env_file`` < shell < typed.
 from __future__ import annotations
 
 from fdl.dispatch.classify import RUN
-from fdl.dispatch.generate import FIELDS, settings
-from fdl.inspect.field import OVERRIDDEN, PART, REMOVED, WINS, Field, Origins, Statement
+from fdl.dispatch.generate import FIELDS, RIVALS, settings
+from fdl.inspect.field import OVERRIDDEN, PART, REMOVED, WINS, Field, Statement, stated
 from fdl.inspect.typed import typed, typed_values
 from fdl.manifest.node import Node
 from fdl.plan import PLAN_VARIABLE
@@ -19,32 +19,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fdl.args.parameter import Parameter
-    from fdl.inspect.command import Target
+    from fdl.inspect.command import Command
     from fdl.plan import Variable
 
 _FLAGS = {(section, field): flag for section, field, flag in FIELDS}
-_EXCLUSIVE = {"mode": ("policy", "backend"), "policy": ("mode",), "backend": ("mode",)}
 
 
-def fields(target: Target) -> list[Field]:
+def fields(target: Command) -> list[Field]:
     """The fields of a command, in the order of a manifest."""
     found = [*_run(target)] if target.kind == RUN else [*_entry(target)]
     found += [*_env_files(target), *_variables(target), *_unset_variables(target)]
     return found if target.kind == RUN else [*found, *_Settings(target).fields()]
 
 
-def _run(target: Target) -> Iterator[Field]:
+def _run(target: Command) -> Iterator[Field]:
     path = ("commands", target.name)
     spec = target.shown.tree(target.level.commands[target.name], path)
-    origins = Origins(target.plan.root, target.level.manifest)
     for key in ("run", "append", "docker"):
         if node := spec.get(key):
-            yield origins.field((key,), [node, *node.losers])
+            yield target.origins.field((key,), [node, *node.losers])
 
 
-def _entry(target: Target) -> Iterator[Field]:
+def _entry(target: Command) -> Iterator[Field]:
     level = target.level
-    origins = Origins(target.plan.root, level.manifest)
     parent = level.scopes[-1] if level.names else None
     own = target.shown.tree(level.manifest.node)
     nodes: list[Node] = []
@@ -52,24 +49,23 @@ def _entry(target: Target) -> Iterator[Field]:
         if entry := scope.get("entry") if scope else None:
             nodes += [entry, *entry.losers]
     if nodes:
-        yield origins.field(("entry",), nodes)
+        yield target.origins.field(("entry",), nodes)
     if docker := own.get("docker"):
-        yield origins.field(("docker",), [docker, *docker.losers])
+        yield target.origins.field(("docker",), [docker, *docker.losers])
 
 
-def _scopes(target: Target) -> list[Node]:
+def _scopes(target: Command) -> list[Node]:
     """The mappings whose ``env_file`` applies, strongest first."""
     named = target.level.commands.get(target.name)
     return [*([named] if named else []), *reversed(target.level.scopes)]
 
 
-def _env_files(target: Target) -> Iterator[Field]:
-    origins = Origins(target.plan.root, target.level.manifest)
+def _env_files(target: Command) -> Iterator[Field]:
     given = [node for scope in _scopes(target) if (node := scope.get("env_file"))]
     if not given:
         return
     value = [item for node in reversed(given) for item in _items(node.plain())]
-    stacks = [origins.statements([node, *node.losers]) for node in given]
+    stacks = [target.origins.statements([node, *node.losers]) for node in given]
     for stack in stacks:
         stack[0].role, stack[0].merge = PART, "append"
     stacks[0][0].role = WINS
@@ -78,7 +74,7 @@ def _env_files(target: Target) -> Iterator[Field]:
     yield Field(("env_file",), value, [*own, *replaced])
 
 
-def _variables(target: Target) -> Iterator[Field]:
+def _variables(target: Command) -> Iterator[Field]:
     for one in target.plan.variables:
         if one.name == PLAN_VARIABLE:
             continue
@@ -90,44 +86,30 @@ def _variables(target: Target) -> Iterator[Field]:
         yield Field(("env", one.name), stack[0].value, stack)
 
 
-def _unset_variables(target: Target) -> Iterator[Field]:
+def _unset_variables(target: Command) -> Iterator[Field]:
     """Variables that a null removes from the program."""
-    origins = Origins(target.plan.root, target.level.manifest)
     known = {one.name for one in target.plan.variables}
     scopes = [env for scope in _scopes(target) if (env := target.shown.tree(scope).get("env"))]
     for name in dict.fromkeys(name for env in scopes for name in env.mapping):
         said = [env.mapping[name] for env in scopes if name in env.mapping]
         if name not in known and len(said) > 1:
             nodes = [node for one in said for node in (one, *one.losers)]
-            yield origins.field(("env", name), nodes, removed=True)
+            yield target.origins.field(("env", name), nodes, removed=True)
 
 
-def _variable(target: Target, one: Variable, value: str, origin: str, role: str) -> Statement:
+def _variable(target: Command, one: Variable, value: str, origin: str, role: str) -> Statement:
     shown = REDACTED if one.secret else redact_text(value, target.shown.hidden)
-    file, *numbers = _split(origin)
-    if not numbers:
-        return Statement(role, {"shell": "environment"}.get(origin, origin), shown)
-    line, column = int(numbers[0]), int(numbers[1]) if len(numbers) == 2 else None
-    return Statement(role, "manifest" if column else "env file", shown, file, line, column)
-
-
-def _split(origin: str) -> list[str]:
-    """File, line and perhaps column of a place. Any other origin stays one text."""
-    parts = origin.rsplit(":", 2)
-    if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
-        return parts
-    parts = origin.rsplit(":", 1)
-    return parts if len(parts) == 2 and parts[1].isdecimal() else [origin]
+    return stated(role, "environment" if origin == "shell" else origin, shown)
 
 
 class _Settings:
     """The settings that become flags of a program, and the flags it declares itself."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Command) -> None:
         node = target.shown.tree(target.level.manifest.node)
         commands = node.get("commands")
         self.target = target
-        self.origins = Origins(target.plan.root, target.level.manifest)
+        self.origins = target.origins
         self.base = node
         self.preset = commands.get(target.preset) if commands and target.preset else None
         self.merged = settings(node, self.preset)
@@ -139,7 +121,7 @@ class _Settings:
 
     def _leave_to_typed(self) -> None:
         """Drop ``mode``, or ``policy`` and ``backend``, if typed flags set the other of the two."""
-        for name, rivals in _EXCLUSIVE.items():
+        for name, rivals in RIVALS.items():
             for rival in rivals if f"--{name}" in self.typed else ():
                 if f"--{rival}" not in self.typed:
                     self.merged["ddp"].pop(rival, None)
@@ -258,11 +240,11 @@ class _Settings:
         base = self.base.get("ddp")
         for name, node in (base.mapping if base else {}).items():
             merged = self.merged["ddp"]
-            rival = next((merged[one] for one in _EXCLUSIVE.get(name, ()) if one in merged), None)
+            rival = next((merged[one] for one in RIVALS.get(name, ()) if one in merged), None)
             if node.value is None or name in merged or rival is None:
                 continue
-            by = self.origins.statement(REMOVED, rival, f"preset {self.target.preset}")
-            by.value = None
+            by = self.origins.statement(REMOVED, rival)
+            by.source, by.value = f"preset {self.target.preset}", None
             said = self.origins.statements([node, *node.losers])
             said[0].role = OVERRIDDEN
             yield Field(("ddp", name), None, [by, *said])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from fdl.errors import FdlError, UsageError
-from fdl.inspect.field import OVERRIDDEN, WINS, Field, Statement
+from fdl.inspect.field import OVERRIDDEN, WINS, Field, Statement, stated
 from fdl.inspect.path import parse
 from fdl.secrets import REDACTED, is_secret
 
@@ -64,7 +64,8 @@ def explain(path: str, asked: str) -> list[Field]:
     found = [
         field
         for name, field in known
-        if asked in (field.name, name) or argument in (name.replace("-", "_"), _last(field.name))
+        if asked in (field.name, name)
+        or argument in (name.replace("-", "_"), field.name.rpartition(".")[2])
     ]
     found = found or [field for _, field in known if field.name.startswith(f"{asked}.")]
     if not found:
@@ -82,24 +83,16 @@ def explain(path: str, asked: str) -> list[Field]:
 def recorded(path: str) -> dict[str, Field]:
     """The configuration of a run, by the names of the program's own arguments.
 
-    Args:
-        path: As for :func:`explain`.
-
     Raises:
         FdlError: There is no record.
     """
-    known, _ = _fields(path)
-    return dict(known)
+    return dict(_fields(path)[0])
 
 
 def _fields(path: str) -> tuple[list[tuple[str, Field]], str]:
     """Name and field of every recorded value, and the file that holds them."""
     record, where = _read(path)
     return [_field(name, entry) for name, entry in _entries(record, ())], where
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _read(path: str) -> tuple[dict[str, Any], str]:
@@ -117,7 +110,7 @@ def _read(path: str) -> tuple[dict[str, Any], str]:
     beside = os.path.join(os.path.dirname(path), CONFIG)
     if not os.path.isfile(beside):
         raise UsageError(
-            f"{path} says nothing about its configuration, and there is no {CONFIG} beside it",
+            f"{path} has no record of its configuration, and no {CONFIG} is beside it",
             hint="name the directory of the run that made it",
         )
     return _config_file(beside), beside
@@ -134,7 +127,7 @@ def _run_directory(path: str) -> str:
     runs = [name for name in names if os.path.isfile(os.path.join(path, name, CONFIG))]
     if not runs:
         raise UsageError(
-            f"{path} is no run and holds none: there is no {CONFIG}",
+            f"{path} is not a run and contains none: no {CONFIG}",
             hint="name the directory of a run, such as runs/2026-01-31T10-00-00",
         )
     return os.path.join(path, max(runs, key=_age))
@@ -153,7 +146,9 @@ def _config_file(file: str) -> dict[str, Any]:
     except OSError as problem:
         raise FdlError(f"{file} cannot be read: {problem.strerror}") from None
     if len(data) > _MAX_CONFIG_BYTES:
-        raise FdlError(f"{file} is larger than {_MAX_CONFIG_BYTES >> 20} MiB: no record of a run")
+        raise FdlError(
+            f"{file} is larger than {_MAX_CONFIG_BYTES >> 20} MiB: not a record of a run"
+        )
     return _mapping(data, file)
 
 
@@ -178,7 +173,7 @@ def _checkpoint(file: str) -> dict[str, Any] | None:
 def _header(stream: GzipFile | BufferedReader, file: str) -> dict[str, Any]:
     length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
     if not 2 <= length <= _MAX_HEADER_BYTES:
-        raise FdlError(f"{file} is no checkpoint: it has no safetensors header")
+        raise FdlError(f"{file} is not a checkpoint: it has no safetensors header")
     # Read in pieces, so that a wrong length does not reserve memory.
     data = bytearray()
     while len(data) < length and (piece := stream.read(min(1 << 20, length - len(data)))):
@@ -196,7 +191,7 @@ def _mapping(data: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise FdlError(f"{where} is no JSON object", hint="restore it from a copy")
+        raise FdlError(f"{where} is not a JSON object", hint="restore it from a copy")
     return content
 
 
@@ -212,7 +207,9 @@ def _entries(record: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[st
 
 def _field(name: str, entry: object) -> tuple[str, Field]:
     known = entry if isinstance(entry, dict) and "value" in entry else {"value": entry}
-    lost = [one for one in _rows(known.get("overrides")) if isinstance(one, dict)]
+    overrides = known.get("overrides")
+    rows = overrides if isinstance(overrides, list) else []
+    lost = [one for one in rows if isinstance(one, dict)]
     path = _path([one.get("field") for one in (known, *lost)], name)
     secret_name = str(path[-1])
     stack = [_statement(WINS, known, secret_name)]
@@ -234,17 +231,6 @@ def _path(fields: list[object], name: str) -> Path:
 
 def _statement(role: str, entry: dict[str, Any], name: str) -> Statement:
     value, origin = entry.get("value"), str(entry.get("origin") or "recorded")
-    shown = REDACTED if is_secret(name, value) else value
-    file, *numbers = origin.rsplit(":", 2)
-    if len(numbers) == 2 and all(number.isdecimal() for number in numbers):
-        return Statement(role, "manifest", shown, file, int(numbers[0]), int(numbers[1]))
-    file, _, line = origin.rpartition(":")
-    if file and line.isdecimal():
-        return Statement(role, "env file", shown, file, int(line))
     if origin.startswith("env "):
         origin = f"environment variable {origin.removeprefix('env ')}"
-    return Statement(role, origin, shown)
-
-
-def _rows(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return stated(role, origin, REDACTED if is_secret(name, value) else value)

@@ -1,7 +1,7 @@
 """A manifest to print: the same tree with its secrets blanked out.
 
-A value is secret if it is marked ``!secret`` (the mark of a mapping holds for everything below), if
-it has a secret-looking name, or if a secret has replaced it. The text of a secret is blanked out
+A value is secret if it is marked ``!secret``, if it has a secret-looking name, or if a secret has
+replaced it. The mark of a mapping holds for everything below. The text of a secret is blanked out
 wherever else it appears.
 """
 
@@ -28,14 +28,7 @@ _SHORTEST_BY_NAME = 8
 
 
 class Manifests:
-    """Blanks out the secrets of several manifests that belong together.
-
-    Args:
-        manifests: The manifests.
-        texts: Further secret texts.
-    """
-
-    __slots__ = ("_hidden",)
+    """Blanks out the secrets of several manifests that belong together, and further texts."""
 
     def __init__(self, manifests: Iterable[Manifest], texts: Iterable[str] = ()) -> None:
         self._hidden = set(texts)
@@ -59,13 +52,7 @@ class Manifests:
 
 
 def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
-    """Whether a value must not be printed, because of its marks or its name.
-
-    Args:
-        node: The value.
-        path: Its path.
-        owner: The mapping that holds it.
-    """
+    """Whether a value must not be printed, because of its marks, its name or its ``owner``'s."""
     nodes = (node, *node.losers)
     if any(one.secret for one in nodes):
         return True
@@ -148,12 +135,9 @@ def _texts(node: Node, path: Path, owner: Node | None = None) -> Iterator[str]:
 
 def _strings(node: Node) -> Iterator[str]:
     value = node.value
-    if isinstance(value, dict):
-        for child in value.values():
+    if isinstance(value, dict | list):
+        for child in value.values() if isinstance(value, dict) else value:
             yield from _strings(child)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)
     elif isinstance(value, str) and value:
         yield value
 

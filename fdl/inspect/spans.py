@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 from yaml.events import (
     AliasEvent,
-    MappingEndEvent,
+    CollectionEndEvent,
     MappingStartEvent,
+    NodeEvent,
     ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
 )
 
+from fdl.manifest.read_json import TOKEN
+
 _PROPERTIES = re.compile(r"(?:[&!]\S*(?:\s+|\Z))*")
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 
 
 class Span:
@@ -37,11 +39,6 @@ class Span:
         items: The items of a list.
     """
 
-    __slots__ = (
-        "anchor", "body", "end", "entries", "in_blocks", "items", "key_end", "key_start", "kind",
-        "start", "style",
-    )  # fmt: skip
-
     def __init__(self, kind: str, start: int, body: int) -> None:
         self.kind = kind
         self.start = self.key_start = self.key_end = start
@@ -53,6 +50,7 @@ class Span:
         self.items: list[Span] = []
 
 
+@dataclass
 class Layout:
     """The spans of one text.
 
@@ -62,40 +60,33 @@ class Layout:
         comments: The comments, in file order.
     """
 
-    __slots__ = ("aliases", "comments", "root")
-
-    def __init__(self, root: Span | None, aliases: set[str], comments: list[str]) -> None:
-        self.root = root
-        self.aliases = aliases
-        self.comments = comments
+    root: Span | None
+    aliases: set[str]
+    comments: list[str]
 
 
 def yaml_layout(text: str) -> Layout:
     """The layout of a text that is known to be a YAML manifest."""
     # The pure Python parser: its marks count characters, as slices do.
-    walk = _YamlWalk(text, yaml.parse(text, Loader=yaml.SafeLoader))
-    root = walk.document()
+    walk = _YamlWalk(text)
+    first = next(walk.events, None)
+    root = None if first is None else walk.span(first)
     return Layout(root, walk.aliases, _comments(text))
 
 
 def json_layout(text: str) -> Layout:
     """The layout of a text that is known to be a JSON manifest."""
-    tokens = _JSON_TOKEN.finditer(text)
+    tokens = TOKEN.finditer(text)
     first = next(tokens, None)
     return Layout(_json_span(first, tokens) if first else None, set(), [])
 
 
 class _YamlWalk:
-    def __init__(self, text: str, events: Iterator[Any]) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.events = events
+        events = yaml.parse(text, Loader=yaml.SafeLoader)
+        self.events: Iterator[Any] = (one for one in events if isinstance(one, _CONTENT))
         self.aliases: set[str] = set()
-
-    def document(self) -> Span | None:
-        events = (event for event in self.events if isinstance(event, _CONTENT))
-        self.events = events
-        first = next(events, None)
-        return None if first is None else self.span(first)
 
     def span(self, event: Any) -> Span:
         start, end, anchor = event.start_mark.index, event.end_mark.index, event.anchor
@@ -107,10 +98,8 @@ class _YamlWalk:
         has_properties = anchor is not None or event.tag is not None
         properties = _PROPERTIES.match(self.text, start) if has_properties else None
         body = properties.end() if properties else start
-        if isinstance(event, ScalarEvent):
-            made = self.scalar(event, start, body)
-        else:
-            made = self.collection(event, start, body)
+        build = self.scalar if isinstance(event, ScalarEvent) else self.collection
+        made = build(event, start, body)
         made.anchor = anchor
         return made
 
@@ -127,8 +116,7 @@ class _YamlWalk:
         is_mapping = isinstance(event, MappingStartEvent)
         made = Span("mapping" if is_mapping else "list", start, body)
         made.in_blocks = not event.flow_style
-        ending = MappingEndEvent if is_mapping else SequenceEndEvent
-        while not isinstance(inner := next(self.events), ending):
+        while not isinstance(inner := next(self.events), CollectionEndEvent):
             if not is_mapping:
                 made.items.append(self.span(inner))
                 made.end = made.items[-1].end
@@ -144,14 +132,8 @@ class _YamlWalk:
         return made
 
 
-_CONTENT = (
-    AliasEvent,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-)
+# All events but those of streams and documents.
+_CONTENT = (NodeEvent, CollectionEndEvent)
 
 
 def _comments(text: str) -> list[str]:
@@ -183,12 +165,6 @@ def _json_span(token: re.Match[str], tokens: Iterator[re.Match[str]]) -> Span:
         next(tokens)
         child = _json_span(next(tokens), tokens)
         child.key_start, child.key_end = inner.start(), inner.end()
-        made.entries[_text(inner[0])] = child
+        made.entries[json.loads(inner[0])] = child
     made.end = inner.end()
     return made
-
-
-def _text(quoted: str) -> str:
-    import json
-
-    return str(json.loads(quoted))

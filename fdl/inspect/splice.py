@@ -27,8 +27,6 @@ class NewValue:
         tagged: Whether that text has a tag of its own.
     """
 
-    __slots__ = ("node", "tagged", "typed")
-
     def __init__(self, node: Node, typed: str) -> None:
         self.node = node
         self.typed = typed

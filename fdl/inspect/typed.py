@@ -14,12 +14,8 @@ def typed_values(
 ) -> dict[str, list[object]]:
     """Flag -> the values given to it, in order; a bare flag counts as true.
 
-    An undeclared flag takes the next word as its value, as most flags do.
-
-    Args:
-        tokens: The typed words; those after ``--`` are ignored.
-        options: Long name -> declared option.
-        switches: More flags that take no value.
+    An undeclared flag takes the next word as its value, as most flags do. Words after ``--`` are
+    ignored. ``options`` are declared ones by long name, ``switches`` more flags without a value.
     """
     found: dict[str, list[object]] = {}
     shorts = {one.short: one for one in options.values() if one.short}

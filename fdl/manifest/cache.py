@@ -5,7 +5,7 @@ written by another version or another program) counts as absent and is never an 
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH103, PTH105, PTH107, PTH112, PTH116, PTH118, PTH120, PTH123
+# ruff: noqa: PTH103, PTH112, PTH116, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import os
@@ -32,16 +32,7 @@ _TICK_NS = 10_000_000
 
 
 class Key:
-    """The key of a cache entry.
-
-    Attributes:
-        directory: The manifest's directory.
-        base: Path of the manifest.
-        overlay: Path of the overlay over it, or None.
-        env: Name of the overlay's environment, or None.
-    """
-
-    __slots__ = ("base", "directory", "env", "overlay")
+    """The key of a cache entry: the manifest's directory and path, its overlay and environment."""
 
     def __init__(self, directory: str, base: str, overlay: str | None, env: str | None) -> None:
         self.directory = directory
@@ -63,8 +54,6 @@ class Key:
 
 class Content:
     """The cached data: the merged tree, the files that made it, the keys that were deleted."""
-
-    __slots__ = ("layers", "node", "removed")
 
     def __init__(self, node: Node, layers: tuple[str, ...], removed: list[Removed]) -> None:
         self.node = node
@@ -109,15 +98,15 @@ def fetch(key: Key) -> Content | None:
 def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
     """Write the cache. If that is impossible or unsafe, do nothing and print nothing.
 
-    Args:
-        key: The key to find it by.
-        content: The data to keep.
-        stamps: One per source file, taken before the file was read.
+    The stamps, one per source file, were taken before the file was read.
     """
     newest = time.time_ns() - _TICK_NS
     if any(known is None or max(known[1:3]) > newest for known in stamps):
         return
     import json
+    from contextlib import suppress
+
+    from fdl.rewrite import put
 
     files: dict[str, int] = {}
     document = {
@@ -128,22 +117,11 @@ def store(key: Key, content: Content, stamps: Sequence[Stamp | None]) -> None:
         "removed": [(one.path, _encoded(one.by, files)) for one in content.removed],
         "files": list(files),
     }
-    target = key.location
-    temporary = f"{target}.{os.getpid()}.tmp"
-    try:
-        make_folder(os.path.dirname(target))
+    with suppress(OSError):
+        make_folder(os.path.dirname(key.location))
         # Only users who can read the manifest may read its cache.
         mode = os.stat(key.base).st_mode & 0o666
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with open(handle, "w", encoding="utf-8") as stream:
-            # `json.dump` would not use the C encoder.
-            stream.write(json.dumps(document, separators=(",", ":")))
-        os.replace(temporary, target)
-    except OSError:
-        from contextlib import suppress
-
-        with suppress(OSError):
-            os.remove(temporary)
+        put(key.location, json.dumps(document, separators=(",", ":")).encode(), mode)
 
 
 def make_folder(folder: str) -> None:

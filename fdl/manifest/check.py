@@ -21,8 +21,8 @@ _ROOT_HINTS = {
     "scripts": "scripts have moved into `commands`: write `commands: {NAME: {run: …}}`",
 }
 
-# A file that is not a manifest at all would give thousands of lines.
-_MOST_MISTAKES = 20
+# More would scroll the first ones off the screen.
+_MOST_MISTAKES = 5
 
 
 def check(root: Node, *, whole: bool) -> None:
@@ -33,7 +33,7 @@ def check(root: Node, *, whole: bool) -> None:
         whole: False for one layer of several. Other layers may then hold the required keys.
 
     Raises:
-        ManifestError: One line per mistake, in file order, for the first twenty.
+        ManifestError: One line per mistake, in file order, for the first five.
     """
     found: list[Mistake] = []
     ROOT.judge(root, (), found)

@@ -4,18 +4,13 @@ Imported on the warm path: only ``os`` at module top.
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH100, PTH105, PTH107, PTH113, PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120
 from __future__ import annotations
 
 import os
 
-from fdl.terminal import ask
-
 NAMES = ("fdl.yml", "fdl.yaml", "fdl.json")
 EXAMPLES = tuple(f"{name}{suffix}" for name in NAMES for suffix in (".example", ".dist"))
-
-# Path of an example -> the result of `settle`, so that one process asks about it only once.
-_settled: dict[str, Found] = {}
 
 
 class Found:
@@ -28,8 +23,6 @@ class Found:
         real_path: The path of the copy of an example; ``path`` itself for a real file.
         others: Names of manifests in the same directory that are not read.
     """
-
-    __slots__ = ("directory", "is_example", "others", "path", "real_path")
 
     def __init__(self, directory: str, name: str, others: tuple[str, ...] = ()) -> None:
         self.directory = directory
@@ -77,47 +70,10 @@ def find_in(directory: str) -> Found | None:
 def settle(found: Found, *, executes: bool) -> Found:
     """Copy an example to the real manifest, if the command will execute something.
 
-    On a terminal the user is asked; without one the copy is made and reported. After a refusal or a
-    failed copy the example itself is used, for the rest of the process.
-
-    Args:
-        found: The result of :func:`find` or :func:`find_in`.
-        executes: False for help, completion and every command that only prints: those never write.
+    Help, completion and every command that only prints never write.
     """
     if not found.is_example or not executes:
         return found
-    if found.path not in _settled:
-        _settled[found.path] = _copied(found) if _agreed(found) else found
-    return _settled[found.path]
+    from fdl.manifest.example import settled
 
-
-def _agreed(found: Found) -> bool:
-    """Ask whether to copy. Enter alone means yes, and so does having no terminal."""
-    example, real = os.path.basename(found.path), os.path.basename(found.real_path)
-    while True:
-        answer = ask(f"{found.directory} has only {example}. Copy it to {real}? [Y/n] ")
-        if answer is None or answer.lower() in ("", "y", "yes"):
-            return True
-        if answer.lower() in ("n", "no"):
-            return False
-
-
-def _copied(found: Found) -> Found:
-    from fdl.output import note
-
-    example, real = os.path.basename(found.path), os.path.basename(found.real_path)
-    temporary = f"{found.real_path}.{os.getpid()}.tmp"
-    try:
-        with open(found.path, "rb") as source, open(temporary, "xb") as target:
-            target.write(source.read())
-        os.replace(temporary, found.real_path)
-    except OSError as error:
-        from contextlib import suppress
-
-        # If opening the example failed, there is no temporary file, and that is fine.
-        with suppress(OSError):
-            os.remove(temporary)
-        note(f"could not copy {example} to {real} ({error.strerror}); using {example} as it is")
-        return found
-    note(f"copied {example} to {real} in {found.directory}")
-    return Found(found.directory, real)
+    return settled(found)

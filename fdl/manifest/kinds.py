@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from fdl.light_record import Record
 from fdl.manifest.mistakes import Missing, Refused, Unknown, Unsuitable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Any, TypeGuard
 
     from fdl.manifest.mistakes import Mistake, Path
@@ -22,10 +24,8 @@ if TYPE_CHECKING:
 _INFINITY = float("inf")
 
 
-class Kind(ABC):
+class Kind(Record, ABC):
     """The kind of value that one place accepts."""
-
-    __slots__ = ()
 
     @abstractmethod
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
@@ -39,8 +39,6 @@ class Kind(ABC):
 class Text(Kind):
     """Text; a number or a boolean must be quoted."""
 
-    __slots__ = ()
-
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse everything but text."""
         if not isinstance(node.value, str):
@@ -53,19 +51,48 @@ class Text(Kind):
         return [{"type": "string"}]
 
 
-class Switch(Kind):
-    """True or false."""
+class Judged(Kind):
+    """A value that one function judges.
 
-    __slots__ = ()
+    Attributes:
+        demand: The demand that a value does not meet, ``must be …``; empty for one that meets all.
+        schemas: JSON Schemas; a value must fit at least one of them.
+        near: Values that the user may have meant.
+        described: Whether messages repeat the value.
+    """
+
+    demand: Callable[[Any], str]
+    schemas: list[Rule]
+    near: Sequence[str] = ()
+    described: bool = True
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse everything but booleans."""
-        if not isinstance(node.value, bool):
-            found.append(Unsuitable(node, path, "must be true or false"))
+        """Refuse values that do not meet the demand."""
+        if not (demand := self.demand(node.value)):
+            return
+        if self.described:
+            found.append(Unsuitable(node, path, demand, near=self.near))
+        else:
+            found.append(Refused(node, path, demand))
 
     def rules(self) -> list[Rule]:
-        """One type."""
-        return [{"type": "boolean"}]
+        """The schemas."""
+        return self.schemas
+
+
+def one_of(*words: str) -> Judged:
+    """The kind that accepts one of several words."""
+    *others, last = (f"`{word}`" for word in words)
+    demand = f"must be {', '.join(others)} or {last}"
+    return Judged(
+        lambda value: "" if value in words else demand, [{"enum": list(words), "type": "string"}]
+    )
+
+
+SWITCH = Judged(
+    lambda value: "" if isinstance(value, bool) else "must be true or false", [{"type": "boolean"}]
+)
+"""True or false."""
 
 
 class Whole(Kind):
@@ -76,11 +103,8 @@ class Whole(Kind):
         most: The largest one allowed, or None.
     """
 
-    __slots__ = ("least", "most")
-
-    def __init__(self, least: int | None = None, most: int | None = None) -> None:
-        self.least = least
-        self.most = most
+    least: int | None = None
+    most: int | None = None
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse other types (also ``5.0``) and numbers out of range."""
@@ -107,10 +131,7 @@ class Number(Kind):
         above: The number it must exceed, or None.
     """
 
-    __slots__ = ("above",)
-
-    def __init__(self, above: int | None = None) -> None:
-        self.above = above
+    above: int | None = None
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse other types, infinities, NaN, and numbers that are too small."""
@@ -129,32 +150,10 @@ class Number(Kind):
         return [{**rule, "type": "number"}]
 
 
-class OneOf(Kind):
-    """One of several words."""
-
-    __slots__ = ("words",)
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse every other value."""
-        if node.value not in self.words:
-            *others, last = (f"`{word}`" for word in self.words)
-            found.append(Unsuitable(node, path, f"must be {', '.join(others)} or {last}"))
-
-    def rules(self) -> list[Rule]:
-        """The words."""
-        return [{"enum": list(self.words), "type": "string"}]
-
-
 class ListOf(Kind):
     """A list of items of one kind; no item is null."""
 
-    __slots__ = ("item",)
-
-    def __init__(self, item: Kind) -> None:
-        self.item = item
+    item: Kind
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse everything but lists, then check every item."""
@@ -177,10 +176,7 @@ class Table(Kind):
         value: The kind of the values; None for any.
     """
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Kind | None = None) -> None:
-        self.value = value
+    value: Kind | None = None
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse everything but mappings, then check every name and value."""
@@ -204,7 +200,7 @@ class Table(Kind):
         return [{"additionalProperties": _or_null(self.value), "type": "object"}]
 
 
-class Key:
+class Key(Record):
     """One key of a section.
 
     Attributes:
@@ -215,16 +211,11 @@ class Key:
         excluded_by: A key of the same section that excludes this one; empty for none.
     """
 
-    __slots__ = ("about", "excluded_by", "kind", "name", "required")
-
-    def __init__(
-        self, name: str, kind: Kind, about: str, *, required: bool = False, excluded_by: str = ""
-    ) -> None:
-        self.name = name
-        self.kind = kind
-        self.about = about
-        self.required = required
-        self.excluded_by = excluded_by
+    name: str
+    kind: Kind
+    about: str
+    required: bool = False
+    excluded_by: str = ""
 
     def rule(self) -> Rule:
         """The JSON Schema of the value, with its description."""
@@ -243,8 +234,6 @@ class Section(Kind):
     Attributes:
         keys: Name -> key.
     """
-
-    __slots__ = ("about", "keys", "name")
 
     def __init__(self, name: str, about: str, *keys: Key) -> None:
         self.name = name

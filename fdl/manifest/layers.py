@@ -94,7 +94,7 @@ def _stripped(node: Node) -> Node:
 
 
 def _parent(asked_by: Node) -> str:
-    from fdl.manifest.source import refusal
+    from fdl.manifest.source import refusal_of
 
     # The check has refused everything but text.
     written = str(asked_by.value)
@@ -103,15 +103,13 @@ def _parent(asked_by: Node) -> str:
     if not os.path.isfile(file):
         problem = f"`inherit-from: {written}`: there is no such file in {directory}"
         hint = "the path is relative to the file that names it"
-        raise refusal(asked_by.file, asked_by.line, asked_by.column, problem, hint)
+        raise refusal_of(asked_by, problem, hint)
     return file
 
 
 def _circle(asked_by: Node, files: list[str]) -> Exception:
-    from fdl.manifest.source import refusal, shown
+    from fdl.manifest.source import refusal_of, shown
 
     circle = files[files.index(files[-1]) :]
     problem = f"`inherit-from` leads in a circle: {' -> '.join(map(shown, circle))}"
-    return refusal(
-        asked_by.file, asked_by.line, asked_by.column, problem, "remove one of the links"
-    )
+    return refusal_of(asked_by, problem, "remove one of the links")

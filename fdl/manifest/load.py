@@ -27,8 +27,6 @@ class Manifest:
         warnings: Messages about it for the user.
     """
 
-    __slots__ = ("directory", "env", "found", "layers", "node", "removed", "warnings")
-
     def __init__(
         self,
         node: Node,
@@ -58,17 +56,17 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
         ManifestError: A file cannot be read, is broken, or holds what a manifest must not hold.
             The message names every mistake of the file with its place.
     """
+    if cached := known(found, env):
+        return cached
     key = _key(found, env)
-    content = cache.fetch(key)
-    if content is None:
-        # Stamp before reading: a change in between leaves a stale cache, never a wrong one.
-        stamps: list[cache.Stamp | None] = []
-        content = _content(found.path, key.overlay, stamps)
-        if write_cache:
-            cache.store(key, content, stamps)
-            from fdl.schema import editor_copy
+    # Stamp before reading: a change in between leaves a stale cache, never a wrong one.
+    stamps: list[cache.Stamp | None] = []
+    content = _content(found.path, key.overlay, stamps)
+    if write_cache:
+        cache.store(key, content, stamps)
+        from fdl.schema import editor_copy
 
-            editor_copy.keep(found.path)
+        editor_copy.keep(found.path)
     return Manifest(content.node, found, env, content.layers, content.removed)
 
 

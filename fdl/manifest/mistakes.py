@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fdl.light_record import Record
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     Path = tuple[str | int, ...]
 
 
-class Mistake:
+class Mistake(Record):
     """A value or a key that is wrong.
 
     Attributes:
@@ -19,11 +21,8 @@ class Mistake:
         path: The path of the value or of the absent key.
     """
 
-    __slots__ = ("node", "path")
-
-    def __init__(self, node: Node, path: Path) -> None:
-        self.node = node
-        self.path = path
+    node: Node
+    path: Path
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -34,8 +33,6 @@ class Mistake:
 class Missing(Mistake):
     """A key is absent. In one layer of several this is allowed: another layer may have it."""
 
-    __slots__ = ()
-
 
 class Unknown(Mistake):
     """A key that the mapping cannot hold.
@@ -44,11 +41,7 @@ class Unknown(Mistake):
         known: The keys it can hold.
     """
 
-    __slots__ = ("known",)
-
-    def __init__(self, node: Node, path: Path, known: Sequence[str]) -> None:
-        super().__init__(node, path)
-        self.known = known
+    known: Sequence[str]
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -63,11 +56,7 @@ class Refused(Mistake):
         problem: Why, as the rest of a sentence that begins with the path.
     """
 
-    __slots__ = ("problem",)
-
-    def __init__(self, node: Node, path: Path, problem: str) -> None:
-        super().__init__(node, path)
-        self.problem = problem
+    problem: str
 
 
 class Unsuitable(Mistake):
@@ -79,12 +68,6 @@ class Unsuitable(Mistake):
         near: Values that the user may have meant; the nearest is suggested.
     """
 
-    __slots__ = ("demand", "near", "remedy")
-
-    def __init__(
-        self, node: Node, path: Path, demand: str, remedy: str = "", near: Sequence[str] = ()
-    ) -> None:
-        super().__init__(node, path)
-        self.demand = demand
-        self.remedy = remedy
-        self.near = near
+    demand: str
+    remedy: str = ""
+    near: Sequence[str] = ()

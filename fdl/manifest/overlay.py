@@ -9,7 +9,7 @@ the order of the weakest layer that has them.
 from __future__ import annotations
 
 from fdl.manifest.node import Node, Removed
-from fdl.manifest.source import refusal, shown
+from fdl.manifest.source import refusal_of, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,17 +17,7 @@ if TYPE_CHECKING:
 
 
 def combine(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
-    """Merge the layers of a manifest and settle how it sets the mode of ``ddp``.
-
-    Args:
-        layers: Root mappings, weakest first; at least one. They are not changed.
-
-    Returns:
-        The root mapping, and the keys that were removed from it.
-
-    Raises:
-        ManifestError: A list tag stands over a value that is not a list.
-    """
+    """:func:`merge` the layers of a manifest and settle how it sets the mode of ``ddp``."""
     node, removed = merge(layers)
     node, undone = _drop_weaker_mode(node, layers)
     return node, [*removed, *undone]
@@ -43,7 +33,7 @@ def merge(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
         The merged root mapping, and the keys that were removed from it.
 
     Raises:
-        ManifestError: A list tag stands over a value that is not a list.
+        ManifestError: A list tag is over a value that is not a list.
     """
     root = layers[0]
     for layer in layers[1:]:
@@ -56,10 +46,6 @@ def _drop_weaker_mode(root: Node, layers: Sequence[Node]) -> tuple[Node, list[Re
     """Let the stronger layer decide between ``ddp.mode`` and ``ddp.policy``/``backend``.
 
     Both set the same thing. A layer that sets one of them drops the other from weaker layers.
-
-    Args:
-        root: The merged manifest.
-        layers: The layers it was merged from, weakest first.
     """
     strength = {layer.file: index for index, layer in enumerate(layers)}
     removed: list[Removed] = []
@@ -129,10 +115,8 @@ def _lists(below: Node, above: Node) -> Node:
     if not isinstance(mine, list) or not isinstance(theirs, list):
         kind = "a mapping" if isinstance(theirs, dict) else "no list"
         place = f"{shown(below.file)}:{below.line}"
-        raise refusal(
-            above.file,
-            above.line,
-            above.column,
+        raise refusal_of(
+            above,
             f"`!{above.merge}` needs a list below it, and {place} holds {kind}",
             "remove the tag to replace the value",
         )
@@ -150,10 +134,8 @@ def _by_key(below: list[Node], above: Node, key: str) -> list[Node]:
     for item in above.value if isinstance(above.value, list) else []:
         name = _identity(item, key)
         if name is None:
-            raise refusal(
-                item.file,
-                item.line,
-                item.column,
+            raise refusal_of(
+                item,
                 f"`!{above.merge}` needs items with `{key}`, and this one has none",
                 f"give every item a `{key}`, or use `!append`",
             )

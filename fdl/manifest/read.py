@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdl.manifest.node import Node
-from fdl.manifest.source import read_text, refusal
+from fdl.manifest.source import read_text, refusal_of
 
 _KINDS = {list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
 
@@ -17,6 +17,11 @@ def read(file: str) -> Node:
     return parse(read_text(file), file)
 
 
+def is_json(file: str) -> bool:
+    """Whether the name of a manifest says that it is JSON."""
+    return file.removesuffix(".example").removesuffix(".dist").endswith(".json")
+
+
 def parse(text: str, file: str) -> Node:
     """Parse a text that is, or would be, the content of ``file``.
 
@@ -26,7 +31,7 @@ def parse(text: str, file: str) -> Node:
     Raises:
         ManifestError: The text is broken, or is not a mapping.
     """
-    if file.removesuffix(".example").removesuffix(".dist").endswith(".json"):
+    if is_json(file):
         from fdl.manifest.read_json import read_json
 
         root = read_json(text, file)
@@ -39,5 +44,5 @@ def parse(text: str, file: str) -> Node:
     if not isinstance(root.value, dict):
         problem = f"a manifest must be a mapping of keys, not {_KINDS[type(root.value)]}"
         hint = "begin with `commands:` and indent the commands below it"
-        raise refusal(file, root.line, root.column, problem, hint)
+        raise refusal_of(root, problem, hint)
     return root

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fdl.errors import ManifestError
     from fdl.manifest.node import Scalar, Value
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -50,13 +50,13 @@ class _Builder:
     def __init__(self, text: str, file: str) -> None:
         self.text = text
         self.file = file
-        self.tokens: Iterator[re.Match[str]] = _TOKEN.finditer(text)
+        self.tokens: Iterator[re.Match[str]] = TOKEN.finditer(text)
         self.line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def check_size(self) -> None:
         """Refuse too much depth or size before parsing: the standard parser recurses."""
         depth = values = 0
-        for token in _TOKEN.finditer(self.text):
+        for token in TOKEN.finditer(self.text):
             values += token[0] not in "{}[]:,"
             depth += (token[0] in "{[") - (token[0] in "}]")
             if depth > MAX_DEPTH:

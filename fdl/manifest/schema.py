@@ -7,19 +7,20 @@ JSON Schema, the reference as Markdown tables. Later code uses the nodes themsel
 from __future__ import annotations
 
 from fdl.manifest.kinds import (
+    SWITCH,
+    Judged,
     Key,
     Kind,
     ListOf,
     Number,
-    OneOf,
     Section,
-    Switch,
     Table,
     Text,
     Whole,
     is_whole,
+    one_of,
 )
-from fdl.manifest.mistakes import Refused, Unsuitable
+from fdl.manifest.mistakes import Unsuitable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,23 +53,11 @@ _ENV_FILE: Rule = {
 }
 
 
-class Mode(Kind):
-    """``solo-N``, or one of the named modes."""
-
-    __slots__ = ()
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse every other value."""
-        value = node.value
-        if value in NAMED_MODES or (isinstance(value, str) and solo_device(value) is not None):
-            return
-        known = ", ".join(f"`{name}`" for name in NAMED_MODES)
-        demand = f"must be `solo-N` for one device, or one of {known}"
-        found.append(Unsuitable(node, path, demand, near=(*NAMED_MODES, "solo-0")))
-
-    def rules(self) -> list[Rule]:
-        """The names, or a pattern."""
-        return [{"enum": list(NAMED_MODES)}, {"pattern": "^solo-[0-9]{1,6}$", "type": "string"}]
+def _demand_of_mode(value: object) -> str:
+    if value in NAMED_MODES or (isinstance(value, str) and solo_device(value) is not None):
+        return ""
+    known = ", ".join(f"`{name}`" for name in NAMED_MODES)
+    return f"must be `solo-N` for one device, or one of {known}"
 
 
 def solo_device(mode: str) -> int | None:
@@ -79,44 +68,18 @@ def solo_device(mode: str) -> int | None:
     return int(device) if fits else None
 
 
-class AutoOrWhole(Kind):
-    """``auto`` or a whole number from 1 on."""
-
-    __slots__ = ()
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse every other value."""
-        value = node.value
-        if is_whole(value) and value < 1:
-            found.append(Unsuitable(node, path, "must be at least 1"))
-        elif value != "auto" and not is_whole(value):
-            found.append(Unsuitable(node, path, "must be `auto` or a whole number"))
-
-    def rules(self) -> list[Rule]:
-        """The word, or a type with its range."""
-        return [{"const": "auto"}, {"minimum": 1, "type": "integer"}]
+def _demand_of_auto_or_whole(value: object) -> str:
+    if is_whole(value):
+        return "" if value >= 1 else "must be at least 1"
+    return "" if value == "auto" else "must be `auto` or a whole number"
 
 
-class Nodes(Kind):
-    """The number of machines: a whole number, or a minimum and a maximum, ``1:2``."""
-
-    __slots__ = ()
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse every other value."""
-        value = node.value
-        if is_whole(value):
-            if value < 1:
-                found.append(Unsuitable(node, path, "must be at least 1"))
-        elif not isinstance(value, str) or node_range(value) is None:
-            found.append(Unsuitable(node, path, 'must be a whole number, or a range such as "1:2"'))
-
-    def rules(self) -> list[Rule]:
-        """A type with its range, or a pattern."""
-        return [
-            {"minimum": 1, "type": "integer"},
-            {"pattern": "^[1-9][0-9]{0,5}(:[1-9][0-9]{0,5})?$", "type": "string"},
-        ]
+def _demand_of_nodes(value: object) -> str:
+    if is_whole(value):
+        return "" if value >= 1 else "must be at least 1"
+    if isinstance(value, str) and node_range(value):
+        return ""
+    return 'must be a whole number, or a range such as "1:2"'
 
 
 def node_range(text: str) -> tuple[int, int] | None:
@@ -131,19 +94,9 @@ def node_range(text: str) -> tuple[int, int] | None:
     return (least, most) if least <= most else None
 
 
-class Endpoint(Kind):
-    """A host and a port: ``gpu1:29400``."""
-
-    __slots__ = ()
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse every other value."""
-        if not isinstance(node.value, str) or not is_endpoint(node.value):
-            found.append(Unsuitable(node, path, "must be a host and a port, such as `gpu1:29400`"))
-
-    def rules(self) -> list[Rule]:
-        """A pattern."""
-        return [{"pattern": "^\\S+:[0-9]{1,5}$", "type": "string"}]
+def _demand_of_endpoint(value: object) -> str:
+    fits = isinstance(value, str) and is_endpoint(value)
+    return "" if fits else "must be a host and a port, such as `gpu1:29400`"
 
 
 def is_endpoint(text: str) -> bool:
@@ -155,47 +108,23 @@ def is_endpoint(text: str) -> bool:
     return port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
 
 
-class AutoOrSwitch(Kind):
-    """``auto``, true or false."""
-
-    __slots__ = ()
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse every other value."""
-        if node.value != "auto" and not isinstance(node.value, bool):
-            found.append(Unsuitable(node, path, "must be `auto`, true or false"))
-
-    def rules(self) -> list[Rule]:
-        """The word, or a type."""
-        return [{"const": "auto"}, {"type": "boolean"}]
+def _demand_of_auto_or_switch(value: object) -> str:
+    fits = value == "auto" or isinstance(value, bool)
+    return "" if fits else "must be `auto`, true or false"
 
 
-class Option(Kind):
-    """The value of a flag: a scalar, or a list of scalars."""
-
-    __slots__ = ()
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse mappings, and lists with items that are not scalars."""
-        value = node.value
-        if isinstance(value, dict):
-            problem = "cannot hold a mapping: an option is a scalar or a list"
-            found.append(Refused(node, path, problem))
-        elif isinstance(value, list) and any(
-            item.value is None or isinstance(item.value, dict | list) for item in value
-        ):
-            problem = "may only list scalars, no nulls, lists or mappings"
-            found.append(Refused(node, path, problem))
-
-    def rules(self) -> list[Rule]:
-        """A scalar, or an array of them."""
-        return [_SCALAR, {"items": _SCALAR, "type": "array"}]
+def _demand_of_option(value: object) -> str:
+    if isinstance(value, dict):
+        return "cannot hold a mapping: an option is a scalar or a list"
+    if isinstance(value, list) and any(
+        item.value is None or isinstance(item.value, dict | list) for item in value
+    ):
+        return "may only list scalars, no nulls, lists or mappings"
+    return ""
 
 
 class Parent(Kind):
     """The path of another manifest."""
-
-    __slots__ = ()
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse everything but text that is not blank."""
@@ -211,29 +140,15 @@ class Parent(Kind):
         return [{"pattern": "\\S", "type": "string"}]
 
 
-class Variable(Kind):
-    """The value of an environment variable."""
-
-    __slots__ = ()
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse everything but scalars."""
-        if isinstance(node.value, dict | list):
-            problem = "is one variable, so it holds text, a number, true or false"
-            found.append(Refused(node, path, problem))
-
-    def rules(self) -> list[Rule]:
-        """A scalar."""
-        return [_SCALAR]
+def _demand_of_variable(value: object) -> str:
+    fits = not isinstance(value, dict | list)
+    return "" if fits else "is one variable, so it holds text, a number, true or false"
 
 
 class Variables(Table):
     """Environment variables: name -> value."""
 
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(Variable())
+    value: Kind | None = Judged(_demand_of_variable, [_SCALAR], described=False)
 
     def name_problem(self, name: str) -> str:
         """Refuse names that no environment can hold."""
@@ -242,25 +157,14 @@ class Variables(Table):
         return "names no variable: a name is not empty and holds no `=`"
 
 
-class EnvFiles(Kind):
-    """A file of variables, or a list of such files; each may be marked as optional."""
-
-    __slots__ = ()
-
-    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
-        """Refuse every other value."""
-        items = node.value if isinstance(node.value, list) else [node]
-        if not all(_is_env_file(item) for item in items):
-            demand = "must be a path, or a list of paths and of `{path: FILE, required: false}`"
-            found.append(Unsuitable(node, path, demand))
-
-    def rules(self) -> list[Rule]:
-        """One file, or an array of them."""
-        return [_ENV_FILE, {"items": _ENV_FILE, "type": "array"}]
+def _demand_of_env_files(value: object) -> str:
+    items = [item.value for item in value] if isinstance(value, list) else [value]
+    if all(_is_env_file(item) for item in items):
+        return ""
+    return "must be a path, or a list of paths and of `{path: FILE, required: false}`"
 
 
-def _is_env_file(item: Node) -> bool:
-    value = item.value
+def _is_env_file(value: object) -> bool:
     if not isinstance(value, dict):
         return isinstance(value, str) and bool(value.strip())
     path, required = value.get("path"), value.get("required")
@@ -271,6 +175,26 @@ def _is_env_file(item: Node) -> bool:
         and (required is None or isinstance(required.value, bool))
     )
 
+
+MODE = Judged(
+    _demand_of_mode,
+    [{"enum": list(NAMED_MODES)}, {"pattern": "^solo-[0-9]{1,6}$", "type": "string"}],
+    (*NAMED_MODES, "solo-0"),
+)
+AUTO_OR_WHOLE = Judged(
+    _demand_of_auto_or_whole, [{"const": "auto"}, {"minimum": 1, "type": "integer"}]
+)
+NODES = Judged(
+    _demand_of_nodes,
+    [
+        {"minimum": 1, "type": "integer"},
+        {"pattern": "^[1-9][0-9]{0,5}(:[1-9][0-9]{0,5})?$", "type": "string"},
+    ],
+)
+ENDPOINT = Judged(_demand_of_endpoint, [{"pattern": "^\\S+:[0-9]{1,5}$", "type": "string"}])
+OPTION = Judged(_demand_of_option, [_SCALAR, {"items": _SCALAR, "type": "array"}], described=False)
+AUTO_OR_SWITCH = Judged(_demand_of_auto_or_switch, [{"const": "auto"}, {"type": "boolean"}])
+ENV_FILES = Judged(_demand_of_env_files, [_ENV_FILE, {"items": _ENV_FILE, "type": "array"}])
 
 SPEED_HINT = Section(
     "SpeedHint",
@@ -289,25 +213,25 @@ DDP = Section(
     "How the work is spread over devices.",
     Key(
         "mode",
-        Mode(),
+        MODE,
         "`solo-N` trains on device N alone; else a policy, or backend and policy in one word.",
     ),
     Key(
         "policy",
-        OneOf(*POLICIES),
+        one_of(*POLICIES),
         "When ranks average: after every step, after a stretch each can finish in time, or freely; "
         "`auto` takes what promises to be the fastest.",
         excluded_by="mode",
     ),
     Key(
         "backend",
-        OneOf(*BACKENDS),
+        one_of(*BACKENDS),
         "Averaging on the GPUs (`nccl`) or through main memory (`cpu`).",
         excluded_by="mode",
     ),
     Key(
         "anchor",
-        AutoOrWhole(),
+        AUTO_OR_WHOLE,
         "Batches the slowest rank runs between two averages; `auto` finds it out.",
     ),
     Key(
@@ -325,11 +249,11 @@ DDP = Section(
         Number(above=0),
         "How far ranks may drift apart before they average more often (the framework's own: 0.05).",
     ),
-    Key("no_divergence_guard", Switch(), "Whether drifting apart changes nothing."),
+    Key("no_divergence_guard", SWITCH, "Whether drifting apart changes nothing."),
     Key(
         "max_batch_diff",
         Whole(least=0),
-        "Batches a fast rank may be ahead of a slow one; 0 is lockstep, null is no limit.",
+        "Batches a fast rank may be ahead of a slow one; 0 is lockstep, null means no limit.",
     ),
     Key(
         "max_overshoot",
@@ -345,7 +269,7 @@ DDP = Section(
     Key("checkpoint_every", Whole(least=1), "Epochs between two checkpoints."),
     Key(
         "progressive",
-        AutoOrSwitch(),
+        AUTO_OR_SWITCH,
         "Whether epochs are handed out in growing parts; `auto` decides by the devices.",
     ),
     Key(
@@ -363,22 +287,22 @@ DDP = Section(
         Number(),
         "How far the learning rate grows with the number of ranks (the framework's own: 0).",
     ),
-    Key("timeline", Switch(), "Whether to record what every rank does when."),
+    Key("timeline", SWITCH, "Whether to record what every rank does when."),
     Key(
         "ranks",
-        AutoOrWhole(),
+        AUTO_OR_WHOLE,
         "Processes that fdl starts on this machine; `auto` is one for each of several GPUs.",
     ),
     Key(
         "nodes",
-        Nodes(),
+        NODES,
         'How many machines take part, each with the same command: 2, or "1:2" for one or two.',
     ),
-    Key("rdzv", Endpoint(), "Where the machines meet: host and port of one of them."),
+    Key("rdzv", ENDPOINT, "Where the machines meet: host and port of one of them."),
     Key(
         "max_restarts",
         Whole(least=0),
-        "How often all ranks are started anew when one is lost (fdl's own: 3).",
+        "How often all ranks are started again when one is lost (fdl's own: 3).",
     ),
     Key(
         "simulate_ms",
@@ -410,14 +334,14 @@ OUTPUT = Section(
         Whole(least=0, most=65535),
         "Port of the page that shows the run while it lasts: `--monitor`.",
     ),
-    Key("timeline", Switch(), "Whether to record what every rank does when: `--timeline`."),
+    Key("timeline", SWITCH, "Whether to record what every rank does when: `--timeline`."),
 )
 
 COMMAND = Section(
     "Command",
     "One entry of ``commands``; which keys go together is judged when it is resolved.",
     Key("description", Text(), "One line for lists and help pages."),
-    Key("run", Text(), "A shell command; arguments follow on the command line behind `--`."),
+    Key("run", Text(), "A shell command; arguments follow on the command line after `--`."),
     Key("append", Text(), "Arguments that always go with `run`; `--no-append` leaves them out."),
     Key(
         "path",
@@ -433,7 +357,7 @@ COMMAND = Section(
     ),
     Key(
         "env_file",
-        EnvFiles(),
+        ENV_FILES,
         "Files of `NAME=value` lines with further variables, stronger than `env`.",
     ),
     Key("ddp", DDP, "How the preset spreads the work over devices."),
@@ -441,7 +365,7 @@ COMMAND = Section(
     Key("output", OUTPUT, "Where the preset's run writes."),
     Key(
         "options",
-        Table(Option()),
+        Table(OPTION),
         "Further flags of the preset: `model: big` is `--model big`, `fast: true` is `--fast`.",
     ),
 )
@@ -466,7 +390,7 @@ ROOT = Section(
     Key("docker", Text(), "Docker compose service in which `entry` runs."),
     Key(
         "memory",
-        OneOf(*_MEMORY),
+        one_of(*_MEMORY),
         "Whether `entry` keeps freed memory for its next step (`auto`, where the system can), or "
         "has the system's own heap (`default`); the variable `FDL_MEMORY` is stronger.",
     ),
@@ -477,7 +401,7 @@ ROOT = Section(
     ),
     Key(
         "env_file",
-        EnvFiles(),
+        ENV_FILES,
         "Files of `NAME=value` lines with further variables, stronger than `env`.",
     ),
     Key("ddp", DDP, "How the work is spread over devices."),
@@ -495,7 +419,7 @@ ROOT = Section(
     ),
     Key(
         "compile",
-        Switch(),
+        SWITCH,
         "Whether fdl may start `entry` to ask for its arguments, though it cannot see that it may.",
     ),
 )

@@ -11,6 +11,7 @@ import os
 
 from fdl.errors import UsageError
 from fdl.manifest.layers import environments, overlay_file
+from fdl.manifest.node import relative
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,15 +29,12 @@ def explicit(flag: str | None, variables: Mapping[str, str]) -> tuple[str, str] 
 
 
 def require_overlay(found: Found | None, env: str, asked: str) -> None:
-    """Refuse an environment that has no overlay in the project.
+    """Refuse an environment that has no overlay in the project, nor in a folder below it.
 
-    Args:
-        found: The project's manifest.
-        env: The environment.
-        asked: How the user gave it: ``--env ci``.
+    ``asked`` is how the user gave it: ``--env ci``.
 
     Raises:
-        UsageError: There is no manifest, or no overlay beside it. Lists the existing environments.
+        UsageError: There is no manifest, or no overlay. Lists the existing environments.
     """
     remedy = f"unset FDL_ENV, or create fdl.{env}.yml" if asked.startswith("FDL_ENV") else ""
     if found is None:
@@ -45,11 +43,21 @@ def require_overlay(found: Found | None, env: str, asked: str) -> None:
             hint=remedy or "go to the project's folder",
         )
     if overlay_file(found.directory, env) is None:
+        from fdl.project import Project
+
+        nested = Project(found).nested()
+        if env in nested:
+            return
         known = environments(found.directory)
+        known += [
+            f"{name} ({relative(places[0].overlays[name], found.directory)})"
+            for name, places in nested.items()
+            if name not in known
+        ]
         listed = f"environments here: {', '.join(known)}" if known else "no environments here"
         raise UsageError(
             f"`{asked}`: there is no fdl.{env}.yml in {found.directory} ({listed})",
-            hint=remedy or (f"--env {known[0]}" if known else f"create fdl.{env}.yml"),
+            hint=remedy or (f"--env {known[0].split()[0]}" if known else f"create fdl.{env}.yml"),
         )
 
 

@@ -9,12 +9,11 @@ from fdl.manifest.node import Node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from fdl.manifest.node import Scalar
 
 _INLINE_WIDTH = 80
-_MIN_BODY = 12
 _INFINITY = float("inf")
 
 # Words that some YAML reader does not read as text, in any case.
@@ -30,48 +29,40 @@ _FLOW_INDICATORS = ",:?[]{}"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
-def show(root: Node, comment: Callable[[tuple[str, ...], Node], str]) -> str:
-    """A tree as YAML that reads back to the same values.
+def lines(
+    node: Node, path: tuple[str, ...] = (), indent: str = ""
+) -> Iterator[tuple[str, str, tuple[str, ...], Node | None]]:
+    """The lines of a tree as YAML that reads back to the same values.
 
     Args:
-        root: A mapping.
-        comment: Makes the comment of a leaf from its path and node. A list, or an empty mapping,
-            is one leaf.
+        node: A tree.
+        path: Its path.
+        indent: Blanks before it.
 
-    Returns:
-        The lines. Each line with a leaf ends in its comment; all comments start in one column.
+    Yields:
+        Name, value and path of every line, and the leaf that begins there. A list, or an empty
+        mapping, is one leaf.
     """
-    lines = list(_lines(root, (), ""))
-    width = max(_MIN_BODY, *(len(body) for body, path, _ in lines if path is not None))
-    return "".join(
-        f"{body}\n" if path is None else f"{body.ljust(width)}  # {comment(path, leaf)}\n"
-        for body, path, leaf in lines
-    )
-
-
-def _lines(
-    node: Node, path: tuple[str, ...], indent: str
-) -> Iterator[tuple[str, tuple[str, ...] | None, Node]]:
-    """Body, path and node of every line; the path is None for a line without a comment."""
     head = f"{indent}{quoted(path[-1])}:" if path else ""
     value = node.value
     if isinstance(value, dict) and value:
         if path:
-            yield head, None, node
+            yield head, "", path, None
             indent += "  "
         for key, child in value.items():
-            yield from _lines(child, (*path, key), indent)
+            yield from lines(child, (*path, key), indent)
         return
-    body = f"{head} {flow(node)}" if path else flow(node)
+    text = flow(node)
     scalars = isinstance(value, list) and not any(
         isinstance(item.value, dict | list) for item in value
     )
-    if not isinstance(value, list) or not value or (scalars and len(body) <= _INLINE_WIDTH):
-        yield body, path, node
+    fits = len(head) + 1 + len(text) <= _INLINE_WIDTH
+    if not isinstance(value, list) or not value or (scalars and fits):
+        yield head, text, path, node
         return
-    yield head, path, node
+    yield head, "", path, node
     for item in value:
-        yield f"{indent}  - {flow(item, inside=not scalars)}", None, item
+        yield f"{indent}  -", flow(item, inside=not scalars), path, None
 
 
 def flow(node: Node, *, inside: bool = False) -> str:

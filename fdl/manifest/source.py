@@ -9,7 +9,7 @@ import re
 import stat
 
 from fdl.errors import ManifestError
-from fdl.manifest.node import relative
+from fdl.manifest.node import Node, relative
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 100
@@ -25,6 +25,11 @@ _UNPRINTABLE = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uff
 def refusal(file: str, line: int, column: int, problem: str, hint: str = "") -> ManifestError:
     """The error for one place of a file. The path is relative to the working directory."""
     return ManifestError(f"{shown(file)}:{line}:{column}: {problem}", hint=hint)
+
+
+def refusal_of(node: Node, problem: str, hint: str) -> ManifestError:
+    """The error for one value."""
+    return refusal(node.file, node.line, node.column, problem, hint)
 
 
 def shown(file: str) -> str:

@@ -70,8 +70,11 @@ def test_only_the_value_changes_in_the_text(
 def test_the_answer_is_what_why_says(project: Project, fdl: Fdl) -> None:
     project({"fdl.yml": BASE})
     out = fdl("config", "set", "training.lr", "0.2").out
-    assert out == "training.lr = 0.2\n  wins  0.2  fdl.yml:4:7  manifest\n"
-    assert fdl("why", "training.lr").out == out
+    stack = "training.lr = 0.2\n  wins  0.2  fdl.yml:4:7  manifest\n"
+    assert out == f"changed fdl.yml:4\n{stack}"
+    assert fdl("why", "training.lr").out == stack
+    out = fdl("config", "set", "commands.t.run", "make").out
+    assert out.startswith("changed fdl.yml:14 for `fdl t`\ncommands.t.run = make\n")
 
 
 def test_the_layer_that_wins_is_the_one_that_changes(project: Project, fdl: Fdl) -> None:
@@ -93,7 +96,7 @@ def test_null_in_an_overlay_removes_and_a_value_brings_back(project: Project, fd
     root = project({"fdl.yml": BASE, "fdl.ci.yml": CI})
     session = fdl("config", "set", "training.epochs", "null", "--where", "ci")
     assert session.exit == 0
-    assert session.out.startswith("training.epochs is removed\n")
+    assert session.out.startswith("changed fdl.ci.yml:1\ntraining.epochs is removed\n")
     assert "{lr: 0.5, epochs: null}" in (root / "fdl.ci.yml").read_text()
     assert fdl("--env", "ci", "config", "set", "training.epochs", "9").exit == 0
     assert "{lr: 0.5, epochs: 9}" in (root / "fdl.ci.yml").read_text()
@@ -138,9 +141,11 @@ def test_a_merged_list_is_changed_part_by_part(project: Project, fdl: Fdl) -> No
     assert session.exit == 1
     assert "is put together from fdl.ci.yml, fdl.yml" in session.err
     session = fdl(*change, "--where", "ci")
-    assert session.out.startswith("commands.p.options.tags = [a, b, z]\n")
+    head, answer = session.out.splitlines()[:2]
+    assert head == "changed fdl.ci.yml:3 for `fdl p`"
+    assert answer == "commands.p.options.tags = [a, b, z]"
     assert (root / "fdl.ci.yml").read_text() == CI.replace("!append [c]", "!append [z]")
-    assert fdl(*change, "--where", "base").out.startswith("commands.p.options.tags = [z, z]\n")
+    assert "\ncommands.p.options.tags = [z, z]\n" in fdl(*change, "--where", "base").out
 
 
 @pytest.mark.parametrize(
@@ -262,7 +267,7 @@ def test_an_example_is_copied_only_when_something_is_written(project: Project, f
     assert [one.name for one in root.iterdir()] == ["fdl.yml.example"]
     session = fdl("config", "set", "training.lr", "0.2")
     assert session.exit == 0
-    assert "copied fdl.yml.example to fdl.yml" in session.err
+    assert "Created fdl.yml from fdl.yml.example." in session.err
     assert (root / "fdl.yml").read_text() == BASE.replace("0.1 ", "0.2 ")
     assert (root / "fdl.yml.example").read_text() == BASE
 
@@ -270,7 +275,8 @@ def test_an_example_is_copied_only_when_something_is_written(project: Project, f
 def test_setting_what_is_there_already_leaves_the_file_alone(project: Project, fdl: Fdl) -> None:
     root = project({"fdl.yml": BASE})
     before = (root / "fdl.yml").stat().st_mtime_ns
-    assert fdl("config", "set", "training.lr", "0.1").exit == 0
+    session = fdl("config", "set", "training.lr", "0.1")
+    assert session.out.startswith("fdl.yml:4 has this value already\n")
     assert (root / "fdl.yml").stat().st_mtime_ns == before
     assert fdl("config", "set", "training.lr", "0.1", "-n").out == ""
 
@@ -292,3 +298,162 @@ def test_a_mapping_that_a_layer_removes_is_left_alone(project: Project, fdl: Fdl
     assert revived.exit == 1
     assert "would also set `training.lr`" in revived.err
     assert {name: (root / name).read_text() for name in files} == files
+
+
+TREE = {
+    "fdl.yml": """\
+commands:
+  train:
+  t: {run: make}
+  both: {entry: echo parent.py}
+""",
+    "train/fdl.yml": """\
+entry: echo main.py
+training:
+  lr: 0.1   # found by hand
+schema:
+  strict: true
+  options:
+    lr: {type: float, default: 0.001, env: LR}
+    epochs: {type: int}
+    model: {type: string, choices: [linear, conv]}
+commands:
+  quick:
+    training: {epochs: 1}
+    options: {model: linear}
+  slow: {training: {lr: 0.01}}
+  deep:
+""",
+    "train/fdl.ci.yml": "commands: {slow: {training: {lr: 0.02}}}   # CI\n",
+    "train/deep/fdl.yml": "entry: echo deep.py\n",
+    "both/fdl.yml": "entry: echo own.py\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "value", "change", "place"),
+    [
+        ("train", "training.lr", "0.2", ("lr: 0.1  ", "lr: 0.2  "), "train/fdl.yml:3"),
+        ("train slow", "training.lr", "0.2", ("lr: 0.01}", "lr: 0.2}"), "train/fdl.yml:14"),
+        (
+            "train quick",
+            "training.lr",
+            "7",
+            ("epochs: 1}", "epochs: 1, lr: 7}"),
+            "train/fdl.yml:12",
+        ),
+        ("train quick", "options.model", "conv", ("linear}", "conv}"), "train/fdl.yml:13"),
+        ("train quick", "entry", "echo b.py", ("echo main.py", "echo b.py"), "train/fdl.yml:1"),
+        ("train quick", "env.A", "b", ("linear}\n", "linear}\n    env:\n      A: b\n"), ""),
+        ("t", "run", "ninja", ("make", "ninja"), "fdl.yml:3"),
+        ("train deep", "training.lr", "3", ("deep.py\n", "deep.py\ntraining:\n  lr: 3\n"), ""),
+        ("ci train slow", "training.lr", "3", ("0.02}", "3}"), "train/fdl.ci.yml:1"),
+    ],
+)
+def test_a_value_is_changed_for_one_command(
+    project: Project,
+    fdl: Fdl,
+    line: str,
+    path: str,
+    value: str,
+    change: tuple[str, str],
+    place: str,
+) -> None:
+    root = project(TREE)
+    session = fdl("config", "set", "--for", line, path, value)
+    assert (session.exit, session.err) == (0, "")
+    changed = [name for name, text in TREE.items() if (root / name).read_text() != text]
+    (file,) = changed
+    assert TREE[file].count(change[0]) == 1
+    assert (root / file).read_text() == TREE[file].replace(*change)
+    head, _, stack = session.out.partition("\n")
+    command = f"fdl {line.removeprefix('ci ')}"
+    assert head.startswith(f"changed {place}")
+    assert head.endswith(f" for `{command}`")
+    assert fdl("why", path, *line.split()).out == stack
+
+
+def test_a_preset_is_changed_and_what_it_inherits_stays(project: Project, fdl: Fdl) -> None:
+    root = project(TREE)
+    out = fdl("config", "set", "--for", "train quick", "training.lr", "0.01").out
+    assert out == (
+        "changed train/fdl.yml:12 for `fdl train quick`\n"
+        "training.lr = 0.01\n"
+        "  wins        0.01   train/fdl.yml:12:31  preset quick\n"
+        "  overridden  0.1    train/fdl.yml:3:7    manifest\n"
+        "  overridden  0.001                       schema default\n"
+    )
+    assert fdl("train").out == "main.py --lr 0.1\n"
+    assert fdl("config", "set", "--for", "train quick", "training.lr", "null").exit == 0
+    assert "epochs: 1, lr: null}" in (root / "train/fdl.yml").read_text()
+    assert fdl("train", "quick").out == "main.py --epochs 1 --lr 0.1 --model linear\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--for", "nope", "training.lr", "1"), "unknown command: nope"),
+        (("--for", "train nope'", "training.lr", "1"), "`--for` does not split into words"),
+        (("--for", "", "training.lr", "1"), "`fdl` runs nothing"),
+        (("--for", "train quick", "options.model", "vgg"), "vgg"),
+        (("--for", "train", "options.model", "conv"), "unknown key `options`"),
+        (
+            ("--for", "train quick --lr 2", "training.lr", "1"),
+            "command line wins for `training.lr`",
+        ),
+        (("--for", "both", "entry", "echo c.py"), "fdl.yml:4:17 wins for `entry`"),
+        (
+            ("--for", "train quick", "--where", "fdl.yml", "training.lr", "1"),
+            "`--for` changes train/fdl.yml, and `--where` names fdl.yml",
+        ),
+        (
+            ("--for", "train", "--where", "train/deep/fdl.yml", "training.lr", "1"),
+            "`--for` changes train/fdl.yml, and `--where` names train/deep/fdl.yml",
+        ),
+        (("--where", "../other/fdl.yml", "training.lr", "1"), "is not a file of this project"),
+    ],
+)
+def test_what_a_command_would_not_notice_is_refused(
+    project: Project, fdl: Fdl, words: tuple[str, ...], message: str
+) -> None:
+    root = project({**TREE, "../other/fdl.yml": "training: {lr: 1}\n"})
+    session = fdl("config", "set", *words)
+    assert (session.exit, session.out) == (1, "")
+    assert message in session.err
+    assert {name: (root / name).read_text() for name in TREE} == TREE
+
+
+def test_a_variable_that_wins_refuses_the_change(project: Project, fdl: Fdl) -> None:
+    project(TREE)
+    change = ("config", "set", "--for", "train slow", "training.lr", "1")
+    session = fdl(*change, env={"LR": "7"})
+    assert session.exit == 1
+    assert "no effect on `fdl train slow`: environment variable LR wins" in session.err
+    assert "hint: fdl why training.lr train slow" in session.err
+    assert fdl(*change).exit == 0
+
+
+def test_where_takes_any_file_of_the_project(project: Project, fdl: Fdl) -> None:
+    root = project(TREE)
+    change = ("config", "set", "training.seed", "7", "--where")
+    out = fdl(*change, "train/deep/fdl.yml").out
+    assert out.startswith("changed train/deep/fdl.yml:3 for `fdl train deep`\ntraining.seed = 7\n")
+    assert "  wins  7  train/deep/fdl.yml:3:9  manifest\n" in out
+    assert fdl(*change, "fdl.ci.yml", cwd="train").exit == 0
+    assert "training:\n  seed: 7\n" in (root / "train/fdl.ci.yml").read_text()
+    assert fdl(*change, "../fdl.yml", cwd="train").exit == 1, "train is a project of its own there"
+    session = fdl("config", "set", "--for", "train slow", "--where", "ci", "training.lr", "9")
+    assert session.out.startswith("changed train/fdl.ci.yml:1 for `fdl train slow`\n")
+    assert (
+        (root / "train/fdl.ci.yml")
+        .read_text()
+        .startswith("commands: {slow: {training: {lr: 9}}}   # CI\n")
+    )
+
+
+def test_a_dry_run_for_a_command_writes_nothing(project: Project, fdl: Fdl) -> None:
+    root = project(TREE)
+    session = fdl("config", "set", "-n", "--for", "train quick", "training.lr", "0.01")
+    assert session.exit == 0
+    assert session.out.startswith("--- train/fdl.yml\n+++ train/fdl.yml (new)\n")
+    assert {name: (root / name).read_text() for name in TREE} == TREE

@@ -227,10 +227,10 @@ def every_command() -> list[tuple[str, ...]]:
     for line in LINES:
         words = tuple(line.split())
         calls += [("--dry-run", *words), ("--dry-run", "--json", *words), (*words, "--help")]
-        calls += [("config", "show", "--command", line, *more) for more in ((), ("--json",))]
-        calls += [("why", "env", "--command", line), ("why", "nope", "--command", line)]
-        calls += [("why", "api-key", "--command", line), ("why", "model", "--command", line)]
-        calls += [("why", "run", "--command", line), ("why", "append", "--command", line)]
+        calls += [("config", "show", *words, *more) for more in ((), ("--json",))]
+        calls += [("why", "env", *words), ("why", "nope", *words)]
+        calls += [("why", "api-key", *words), ("why", "model", *words)]
+        calls += [("why", "run", *words), ("why", "append", *words)]
     return calls
 
 
@@ -298,7 +298,7 @@ COPIED = """
         ["list"],
         ["list", "--json"],
         ["config", "show"],
-        ["config", "show", "--command", "b"],
+        ["config", "show", "b"],
         ["why", "commands.b.run"],
         ["nope"],
     ],

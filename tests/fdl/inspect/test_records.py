@@ -107,7 +107,7 @@ def test_a_checkpoint_without_a_record_asks_the_run_it_lies_in(tmp_path: Path, f
     checkpoint(tmp_path / "alone/model.fdl", {"format": "fdl"})
     session = fdl("why", "alone/model.fdl:lr")
     assert session.exit == 1
-    assert "says nothing about its configuration" in session.err
+    assert "has no record of its configuration" in session.err
     (tmp_path / "alone/config.json").write_text(json.dumps(CONFIG))
     assert fdl("why", "alone/model.fdl:lr").out == LR
 
@@ -132,8 +132,8 @@ def test_as_json(tmp_path: Path, fdl: Fdl) -> None:
         (b"", "has no safetensors header"),
         (b"\xff" * 64, "has no safetensors header"),
         ((1 << 20).to_bytes(8, "little") + b"{}", "is cut off inside its header"),
-        ((2).to_bytes(8, "little") + b"[]", "is no JSON object"),
-        ((2).to_bytes(8, "little") + b"{]", "is no JSON object"),
+        ((2).to_bytes(8, "little") + b"[]", "is not a JSON object"),
+        ((2).to_bytes(8, "little") + b"{]", "is not a JSON object"),
         (b"\x1f\x8b" + b"\x00" * 30, "cannot be read"),
     ],
 )
@@ -149,7 +149,7 @@ def test_damaged_checkpoints_are_told(tmp_path: Path, fdl: Fdl, data: bytes, mes
     [
         ("out/a:lrr", "records no `lrr`"),
         ("out/b:lr", "out/b does not exist"),
-        ("empty:lr", "is no run and holds none"),
+        ("empty:lr", "is not a run and contains none"),
         ("out/a/config.json:nope", "records no `nope`"),
     ],
 )

@@ -93,7 +93,8 @@ def test_modes(mode: str) -> None:
     assert mistakes(f"ddp: {{mode: {mode}}}") == []
 
 
-def test_all_mistakes_of_a_file_are_told_in_file_order() -> None:
+def test_all_mistakes_of_a_file_are_told_in_file_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fdl.manifest.check._MOST_MISTAKES", 20)
     assert mistakes("""
         model: resnet
         scripts: {}
@@ -123,6 +124,19 @@ def test_all_mistakes_of_a_file_are_told_in_file_order() -> None:
         "fdl.yml:8:19: `output.monitor` must be at most 65535, not 70000",
         "fdl.yml:8:31: `output.dir` must be text, not 5; put it between quotes",
     ]
+
+
+def test_of_many_mistakes_the_first_five_are_told_and_the_others_counted(
+    project: Project, fdl: Fdl
+) -> None:
+    project({"fdl.yml": "".join(f"wrong{place}: 1\n" for place in range(1, 9))})
+    session = fdl("hello")
+    assert (session.exit, session.out) == (1, "")
+    lines = session.err.splitlines()
+    assert len(lines) == 6
+    for place, line in enumerate(lines[:5], 1):
+        assert f"fdl.yml:{place}:1: unknown key `wrong{place}`" in line
+    assert lines[5] == "and 3 more mistakes"
 
 
 @pytest.mark.parametrize(

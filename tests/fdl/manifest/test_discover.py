@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,8 +50,7 @@ def test_without_terminal_an_example_is_copied_by_what_runs_and_only_read_by_hel
     session = fdl("hello")
     assert (session.exit, session.out) == (0, "hi\n")
     assert (root / "fdl.yml").read_text() == HELLO
-    assert session.err.count("\n") == 1
-    assert "copied fdl.yml.example to fdl.yml" in session.err
+    assert session.err == "Created fdl.yml from fdl.yml.example.\n"
     assert fdl("hello").err == ""
 
 
@@ -105,7 +106,7 @@ def test_an_example_that_cannot_be_copied_is_used_as_it_is(
     # Created since we looked: a directory is what no file can replace.
     (root / "fdl.yml" / "x").mkdir(parents=True)
     assert settle(found, executes=True) is found
-    assert "using fdl.yml.example as it is" in capsys.readouterr().err
+    assert "; using " in capsys.readouterr().err
     assert sorted(path.name for path in root.iterdir()) == ["fdl.yml", "fdl.yml.example"]
 
 
@@ -125,10 +126,42 @@ ASK = """
 import os, sys
 terminal = os.open(os.ttyname(2), os.O_RDWR)
 from fdl.manifest import find_in, settle
-found = find_in(sys.argv[1])
-used = [os.path.basename(settle(found, executes=True).path) for _ in range(2)]
+used = [
+    os.path.basename(settle(find_in(folder), executes=True).path)
+    for folder in (sys.argv[1], sys.argv[1], sys.argv[1] + "/train")
+]
 print(*used, sys.stdin.read())
 """
+
+QUESTION = "was last changed by them@example.org. Copy it to"
+
+
+def git(root: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=root, check=True, capture_output=True)
+
+
+@pytest.fixture
+def committed(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Make a repository whose examples were committed by somebody; I am me@example.org."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, os.devnull)
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "Somebody")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "me@example.org")
+
+    def make(author: str) -> Path:
+        root = project(
+            {"fdl.yml.example": HELLO, "train/fdl.yml.example": HELLO, ".gitignore": "fdl.yml\n"}
+        )
+        git(root, "init", "-q")
+        if author:
+            git(root, "add", ".")
+            git(root, "commit", "-q", "-m", "Begin", f"--author=Them <{author}>")
+        return root
+
+    return make
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pseudo-terminals are a Unix thing")
@@ -142,12 +175,12 @@ print(*used, sys.stdin.read())
         (b"perhaps\nNO\n", "fdl.yml.example", False),
     ],
 )
-def test_with_a_terminal_the_user_is_asked_once_and_standard_input_is_left_alone(
-    project: Project, typed: bytes, used: str, copied: bool
+def test_a_foreign_example_is_asked_about_once_and_standard_input_is_left_alone(
+    committed: Callable[[str], Path], typed: bytes, used: str, copied: bool
 ) -> None:
     import pty
 
-    root = project({"fdl.yml.example": HELLO})
+    root = committed("them@example.org")
     ours, theirs = pty.openpty()
     try:
         os.write(ours, typed)
@@ -157,6 +190,7 @@ def test_with_a_terminal_the_user_is_asked_once_and_standard_input_is_left_alone
             stdout=subprocess.PIPE,
             stderr=theirs,
             env={**os.environ, "CI": ""},
+            cwd=root,
             text=True,
             start_new_session=True,
             timeout=60,
@@ -169,22 +203,66 @@ def test_with_a_terminal_the_user_is_asked_once_and_standard_input_is_left_alone
     finally:
         os.close(ours)
         os.close(theirs)
-    assert done.returncode == 0
-    assert done.stdout == f"{used} {used} for the child\n"
+    assert done.returncode == 0, screen
+    assert done.stdout == f"{used} {used} {used} for the child\n"
     assert (root / "fdl.yml").exists() is copied
-    assert screen.count("Copy it to fdl.yml? [Y/n]") == typed.count(b"\n") + (typed == b"\x04")
+    assert (root / "train/fdl.yml").exists() is copied
+    question = f"fdl.yml.example {QUESTION} fdl.yml? [Y/n]"
+    assert screen.count(question) == typed.count(b"\n") + (typed == b"\x04")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pseudo-terminals are a Unix thing")
+@pytest.mark.parametrize("author", ["me@example.org", "ME@example.org", ""])
+def test_ones_own_example_is_copied_without_a_question(
+    committed: Callable[[str], Path], author: str
+) -> None:
+    root = committed(author)
+    with Terminal("hello", cwd=root) as session:
+        assert session.finish() == 0
+    assert session.text == "Created fdl.yml from fdl.yml.example (git-ignored).\r\nhi\r\n"
+    assert (root / "fdl.yml").read_text() == HELLO
+
+
+def test_an_example_outside_of_every_repository_is_copied_without_a_question(
+    project: Project,
+) -> None:
+    root = project({"fdl.yml.example": HELLO})
+    with Terminal("hello", cwd=root) as session:
+        assert session.finish() == 0
+    assert session.text == "Created fdl.yml from fdl.yml.example.\r\nhi\r\n"
+
+
+def test_an_example_that_git_cannot_tell_about_is_asked_about(
+    committed: Callable[[str], Path],
+) -> None:
+    root = committed("me@example.org")
+    (root / ".git/HEAD").write_text("broken")
+    with Terminal("hello", cwd=root) as session:
+        session.read_until("was last changed by somebody else. Copy it to fdl.yml? [Y/n]")
+        session.press("\n")
+        assert session.finish() == 0
+    assert (root / "fdl.yml").is_file()
+
+
 @pytest.mark.parametrize(
     ("flags", "variables"), [(["-y"], {}), (["--yes"], {}), ([], {"CI": "1"}), ([], {"CI": "true"})]
 )
 def test_nobody_is_asked_who_said_yes_or_is_a_robot(
-    project: Project, flags: list[str], variables: dict[str, str]
+    committed: Callable[[str], Path], flags: list[str], variables: dict[str, str]
 ) -> None:
-    root = project({"fdl.yml.example": HELLO})
+    root = committed("them@example.org")
     with Terminal(*flags, "hello", cwd=root, env=variables) as session:
         assert session.finish() == 0
     assert "Copy it" not in session.text
-    assert "copied fdl.yml.example to fdl.yml" in session.text
+    assert "Created fdl.yml from fdl.yml.example (git-ignored)." in session.text
     assert (root / "fdl.yml").is_file()
+
+
+def test_a_foreign_example_is_read_by_help_without_a_question(
+    committed: Callable[[str], Path],
+) -> None:
+    root = committed("them@example.org")
+    with Terminal("--help", cwd=root) as session:
+        assert session.finish() == 0
+    assert "Copy it" not in session.text
+    assert not (root / "fdl.yml").exists()

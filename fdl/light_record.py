@@ -1,0 +1,31 @@
+"""Classes that hold data, without ``dataclasses``, whose import takes longer than a warm start.
+
+Imported on the warm path: nothing at module top.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar, dataclass_transform
+else:
+
+    def dataclass_transform(**_options: bool) -> object:  # noqa: D103
+        return lambda made: made
+
+
+@dataclass_transform(eq_default=False)
+class Record:
+    """A class whose annotated names are the arguments of its constructor.
+
+    Their order, their defaults and inheritance are those of a dataclass.
+    """
+
+    field_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.field_names = (*cls.field_names, *cls.__annotations__)
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        # Defaults are found in the class.
+        self.__dict__.update(zip(self.field_names, values, strict=False), **named)
