@@ -25,7 +25,7 @@ def parse(text: str) -> Any:
     """The value of a JSON text without white space around it, as fdl's own caches are written.
 
     Raises:
-        Exception: The text is no JSON; of which class depends on where the scanner gave up.
+        Exception: The text is not JSON. Its class depends on where the scanner stopped.
     """
     try:
         from _json import make_scanner

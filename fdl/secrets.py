@@ -1,8 +1,8 @@
 """What must never be printed: telling secrets by their names, and blanking them out.
 
-A value is secret when its YAML carries ``!secret`` or when its name says so: the last word is
-``token``, ``key``, ``credentials`` … (for text), or any word is ``password``, ``secret`` …
-(whatever the value).
+A value is secret when its YAML carries ``!secret`` or when its name says so. Text is secret if the
+last word of its name is ``token``, ``key``, ``credentials`` …. Any value is secret if a word of its
+name is ``password``, ``secret`` ….
 Imported on the warm path: nothing at module top.
 """
 
@@ -37,7 +37,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Whether a value is kept from print by its name; ``max_tokens: 128`` is no secret."""
+    """Whether the name of a value makes it secret; ``max_tokens: 128`` is not secret."""
     if value is None or isinstance(value, bool) or not is_secret_name(name):
         return False
     if isinstance(value, int | float) and not any(word in _ALWAYS for word in _words(name)):

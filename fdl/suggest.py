@@ -27,7 +27,7 @@ def distance(left: str, right: str) -> int:
 def nearest(word: str, known: Iterable[str], limit: int = 2) -> str | None:
     """The known name closest to ``word``, at most ``limit`` edits away; ties go to the first.
 
-    A name is no suggestion when every letter of it would have to change: ``x`` is not ``go``.
+    A name of which every letter would have to change is not suggested: ``x`` is not ``go``.
     """
     ranked = [
         (distance(word, name), place, name)

@@ -33,6 +33,14 @@ def project_prefix(directory: str, variables: Mapping[str, str]) -> str:
         folder = parent
 
 
+def python_of(prefix: str) -> str:
+    """Path of the interpreter of an environment; it need not exist."""
+    if prefix == sys.prefix:
+        return sys.executable
+    names = ("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")
+    return os.path.join(prefix, *names)
+
+
 def site_packages(prefix: str) -> list[str]:
     """The folders of installed packages of an environment; they need not exist."""
     if os.name == "nt":

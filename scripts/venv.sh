@@ -36,8 +36,8 @@ pip_install() {
     # shellcheck disable=SC2086 # one word per option
     "$here/.venv/bin/python" -m pip install --quiet --disable-pip-version-check ${pip_options:-} \
         --constraint "$here/constraints.txt" "$@" ||
-        fail "the installation failed; pip's own words are above" \
-            "Without a network? Point pip at a mirror or a folder of wheels (PIP_INDEX_URL, PIP_FIND_LINKS) and run this again; what was installed is kept."
+        fail "the installation failed; see the messages of pip above" \
+            "Without a network, point pip at a mirror or a folder of wheels (PIP_INDEX_URL, PIP_FIND_LINKS). Then run this again; installed packages are kept."
 }
 
 has_gpu() {
@@ -53,7 +53,7 @@ urllib.request.urlopen(sys.argv[1], timeout=4).close()
 PY
 }
 
-# Without a GPU nobody wants the gigabytes of CUDA that the default wheel brings on Linux.
+# Without a GPU, avoid the gigabytes of CUDA in the default wheel of Linux.
 install_torch() {
     local python=$here/.venv/bin/python version index
     "$python" -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null && return
@@ -67,12 +67,12 @@ install_torch() {
         pip_install "torch==$version"
     elif answers "$index/torch/"; then
         echo "Installing PyTorch $version (CPU build)"
-        # Only torch from there: that index holds few versions of what torch needs in turn, and
-        # the next installation brings those from where everything else comes from.
+        # Only torch: this index has few versions of the packages that torch needs. The next
+        # installation takes those from the usual index.
         pip_install "torch==$version" --no-deps --index-url "$index"
     else
-        echo "Installing PyTorch $version. No CPU-only build could be found, so this is the default"
-        echo "one, which brings several gigabytes of CUDA libraries. Ctrl-C now if that is too much."
+        echo "Installing PyTorch $version. No CPU build was found. This is the default"
+        echo "build, with several gigabytes of CUDA libraries. Press Ctrl-C to stop."
         pip_install "torch==$version"
     fi
 }
@@ -96,7 +96,7 @@ prepare() {
 # The same with the development tools.
 prepare_development() {
     local tools pip_options
-    # What is imported is compiled then; most of what the tools bring never is.
+    # Python compiles modules when it imports them. Most modules of the tools are never imported.
     pip_options=--no-compile
     make_venv
     # pip reads dependency groups since 25.1; older ones are everywhere.

@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from fdl.api_ref.entries import Entry, Signature
+from fdl.api_ref.entries import FUNCTIONS, Entry, Signature
 from fdl.api_ref.exports import Exports
 from fdl.api_ref.signatures import (
     Function,
@@ -39,15 +39,7 @@ def public_definitions(tree: ast.Module) -> tuple[list[ast.ClassDef], list[Funct
 def class_entry(
     definition: ast.ClassDef, tree: ast.Module, file: str, category: str, exports: Exports
 ) -> Entry:
-    """The entry of a class.
-
-    Args:
-        definition: The class.
-        tree: The module around it.
-        file: Where it is, for the entry.
-        category: Its category.
-        exports: Where names can be imported from.
-    """
+    """The entry of a class; ``tree`` is the module around it."""
     owner = f"{definition.name}."
     members = [one for one in _statements(definition.body) if isinstance(one, Function)]
     public = [one for one in members if _is_method(one)]
@@ -64,6 +56,7 @@ def class_entry(
         file=file,
         line=definition.lineno,
         doc=_first_line(definition),
+        docstring=_docstring(definition),
         traits=tuple(_bases(definition)),
         constructors=(
             *_own_constructor(definition, members),
@@ -81,12 +74,13 @@ def functions_entry(
     """The entry of a module's functions; see :func:`class_entry`."""
     module = exports.module_of(file)
     return Entry(
-        name=f"{module} (functions)",
+        name=f"{module}{FUNCTIONS}",
         category=category,
         module=module,
         file=file,
         line=functions[0].lineno,
         doc=_first_line(tree),
+        docstring=_docstring(tree),
         methods=tuple(_function(one, module, exports) for one in functions),
         examples=tuple(_examples([tree, *functions])),
     )
@@ -123,13 +117,15 @@ def _makes_one(function: Function, name: str) -> bool:
 def _own_constructor(definition: ast.ClassDef, members: Iterable[Function]) -> Iterator[Signature]:
     """The call of the class itself, or the members of an enum."""
     if any(base in _ENUMS for base in _last_names(definition)):
-        for name in _assigned(definition):
-            yield Signature(name, f"{definition.name}.{name}")
+        assigned = (one for one in definition.body if isinstance(one, ast.Assign))
+        for target in (target for one in assigned for target in one.targets):
+            if isinstance(target, ast.Name) and not target.id.startswith("_"):
+                yield Signature(target.id, f"{definition.name}.{target.id}")
         return
     for one in members:
         if one.name == "__init__":
             sig = f"{definition.name}({parameters(one, bound=True)})"
-            yield Signature("__init__", sig, _first_line(one))
+            yield Signature("__init__", sig, _first_line(one), _docstring(one))
             return
     named_tuple = "NamedTuple" in _last_names(definition)
     if named_tuple or "dataclass" in decorators(definition):
@@ -138,8 +134,9 @@ def _own_constructor(definition: ast.ClassDef, members: Iterable[Function]) -> I
 
 def _fields(definition: ast.ClassDef) -> Iterator[str]:
     """The parameters that a data class takes; those of its bases stand with these."""
-    options = [one for one in definition.decorator_list if isinstance(one, ast.Call)]
-    if any(_is_true(one, "kw_only") for one in options):
+    calls = (one for one in definition.decorator_list if isinstance(one, ast.Call))
+    options = (option for call in calls for option in call.keywords)
+    if any(one.arg == "kw_only" and _is(one.value, True) for one in options):
         yield "*"
     for one in definition.body:
         if not (isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)):
@@ -154,7 +151,7 @@ def _fields(definition: ast.ClassDef) -> Iterator[str]:
 def _field(name: str, kind: ast.expr, value: ast.expr | None) -> Iterator[str]:
     if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field":
         given = {one.arg: one.value for one in value.keywords}
-        if _is_false(given.get("init")):
+        if _is(given.get("init"), False):
             return
         value = given.get("default")
         if "default_factory" in given:
@@ -162,23 +159,8 @@ def _field(name: str, kind: ast.expr, value: ast.expr | None) -> Iterator[str]:
     yield parameter(name, kind, value)
 
 
-def _is_true(call: ast.Call, name: str) -> bool:
-    return any(
-        one.arg == name and isinstance(one.value, ast.Constant) and one.value.value is True
-        for one in call.keywords
-    )
-
-
-def _is_false(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Constant) and value.value is False
-
-
-def _assigned(definition: ast.ClassDef) -> Iterator[str]:
-    for one in definition.body:
-        if isinstance(one, ast.Assign):
-            for target in one.targets:
-                if isinstance(target, ast.Name) and not target.id.startswith("_"):
-                    yield target.id
+def _is(expression: ast.expr | None, value: object) -> bool:
+    return isinstance(expression, ast.Constant) and expression.value is value
 
 
 def _bases(definition: ast.ClassDef) -> Iterator[str]:
@@ -201,7 +183,7 @@ def _method(function: Function, owner: str, fluent: frozenset[str]) -> Signature
         on_class = "staticmethod" in known or "classmethod" in known
         taken = parameters(function, bound="staticmethod" not in known)
         sig = _call(f"{owner if on_class else ''}{function.name}", taken, result)
-    return Signature(function.name, f"{_prefix(function)}{sig}", _first_line(function))
+    return _signature(function, sig)
 
 
 def _function(function: Function, module: str, exports: Exports) -> Signature:
@@ -209,25 +191,30 @@ def _function(function: Function, module: str, exports: Exports) -> Signature:
     place = exports.shortest(module, function.name)
     name = function.name if place == module else f"{place}.{function.name}"
     sig = _call(name, parameters(function, bound=False), returned(function))
-    return Signature(function.name, f"{_prefix(function)}{sig}", _first_line(function))
+    return _signature(function, sig)
 
 
 def _call(name: str, taken: str, result: str) -> str:
     return f"{name}({taken}) -> {result}" if result else f"{name}({taken})"
 
 
-def _prefix(function: Function) -> str:
-    return "async " if isinstance(function, ast.AsyncFunctionDef) else ""
+def _signature(function: Function, sig: str) -> Signature:
+    sig = f"async {sig}" if isinstance(function, ast.AsyncFunctionDef) else sig
+    return Signature(function.name, sig, _first_line(function), _docstring(function))
 
 
 def _first_line(definition: Function | ast.ClassDef | ast.Module) -> str:
-    return (ast.get_docstring(definition) or "").partition("\n")[0].strip()
+    return _docstring(definition).partition("\n")[0].strip()
+
+
+def _docstring(definition: Function | ast.ClassDef | ast.Module) -> str:
+    return ast.get_docstring(definition) or ""
 
 
 def _examples(definitions: Iterable[Function | ast.ClassDef | ast.Module]) -> Iterator[str]:
     """Doctests and fenced blocks, in the order they stand in."""
     for one in definitions:
-        text = ast.get_docstring(one) or ""
+        text = _docstring(one)
         found = [(match.start(), match[2]) for match in _FENCED.finditer(text)]
         outside = _FENCED.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
         found += [(match.start(), match[0]) for match in _DOCTEST.finditer(outside)]

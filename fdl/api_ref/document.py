@@ -4,60 +4,49 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 
-from fdl.api_ref.entries import Entry, Reference, Signature
+from fdl.api_ref.entries import Entry
+from fdl.api_ref.select import Name
 from fdl.output import Palette
 
 SCHEMA_VERSION = 1
 
 
-def as_json(reference: Reference) -> str:
+def as_json(version: str, entries: Sequence[Entry]) -> str:
     """One document: ``schema_version``, ``version`` and ``types``, an object per entry."""
     document = {
         "schema_version": SCHEMA_VERSION,
-        "version": reference.version,
-        "types": [asdict(entry) for entry in reference.entries],
+        "version": version,
+        "types": [asdict(entry) for entry in entries],
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_text(reference: Reference, title: str, palette: Palette) -> str:
-    """Categories, below them the entries with what they offer.
-
-    Args:
-        reference: What to show.
-        title: The first line.
-        palette: The styles of the stream it goes to.
-    """
-    lines = [palette.bold(title)]
-    for category, entries in groupby(reference.entries, key=lambda one: one.category):
+def as_list(names: Sequence[Name], palette: Palette) -> str:
+    """One line per name, below their categories."""
+    width = max((len(one.path) for one in names), default=0)
+    lines = []
+    for category, group in groupby(names, key=lambda one: one.entry.category):
         lines += ["", palette.bold(category)]
-        for entry in entries:
-            lines += ["", *_entry(entry, palette)]
+        lines += [f"  {palette.cyan(f'{one.path:<{width}}')}  {one.doc}".rstrip() for one in group]
     return "\n".join(lines) + "\n"
 
 
-def _entry(entry: Entry, palette: Palette) -> Iterator[str]:
-    bases = f"({', '.join(entry.traits)})" if entry.traits else ""
+def as_text(name: Name, palette: Palette) -> str:
+    """All about one name."""
+    entry, one = name.entry, name.signature
     place = palette.dim(f"{entry.file}:{entry.line}")
-    name = entry.name.removesuffix(" (functions)")
-    if name == entry.name:
-        yield f"  {palette.cyan(f'{entry.module}.{name}')}{bases}  {place}"
-    else:
-        yield f"  {palette.cyan(entry.name)}  {place}"
-    if entry.doc:
-        yield f"    {entry.doc}"
-    for one in (*entry.constructors, *entry.methods):
-        yield from _signature(one, palette)
-    for example in entry.examples:
-        yield ""
-        yield textwrap.indent(example, " " * 6)
-
-
-def _signature(one: Signature, palette: Palette) -> Iterator[str]:
-    yield f"    {one.sig}"
-    if one.doc:
-        yield palette.dim(f"        {one.doc}")
+    if one is not None:
+        call = one.sig[one.sig.find(one.name) + len(one.name) :]
+        text = textwrap.indent(one.docstring, "    ")
+        return f"{palette.cyan(name.path)}{call}  {place}\n" + (f"\n{text}\n" if text else "")
+    bases = f"({', '.join(entry.traits)})" if entry.traits else ""
+    lines = [f"{palette.cyan(name.path)}{bases}  {place}", ""]
+    lines += [textwrap.indent(entry.docstring, "    "), ""] if entry.docstring else []
+    for member in (*entry.constructors, *entry.methods):
+        lines.append(f"    {member.sig}")
+        lines += [palette.dim(f"        {member.doc}")] if member.doc else []
+    return "\n".join(lines) + "\n"

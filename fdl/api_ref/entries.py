@@ -18,6 +18,8 @@ CATEGORIES = (
 )
 """The categories; entries are sorted by their names."""
 
+FUNCTIONS = " (functions)"
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -28,11 +30,13 @@ class Signature:
         sig: How it is used: ``through(module: ModuleLike) -> Self``; constructors stand behind
             the name of their class, properties have no parentheses.
         doc: First line of its docstring; empty without one.
+        docstring: The whole docstring.
     """
 
     name: str
     sig: str
     doc: str = ""
+    docstring: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Entry:
     """A public class, or the public functions of one module.
 
     Attributes:
-        name: Name of the class, or ``MODULE (functions)``.
+        name: Name of the class, or the module and :data:`FUNCTIONS`.
         category: One of :data:`CATEGORIES`.
         module: The shortest module to import it from.
         file: File that defines it, relative to the folder that holds the package.
@@ -53,6 +57,7 @@ class Entry:
             ``done``, ``with_…``; they are among the methods too.
         methods: Public methods and properties, or the functions of the module.
         examples: Code of the docstrings.
+        docstring: The whole docstring of the class, or of the module.
     """
 
     name: str
@@ -66,6 +71,12 @@ class Entry:
     builder_methods: tuple[str, ...] = ()
     methods: tuple[Signature, ...] = ()
     examples: tuple[str, ...] = ()
+    docstring: str = ""
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it is a class and not the functions of a module."""
+        return not self.name.endswith(FUNCTIONS)
 
     @property
     def is_empty(self) -> bool:
@@ -78,11 +89,13 @@ class Reference:
     """All entries of a package.
 
     Attributes:
+        package: The package's name.
         version: The package's version; ``unknown`` when it does not say.
         entries: Sorted by category, then name, then file.
         problems: Files that could not be read, as ``FILE:LINE: reason``.
     """
 
+    package: str
     version: str
     entries: tuple[Entry, ...]
     problems: tuple[str, ...] = ()

@@ -12,9 +12,7 @@ from fdl.api_ref.classes import class_entry, functions_entry, public_definitions
 from fdl.api_ref.entries import CATEGORIES, Entry, Reference
 from fdl.api_ref.exports import Exports
 
-_OF_FOLDER = {"autograd": "autograd", "tensor": "tensor"} | {
-    name: name for name in ("data", "distributed", "graph")
-}
+_FOLDERS = ("autograd", "data", "distributed", "graph", "tensor")
 _OF_FILE = {
     "autograd": "autograd",
     "losses": "losses",
@@ -32,9 +30,6 @@ def scan(package: Path) -> Reference:
     """Read every public module of a package.
 
     Modules, folders and names that begin with an underscore are left out, and so are tests.
-
-    Args:
-        package: Folder of the package.
     """
     trees: dict[str, ast.Module] = {}
     problems: list[str] = []
@@ -53,19 +48,15 @@ def scan(package: Path) -> Reference:
     ]
     entries.sort(key=lambda one: (one.category, one.name, one.file, one.line))
     version = _version(trees.get(f"{package.name}/__init__.py"))
-    return Reference(version, tuple(entries), tuple(problems))
+    return Reference(package.name, version, tuple(entries), tuple(problems))
 
 
 def category(file: str) -> str:
-    """The category of what a file defines.
-
-    Args:
-        file: Relative to the folder that holds the package: ``flodl/graph/builder.py``.
-    """
+    """The category of what a file defines: ``flodl/graph/builder.py`` is ``graph``."""
     _, *folders, name = file.removesuffix(".py").split("/")
     for folder in folders:
-        if folder in _OF_FOLDER:
-            return _OF_FOLDER[folder]
+        if folder in _FOLDERS:
+            return folder
     if name in _OF_FILE and folders[:1] in ([], ["nn"], ["train"]):
         return _OF_FILE[name]
     if folders[:1] == ["nn"]:

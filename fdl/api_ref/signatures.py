@@ -8,12 +8,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def parameters(function: Function, *, bound: bool) -> str:
-    """The parameters, as between the parentheses of a definition.
-
-    Args:
-        function: The definition.
-        bound: Whether to leave out the first, which the call itself supplies.
-    """
+    """The parameters of a definition; without the first, which the call supplies, if ``bound``."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     first_default = len(positional) - len(arguments.defaults)
@@ -46,12 +41,7 @@ def parameter(name: str, kind: ast.expr | None, default: ast.expr | None) -> str
 
 
 def returned(function: Function, fluent: frozenset[str] = frozenset()) -> str:
-    """What a function returns, as annotated; empty when it is not.
-
-    Args:
-        function: The definition.
-        fluent: Names of decorators that make a method return its object.
-    """
+    """The annotated result, or empty; ``fluent`` decorators make a method return its object."""
     if fluent.intersection(decorators(function)):
         return "Self"
     return "" if function.returns is None else annotation(function.returns)

@@ -16,19 +16,14 @@ LEVELS = 5
 
 
 def find(path: Path | None, start: Path, environ: Mapping[str, str]) -> Path:
-    """The folder of the package to describe.
+    """The folder of the package to describe: that in ``path``, which the user has named.
 
-    The nearest checkout counts, then what the environment of the project around has installed,
-    then what came along with this fdl.
-
-    Args:
-        path: A checkout or a package that the user has named.
-        start: The working directory.
-        environ: The environment variables.
+    Without a path, the nearest checkout counts, then what the environment of the project around
+    has installed, then what came along with this fdl.
 
     Raises:
         UsageError: The named folder is neither.
-        FdlError: There is no flodl anywhere.
+        FdlError: flodl is not there.
     """
     if path is not None:
         return _named(path)
@@ -49,12 +44,20 @@ def _named(path: Path) -> Path:
     for candidate in (path / OWN_NAME, path / "src" / OWN_NAME, path):
         if _is_package(candidate):
             return candidate
-    problem = (
-        f"holds no Python package `{OWN_NAME}`, nor is it one" if path.is_dir() else "is no folder"
-    )
+    for folder in (path / "src", path):
+        found = [one for one in sorted(folder.glob("*")) if _is_package(one)]
+        found = [one for one in found if one.name not in ("test", "tests")]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(
+                f"--path {path} has several packages: {', '.join(one.name for one in found)}",
+                hint=f"name one: fdl api-ref --path {found[0]}",
+            )
+    problem = "it has no Python package" if path.is_dir() else "there is no such folder"
     raise UsageError(
-        f"--path {path}: it {problem}",
-        hint="name a checkout of flodl, or a folder with an __init__.py",
+        f"--path {path}: {problem}",
+        hint="name a project folder, or a folder with an __init__.py",
     )
 
 

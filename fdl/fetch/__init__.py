@@ -20,16 +20,6 @@ from fdl.fetch.options import Options as Options
 if TYPE_CHECKING:
     from fdl.fetch.download import unpack_url as unpack_url
 
-__all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "Digest",
-    "Options",
-    "Unpacked",
-    "unpack_file",
-    "unpack_url",
-]
-
 
 def __getattr__(name: str) -> Any:
     # Unpacking a local file must not import the HTTP client.

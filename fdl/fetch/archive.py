@@ -52,17 +52,7 @@ def unpack_file(
 ) -> Unpacked:
     """Unpack a zip archive on this machine.
 
-    Folders are created for the files in them; empty folders are left out. Execute bits and symbolic
-    links are restored; links must not lead outside the target.
-
-    Args:
-        archive: The file.
-        target: An existing empty folder. After a failure, its content is useless.
-        select: Name of a file -> its path relative to ``target``, or None to leave it out.
-        sha256: The expected digest of the archive; None for any.
-        algorithm: The digest to compute if none is expected.
-        progress: Receives the progress.
-        options: Sizes and limits.
+    The result and the arguments are those of :func:`fdl.fetch.download.unpack_url`.
 
     Raises:
         FetchError: The archive cannot be read, is damaged, is unsafe, has another digest than
@@ -86,17 +76,10 @@ def unpack_file(
 def plan_whole(
     archive: Path, length: int, select: Select, options: Options, where: str
 ) -> list[Member]:
-    """Read the directory of an archive and choose what to unpack.
-
-    Args:
-        archive: The file; its end and its directory must be complete.
-        length: Its size.
-        select: Name of a file -> destination, None to leave it out.
-        options: The limits.
-        where: Its address or path, for messages.
+    """Read the directory of an archive, which must be complete, and choose what to unpack.
 
     Raises:
-        ArchiveError: It is damaged or unsafe.
+        ArchiveError: It is damaged or unsafe; the message begins with ``where``.
         OSError: It cannot be read.
     """
     read = partial(_read_at, archive)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 _WINDOW = 256 << 10
@@ -63,20 +62,12 @@ class Arrival:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise an error if the job was stopped.
-
-        Raises:
-            StoppedError: The job was stopped.
-        """
+        """Raise :class:`StoppedError` if the job was stopped."""
         if self._stopped.is_set():
             raise StoppedError
 
     def pause(self, seconds: float) -> None:
-        """Wait for some time.
-
-        Raises:
-            StoppedError: The job was stopped meanwhile.
-        """
+        """Wait for some seconds; raise :class:`StoppedError` if the job is stopped meanwhile."""
         if self._stopped.wait(seconds):
             raise StoppedError
 
@@ -105,9 +96,7 @@ class Arrival:
 class Reader:
     """Reads a growing file and waits for missing bytes; use one for each thread.
 
-    Args:
-        path: The file.
-        arrival: How many bytes of it are there.
+    All methods raise :class:`StoppedError` if the job was stopped.
     """
 
     def __init__(self, path: Path, arrival: Arrival) -> None:
@@ -120,20 +109,11 @@ class Reader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def some(self, offset: int, most: int) -> bytes:
-        """Between one and ``most`` bytes from ``offset``; none at the end.
-
-        Raises:
-            StoppedError: The job was stopped.
-        """
+        """Between one and ``most`` bytes from ``offset``; none at the end."""
         there = self._arrival.wait(offset)
         if there <= offset:
             return b""
@@ -148,7 +128,6 @@ class Reader:
 
         Raises:
             EndOfFileError: The file is shorter.
-            StoppedError: The job was stopped.
         """
         data = self.at_most(offset, size)
         if len(data) < size:
@@ -160,7 +139,6 @@ class Reader:
 
         Raises:
             EndOfFileError: The file is shorter.
-            StoppedError: The job was stopped.
         """
         begin = offset - self._window_begin
         if begin < 0 or begin + size > len(self._window):
@@ -171,11 +149,7 @@ class Reader:
         return self._window[begin : begin + size]
 
     def at_most(self, offset: int, size: int) -> bytes:
-        """The ``size`` bytes from ``offset``, or fewer at the end of the file.
-
-        Raises:
-            StoppedError: The job was stopped.
-        """
+        """The ``size`` bytes from ``offset``, or fewer at the end of the file."""
         data = self.some(offset, size)
         while len(data) < size:
             more = self.some(offset + len(data), size - len(data))

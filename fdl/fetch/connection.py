@@ -39,9 +39,7 @@ class AddressError(Exception):
 class Connections:
     """Opens connections and keeps them for later requests; usable by several threads at once.
 
-    Args:
-        environ: The environment with the variables for certificates.
-        options: Time-outs.
+    The variables for certificates are read from ``environ``, time-outs from ``options``.
     """
 
     def __init__(self, environ: Mapping[str, str], options: Options) -> None:
@@ -70,9 +68,7 @@ class Connections:
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[urllib3.BaseHTTPResponse]:
         """Send a GET request and follow redirects; the caller reads the body.
 
-        Args:
-            url: Its address; a user name and password in it are sent too.
-            headers: Headers to send.
+        A user name and password in the address are sent too.
 
         Raises:
             AddressError: The address cannot work, or there are too many redirects.
@@ -97,7 +93,7 @@ class Connections:
         try:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise AddressError("it is no http:// or https:// address")
+                raise AddressError("it is not an http:// or https:// address")
             manager = self._manager(parts.scheme, _proxy(parts.scheme, parts.hostname))
             address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
             while True:
@@ -150,17 +146,12 @@ class Connections:
 
     def _pools(self) -> dict[str, type[urllib3.HTTPConnectionPool]]:
         """Pools whose connections other threads can abort, and which notice closed connections."""
-        sockets = self._sockets
 
         class Plain(_Kept, HTTPConnection):
-            def connect(self) -> None:
-                super().connect()
-                sockets.add(self.sock)
+            sockets = self._sockets
 
         class Secure(_Kept, HTTPSConnection):
-            def connect(self) -> None:
-                super().connect()
-                sockets.add(self.sock)
+            sockets = self._sockets
 
         class PlainPool(urllib3.HTTPConnectionPool):
             ConnectionCls = Plain
@@ -177,11 +168,13 @@ class _Kept(HTTPConnection):
     A server may close it at any moment, also right after the pool checked it.
     """
 
+    sockets: WeakSet[socket.socket]
     _answered = False
 
     def connect(self) -> None:
         self._answered = False
         super().connect()
+        self.sockets.add(self.sock)
 
     def request(self, *args: Any, **keywords: Any) -> None:
         with self._noticing():

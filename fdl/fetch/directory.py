@@ -14,16 +14,10 @@ Read = Callable[[int, int], bytes]
 
 
 def ending(read: Read, length: int, options: Options, where: str) -> Ending:
-    """Find the directory of an archive.
-
-    Args:
-        read: Reads from the end of the archive.
-        length: Size of the archive.
-        options: The limits.
-        where: Its address or path, for messages.
+    """Find the directory of an archive of some length; ``read`` reads from its end.
 
     Raises:
-        ArchiveError: It is not a zip archive, or it is damaged.
+        ArchiveError: It is not a zip archive, or it is damaged; the message begins with ``where``.
     """
     size = min(length, LARGEST_ENDING)
     try:
@@ -40,15 +34,8 @@ def members(
 ) -> list[Member]:
     """Read the directory, check every member, and choose those to unpack.
 
-    Args:
-        read: Reads the directory.
-        found: Its place.
-        select: Name of a file -> destination, None to leave it out.
-        options: The limits.
-        where: The archive's address or path, for messages.
-
     Raises:
-        ArchiveError: The archive is damaged or unsafe.
+        ArchiveError: The archive is damaged or unsafe; the message begins with ``where``.
     """
     try:
         entries = list(read_entries(read(found.offset, found.size), found))
@@ -59,6 +46,6 @@ def members(
 
 def _no_archive(where: str, error: NotZipError) -> ArchiveError:
     return ArchiveError(
-        f"{where} is no zip archive, or a damaged one: {error}",
+        f"{where} is not a zip archive, or a damaged one: {error}",
         hint="fetch it once more; if that does not help, take it from somewhere else",
     )

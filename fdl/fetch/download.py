@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from fdl.errors import FetchError
 from fdl.fetch import directory
 from fdl.fetch.archive import Unpacked, plan_whole, space, summary, unpack_whole
 from fdl.fetch.arrival import Arrival
+from fdl.fetch.connection import Connections
 from fdl.fetch.digest import Algorithm, Digest
 from fdl.fetch.failures import (
     ArchiveError,
@@ -22,8 +24,8 @@ from fdl.fetch.failures import (
 )
 from fdl.fetch.options import Options
 from fdl.fetch.part import Journal, Part, source, write_all
-from fdl.fetch.plan import Select
-from fdl.fetch.remote import Answer, Remote, TransientError, shown
+from fdl.fetch.plan import Places, Select
+from fdl.fetch.remote import Answer, TransientError, get, shown
 from fdl.fetch.together import Job, together
 from fdl.fetch.transfer import Retries, Transfer
 from fdl.fetch.tree import Tree
@@ -77,10 +79,10 @@ def unpack_url(
     # An address with a part file from an earlier call comes first.
     ordered = sorted(urls, key=lambda url: kept.load(url) is None)
     failures: list[FetchError] = []
-    with Remote(environ, options) as remote:
+    with closing(Connections(environ, options)) as connections:
         for url in ordered:
             download = Download(
-                remote, url, kept, target, select, sha256, algorithm, progress, options
+                connections, url, kept, Tree(target), select, sha256, algorithm, progress, options
             )
             try:
                 return download.run()
@@ -88,7 +90,7 @@ def unpack_url(
                 failures.append(error)
                 if url != ordered[-1]:
                     note(f"{error.message}; trying the next address")
-                    download.clear()
+                    download.tree.clear()
     if len(failures) == 1:
         raise failures[0]
     listed = "; ".join(error.message for error in failures)
@@ -97,42 +99,19 @@ def unpack_url(
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Download:
-    """One archive from one address.
+    """One archive from one address, unpacked to an empty folder."""
 
-    Args:
-        remote: The connections.
-        url: The address.
-        part: The part file and its journal.
-        target: The empty folder to unpack to.
-        select: Name of a file -> destination, None to leave it out.
-        sha256: The expected digest; None for any.
-        algorithm: The digest to compute.
-        progress: Receives the progress.
-        options: Sizes and limits.
-    """
-
-    def __init__(
-        self,
-        remote: Remote,
-        url: str,
-        part: Part,
-        target: Path,
-        select: Select,
-        sha256: str | None,
-        algorithm: Algorithm,
-        progress: Progress,
-        options: Options,
-    ) -> None:
-        self._remote = remote
-        self._url = url
-        self._part = part
-        self._tree = Tree(target)
-        self._select = select
-        self._sha256 = sha256
-        self._algorithm = algorithm
-        self._progress = progress
-        self._options = options
+    connections: Connections
+    url: str
+    part: Part
+    tree: Tree
+    select: Select
+    sha256: str | None
+    algorithm: Algorithm
+    progress: Progress
+    options: Options
 
     def run(self) -> Unpacked:
         """Download and unpack.
@@ -140,50 +119,42 @@ class Download:
         Raises:
             FetchError: It failed; the part file is kept unless the archive is bad.
         """
-        for _ in range(self._options.restarts):
+        for _ in range(self.options.restarts):
             try:
                 return self._run()
             except ChangedError as change:
-                note(f"fetching {shown(self._url)} from the beginning: {change}")
-                self.clear()
-                self._part.remove()
+                note(f"fetching {shown(self.url)} from the beginning: {change}")
+                self.tree.clear()
+                self.part.remove()
         try:
             return self._run()
         except ChangedError as change:
             raise UnreachableError(
-                f"cannot fetch {shown(self._url)}: {change}, again and again",
+                f"cannot fetch {shown(self.url)}: {change}, again and again",
                 hint="try again later, or take another source",
             ) from None
-
-    def clear(self) -> None:
-        """Empty the target.
-
-        Raises:
-            FetchError: It cannot be emptied.
-        """
-        self._tree.clear()
 
     def _run(self) -> Unpacked:
         try:
             unpacked = self._continue()
         except ArchiveError:
-            self._part.remove()
+            self.part.remove()
             raise
         except OSError as error:
-            raise disk_failure(self._part.path, error) from None
-        self._part.remove()
+            raise disk_failure(self.part.path, error) from None
+        self.part.remove()
         return unpacked
 
     def _continue(self) -> Unpacked:
-        journal = self._part.load(self._url)
+        journal = self.part.load(self.url)
         if journal is not None and journal.tail < journal.length:
             return self._in_ranges(journal)
-        retries = Retries(self._url, Arrival(), self._options)
-        size = max(self._options.tail, LARGEST_ENDING)
+        retries = Retries(self.url, Arrival(), self.options)
+        size = max(self.options.tail, LARGEST_ENDING)
         while True:
             known = journal.version if journal else None
             try:
-                with self._remote.get(self._url, f"-{size}", known) as answer:
+                with get(self.connections, self.url, f"-{size}", known) as answer:
                     if answer.whole:
                         return self._as_it_comes(answer)
                     journal = self._begin(answer, journal)
@@ -196,62 +167,63 @@ class Download:
         version, tail = answer.version, answer.start
         length = version.length or 0
         data = _body(answer, length - tail)
-        where = shown(self._url)
+        where = shown(self.url)
         found = directory.ending(
-            lambda offset, size: data[offset - tail :][:size], length, self._options, where
+            lambda offset, size: data[offset - tail :][:size], length, self.options, where
         )
         if found.offset < tail:
             span = f"{found.offset}-{tail - 1}"
-            with self._remote.get(self._url, span, version) as front:
+            with get(self.connections, self.url, span, version) as front:
                 data = _body(front, tail - found.offset) + data
             tail = found.offset
         if journal is None:
-            self._part.begin()
-            journal = Journal(source(self._url), version.etag, version.modified, length)
-        with self._part.writer() as file:
+            self.part.begin()
+            journal = Journal(source(self.url), version.etag, version.modified, length)
+        with self.part.writer() as file:
             file.seek(tail)
             write_all(file, data)
         journal = replace(journal, prefix=min(journal.prefix, tail), tail=tail)
-        self._part.save(journal)
+        self.part.save(journal)
         return journal
 
     def _in_ranges(self, journal: Journal) -> Unpacked:
         """Download the missing bytes before the end, and unpack by the directory meanwhile."""
-        path, options, length = self._part.path, self._options, journal.length
-        members = plan_whole(path, length, self._select, options, shown(self._url))
+        path, options, length = self.part.path, self.options, journal.length
+        members = plan_whole(path, length, self.select, options, shown(self.url))
         missing = journal.tail - journal.prefix
-        require_space(self._tree.root, space(members), path, missing)
-        self._progress.start(length, length - missing)
+        require_space(self.tree.root, space(members), path, missing)
+        self.progress.start(length, length - missing)
         arrival = Arrival(length, journal.prefix)
         transfer = self._transfer(journal, arrival)
-        unpacking = Unpacking(path, arrival, self._tree, options)
+        unpacking = Unpacking(path, arrival, self.tree, options)
         unpacking.add_all(members)
         jobs: list[Job] = [
-            partial(digest, path, arrival, self._algorithm),
+            partial(digest, path, arrival, self.algorithm),
             *[transfer.chunks] * options.connections,
             *unpacking.jobs(),
         ]
         actual = self._together(jobs, arrival, transfer)[0]
-        self._tree.finish(members, modes=False)
-        return summary(members, actual, self._sha256, shown(self._url))
+        self.tree.finish(members, modes=False)
+        return summary(members, actual, self.sha256, shown(self.url))
 
     def _as_it_comes(self, answer: Answer) -> Unpacked:
         """Download everything as one stream, and unpack from its beginning meanwhile."""
-        self._part.begin()
-        path, length = self._part.path, answer.version.length
+        self.part.begin()
+        path, length = self.part.path, answer.version.length
         if length is None:
             length = self._drain(answer)
             return self._whole(length, None)
-        require_space(self._tree.root, 0, path, length)
-        self._progress.start(length)
+        require_space(self.tree.root, 0, path, length)
+        self.progress.start(length)
         version = answer.version
-        journal = Journal(source(self._url), version.etag, version.modified, length, tail=length)
+        journal = Journal(source(self.url), version.etag, version.modified, length, tail=length)
         arrival = Arrival(length)
         transfer = self._transfer(journal, arrival)
-        unpacking = Unpacking(path, arrival, self._tree, self._options)
-        walk = Walk(path, arrival, self._select, self._tree, unpacking.backlog, self._options)
+        unpacking = Unpacking(path, arrival, self.tree, self.options)
+        places = Places(self.select)
+        walk = Walk(path, arrival, places, self.tree, unpacking.backlog, self.options)
         jobs: list[Job] = [
-            partial(digest, path, arrival, self._algorithm),
+            partial(digest, path, arrival, self.algorithm),
             walk.run,
             partial(transfer.stream, answer),
             *unpacking.jobs(),
@@ -263,40 +235,40 @@ class Download:
         self, length: int, walked: tuple[Digest, dict[int, Found] | None] | None
     ) -> Unpacked:
         """Unpack the complete archive, unless that was done while it arrived."""
-        path, where = self._part.path, shown(self._url)
-        members = plan_whole(path, length, self._select, self._options, where)
+        path, where = self.part.path, shown(self.url)
+        members = plan_whole(path, length, self.select, self.options, where)
         actual, found = walked or (None, None)
         as_walked = found is not None and agrees(found, members)
         if actual is None or not as_walked:
-            self.clear()
-            require_space(self._tree.root, space(members), path, 0)
-            actual = unpack_whole(path, length, members, self._tree, self._algorithm, self._options)
-        self._tree.finish(members, modes=as_walked)
-        return summary(members, actual, self._sha256, where)
+            self.tree.clear()
+            require_space(self.tree.root, space(members), path, 0)
+            actual = unpack_whole(path, length, members, self.tree, self.algorithm, self.options)
+        self.tree.finish(members, modes=as_walked)
+        return summary(members, actual, self.sha256, where)
 
     def _drain(self, answer: Answer) -> int:
         """Download a stream of unknown length; returns its length."""
         done = 0
-        self._progress.start(0)
-        with self._part.writer() as file:
+        self.progress.start(0)
+        with self.part.writer() as file:
             try:
                 for block in answer.blocks():
                     write_all(file, block)
                     done += len(block)
-                    self._progress.update(done)
+                    self.progress.update(done)
             except TransientError as failure:
                 raise ChangedError(failure.reason) from None
         return done
 
     def _transfer(self, journal: Journal, arrival: Arrival) -> Transfer:
         return Transfer(
-            self._remote, self._url, self._part, journal, arrival, self._progress, self._options
+            self.connections, self.url, self.part, journal, arrival, self.progress, self.options
         )
 
     def _together(self, jobs: Sequence[Job], arrival: Arrival, transfer: Transfer) -> list[Any]:
         def stop() -> None:
             arrival.stop()
-            self._remote.hang_up()
+            self.connections.hang_up()
 
         try:
             return together(jobs, stop)
@@ -305,11 +277,7 @@ class Download:
 
 
 def _body(answer: Answer, size: int) -> bytes:
-    """Read a short body.
-
-    Raises:
-        TransientError: It has another size.
-    """
+    """Read a short body; one of another size raises :class:`TransientError`."""
     data = bytearray()
     for block in answer.blocks():
         data += block

@@ -38,11 +38,7 @@ def disk_failure(path: Path | str, error: OSError) -> FetchError:
 def require_space(target: Path, unpacked: int, part: Path, fetched: int) -> None:
     """Check that there is space for all files to be written.
 
-    Args:
-        target: The folder to unpack to.
-        unpacked: Bytes to be written there.
-        part: The part file; its folder exists.
-        fetched: Bytes it will grow by.
+    These are ``unpacked`` bytes in ``target``, and ``fetched`` bytes by which the part file grows.
 
     Raises:
         FetchError: There is not enough space.

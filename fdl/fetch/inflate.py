@@ -9,7 +9,7 @@ from typing import Protocol, cast
 STORED = 0
 DEFLATED = 8
 
-_NO_STREAM = "it is no deflate stream"
+_NO_STREAM = "it is not a deflate stream"
 
 
 class _Decompressor(Protocol):
@@ -43,10 +43,7 @@ _decompressor, crc32, _ERRORS = _engine()
 
 
 class Inflater:
-    """One deflate stream.
-
-    Args:
-        most: Maximum number of bytes per piece of output.
+    """One deflate stream, inflated in pieces of at most ``most`` bytes.
 
     Attributes:
         consumed: Bytes of the stream that were read so far; exact after its end.
@@ -96,11 +93,7 @@ class Inflater:
 
 
 def inflate(packed: bytes, size: int) -> bytes:
-    """Inflate a short deflate stream at once.
-
-    Args:
-        packed: The whole stream.
-        size: The expected inflated size; not much more than that is inflated.
+    """Inflate a short deflate stream at once; not much more than ``size`` bytes are inflated.
 
     Raises:
         DamagedError: It is not a deflate stream, ends too early or too late, or has another size.
@@ -111,5 +104,5 @@ def inflate(packed: bytes, size: int) -> bytes:
     except _ERRORS:
         raise DamagedError(_NO_STREAM) from None
     if not stream.eof or stream.unused_data or len(content) != size:
-        raise DamagedError("it is no deflate stream of the size that the archive says")
+        raise DamagedError("it is not a deflate stream of the size that the archive says")
     return content

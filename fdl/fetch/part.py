@@ -69,11 +69,7 @@ class Journal:
 
 
 class Part:
-    """A part file and its journal.
-
-    Args:
-        path: The part file; the journal is in the same folder.
-    """
+    """A part file and its journal, which is in the same folder; writing may raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,20 +92,12 @@ class Part:
         return journal if journal.is_sound(size) else None
 
     def save(self, journal: Journal) -> None:
-        """Write the journal.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write the journal."""
         self._temporary.write_text(json.dumps(asdict(journal)), encoding="utf-8")
         self._temporary.replace(self._journal)
 
     def begin(self) -> None:
-        """Make an empty part file.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Make an empty part file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.remove()
         self.path.touch()
@@ -131,11 +119,7 @@ def source(url: str) -> str:
 
 
 def write_all(file: BinaryIO, data: bytes) -> None:
-    """Write all data to an unbuffered file, whose write method may write less.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write all data to an unbuffered file, whose write method may write less."""
     written = file.write(data)
     while written < len(data):
         written += file.write(data[written:])

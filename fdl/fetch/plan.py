@@ -19,6 +19,7 @@ from fdl.fetch.options import Options
 from fdl.fetch.zip_format import ENCRYPTED, LOCAL_SIZE, PATCH, Entry
 
 Select = Callable[[str], str | None]
+"""Name of a file -> its path relative to the target, or None to leave it out."""
 
 _UNIX = (3, 19)
 """Systems whose attributes are a Unix mode: Unix itself and macOS."""
@@ -64,13 +65,8 @@ def plan(
 ) -> list[Member]:
     """Check all members and choose those to unpack, in the order of the archive.
 
-    Folders are created for the files in them; empty folders are left out.
-
-    Args:
-        entries: The directory.
-        directory: The position where it begins.
-        select: Name of a file -> destination, None to leave it out.
-        options: The limits.
+    Folders are created for the files in them; empty folders are left out. ``directory`` is the
+    position where the directory begins.
 
     Raises:
         ArchiveError: A member is unsafe; the message names it.
@@ -82,7 +78,7 @@ def plan(
     for entry, end in zip(ordered, ends, strict=False):
         check_packing(entry, options)
         if entry.offset + LOCAL_SIZE + len(entry.name) + entry.packed > end:
-            raise refused(entry.name, "overlaps the one behind it")
+            raise refused(entry.name, "overlaps the one after it")
         is_link = _is_link(entry)
         destination = places.find(entry.name)
         if destination is not None:
@@ -93,11 +89,7 @@ def plan(
 
 
 class Places:
-    """Decides where members go, and checks that they do not conflict.
-
-    Args:
-        select: Name of a file -> destination, None to leave it out.
-    """
+    """Decides where members go, and checks that they do not conflict."""
 
     def __init__(self, select: Select) -> None:
         self._select = select
@@ -129,7 +121,7 @@ class Places:
         folder = key.rpartition("/")[0]
         while folder and folder not in self._folders:
             if folder in self._files:
-                raise refused(name, "lies below another member that is no folder")
+                raise refused(name, "lies below another member that is not a folder")
             self._folders.add(folder)
             folder = folder.rpartition("/")[0]
 

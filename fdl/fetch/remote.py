@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 
 from urllib3 import BaseHTTPResponse
@@ -51,7 +50,7 @@ _REASONS: dict[type[BaseException], str] = {
 class TransientError(Exception):
     """A failure that may pass.
 
-    Args:
+    Attributes:
         reason: What happened, for the message if it does not pass.
         after: The pause in seconds that the server asks for.
     """
@@ -62,22 +61,21 @@ class TransientError(Exception):
         self.after = after
 
 
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A successful answer; its body is not read yet.
 
     Attributes:
+        response: The answer itself.
         start: Offset in the file where the body begins.
         whole: Whether the body is the whole file, as from servers without ranges.
         version: The state of the file.
     """
 
-    def __init__(
-        self, response: BaseHTTPResponse, start: int, whole: bool, version: Version
-    ) -> None:
-        self.start = start
-        self.whole = whole
-        self.version = version
-        self._response = response
+    response: BaseHTTPResponse
+    start: int
+    whole: bool
+    version: Version
 
     def blocks(self) -> Iterator[bytes]:
         """The body as it arrives; it may end early.
@@ -87,7 +85,7 @@ class Answer:
         """
         while True:
             try:
-                block = self._response.read1(_BLOCK)
+                block = self.response.read1(_BLOCK)
             except HTTPError as error:
                 raise TransientError(_reason(error)) from None
             if not block:
@@ -95,55 +93,26 @@ class Answer:
             yield block
 
 
-class Remote:
-    """One or more servers of archives; use it as a context manager.
+@contextmanager
+def get(
+    connections: Connections, url: str, span: str, known: Version | None = None
+) -> Iterator[Answer]:
+    """Request a range of a file, in the form of ``Range``: ``-1024``, ``0-1023``.
 
-    Args:
-        environ: The environment with the variables for certificates.
-        options: Time-outs.
+    Raises:
+        TransientError: A failure that may pass.
+        ChangedError: The server has another state of the file than the known one.
+        UnreachableError: There is no archive at the address.
     """
-
-    def __init__(self, environ: Mapping[str, str], options: Options) -> None:
-        self._connections = Connections(environ, options)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._connections.close()
-
-    def hang_up(self) -> None:
-        """Abort all connections, so that no thread waits for one any longer."""
-        self._connections.hang_up()
-
-    @contextmanager
-    def get(self, url: str, span: str, known: Version | None = None) -> Iterator[Answer]:
-        """Request a range of a file.
-
-        Args:
-            url: Its address.
-            span: The range in the form of ``Range``: ``-1024``, ``0-1023``.
-            known: The required state of the file.
-
-        Raises:
-            TransientError: A failure that may pass.
-            ChangedError: The server has another state of the file.
-            UnreachableError: There is no archive at the address.
-        """
-        headers = {"Range": f"bytes={span}", "User-Agent": _NAME, "Accept-Encoding": "identity"}
-        if known and known.validator:
-            headers["If-Range"] = known.validator
-        with ExitStack() as stack:
-            try:
-                response = stack.enter_context(self._connections.get(url, headers))
-            except (HTTPError, AddressError) as error:
-                raise _failure(url, error) from None
-            yield _read_answer(response, url, known)
+    headers = {"Range": f"bytes={span}", "User-Agent": _NAME, "Accept-Encoding": "identity"}
+    if known and known.validator:
+        headers["If-Range"] = known.validator
+    with ExitStack() as stack:
+        try:
+            response = stack.enter_context(connections.get(url, headers))
+        except (HTTPError, AddressError) as error:
+            raise _failure(url, error) from None
+        yield _read_answer(response, url, known)
 
 
 def shown(url: str) -> str:
@@ -157,12 +126,9 @@ def shown(url: str) -> str:
 
 
 def backoff(failures: int, after: float, options: Options) -> float:
-    """Seconds to wait after some failures in a row.
+    """Seconds to wait after some failures in a row, from 1.
 
-    Args:
-        failures: Their number, from 1.
-        after: The pause that the server asks for.
-        options: The limits.
+    The server asks for a pause of ``after`` seconds.
     """
     pause = options.backoff * 2 ** (failures - 1) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
     return float(min(max(pause, after), options.longest_backoff))

@@ -86,11 +86,8 @@ def step_back() -> None:
 def ahead(blocks: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
     """Blocks that another thread produces while the caller works on earlier ones.
 
-    At the end of the context the thread has ended, even if blocks were not used.
-
-    Args:
-        blocks: The blocks to iterate; it must end soon when its input ends. Its errors are raised
-            after the blocks before.
+    At the end of the context the thread has ended, even if blocks were not used. So the blocks
+    must end soon when their input ends. Their errors are raised after the blocks before.
     """
     ready: Queue[bytes | BaseException | None] = Queue(_AHEAD)
     given_up = threading.Event()

@@ -13,23 +13,14 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 class Tree:
-    """Writes files below an initially empty folder.
-
-    Args:
-        root: The folder.
-    """
+    """Writes files below an initially empty folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._made = {""}
 
     def write(self, destination: str, blocks: Iterable[bytes], *, executable: bool) -> None:
-        """Write a new file.
-
-        Args:
-            destination: Its relative path.
-            blocks: Its content.
-            executable: Whether users who may read it may also run it.
+        """Write a new file; users who may read an executable file may also run it.
 
         Raises:
             FetchError: It cannot be written.
@@ -49,11 +40,8 @@ class Tree:
     def finish(self, members: Sequence[Member], *, modes: bool) -> None:
         """Do the steps that need all members: turn files with link texts into links.
 
-        They were files until now, so nothing could be written through a link.
-
-        Args:
-            members: All members.
-            modes: Also set the execute bits, which were not known when the files were written.
+        They were files until now, so nothing could be written through a link. With ``modes``, also
+        set the execute bits, which were not known when the files were written.
 
         Raises:
             FetchError: A link leads outside, or cannot be created.
@@ -101,7 +89,7 @@ class Tree:
         try:
             return (self.root / member.destination).read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise refused(member.entry.name, "is a link to something that is no name") from None
+            raise refused(member.entry.name, "is a link to something that is not a name") from None
         except OSError as error:
             raise disk_failure(self.root / member.destination, error) from None
 

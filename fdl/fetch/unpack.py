@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -34,13 +35,9 @@ HASHED = 1 << 20
 class Content:
     """The unpacked content of one member, measured while it is read.
 
-    Args:
-        pieces: Its packed form; it may continue after the end of a deflate stream.
-        method: The packing method.
-        most: Maximum number of bytes per block.
+    It is packed by ``method`` in the pieces, which may continue after the end of a deflate stream.
 
     Attributes:
-        packed: Length of the packed form, after everything was read.
         size: Number of unpacked bytes so far.
         crc: CRC-32 of these bytes.
     """
@@ -48,7 +45,6 @@ class Content:
     def __init__(self, pieces: Iterator[bytes], method: int, most: int) -> None:
         self._pieces = pieces
         self._inflater = Inflater(most) if method == DEFLATED else None
-        self._stored = 0
         self.size = 0
         self.crc = 0
 
@@ -58,14 +54,10 @@ class Content:
         return self._inflater.consumed if self._inflater else self.size
 
     def blocks(self, check: Callable[[Content], None]) -> Iterator[bytes]:
-        """Yield the content in blocks.
-
-        Args:
-            check: Called before each block; it refuses content that grows too large.
+        """Yield the content in blocks; ``check`` refuses content that grows too large.
 
         Raises:
             DamagedError: The packed form is damaged.
-            DamagedError: The packed form is.
         """
         source = self._inflater.whole(self._pieces) if self._inflater else self._pieces
         for block in source:
@@ -76,11 +68,7 @@ class Content:
 
 
 class Backlog:
-    """Members that wait to be unpacked; large ones separately, as one may be most of the archive.
-
-    Args:
-        arrival: How many bytes of the archive are there.
-    """
+    """Members that wait to be unpacked; large ones apart, as one may be most of the archive."""
 
     def __init__(self, arrival: Arrival) -> None:
         self._arrival = arrival
@@ -103,10 +91,9 @@ class Backlog:
             self._changed.notify_all()
 
     def take(self, *, large: bool) -> list[Member]:
-        """A large member or some small ones; empty if there are none and none will follow.
+        """Some small members, or one large one; empty if there are none and none will follow.
 
-        Args:
-            large: Whether to take large ones first; otherwise small ones.
+        With ``large``, large ones come first; otherwise small ones.
         """
         with self._changed:
             while not (self._large or self._small or self._closed):
@@ -122,33 +109,26 @@ class Backlog:
         return sizes.index(max(sizes))
 
 
+@dataclass(slots=True)
 class Unpacking:
     """Unpacks members in several threads, each as soon as its bytes are there.
 
-    Args:
-        archive: The file.
-        arrival: How many bytes of it are there.
-        tree: The folder to unpack to.
-        options: Sizes.
+    Attributes:
         report: Receives the number of packed bytes that are done.
+        backlog: The members to unpack.
     """
 
-    def __init__(
-        self,
-        archive: Path,
-        arrival: Arrival,
-        tree: Tree,
-        options: Options,
-        report: Callable[[int], None] | None = None,
-    ) -> None:
-        self._archive = archive
-        self._arrival = arrival
-        self._tree = tree
-        self._options = options
-        self._guard = threading.Lock()
-        self._report = report
-        self._done = 0
-        self.backlog = Backlog(arrival)
+    archive: Path
+    arrival: Arrival
+    tree: Tree
+    options: Options
+    report: Callable[[int], None] | None = None
+    backlog: Backlog = field(init=False)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+    _done: int = 0
+
+    def __post_init__(self) -> None:
+        self.backlog = Backlog(self.arrival)
 
     def add_all(self, members: Iterable[Member]) -> None:
         """Add all members; no further member follows."""
@@ -161,33 +141,33 @@ class Unpacking:
         The jobs raise FetchError if a member is damaged or cannot be written, and StoppedError if
         everything was stopped.
         """
-        return [partial(self._work, index % 2 == 0) for index in range(self._options.workers)]
+        return [partial(self._work, index % 2 == 0) for index in range(self.options.workers)]
 
     def _work(self, large: bool) -> None:
         if not large:
             step_back()
-        with Reader(self._archive, self._arrival) as reader:
+        with Reader(self.archive, self.arrival) as reader:
             while members := self.backlog.take(large=large):
                 for member in members:
-                    self._arrival.check()
+                    self.arrival.check()
                     self._unpack(reader, member)
 
     def _unpack(self, reader: Reader, member: Member) -> None:
         entry = member.entry
-        is_short = max(member.end - entry.offset, entry.size) <= self._options.read
+        is_short = max(member.end - entry.offset, entry.size) <= self.options.read
         content = self._short_content if is_short else self._long_content
         try:
             blocks = content(reader, member)
             with ahead(blocks) if entry.size > _LARGE else nullcontext(blocks) as blocks:
-                self._tree.write(member.destination, blocks, executable=member.is_executable)
+                self.tree.write(member.destination, blocks, executable=member.is_executable)
         except (DamagedError, NotZipError) as error:
             raise damaged(entry.name, str(error)) from None
         except EndOfFileError:
             raise damaged(entry.name, "it breaks off") from None
-        if self._report:
+        if self.report:
             with self._guard:
                 self._done += entry.packed
-                self._report(self._done)
+                self.report(self._done)
 
     def _short_content(self, reader: Reader, member: Member) -> tuple[bytes]:
         """The content in one piece: most members are so short that this is fastest."""
@@ -201,7 +181,7 @@ class Unpacking:
         return (content,)
 
     def _long_content(self, reader: Reader, member: Member) -> Iterator[bytes]:
-        entry, step = member.entry, self._options.read
+        entry, step = member.entry, self.options.read
         first = reader.exactly(entry.offset, min(step, member.end - entry.offset))
         begin, end = _span(first, member)
 
@@ -213,7 +193,7 @@ class Unpacking:
             if content.size > entry.size:
                 raise DamagedError("it is larger than the archive says")
 
-        content = Content(pieces(), entry.method, self._options.inflate)
+        content = Content(pieces(), entry.method, self.options.inflate)
         yield from content.blocks(check)
         if (content.packed, content.size, content.crc) != (entry.packed, entry.size, entry.crc):
             raise DamagedError(_WRONG)
@@ -227,7 +207,7 @@ def _span(data: bytes, member: Member) -> tuple[int, int]:
         raise DamagedError("its header and the directory disagree")
     end = local.length + entry.packed
     if entry.offset + end > member.end:
-        raise DamagedError("it overlaps the one behind it")
+        raise DamagedError("it overlaps the one after it")
     return local.length, end
 
 
@@ -236,7 +216,6 @@ def between(reader: Reader, begin: int, end: int, step: int) -> Iterator[bytes]:
 
     Raises:
         EndOfFileError: The file ends before the second offset.
-        StoppedError: The job was stopped.
     """
     while begin < end:
         piece = reader.some(begin, min(step, end - begin))
@@ -255,11 +234,7 @@ def damaged(name: str, reason: str) -> ArchiveError:
 
 
 def digest(archive: Path, arrival: Arrival, algorithm: Algorithm) -> Digest:
-    """Compute the digest of a file while it arrives.
-
-    Raises:
-        StoppedError: The job was stopped.
-    """
+    """Compute the digest of a file while it arrives."""
     step_back()
     computed = hasher(algorithm)
     at = 0

@@ -11,14 +11,7 @@ from fdl.fetch.arrival import Arrival, EndOfFileError, Reader
 from fdl.fetch.failures import ArchiveError
 from fdl.fetch.inflate import DEFLATED, DamagedError
 from fdl.fetch.options import Options
-from fdl.fetch.plan import (
-    Member,
-    Places,
-    Select,
-    check_packing,
-    check_ratio,
-    check_total,
-)
+from fdl.fetch.plan import Member, Places, check_packing, check_ratio, check_total
 from fdl.fetch.tree import Tree
 from fdl.fetch.unpack import Backlog, Content, between, damaged
 from fdl.fetch.zip_format import (
@@ -47,38 +40,25 @@ class Found:
     size: int
 
 
+@dataclass(slots=True)
 class Walk:
     """Goes from one member to the next by their local headers.
 
     Only the directory says which members count, which are links and which are executable. So the
     result must be compared with the directory in the end; see :func:`agrees`.
 
-    Args:
-        archive: The file.
-        arrival: How many bytes of it are there.
-        select: Name of a file -> destination, None to leave it out.
-        tree: The folder to unpack to.
+    Attributes:
         backlog: Receives the members of known size; closed at the end. Other members are unpacked
             immediately.
-        options: Sizes and limits.
     """
 
-    def __init__(
-        self,
-        archive: Path,
-        arrival: Arrival,
-        select: Select,
-        tree: Tree,
-        backlog: Backlog,
-        options: Options,
-    ) -> None:
-        self._archive = archive
-        self._arrival = arrival
-        self._tree = tree
-        self._backlog = backlog
-        self._options = options
-        self._places = Places(select)
-        self._total = 0
+    archive: Path
+    arrival: Arrival
+    places: Places
+    tree: Tree
+    backlog: Backlog
+    options: Options
+    _total: int = 0
 
     def run(self) -> dict[int, Found] | None:
         """Unpack all wanted members.
@@ -96,12 +76,12 @@ class Walk:
         except (EndOfFileError, NotZipError):
             return None
         finally:
-            self._backlog.close()
+            self.backlog.close()
 
     def _members(self) -> dict[int, Found] | None:
         found: dict[int, Found] = {}
         at = 0
-        with Reader(self._archive, self._arrival) as reader:
+        with Reader(self.archive, self.arrival) as reader:
             while (signature := reader.short(at, len(LOCAL))) == LOCAL:
                 length = local_length(reader.short(at, LOCAL_SIZE))
                 local = read_local(reader.short(at, length))
@@ -111,19 +91,19 @@ class Walk:
                 entry = Entry(local.name, 0, 0, local.flags, local.method, *sizes, at)
                 found[at], at = self._member(reader, entry, at + length)
         if at == 0 and signature != END:
-            raise ArchiveError("what the server sends is no zip archive", hint="check the address")
+            raise ArchiveError("the server did not send a zip archive", hint="check the address")
         return found if signature == CENTRAL else None
 
     def _member(self, reader: Reader, entry: Entry, begin: int) -> tuple[Found, int]:
         """Handle one member; returns it, and the position where the next one begins."""
-        destination = self._places.find(entry.name)
-        check_packing(entry, self._options)
+        destination = self.places.find(entry.name)
+        check_packing(entry, self.options)
         if entry.flags & DESCRIPTOR:
             return self._described(reader, entry, begin, destination)
         end = begin + entry.packed
         self._count(entry.size)
         if destination is not None:
-            self._backlog.add(Member(entry, destination, False, False, end))
+            self.backlog.add(Member(entry, destination, False, False, end))
         return Found(entry.name, destination, entry.crc, entry.packed, entry.size), end
 
     def _described(
@@ -132,14 +112,14 @@ class Walk:
         """Unpack a member whose size is known only after its end."""
 
         def check(content: Content) -> None:
-            check_ratio(entry.name, content.packed, content.size, self._options)
-            check_total(self._total + content.size, self._options)
+            check_ratio(entry.name, content.packed, content.size, self.options)
+            check_total(self._total + content.size, self.options)
 
-        pieces = between(reader, begin, sys.maxsize, self._options.read)
-        content = Content(pieces, entry.method, self._options.inflate)
+        pieces = between(reader, begin, sys.maxsize, self.options.read)
+        content = Content(pieces, entry.method, self.options.inflate)
         try:
             if destination is not None:
-                self._tree.write(destination, content.blocks(check), executable=False)
+                self.tree.write(destination, content.blocks(check), executable=False)
             else:
                 deque(content.blocks(check), maxlen=0)
         except DamagedError as error:
@@ -152,7 +132,7 @@ class Walk:
 
     def _count(self, size: int) -> None:
         self._total += size
-        check_total(self._total, self._options)
+        check_total(self._total, self.options)
 
 
 def agrees(found: dict[int, Found], members: list[Member]) -> bool:

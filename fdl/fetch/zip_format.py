@@ -95,9 +95,7 @@ class LocalHeader(NamedTuple):
 def find_ending(tail: bytes, length: int) -> Ending:
     """Find the end record.
 
-    Args:
-        tail: The end of the archive, :data:`LARGEST_ENDING` bytes or all of it.
-        length: Size of the archive.
+    ``tail`` is the end of an archive of some length: :data:`LARGEST_ENDING` bytes, or all of it.
 
     Raises:
         NotZipError: There is none, or it is invalid.
@@ -161,10 +159,7 @@ def local_length(head: bytes) -> int:
 
 
 def read_local(data: bytes) -> LocalHeader:
-    """Read the header before a member.
-
-    Args:
-        data: The archive from that position on, at least the whole header.
+    """Read the header before a member from the archive's bytes, at least the whole header.
 
     Raises:
         NotZipError: It is damaged.
@@ -182,16 +177,10 @@ def read_local(data: bytes) -> LocalHeader:
 
 
 def descriptor_length(data: bytes, crc: int, packed: int, size: int) -> int:
-    """Length of the descriptor after a member.
+    """Length of the descriptor after a member, at the beginning of ``data``.
 
     The signature and 64-bit sizes are both optional, and no mark says whether they are there. So
-    the known values must decide.
-
-    Args:
-        data: The archive from that position on.
-        crc: CRC-32 of the unpacked content.
-        packed: Packed size in bytes.
-        size: Unpacked size in bytes.
+    the known values must decide: CRC-32, packed and unpacked size in bytes.
 
     Raises:
         NotZipError: The descriptor has other values for the member.
@@ -235,4 +224,4 @@ def _decode(raw: bytes, flags: int) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise NotZipError("the name of a member is no UTF-8") from None
+        raise NotZipError("the name of a member is not UTF-8") from None

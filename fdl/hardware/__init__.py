@@ -20,10 +20,8 @@ _ROOT = Path("/")
 def nvidia(environ: Mapping[str, str] | None = None, *, root: Path = _ROOT) -> Nvidia:
     """The NVIDIA driver and its GPUs.
 
-    Args:
-        environ: The environment variables; by default those of this process. They decide which
-            GPUs are visible and where ``nvidia-smi`` is searched.
-        root: The root of the machine's file system.
+    The environment variables, by default those of this process, decide which GPUs are visible and
+    where ``nvidia-smi`` is searched. The root is that of the machine's file system.
 
     Returns:
         The GPUs and the driver. Without a driver, the result is empty. It contains the trouble if
@@ -40,11 +38,8 @@ def system(
 ) -> System:
     """The known facts about this machine.
 
-    Args:
-        environ: The environment variables; programs are searched in their PATH. By default those
-            of this process.
-        root: The root of the machine's file system.
-        patience: Seconds for each program to give its version; all are asked at once.
+    Programs are searched in the PATH of ``environ``, by default that of this process. Each has
+    ``patience`` seconds to give its version; all are asked at once.
     """
     from fdl.hardware.machine import survey
 

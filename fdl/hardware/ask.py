@@ -32,16 +32,9 @@ def ask(
     patience: float,
     folders: Sequence[str] = (),
 ) -> Answer | None:
-    """Run a program and return its answer.
+    """Run a program and return its answer; None if there is no such program, or it cannot be run.
 
-    Args:
-        argv: The program's name and its arguments.
-        environ: Its environment; the program is searched in its PATH.
-        patience: Seconds for the answer.
-        folders: More folders in which the program is searched.
-
-    Returns:
-        The answer; None if there is no such program, or it cannot be run.
+    It is searched in the PATH of ``environ``, then in ``folders``, and has ``patience`` seconds.
     """
     path = os.pathsep.join([environ.get("PATH", os.defpath), *folders])
     program = shutil.which(argv[0], path=path)

@@ -10,11 +10,7 @@ _CGROUP = re.compile(r"docker|containerd|kubepods|libpod|/lxc")
 
 
 def in_container(root: Path) -> bool:
-    """Whether this process runs in a container.
-
-    Args:
-        root: The root of the machine's file system.
-    """
+    """Whether this process runs in a container."""
     return any((root / mark).exists() for mark in _MARKS) or bool(
         _CGROUP.search(read(root / "proc/self/cgroup"))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fdl.hardware import kernel, nvidia_smi, nvml
@@ -22,11 +23,4 @@ def survey(environ: Mapping[str, str], root: Path) -> Nvidia:
         troubles = kernel.troubles(root, driver_answers=bool(answer.source))
     restriction = environ.get(VARIABLE)
     gpus, ignored = restrict(answer.gpus, restriction)
-    return Nvidia(
-        gpus=gpus,
-        driver=answer.driver,
-        cuda=answer.cuda,
-        source=answer.source,
-        troubles=troubles + ignored,
-        restriction=restriction,
-    )
+    return replace(answer, gpus=gpus, troubles=troubles + ignored, restriction=restriction)

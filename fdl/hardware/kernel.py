@@ -6,18 +6,13 @@ from pathlib import Path
 
 from fdl.hardware.container import in_container, read
 from fdl.hardware.facts import Trouble
-from fdl.hardware.refusals import GIVE_TO_CONTAINER, library_missing
+from fdl.hardware.refusals import GIVE_TO_CONTAINER, LIBRARY_MISSING
 
 _VENDOR = "0x10de"
 _DISPLAY = ("0x0300", "0x0302")
 
 
-def is_loaded(root: Path) -> bool:
-    """Whether the kernel has loaded the NVIDIA driver."""
-    return (root / "proc/driver/nvidia/version").exists()
-
-
-def cards(root: Path) -> list[str]:
+def nodes(root: Path) -> list[str]:
     """PCI addresses of the machine's NVIDIA GPUs, without those passed to a virtual machine."""
     return sorted(
         device.name
@@ -31,38 +26,33 @@ def cards(root: Path) -> list[str]:
 def troubles(root: Path, *, driver_answers: bool) -> tuple[Trouble, ...]:
     """The reasons why no GPU was found, as known from the kernel's files.
 
-    Args:
-        root: The root of the machine's file system.
-        driver_answers: Whether the driver answered that there is no GPU.
+    ``driver_answers`` is whether the driver answered that there is no GPU.
     """
-    present, unreachable = cards(root), is_loaded(root) and not driver_answers
+    is_loaded = (root / "proc/driver/nvidia/version").exists()
+    present, unreachable = nodes(root), is_loaded and not driver_answers
     if not present and not unreachable:
         return ()
     if in_container(root):
-        return (
-            Trouble(
-                "container-without-cards",
-                "the machine has an NVIDIA card, which this container has not been given",
-                GIVE_TO_CONTAINER,
-            ),
+        trouble = Trouble(
+            "container-without-gpus",
+            "the machine has an NVIDIA GPU, which this container has not been given",
+            GIVE_TO_CONTAINER,
         )
-    if driver_answers:
-        return (
-            Trouble(
-                "cards-withheld",
-                f"the NVIDIA driver is loaded but offers none of the cards at {', '.join(present)}",
-                "sudo dmesg | grep -i nvrm",
-            ),
+    elif driver_answers:
+        trouble = Trouble(
+            "gpus-withheld",
+            f"the NVIDIA driver is loaded but offers none of the GPUs at {', '.join(present)}",
+            "sudo dmesg | grep -i nvrm",
         )
-    if unreachable:
-        return (library_missing(),)
-    return (
-        Trouble(
+    elif unreachable:
+        trouble = LIBRARY_MISSING
+    else:
+        trouble = Trouble(
             "driver-missing",
-            f"there is an NVIDIA card at {', '.join(present)}, but no NVIDIA driver",
+            f"there is an NVIDIA GPU at {', '.join(present)}, but no NVIDIA driver",
             "install the driver that your distribution packages, then restart",
-        ),
-    )
+        )
+    return (trouble,)
 
 
 def _driver(device: Path) -> str:

@@ -27,7 +27,7 @@ def survey(environ: Mapping[str, str], root: Path, patience: float) -> System:
         os=_os(root),
         cpu=_cpu(root),
         threads=_threads(),
-        memory=_memory(root),
+        memory=main_memory(root),
         docker="container" if container else docker,
         container=container,
         wsl=in_wsl(root),
@@ -80,7 +80,7 @@ def _threads() -> int:
     return os.cpu_count() or 1
 
 
-def _memory(root: Path) -> int:
+def main_memory(root: Path) -> int:
     """Bytes of main memory, or of the lowest limit of this process's control groups."""
     known = [size for size in (_installed_memory(root), *_limits(root)) if size]
     return min(known, default=0)

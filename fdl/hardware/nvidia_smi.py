@@ -12,11 +12,11 @@ from fdl.hardware.container import in_container
 from fdl.hardware.facts import Gpu, Nvidia, Trouble
 from fdl.hardware.refusals import (
     GPU_IS_LOST,
+    OUTDATED,
+    SILENT,
     UNKNOWN,
-    of_card,
     of_driver,
-    outdated,
-    silent,
+    of_gpu,
     slices_missing,
 )
 
@@ -28,7 +28,7 @@ _FIELDS = (
     "mig.mode.current", "name",
 )  # fmt: skip
 
-_CARD = re.compile(r"GPU (\d+):")
+_GPU = re.compile(r"GPU (\d+):")
 _SLICE = re.compile(r"\s+MIG (\S+).*\(UUID: (MIG-[^)]+)\)")
 # Drivers from about version 610 print `CUDA UMD Version`.
 _CUDA = re.compile(r"^CUDA (?:\w+ )?Version\s*: (\d+\.\d+)", re.MULTILINE)
@@ -37,10 +37,7 @@ _CUDA = re.compile(r"^CUDA (?:\w+ )?Version\s*: (\d+\.\d+)", re.MULTILINE)
 def read(environ: Mapping[str, str], root: Path, *, patience: float = 20.0) -> Nvidia:
     """The facts from ``nvidia-smi``; without a ``source`` if it is missing or fails.
 
-    Args:
-        environ: The environment variables; the program is searched in their PATH.
-        root: The root of the machine's file system.
-        patience: Seconds for each answer.
+    It is searched in the PATH of ``environ``, and has ``patience`` seconds for each answer.
     """
 
     def smi(*words: str) -> Answer | None:
@@ -51,7 +48,7 @@ def read(environ: Mapping[str, str], root: Path, *, patience: float = 20.0) -> N
     if answer is None:
         return Nvidia()
     if answer.code is None:
-        return Nvidia(troubles=(silent(),))
+        return Nvidia(troubles=(SILENT,))
     if answer.code != 0:
         return _failed(answer, in_container(root))
     rows = [row for row in map(_row, answer.text.splitlines()) if row]
@@ -76,7 +73,7 @@ def _failed(answer: Answer, container: bool) -> Nvidia:
     if "No devices were found" in words:
         return Nvidia(source="nvidia-smi")
     if "compute_cap" in words:
-        return Nvidia(troubles=(outdated(),))
+        return Nvidia(troubles=(OUTDATED,))
     trouble = of_driver(
         answer.code or 0, words or f"nvidia-smi exits with {answer.code}", container
     )
@@ -101,10 +98,10 @@ def _add(
     if capability is None:
         lost = "lost" in " ".join(row.values()).lower()
         troubles.append(
-            of_card(index, GPU_IS_LOST if lost else UNKNOWN, row["compute_cap"].strip("[]"))
+            of_gpu(index, GPU_IS_LOST if lost else UNKNOWN, row["compute_cap"].strip("[]"))
         )
         return
-    card = Gpu(
+    whole = Gpu(
         index=index,
         name=row["name"],
         capability=(int(capability[1]), int(capability[2])),
@@ -113,25 +110,25 @@ def _add(
         pci=row["pci.bus_id"],
     )
     if row["mig.mode.current"] != "Enabled":
-        gpus.append(card)
+        gpus.append(whole)
         return
     for profile, uuid in slices.get(index, []):
-        name = f"{card.name} MIG {profile}"
-        gpus.append(replace(card, name=name, uuid=uuid, memory=0, mig=True))
+        name = f"{whole.name} MIG {profile}"
+        gpus.append(replace(whole, name=name, uuid=uuid, memory=0, mig=True))
     if index not in slices:
-        gpus.append(replace(card, visible=False))
+        gpus.append(replace(whole, visible=False))
         troubles.append(slices_missing(index))
 
 
 def _slices(answer: Answer | None) -> dict[int, list[tuple[str, str]]]:
     """Profile and UUID of every slice, by the index of its GPU, from ``nvidia-smi -L``."""
     found: dict[int, list[tuple[str, str]]] = {}
-    card = -1
+    index = -1
     for line in (answer.text if answer else "").splitlines():
-        if heading := _CARD.match(line):
-            card = int(heading[1])
+        if heading := _GPU.match(line):
+            index = int(heading[1])
         elif part := _SLICE.match(line):
-            found.setdefault(card, []).append((part[1], part[2]))
+            found.setdefault(index, []).append((part[1], part[2]))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from fdl.hardware.container import in_container
 from fdl.hardware.facts import Gpu, Nvidia, Trouble
-from fdl.hardware.refusals import LIBRARY_NOT_FOUND, of_card, of_driver, slices_missing
+from fdl.hardware.refusals import LIBRARY_NOT_FOUND, of_driver, of_gpu, slices_missing
 
 _LIBRARY = "libnvidia-ml.so.1"
 
@@ -27,11 +27,7 @@ T = TypeVar("T")
 
 
 def read(root: Path) -> Nvidia:
-    """The facts from NVML; without a ``source`` if NVML could not be used.
-
-    Args:
-        root: The root of the machine's file system.
-    """
+    """The facts from NVML; without a ``source`` if NVML could not be used."""
     import pynvml
 
     try:
@@ -76,7 +72,7 @@ def _ask(nvml: Any) -> Nvidia:
         try:
             gpus = _device(nvml, index)
         except nvml.NVMLError as error:
-            troubles.append(of_card(index, error.value, str(error)))
+            troubles.append(of_gpu(index, error.value, str(error)))
             continue
         devices.append((index, gpus))
         if not gpus[0].visible:
@@ -93,9 +89,9 @@ def _ask(nvml: Any) -> Nvidia:
 def _device(nvml: Any, index: int) -> list[Gpu]:
     """A GPU, or its slices if its MIG mode is on: then programs cannot use the whole GPU."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    card = Gpu(
+    whole = Gpu(
         index=index,
-        name=_or_else("NVIDIA card", nvml, nvml.nvmlDeviceGetName, handle),
+        name=_or_else("NVIDIA GPU", nvml, nvml.nvmlDeviceGetName, handle),
         capability=nvml.nvmlDeviceGetCudaComputeCapability(handle),
         memory=_memory(nvml, handle),
         uuid=_or_else("", nvml, nvml.nvmlDeviceGetUUID, handle),
@@ -103,20 +99,20 @@ def _device(nvml: Any, index: int) -> list[Gpu]:
     )
     current, _ = _or_else([0, 0], nvml, nvml.nvmlDeviceGetMigMode, handle)
     if not current:
-        return [card]
+        return [whole]
     slices = [
         Gpu(
             index=index,
-            name=_or_else(f"{card.name} MIG", nvml, nvml.nvmlDeviceGetName, part),
-            capability=card.capability,
+            name=_or_else(f"{whole.name} MIG", nvml, nvml.nvmlDeviceGetName, part),
+            capability=whole.capability,
             memory=_memory(nvml, part),
             uuid=_or_else("", nvml, nvml.nvmlDeviceGetUUID, part),
-            pci=card.pci,
+            pci=whole.pci,
             mig=True,
         )
         for part in _slices(nvml, handle)
     ]
-    return slices or [replace(card, visible=False)]
+    return slices or [replace(whole, visible=False)]
 
 
 def _slices(nvml: Any, handle: Any) -> list[Any]:

@@ -23,13 +23,23 @@ GIVE_TO_CONTAINER = (
 )
 
 
+LIBRARY_MISSING = Trouble(
+    "library-missing",
+    "there is an NVIDIA driver, but its library libnvidia-ml.so.1 cannot be loaded",
+    "sudo ldconfig, or install the driver's package again",
+)
+SILENT = Trouble("driver-silent", "the NVIDIA driver does not answer", "sudo reboot")
+OUTDATED = Trouble(
+    "driver-outdated",
+    "the NVIDIA driver is too old to tell the compute capability of its GPUs",
+    "update the NVIDIA driver",
+)
+
+
 def of_driver(code: int, words: str, container: bool) -> Trouble:
     """The reason why the driver as a whole does not answer.
 
-    Args:
-        code: Its error number.
-        words: Its own error message.
-        container: Whether this process runs in a container.
+    The error number and the words are its own.
     """
     if code == DRIVER_NOT_LOADED:
         return Trouble(
@@ -50,38 +60,35 @@ def of_driver(code: int, words: str, container: bool) -> Trouble:
             "restart the host of this container" if container else "sudo reboot",
         )
     if code == LIBRARY_NOT_FOUND:
-        return library_missing()
+        return LIBRARY_MISSING
     return Trouble("driver-failure", f"the NVIDIA driver fails: {words}", "sudo reboot")
 
 
-def of_card(index: int, code: int, words: str) -> Trouble:
+def of_gpu(index: int, code: int, words: str) -> Trouble:
     """The reason why one GPU does not answer.
 
-    Args:
-        index: The GPU.
-        code: The driver's error number.
-        words: The driver's own error message.
+    The error number and the words are the driver's own.
     """
     if code in (GPU_IS_LOST, RESET_REQUIRED):
         return Trouble(
-            "card-lost",
-            f"card {index} does not answer any more: it has fallen off the bus or needs a reset",
+            "gpu-lost",
+            f"GPU {index} does not answer any more: it has fallen off the bus or needs a reset",
             "sudo reboot",
         )
     if code in (NO_PERMISSION, OPERATING_SYSTEM):
         return Trouble(
-            "card-permission",
-            f"this user may not use card {index}: /dev/nvidia{index} cannot be opened",
+            "gpu-permission",
+            f"this user may not use GPU {index}: /dev/nvidia{index} cannot be opened",
             f"sudo chmod a+rw /dev/nvidia{index}",
         )
     if code == INSUFFICIENT_POWER:
         return Trouble(
-            "card-power",
-            f"card {index} has no power: a cable is not connected",
-            "switch the machine off and connect the card's power cables",
+            "gpu-power",
+            f"GPU {index} has no power: a cable is not connected",
+            "switch the machine off and connect the GPU's power cables",
         )
     return Trouble(
-        "card-failure", f"card {index} cannot be read: {words}", f"nvidia-smi -q -i {index}"
+        "gpu-failure", f"GPU {index} cannot be read: {words}", f"nvidia-smi -q -i {index}"
     )
 
 
@@ -89,29 +96,6 @@ def slices_missing(index: int) -> Trouble:
     """The trouble of a GPU whose MIG mode is on, but which has no slices."""
     return Trouble(
         "mig-without-slices",
-        f"MIG mode is on for card {index}, but it has no slices, so programs cannot use it",
+        f"MIG mode is on for GPU {index}, but it has no slices, so programs cannot use it",
         f"sudo nvidia-smi mig -i {index} -cgi 0 -C",
-    )
-
-
-def library_missing() -> Trouble:
-    """The trouble of a driver whose library is not where programs search for it."""
-    return Trouble(
-        "library-missing",
-        "there is an NVIDIA driver, but its library libnvidia-ml.so.1 cannot be loaded",
-        "sudo ldconfig, or install the driver's package again",
-    )
-
-
-def silent() -> Trouble:
-    """The trouble of a driver that does not answer in time."""
-    return Trouble("driver-silent", "the NVIDIA driver does not answer", "sudo reboot")
-
-
-def outdated() -> Trouble:
-    """The trouble of a driver that does not give compute capabilities."""
-    return Trouble(
-        "driver-outdated",
-        "the NVIDIA driver is too old to tell the compute capability of its cards",
-        "update the NVIDIA driver",
     )

@@ -25,13 +25,9 @@ _INDEX = re.compile(r"\+?(\d+)")
 
 
 def restrict(gpus: Sequence[Gpu], value: str | None) -> tuple[tuple[Gpu, ...], tuple[Trouble, ...]]:
-    """Mark the GPUs that stay visible.
+    """Mark the GPUs that stay visible; without a value, nothing changes.
 
     Indices are interpreted in PCI order.
-
-    Args:
-        gpus: The GPUs of the machine.
-        value: The value of the variable; None if it is not set, and then nothing changes.
 
     Returns:
         The same GPUs, and a trouble if an entry is probably a mistake.
@@ -69,8 +65,8 @@ def _is_mistake(word: str, value: str, gpus: Sequence[Gpu]) -> bool:
 
 def _ignored(word: str, value: str) -> Trouble:
     return Trouble(
-        "visibility-unknown-card",
-        f"`{word}` in {VARIABLE}={value} names no card of this machine, so CUDA ignores it and "
+        "visibility-unknown-gpu",
+        f"`{word}` in {VARIABLE}={value} names no GPU of this machine, so CUDA ignores it and "
         "everything behind it",
         "nvidia-smi -L",
     )
@@ -78,7 +74,7 @@ def _ignored(word: str, value: str) -> Trouble:
 
 def _twice(word: str, value: str) -> Trouble:
     return Trouble(
-        "visibility-repeated-card",
-        f"{VARIABLE}={value} names a card twice, at `{word}`, so CUDA shows none at all",
+        "visibility-repeated-gpu",
+        f"{VARIABLE}={value} names a GPU twice, at `{word}`, so CUDA shows none at all",
         f"unset {VARIABLE}",
     )

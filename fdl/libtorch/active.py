@@ -12,9 +12,12 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 FOLDER = "libtorch"
 """Name of the store's folder, under the project's root."""
+
+LOCK_FILE = "libtorch.lock"
 
 CPU_ID = "precompiled/cpu"
 
@@ -53,12 +56,8 @@ def is_id(text: str) -> bool:
 
 
 def active(project: str) -> Variant | None:
-    """The active variant; None without the file, or if the file names none.
-
-    Args:
-        project: Absolute directory of the project.
-    """
-    id = _read(os.path.join(project, FOLDER, ".active")).strip()
+    """The active variant of a project (absolute path); None if its file is missing or wrong."""
+    id = read_text(os.path.join(project, FOLDER, ".active")).strip()
     if not is_id(id):
         return None
     path = os.path.join(project, FOLDER, *id.split("/"))
@@ -67,11 +66,12 @@ def active(project: str) -> Variant | None:
 
 def read_facts(folder: str) -> dict[str, str]:
     """The entries of a variant's ``.arch`` file; empty without one."""
-    pairs = (line.partition("=") for line in _read(os.path.join(folder, ".arch")).splitlines())
+    pairs = (line.partition("=") for line in read_text(os.path.join(folder, ".arch")).splitlines())
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
-def _read(file: str) -> str:
+def read_text(file: str | Path) -> str:
+    """The text of a file; empty if it cannot be read, or is not UTF-8."""
     try:
         with open(file, encoding="utf-8") as stream:
             return stream.read()
@@ -80,14 +80,10 @@ def _read(file: str) -> str:
 
 
 def host_variables(project: str, known: Mapping[str, str]) -> dict[str, str]:
-    """The variables with which programs on this machine find the active variant.
+    """The variables with which programs on this machine find the active variant of a project.
 
-    ``LD_LIBRARY_PATH`` is left out: it would replace the libraries of a torch wheel by these.
-
-    Args:
-        project: Absolute directory of the project.
-        known: Variables that are set already. If one of them is ``LIBTORCH`` or ``LIBTORCH_PATH``,
-            the result is empty.
+    The result is empty if ``LIBTORCH`` or ``LIBTORCH_PATH`` is known already. ``LD_LIBRARY_PATH``
+    is left out: it would replace the libraries of a torch wheel by these.
     """
     variant = active(project)
     if variant is None or "LIBTORCH" in known or "LIBTORCH_PATH" in known:

@@ -79,9 +79,9 @@ def parse(text: str) -> tuple[Architecture, ...]:
         match = _WRITTEN.match(word)
         if match is None:
             raise UsageError(
-                f"`{word}` is no GPU architecture",
+                f"`{word}` is not a GPU architecture",
                 hint='write them like "6.1;12.0" or "8.6+PTX"; `fdl diagnose` shows those of '
-                "your cards",
+                "your GPUs",
             )
         major, minor, specific, ptx = match.groups()
         key = int(major), int(minor), specific

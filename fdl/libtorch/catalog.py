@@ -37,7 +37,7 @@ class Artifact:
     """One archive.
 
     Attributes:
-        torch: Version of torch: ``2.10.0``.
+        torch: Its version: ``2.10.0``.
         variant: ``cpu``, or ``cu`` and the CUDA version: ``cu128``.
         platform: A key of :data:`PLATFORMS`.
         cuda: CUDA version, ``12.8``; None for CPU.
@@ -95,8 +95,7 @@ class Choice:
 
 def default_version() -> str:
     """The default torch version."""
-    version: str = _document()["default"]
-    return version
+    return str(_document()["default"])
 
 
 def versions() -> list[str]:
@@ -105,11 +104,7 @@ def versions() -> list[str]:
 
 
 def artifacts(torch: str, on: str) -> list[Artifact]:
-    """The archives of one torch version for one platform: CPU first, then by CUDA version.
-
-    Args:
-        torch: Version of torch.
-        on: A key of :data:`PLATFORMS`.
+    """The archives of one torch version for a key of :data:`PLATFORMS`: CPU first, then by CUDA.
 
     Raises:
         UsageError: The version is not in the catalog.
@@ -121,7 +116,7 @@ def artifacts(torch: str, on: str) -> list[Artifact]:
                 for name, variant in release["variant"].items()
                 if on in variant
             ]
-            return sorted(found, key=lambda one: _numbers(one.cuda or ""))
+            return sorted(found, key=lambda one: numbers(one.cuda or ""))
     known = ", ".join(versions())
     raise UsageError(
         f"the catalog has no libtorch {torch}; it has {known}",
@@ -130,12 +125,7 @@ def artifacts(torch: str, on: str) -> list[Artifact]:
 
 
 def find(torch: str, variant: str, on: str) -> Artifact:
-    """The archive of one version, variant and platform.
-
-    Args:
-        torch: Version of torch.
-        variant: ``cpu``, ``cu128`` …
-        on: A key of :data:`PLATFORMS`.
+    """The archive of one version, variant (``cpu``, ``cu128`` …) and key of :data:`PLATFORMS`.
 
     Raises:
         UsageError: There is no such archive; the message lists the existing ones.
@@ -155,18 +145,14 @@ def choose(gpus: Sequence[Gpu], available: Sequence[Artifact], driver: str = "")
     """The newest CUDA variant with code for every GPU, else the best one available.
 
     Without GPUs, or without CUDA variants, it is the CPU variant. If no variant serves all GPUs, it
-    is the one with the oldest CUDA, because that supports the oldest GPUs.
-
-    Args:
-        gpus: The GPUs to serve.
-        available: The archives of one torch version and one platform.
-        driver: Version of the NVIDIA driver; empty if unknown, and then any variant is accepted.
+    is the one with the oldest CUDA, because that supports the oldest GPUs. If the driver is unknown
+    (empty), any variant is accepted.
 
     Raises:
         LibtorchError: The driver is too old for all CUDA variants.
     """
     cpu = next(one for one in available if one.cuda is None)
-    cuda = sorted((one for one in available if one.cuda), key=lambda one: _numbers(one.cuda or ""))
+    cuda = sorted((one for one in available if one.cuda), key=lambda one: numbers(one.cuda or ""))
     if not gpus or not cuda:
         return Choice(cpu)
     fitting = [one for one in cuda if all(one.serves(gpu) for gpu in gpus)]
@@ -189,26 +175,31 @@ def choose(gpus: Sequence[Gpu], available: Sequence[Artifact], driver: str = "")
 def this_platform(system: str = sys.platform, machine: str | None = None) -> str:
     """The platform of this machine, as named in the catalog.
 
-    Args:
-        system: As in ``sys.platform``.
-        machine: As in ``platform.machine()``; by default that of this machine.
-
     Raises:
         LibtorchError: There are no archives for this platform.
     """
-    processor = (platform.machine() if machine is None else machine).lower()
-    os_name = {"linux": "linux", "darwin": "macos", "win32": "windows"}.get(system, system)
-    key = f"{os_name}-{ {'amd64': 'x86_64', 'aarch64': 'arm64'}.get(processor, processor) }"
+    key = f"{operating_system(system)}-{processor(machine)}"
     if key in PLATFORMS:
         return key
     linux_arm = key == "linux-arm64"
     raise LibtorchError(
-        f"there is no libtorch archive for {system} on {processor}; "
+        f"there is no libtorch archive for {system} on {(machine or platform.machine()).lower()}; "
         f"there are some for {', '.join(PLATFORMS.values())}",
         hint="fdl libtorch install --source wheel"
         if linux_arm
         else "fdl libtorch build, on a machine with a compiler",
     )
+
+
+def processor(machine: str | None = None) -> str:
+    """A processor, by default this machine's, as the catalog and the libraries name it."""
+    name = (machine or platform.machine()).lower()
+    return {"amd64": "x86_64", "aarch64": "arm64"}.get(name, name)
+
+
+def operating_system(system: str = sys.platform) -> str:
+    """An operating system, by default this machine's: ``linux``, ``macos`` or ``windows``."""
+    return {"darwin": "macos", "win32": "windows"}.get(system, system)
 
 
 def _artifact(torch: str, name: str, variant: Mapping[str, Any], on: str) -> Artifact:
@@ -229,29 +220,22 @@ def _artifact(torch: str, name: str, variant: Mapping[str, Any], on: str) -> Art
 
 
 def driver_floor(cuda: str, on: str) -> str | None:
-    """The oldest driver for a CUDA version on a platform; None if unknown.
+    """The oldest driver for the major of a CUDA version such as ``12.8``; None if unknown.
 
-    Args:
-        cuda: ``12.8``; only the major counts.
-        on: A key of :data:`PLATFORMS`, or the name of Linux on another processor.
+    ``on`` is a key of :data:`PLATFORMS`, or the name of Linux on another processor.
     """
     majors: Mapping[str, Mapping[str, str]] = _document()["driver"]
     return majors.get(cuda.partition(".")[0], {}).get(on.partition("-")[0])
 
 
 def runs_under(driver: str, cuda: str, on: str) -> bool:
-    """Whether a driver is new enough for a CUDA version; True if the driver is unknown.
-
-    Args:
-        driver: Version of the driver; empty if unknown.
-        cuda: ``12.8``; only the major counts.
-        on: As for :func:`driver_floor`.
-    """
+    """Whether a driver is new enough for a CUDA version; True if the driver is unknown (empty)."""
     floor = driver_floor(cuda, on)
-    return not driver or not floor or _numbers(driver) >= _numbers(floor)
+    return not driver or not floor or numbers(driver) >= numbers(floor)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, to compare it with another."""
     return tuple(map(int, re.findall(r"\d+", version)))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,11 +41,7 @@ def install(
 ) -> Installation:
     """Install a libtorch into a store, unless it is installed; another version is replaced.
 
-    Args:
-        store: The store.
-        source: The source of the libtorch.
-        activate: Whether to activate it, also if it was installed already.
-        environ: The environment variables.
+    With ``activate``, it is activated, also if it was installed already.
 
     Raises:
         FdlError: It cannot be downloaded, is not the requested one, or cannot be written. The store
@@ -61,16 +58,10 @@ def install(
     return done
 
 
-def install_into(
-    folder: Path, source: Source, *, trust: Trust, environ: Mapping[str, str] = os.environ
-) -> Installation:
-    """Make any folder a libtorch, without a store.
+def install_into(folder: Path, source: Source, *, trust: Trust) -> Installation:
+    """Make any folder a libtorch, without a store; downloads are compared with ``trust``.
 
-    Args:
-        folder: The folder. It may be missing, empty, or a libtorch, which is replaced.
-        source: The source of the libtorch.
-        trust: The digests to compare downloads with.
-        environ: The environment variables.
+    The folder may be missing, empty, or a libtorch, which is replaced.
 
     Raises:
         FdlError: As for :func:`install`, or the folder holds something else. It is unchanged.
@@ -84,7 +75,7 @@ def install_into(
             done = Installation(Variant(known.id, str(folder), known.facts), fresh=False)
         else:
             try:
-                done = Installation(_replace(workshop, folder, source, trust, environ), fresh=True)
+                done = Installation(_replace(workshop, folder, source, trust), fresh=True)
             except FdlError:
                 _discard(workshop, parts=False)
                 raise
@@ -92,11 +83,9 @@ def install_into(
     return done
 
 
-def _replace(
-    workshop: Store, folder: Path, source: Source, trust: Trust, environ: Mapping[str, str]
-) -> Variant:
+def _replace(workshop: Store, folder: Path, source: Source, trust: Trust) -> Variant:
     with workshop.staging() as staging:
-        staged, contents = source.stage(_bench(workshop, staging, source, trust, environ))
+        staged, contents = source.stage(_bench(workshop, staging, source, trust, os.environ))
         contents = _with_archs(contents, staged)
         refuse_foreign(folder)
         workshop.replace(staged, folder, contents.facts)
@@ -118,7 +107,7 @@ def refuse_foreign(folder: Path) -> None:
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
-        raise LibtorchError(f"{folder} is no folder", hint="name a folder that is new or empty")
+        raise LibtorchError(f"{folder} is not a folder", hint="name a folder that is new or empty")
     if any(folder.iterdir()) and not (folder / layout.BUILD_VERSION).is_file():
         raise LibtorchError(
             f"{folder} is not empty and holds no libtorch, so it is left alone",
@@ -150,12 +139,8 @@ def _with_archs(contents: Contents, folder: Path) -> Contents:
     from fdl.libtorch.prove import facts_of
 
     found = " ".join(map(str, facts_of(folder).architectures))
-    return replace(contents, archs=found or _catalogued_archs(contents))
-
-
-def _catalogued_archs(contents: Contents) -> str:
-    """The architectures of the archive of the same version and variant; empty if there is none."""
-    try:
-        return find(contents.torch, contents.variant, this_platform()).recorded_archs
-    except FdlError:
-        return ""
+    if not found:
+        # The archive of the same version and variant, if there is one.
+        with suppress(FdlError):
+            found = find(contents.torch, contents.variant, this_platform()).recorded_archs
+    return replace(contents, archs=found)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fdl.errors import LibtorchError
-from fdl.libtorch.active import is_id, read_facts
+from fdl.libtorch.active import is_id, read_facts, read_text
 
 CPU = "cpu"
 
@@ -152,10 +152,7 @@ def version_facts(text: str) -> Mapping[str, object]:
 
 def installed_version(folder: Path) -> str:
     """The version in ``build-version`` of a folder; empty without the file."""
-    try:
-        return (folder / BUILD_VERSION).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return ""
+    return read_text(folder / BUILD_VERSION).strip()
 
 
 def place(member: str) -> str | None:
@@ -194,10 +191,8 @@ def _kept(inner: str) -> str | None:
 def settle(folder: Path, wanted: str | None, where: str) -> Contents:
     """Complete a folder that was filled with members, and determine its version and variant.
 
-    Args:
-        folder: The folder; ``build-version`` is written if only a package's files give the version.
-        wanted: The requested variant.
-        where: The name of the origin in messages.
+    ``build-version`` is written if only a package's files give the version. ``where`` names the
+    origin in messages.
 
     Raises:
         LibtorchError: The files do not give the version or variant.
@@ -241,19 +236,13 @@ def nvidia_only(requirements: Iterable[str]) -> list[str]:
 
 
 def _take(file: Path) -> str:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return ""
-    file.unlink()
+    text = read_text(file)
+    file.unlink(missing_ok=True)
     return text
 
 
 def _cmake_version(folder: Path) -> str:
     """The version in the CMake files; the oldest archives have no ``build-version``."""
     file = folder / "share" / "cmake" / "Torch" / "TorchConfigVersion.cmake"
-    try:
-        match = re.search(r'PACKAGE_VERSION "([^"]+)"', file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
+    match = re.search(r'PACKAGE_VERSION "([^"]+)"', read_text(file))
     return match[1] if match else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +63,7 @@ def decide(
 ) -> Decision:
     """Choose the source; the driver is asked only if the choice depends on it.
 
-    Args:
-        request: The request.
-        nvidia: Asks for the GPUs.
-        cwd: The directory that relative paths start from.
-        environ: The environment variables.
+    Relative paths start from ``cwd``.
 
     Raises:
         UsageError: The version, variant or file does not exist.
@@ -127,11 +124,14 @@ def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str,
     gpus = considered(found)
     if not gpus:
         source = python_package(torch, CPU, exact=True, environ=environ)
-        return Decision(source, _about_cards(found, gpus))
-    available = _archives(torch)
+        return Decision(source, _about_gpus(found, gpus))
+    available: list[Artifact] = []
+    # Some versions, and some machines, only have packages.
+    with suppress(UsageError, LibtorchError):
+        available = artifacts(torch, this_platform())
     if not available:
         source = python_package(torch, None, exact=False, environ=environ)
-        return Decision(source, _about_cards(found, gpus))
+        return Decision(source, _about_gpus(found, gpus))
     choice = choose(gpus, available, found.driver)
     notes, remedy = _explain(choice, found, gpus)
     variant = choice.artifact.variant
@@ -139,16 +139,8 @@ def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str,
     return Decision(source, notes, remedy)
 
 
-def _archives(torch: str) -> list[Artifact]:
-    """The archives to compare with; none for a version, or a machine, that only has packages."""
-    try:
-        return artifacts(torch, this_platform())
-    except (UsageError, LibtorchError):
-        return []
-
-
 def _explain(choice: Choice, found: Nvidia, gpus: Sequence[Gpu]) -> tuple[tuple[str, ...], str]:
-    notes = list(_about_cards(found, gpus))
+    notes = list(_about_gpus(found, gpus))
     if choice.outdated:
         notes.append(
             f"the driver {found.driver} is too old for a newer CUDA that would fit; "
@@ -156,32 +148,32 @@ def _explain(choice: Choice, found: Nvidia, gpus: Sequence[Gpu]) -> tuple[tuple[
         )
     if not choice.uncovered:
         return tuple(notes), ""
-    left = ", ".join(_card(gpu) for gpu in choice.uncovered)
-    notes.append(f"no archive has code for all cards; {choice.artifact.variant} leaves out {left}")
+    left = ", ".join(_shown(gpu) for gpu in choice.uncovered)
+    notes.append(f"no archive has code for all GPUs; {choice.artifact.variant} leaves out {left}")
     return tuple(notes), f'fdl libtorch build --archs "{archs_argument(gpus)}"'
 
 
-def _about_cards(found: Nvidia, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+def _about_gpus(found: Nvidia, gpus: Sequence[Gpu]) -> tuple[str, ...]:
     if not gpus:
         return ("no NVIDIA GPU found, so it is the variant for the processor",)
-    cards = ", ".join(_card(gpu) for gpu in gpus)
+    shown = ", ".join(_shown(gpu) for gpu in gpus)
     hidden = len(found.gpus) - len(found.visible)
     if not hidden:
-        return (f"chosen for {cards}",)
+        return (f"chosen for {shown}",)
     why = f"CUDA_VISIBLE_DEVICES={found.restriction or ''}"
     if not found.visible:
-        return (f"chosen for {cards}, although {why} hides them all",)
-    return (f"chosen for {cards}; {why} hides {hidden} more",)
+        return (f"chosen for {shown}, although {why} hides them all",)
+    return (f"chosen for {shown}; {why} hides {hidden} more",)
 
 
-def _card(gpu: Gpu) -> str:
+def _shown(gpu: Gpu) -> str:
     return f"[{gpu.index}] {gpu.name} ({gpu.sm})"
 
 
 def _check_name(variant: str) -> None:
     if variant not in (AUTO, CPU) and not re.fullmatch(r"cu\d{2,3}", variant):
         raise UsageError(
-            f"`{variant}` is no variant", hint="write auto, cpu, or a CUDA build such as cu128"
+            f"`{variant}` is not a variant", hint="write auto, cpu, or a CUDA build such as cu128"
         )
 
 
@@ -193,5 +185,5 @@ def variant_of_cuda(version: str) -> str:
     """
     match = re.fullmatch(r"(\d{1,2})\.(\d)", version)
     if match is None:
-        raise UsageError(f"`{version}` is no CUDA version", hint="write it like --cuda 12.8")
+        raise UsageError(f"`{version}` is not a CUDA version", hint="write it like --cuda 12.8")
     return f"cu{match[1]}{match[2]}"

@@ -16,6 +16,7 @@ at all, even if a process is killed at any moment.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tomllib
 import uuid
@@ -26,12 +27,15 @@ from pathlib import Path
 from typing import Literal
 
 from fdl.errors import LibtorchError
-from fdl.libtorch.active import FOLDER, Variant, active, is_id, read_facts
+from fdl.libtorch.active import FOLDER, Variant, active, is_id, read_facts, read_text
 
 HOME = "FLODL_HOME"
 """Variable with the user's folder; ``~/.flodl`` without it."""
 
 KINDS = ("precompiled", "builds")
+
+_FLODL = re.compile(r"\s*flodl(?![\w.-])", re.IGNORECASE)
+"""A requirement on flodl itself, not on a package whose name begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Store:
         """
         if not is_id(id):
             raise LibtorchError(
-                f"`{id}` is no libtorch variant; they are called precompiled/NAME or builds/NAME",
+                f"`{id}` is not a libtorch variant; a variant is precompiled/NAME or builds/NAME",
                 hint="fdl libtorch list",
             )
         return self.folder.joinpath(*id.split("/"))
@@ -132,7 +136,7 @@ class Store:
             LibtorchError: It is not installed.
         """
         variant = self.get(id)
-        self._write_active(id)
+        self.write(self.folder / ".active", f"{id}\n")
         return variant
 
     def remove(self, id: str) -> None:
@@ -145,7 +149,7 @@ class Store:
         with self.lock(id), self.staging() as doomed:
             path = Path(self.get(id).path)
             if self._read_active() == id:
-                self._write_active("")
+                self.write(self.folder / ".active", "")
             try:
                 path.rename(doomed / path.name)
             except OSError as error:
@@ -159,9 +163,8 @@ class Store:
     def hold(self, name: str, doing: str) -> Iterator[None]:
         """Hold an exclusive lock for some work on this store; wait for another process.
 
-        Args:
-            name: What is locked: part of a file name.
-            doing: What the other process does, for the message while waiting.
+        The name is part of a file name. While waiting, a message says what the other process is
+        ``doing``.
         """
         from filelock import FileLock, Timeout
 
@@ -205,12 +208,8 @@ class Store:
     def commit(self, staged: Path, id: str, facts: Mapping[str, str]) -> Variant:
         """Install a staged folder as the variant ``id``; it replaces an existing one.
 
-        Call it under :meth:`lock`.
-
-        Args:
-            staged: A folder in :meth:`staging`, or that folder, with ``lib`` in it.
-            id: The variant.
-            facts: The entries of its ``.arch``.
+        Call it under :meth:`lock`. The folder has ``lib`` in it. The facts become the entries of
+        its ``.arch``.
 
         Raises:
             LibtorchError: The folder is not a libtorch, or cannot be moved.
@@ -239,6 +238,19 @@ class Store:
                     old.rename(target)
                 raise LibtorchError(f"cannot write {target}: {error.strerror}") from None
 
+    def write(self, file: Path, text: str) -> None:
+        """Replace a file of the store as a whole.
+
+        Raises:
+            LibtorchError: It cannot be written.
+        """
+        with self.staging() as folder:
+            try:
+                (folder / file.name).write_text(text, encoding="utf-8")
+                (folder / file.name).replace(file)
+            except OSError as error:
+                raise LibtorchError(f"cannot write {file}: {error.strerror}") from None
+
     def _make(self, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -249,19 +261,7 @@ class Store:
             ) from None
 
     def _read_active(self) -> str:
-        try:
-            return (self.folder / ".active").read_text(encoding="utf-8").strip()
-        except (OSError, ValueError):
-            return ""
-
-    def _write_active(self, id: str) -> None:
-        file = self.folder / ".active"
-        with self.staging() as folder:
-            try:
-                (folder / file.name).write_text(f"{id}\n" if id else "", encoding="utf-8")
-                (folder / file.name).replace(file)
-            except OSError as error:
-                raise LibtorchError(f"cannot write {file}: {error.strerror}") from None
+        return read_text(self.folder / ".active").strip()
 
 
 def _sweep(parent: Path) -> None:
@@ -284,13 +284,13 @@ def require_libtorch(folder: Path) -> None:
     names = ("libtorch.so", "libtorch.dylib", "torch.lib")
     if not any((folder / "lib" / name).is_file() for name in names):
         raise LibtorchError(
-            f"what was unpacked is no libtorch: it has none of {', '.join(names)} in lib/",
+            f"the unpacked files are not a libtorch: lib/ has none of {', '.join(names)}",
             hint="take an archive from the PyTorch site, or let fdl choose: fdl libtorch install",
         )
 
 
 def locate(start: str, environ: Mapping[str, str], *, use_global: bool = False) -> Store:
-    """The store for commands that run in a folder.
+    """The store for commands that run in the folder ``start``.
 
     It is the store of the first of these folders, from ``start`` upwards:
 
@@ -299,11 +299,6 @@ def locate(start: str, environ: Mapping[str, str], *, use_global: bool = False) 
     - the nearest folder with a manifest.
 
     Without any of these, or with ``use_global``, it is the user's store.
-
-    Args:
-        start: The folder.
-        environ: The environment variables.
-        use_global: Always use the user's store.
     """
     from fdl.manifest.discover import find
 
@@ -336,9 +331,4 @@ def _depends_on_flodl(folder: Path) -> bool:
         wanted = tomllib.loads(text).get("project", {}).get("dependencies", [])
     except (OSError, ValueError, AttributeError):
         return False
-    return any(_is_flodl(one) for one in wanted if isinstance(one, str))
-
-
-def _is_flodl(requirement: str) -> bool:
-    name = requirement.lstrip()
-    return name.lower().startswith("flodl") and not name[5:6].isalnum() and name[5:6] not in "-_."
+    return any(_FLODL.match(one) for one in wanted if isinstance(one, str))

@@ -13,9 +13,8 @@ from typing import Any
 
 from fdl.errors import LibtorchError
 from fdl.fetch import ALGORITHMS, Algorithm, Digest
+from fdl.libtorch.active import LOCK_FILE
 from fdl.libtorch.store import Store
-
-LOCK_FILE = "libtorch.lock"
 
 _VERSION = 1
 
@@ -35,15 +34,13 @@ class Trust:
     def check(self, name: str, digest: Digest, url: str) -> None:
         """Compare a download with the earlier one; the first time, record its digest.
 
-        Args:
-            name: Its name, independent of the server: a path below a base address, a file name.
-            digest: Its digest, computed with the algorithm of :meth:`algorithm`.
-            url: Its address, for the message.
+        The name does not depend on the server: a path below a base address, or a file name. The
+        digest has the algorithm of :meth:`algorithm`, and the message contains the ``url``.
 
         Raises:
             LibtorchError: The digest differs, or the file cannot be read or written.
         """
-        known = self.known(name)
+        known = self._read().get(name)
         if known is not None and known != digest:
             raise LibtorchError(
                 f"{url} is not what it was before: its digest is {digest}, "
@@ -60,16 +57,8 @@ class Trust:
         Raises:
             LibtorchError: The lock file is invalid.
         """
-        known = self.known(name)
+        known = self._read().get(name)
         return known.algorithm if known else "blake3"
-
-    def known(self, name: str) -> Digest | None:
-        """The recorded digest; None if there is none.
-
-        Raises:
-            LibtorchError: The lock file is invalid.
-        """
-        return self._read().get(name)
 
     def record(self, name: str, digest: Digest) -> None:
         """Record a digest; it replaces an earlier one.
@@ -80,16 +69,11 @@ class Trust:
         if not self.records:
             return
         file = self.store.root / LOCK_FILE
-        with self.store.hold("trust", f"writing {file}"), self.store.staging() as folder:
+        with self.store.hold("trust", f"writing {file}"):
             digests = {**self._read(), name: digest}
             files = {one: {known.algorithm: known.value} for one, known in digests.items()}
             document = {"version": _VERSION, "files": files}
-            text = json.dumps(document, indent=2, sort_keys=True) + "\n"
-            try:
-                (folder / LOCK_FILE).write_text(text, encoding="utf-8")
-                (folder / LOCK_FILE).replace(file)
-            except OSError as error:
-                raise LibtorchError(f"cannot write {file}: {error.strerror}") from None
+            self.store.write(file, json.dumps(document, indent=2, sort_keys=True) + "\n")
 
     def _read(self) -> Mapping[str, Digest]:
         file = self.store.root / LOCK_FILE

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from fdl.libtorch.active import Variant
 
-FORMATS = ("shell", "cmake", "cargo", "json", "direnv")
-
 SCHEMA_VERSION = 1
 
 _LIBRARY_PATHS = {"darwin": "DYLD_LIBRARY_PATH", "win32": "PATH"}
@@ -41,14 +39,10 @@ class Variables:
 
 
 def variables(folder: str, system: str = sys.platform) -> Variables:
-    """The variables for the libtorch in a folder.
+    """The variables for the libtorch in a folder (absolute path), on a system of ``sys.platform``.
 
     ``LIBTORCH`` is read by tch-rs, ``CMAKE_PREFIX_PATH`` is searched by CMake. The folder of the
     libraries is added to the search path of the system's loader.
-
-    Args:
-        folder: Absolute path.
-        system: As in ``sys.platform``.
     """
     libraries = _LIBRARY_PATHS.get(system, "LD_LIBRARY_PATH")
     return Variables(
@@ -60,13 +54,10 @@ def variables(folder: str, system: str = sys.platform) -> Variables:
 def render(
     format: str, variant: Variant, environ: Mapping[str, str], system: str = sys.platform
 ) -> str:
-    """The text to print for one of :data:`FORMATS`.
+    """The text to print for a format: ``shell``, ``cmake``, ``cargo``, ``json`` or ``direnv``.
 
-    Args:
-        format: The format.
-        variant: The libtorch.
-        environ: The environment variables; ``SHELL`` decides the syntax of ``shell``.
-        system: As in ``sys.platform``.
+    In the environment, ``SHELL`` decides the syntax of ``shell``. The system is named as in
+    ``sys.platform``.
     """
     if format == "cmake":
         return _cmake(variant)
@@ -88,38 +79,37 @@ def exports(folder: str, environ: Mapping[str, str]) -> str:
 
 
 def _posix(found: Variables) -> str:
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in found.values.items()]
-    # An empty element would mean the working directory.
-    lines += [
-        f'export {name}={shlex.quote(folder)}"${{{name}:+:${name}}}"'
-        for name, folder in found.folders.items()
-    ]
-    return "".join(f"{line}\n" for line in lines)
+    text = ""
+    for name, value in found.values.items():
+        text += f"export {name}={shlex.quote(value)}\n"
+    for name, folder in found.folders.items():
+        # An empty element would mean the working directory.
+        text += f'export {name}={shlex.quote(folder)}"${{{name}:+:${name}}}"\n'
+    return text
 
 
 def _fish(found: Variables) -> str:
-    lines = [f"set -gx {name} {_fish_quoted(value)}" for name, value in found.values.items()]
-    lines += [
-        f"set -gx {name} {_fish_quoted(folder)} ${name}" for name, folder in found.folders.items()
-    ]
-    return "".join(f"{line}\n" for line in lines)
+    def quoted(text: str) -> str:
+        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
-
-def _fish_quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    text = ""
+    for name, value in found.values.items():
+        text += f"set -gx {name} {quoted(value)}\n"
+    for name, folder in found.folders.items():
+        text += f"set -gx {name} {quoted(folder)} ${name}\n"
+    return text
 
 
 def _powershell(found: Variables) -> str:
     def quoted(text: str) -> str:
         return "'" + text.replace("'", "''") + "'"
 
-    lines = [f"$env:{name} = {quoted(value)}" for name, value in found.values.items()]
-    lines += [
-        f"$env:{name} = {quoted(folder + ';')} + $env:{name}"
-        for name, folder in found.folders.items()
-    ]
-    return "".join(f"{line}\n" for line in lines)
+    text = ""
+    for name, value in found.values.items():
+        text += f"$env:{name} = {quoted(value)}\n"
+    for name, folder in found.folders.items():
+        text += f"$env:{name} = {quoted(folder + ';')} + $env:{name}\n"
+    return text
 
 
 def _cmake(variant: Variant) -> str:

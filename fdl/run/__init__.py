@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
 
 def execute(plan: Plan) -> int:
-    """Run a plan in the foreground and wait for it.
+    """Run a plan in the foreground and return the program's exit code.
 
-    Returns:
-        The program's exit code; 128 + n if signal n ended it; 130 after a second Ctrl-C.
+    It is 128 + n if signal n ended the program, and 130 after a second Ctrl-C.
 
     Raises:
         FdlError: The program cannot be started.

@@ -16,6 +16,7 @@ import os
 import subprocess
 import time
 from contextlib import suppress
+from typing import Any
 
 from fdl.dispatch.container import compose_text, services
 from fdl.plan import Plan
@@ -56,10 +57,7 @@ def make_mounted_folders(plan: Plan) -> None:
 def advice(plan: Plan, code: int, began: float) -> str:
     """The remedy for a container that did not start; empty if it did, or for unknown causes.
 
-    Args:
-        plan: The executed plan; it has a service.
-        code: The exit code.
-        began: Time of the start, in seconds since the epoch.
+    The container began at ``began`` seconds since the epoch.
     """
     if code not in _OF_DOCKER:
         return ""
@@ -132,18 +130,17 @@ def _of_service(plan: Plan, words: str) -> str:
 
 def _wants_gpu(config: object, service: str) -> bool:
     """Whether a resolved compose configuration asks for an NVIDIA GPU."""
-    found = config
-    for key in ("services", service):
-        found = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
-        return False
-    if found.get("runtime") == "nvidia" or found.get("gpus"):
+    found = _at(config, "services", service)
+    if _at(found, "runtime") == "nvidia" or _at(found, "gpus"):
         return True
-    devices: object = found
-    for key in ("deploy", "resources", "reservations", "devices"):
-        devices = devices.get(key) if isinstance(devices, dict) else None
+    devices = _at(found, "deploy", "resources", "reservations", "devices")
     return isinstance(devices, list) and any(
-        isinstance(one, dict)
-        and (one.get("driver") == "nvidia" or "gpu" in (one.get("capabilities") or ()))
+        _at(one, "driver") == "nvidia" or "gpu" in (_at(one, "capabilities") or ())
         for one in devices
     )
+
+
+def _at(found: Any, *path: str) -> Any:
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found

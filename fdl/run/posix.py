@@ -44,10 +44,9 @@ may get many of them."""
 
 
 def run(plan: Plan) -> int:
-    """Start ``plan.launch`` and wait for its end.
+    """Run ``plan.launch`` and return its exit code.
 
-    Returns:
-        The exit code; 128 + n if signal n ended the child; 130 after a second Ctrl-C.
+    It is 128 + n if signal n ended the child, and 130 after a second Ctrl-C.
 
     Raises:
         FdlError: The program cannot be started.
@@ -72,10 +71,9 @@ def run(plan: Plan) -> int:
                 setsigdef=_RESTORED,
                 setsigmask=attendant.blocked_before,
             )
-        except OSError as problem:
-            raise cannot_start(plan, problem.strerror or str(problem)) from None
-        except ValueError as problem:
-            raise cannot_start(plan, str(problem)) from None
+        except (OSError, ValueError) as problem:
+            reason = getattr(problem, "strerror", None) or str(problem)
+            raise cannot_start(plan, reason) from None
         code = attendant.wait(child)
     if attendant.killed and plan.service:
         output.hint("the container is Docker's and may still be running: `docker compose ps`")

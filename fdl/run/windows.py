@@ -13,10 +13,7 @@ from fdl.run.program import cannot_start
 
 
 def run(plan: Plan) -> int:
-    """Start ``plan.launch`` and wait for its end.
-
-    Returns:
-        The exit code; 130 after a second Ctrl-C.
+    """Run ``plan.launch`` and return its exit code; 130 after a second Ctrl-C.
 
     Raises:
         FdlError: The program cannot be started.

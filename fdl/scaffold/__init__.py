@@ -2,7 +2,6 @@
 
 from fdl.scaffold.mode import Mode as Mode
 from fdl.scaffold.mode import ask as ask
-from fdl.scaffold.mode import ask_for_playground as ask_for_playground
 from fdl.scaffold.mode import from_flags as from_flags
 from fdl.scaffold.project import check_name as check_name
 from fdl.scaffold.project import is_released as is_released

@@ -9,14 +9,7 @@ from fdl.rewrite import rewrite
 
 
 class TextFile:
-    """The text of a file, with unchanged line ends.
-
-    Args:
-        path: The file; a link is followed and stays a link.
-
-    Attributes:
-        path: The file.
-        text: Its text when it was read.
+    """A file and its text when it was read, with unchanged line ends; a link stays one.
 
     Raises:
         ScaffoldError: It cannot be read.

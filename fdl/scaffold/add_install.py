@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from fdl.errors import ScaffoldError
 from fdl.scaffold import add_pyproject
 from fdl.scaffold.add_file import TextFile
-from fdl.scaffold.add_requirement import NAME, Requirement, parse
+from fdl.scaffold.add_requirement import NAME, Requirement, parse_all
 from fdl.scaffold.add_version import HostVersion, host_version
 
 
@@ -46,12 +46,7 @@ class Installation:
 
 
 def installation(root: Path, extra: str, variables: Mapping[str, str]) -> Installation:
-    """Determine how a project can require an extra of flodl; nothing is written.
-
-    Args:
-        root: The project.
-        extra: The extra: ``hf``.
-        variables: The environment variables.
+    """Determine how a project can require an extra of flodl (``hf``); nothing is written.
 
     Raises:
         ScaffoldError: It has no ``pyproject.toml``, or one that cannot be changed, or one that
@@ -66,45 +61,26 @@ def installation(root: Path, extra: str, variables: Mapping[str, str]) -> Instal
     file = TextFile(path)
     document = add_pyproject.parse(file.text)
     listed = add_pyproject.dependencies(document)
-    if listed is None and (root / "requirements.txt").is_file():
-        return _in_requirements_txt(TextFile(root / "requirements.txt"), root, extra, variables)
-    demands = _known(listed or [])
+    is_in_lines = listed is None and (root / "requirements.txt").is_file()
+    if is_in_lines:
+        file = TextFile(root / "requirements.txt")
+        listed = [line for _, line in add_pyproject.lines(file.text)]
+    demands = parse_all(listed or [])
     if demands:
-        _require_version(demands, root, extra, variables)
-        text = add_pyproject.with_extra(file.text, extra)
-        return Installation(file, text, _shown(demands, extra), None)
+        # Refuse flodl from a source other than an index if its version is not given.
+        if any(one.url or not one.specifier for one in demands if not one.has(extra)):
+            host_version(root, variables)
+        change = add_pyproject.lines_with_extra if is_in_lines else add_pyproject.with_extra
+        return Installation(file, change(file.text, extra), _shown(demands, extra), None)
     if listed is None:
         _refuse_others(document, extra)
     host = host_version(root, variables)
     requirement = host.requirement(extra)
-    text = add_pyproject.with_requirement(file.text, requirement, root.name)
+    if is_in_lines:
+        text = add_pyproject.lines_with_requirement(file.text, requirement)
+    else:
+        text = add_pyproject.with_requirement(file.text, requirement, root.name)
     return Installation(file, text, requirement, host)
-
-
-def _in_requirements_txt(
-    file: TextFile, root: Path, extra: str, variables: Mapping[str, str]
-) -> Installation:
-    demands = _known(line for _, line in add_pyproject.lines(file.text))
-    if demands:
-        _require_version(demands, root, extra, variables)
-        text = add_pyproject.lines_with_extra(file.text, extra)
-        return Installation(file, text, _shown(demands, extra), None)
-    host = host_version(root, variables)
-    requirement = host.requirement(extra)
-    text = add_pyproject.lines_with_requirement(file.text, requirement)
-    return Installation(file, text, requirement, host)
-
-
-def _known(texts: Iterable[str]) -> list[Requirement]:
-    return [found for text in texts if (found := parse(text)) is not None]
-
-
-def _require_version(
-    demands: list[Requirement], root: Path, extra: str, variables: Mapping[str, str]
-) -> None:
-    """Refuse flodl from a source other than an index if its version is not given."""
-    if any(one.url or not one.specifier for one in demands if not one.has(extra)):
-        host_version(root, variables)
 
 
 def _shown(demands: list[Requirement], extra: str) -> str:

@@ -24,14 +24,7 @@ def manifests(root: Path) -> list[Path]:
 def with_command(text: str, file: Path, name: str, keys: dict[str, str]) -> str:
     """The text of a manifest with one more command, at the end of its ``commands:``.
 
-    Args:
-        text: The text of the file; it may begin with a byte order mark.
-        file: The file; its name says whether it is JSON.
-        name: The command.
-        keys: The keys to write below it.
-
-    Returns:
-        The new text; the same text if the command is there already.
+    The same text if the command is there already. The name of the file says whether it is JSON.
 
     Raises:
         ManifestError: The text is broken.

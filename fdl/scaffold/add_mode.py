@@ -4,46 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdl import terminal
 from fdl.errors import UsageError
-
-_MENU = """\
-What is to be added?
-  1  playground: a folder flodl-hf/ with models to try
-  2  install: `flodl.hf` among what this project demands
-  3  both
-  4  nothing
-Choice [1]: """
+from fdl.scaffold.add_playground import FOLDER
+from fdl.setup.questions import Questions
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts to add.
-
-    Attributes:
-        playground: The folder with models to try.
-        install: The extra in the project's requirements.
-    """
+    """The parts to add: the folder with models to try, the extra in the requirements."""
 
     playground: bool
     install: bool
 
 
-_ANSWERS = {
-    "1": Parts(playground=True, install=False),
-    "2": Parts(playground=False, install=True),
-    "3": Parts(playground=True, install=True),
-}
-_NOTHING = "4"
+_OPTIONS = (
+    f"playground: a folder {FOLDER}/ with models to try",
+    "install: `flodl.hf` in the requirements of this project",
+    "both",
+    "nothing",
+)
+_ANSWERS = (
+    Parts(playground=True, install=False),
+    Parts(playground=False, install=True),
+    Parts(playground=True, install=True),
+    None,
+)
 
 
 def choose(*, playground: bool, install: bool, yes: bool) -> Parts | None:
-    """Choose the parts to add; None if the user wants none.
-
-    Args:
-        playground: Whether that flag was given.
-        install: Whether that flag was given.
-        yes: Whether questions are answered automatically, with the first choice.
+    """Choose the parts to add; None if the user wants none. ``yes`` takes the first choice.
 
     Raises:
         UsageError: Neither flag was given, and no user can be asked.
@@ -51,15 +40,11 @@ def choose(*, playground: bool, install: bool, yes: bool) -> Parts | None:
     if playground or install:
         return Parts(playground, install)
     if yes:
-        return _ANSWERS["1"]
-    if not terminal.may_ask():
+        return _ANSWERS[0]
+    questions = Questions()
+    if not questions.on:
         raise UsageError(
             "say what to add: `--playground`, `--install`, or both",
             hint="fdl add flodl-hf --playground",
         )
-    while True:
-        said = terminal.ask(_MENU)
-        if said is None or said == _NOTHING:
-            return None
-        if (said or "1") in _ANSWERS:
-            return _ANSWERS[said or "1"]
+    return _ANSWERS[questions.choose("What is to be added?", _OPTIONS, default=0, unanswered=-1)]

@@ -72,10 +72,6 @@ class Playground:
 def playground(root: Path, variables: Mapping[str, str]) -> Playground:
     """Determine whether a project can have a playground; nothing is written.
 
-    Args:
-        root: The project.
-        variables: The environment variables.
-
     Raises:
         FdlError: The project lacks a file, has a playground, or does not say which flodl it uses.
     """
@@ -84,14 +80,14 @@ def playground(root: Path, variables: Mapping[str, str]) -> Playground:
     missing = missing or ("" if found else "fdl.yml")
     if missing:
         raise ScaffoldError(
-            f"there is no {missing} in {root}, so it is no project that can have a playground",
+            f"there is no {missing} in {root}, so it cannot have a playground",
             hint="go to the project's root, or start one: fdl init NAME --with-hf",
         )
     target = root / FOLDER
     if os.path.lexists(target):
         raise ScaffoldError(
             f"{shown(str(target))} exists already; nothing was written",
-            hint=f"`fdl {FOLDER} --help` lists its commands; remove it first to make it anew",
+            hint=f"`fdl {FOLDER} --help` lists its commands; remove it first to make it again",
         )
     host = host_version(root, variables)
     files = [TextFile(one) for one in found]

@@ -1,25 +1,37 @@
 """Edit the requirements in ``pyproject.toml`` and ``requirements.txt``, and nothing else.
 
-A changed ``pyproject.toml`` is read again: it must have the same content, plus the change.
+The edit looks for the place by its text. Each candidate is read again: it must have the same
+content, plus the change. The first one that does is taken.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fdl.errors import ScaffoldError
 from fdl.scaffold import add_requirement
-from fdl.scaffold.add_toml import Table, Value, find, layout, text_of
-
-PROJECT = ("project",)
-LIST = ("project", "dependencies")
 
 _COMMENT = re.compile(r"(?:^|\s)#.*\Z")
+_TOKEN = re.compile(
+    r"#[^\n]*"
+    r'|("""(?:[^"\\]|\\.|"(?!""))*"{3,5}'
+    r"|'''(?:[^']|'(?!''))*'{3,5}"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'[^'\n]*')",
+    re.DOTALL,
+)
+_TO_END_OF_LIST = re.compile(r"((?:[ \t\r\n]|#[^\n]*+|(,))*)\]")
+_EMPTY_LIST = re.compile(r"\[(?=(?:[ \t\r\n]|#[^\n]*+)*\])")
+_TABLE = re.compile(
+    r"^[ \t]*\[[ \t]*(['\"]?)project\1[ \t]*\].*(?:\n(?![ \t]*\[).*)*", re.MULTILINE
+)
+_DOTTED = re.compile(r"^[ \t]*(['\"]?)project\1[ \t]*\..*", re.MULTILINE)
+_ENTRY = re.compile(r"^[ \t]*[^#\s].*?(?=\r?$)", re.MULTILINE)
+_END_OF_BRACES = re.compile(r"[ \t]*\}")
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -32,7 +44,7 @@ def parse(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise ScaffoldError(
-            f"pyproject.toml is not valid TOML: {problem}", hint="mend it, then try again"
+            f"pyproject.toml is not valid TOML: {problem}", hint="fix it, then try again"
         ) from None
 
 
@@ -48,7 +60,7 @@ def dependencies(document: dict[str, Any]) -> list[str] | None:
         return None
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise ScaffoldError(
-            "`[project].dependencies` in pyproject.toml is no list of texts",
+            "`[project].dependencies` in pyproject.toml is not a list of texts",
             hint='write it as dependencies = ["flodl"]',
         )
     return found
@@ -60,130 +72,126 @@ def with_extra(text: str, extra: str) -> str:
     Raises:
         ScaffoldError: It cannot be changed without changing anything else.
     """
-    document = parse(text)
-    wanted = copy.deepcopy(document)
+    wanted = parse(text)
     names: list[str] = wanted["project"]["dependencies"]
-    array = find(layout(text), LIST)
-    edits: list[tuple[int, int, str]] = []
-    for place, item in enumerate(array.items if array else []):
-        requirement = add_requirement.parse(names[place])
+    for place, old in enumerate(names):
+        requirement = add_requirement.parse(old)
         if requirement is not None and not requirement.has(extra):
             names[place] = requirement.with_extra(extra)
-            edits.append((item.start, item.end, _respelled(text, item, names[place])))
-    for start, end, new in reversed(edits):
-        text = text[:start] + new + text[end:]
-    return _proven(text, wanted)
+            text = _proven(_with_other_text(text, old, names[place]), wanted)
+    return text
 
 
 def with_requirement(text: str, requirement: str, folder: str) -> str:
     """``pyproject.toml`` with one more requirement in its list; a missing list is created.
 
-    Args:
-        text: The file.
-        requirement: The requirement to add.
-        folder: Name for the project if the file gives none.
+    A project without a name gets that of its ``folder``.
 
     Raises:
         ScaffoldError: It cannot be changed without changing anything else.
     """
-    document = parse(text)
-    wanted = copy.deepcopy(document)
-    tables = layout(text)
-    array = find(tables, LIST)
+    wanted = parse(text)
     newline = "\r\n" if "\r\n" in text else "\n"
-    if array is not None:
-        wanted["project"]["dependencies"].append(requirement)
-        return _proven(_appended(text, array, json.dumps(requirement), newline), wanted)
+    listed = dependencies(wanted)
+    if listed is not None:
+        last = listed[-1] if listed else None
+        listed.append(requirement)
+        return _proven(_with_item(text, last, json.dumps(requirement), newline), wanted)
     line = f"dependencies = [{json.dumps(requirement)}]"
-    there = _in_project(text, tables, line, newline)
-    if there is not None:
-        wanted["project"]["dependencies"] = [requirement]
-        return _proven(there, wanted)
+    project = wanted.get("project", {})
+    wanted["project"] = {**project, "dependencies": [requirement]}
+    for made in _with_line(text, line, newline):
+        if _holds(made, wanted):
+            return made
     # Tools require a name and a version of a project.
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder).strip("-_.") or "project"
-    made = {"name": name, "version": "0.1.0", "dependencies": [requirement]}
-    wanted["project"] = {**wanted.get("project", {}), **made}
+    wanted["project"] |= {"name": name, "version": "0.1.0"}
     start = "" if not text or text.endswith("\n") else newline
     gap = newline if text.strip() else ""
     lines = ("[project]", f"name = {json.dumps(name)}", 'version = "0.1.0"', line, "")
-    return _proven(f"{text}{start}{gap}{newline.join(lines)}", wanted)
+    return _proven([f"{text}{start}{gap}{newline.join(lines)}"], wanted)
 
 
-def _in_project(text: str, tables: list[Table], line: str, newline: str) -> str | None:
-    """The text with one more line in the table of the project; None if it has no such table."""
-    for table in tables:
-        if table.path == PROJECT:
-            return _line_after(text, table.end, line, newline)
-        for key, value in table.entries:
-            if not table.path and key == PROJECT and value.entries:
-                last = value.entries[-1][1].end
-                return f"{text[:last]}, {line}{text[last:]}"
-    dotted = [value.end for key, value in tables[0].entries if key[:1] == PROJECT]
-    if dotted:
-        return _line_after(text, dotted[-1], f"project.{line}", newline)
-    return None
+def _with_line(text: str, line: str, newline: str) -> Iterator[str]:
+    """The text with one more line in the table of the project, however it is written."""
+    places = [
+        (table.start() + entry.end(), f"{newline}{line}")
+        for table in _TABLE.finditer(text)
+        for entry in reversed(list(_ENTRY.finditer(table[0])))
+    ]
+    places += [(end.start(), f", {line}") for end in _END_OF_BRACES.finditer(text)]
+    dotted = reversed(list(_DOTTED.finditer(text)))
+    places += [(one.start() + len(one[0].rstrip()), f"{newline}project.{line}") for one in dotted]
+    for at, added in places:
+        yield f"{text[:at]}{added}{text[at:]}"
 
 
-def _line_after(text: str, end: int, line: str, newline: str) -> str:
-    stop = text.find("\n", end)
-    stop = len(text) if stop < 0 else stop - (text[stop - 1] == "\r")
-    return f"{text[:stop]}{newline}{line}{text[stop:]}"
+def _with_item(text: str, last: str | None, item: str, newline: str) -> Iterator[str]:
+    """The text with one more item in a list, in the layout of the last one; None for no item."""
+    if last is None:
+        for found in _EMPTY_LIST.finditer(text):
+            yield f"{text[: found.end()]}{item}{text[found.end() :]}"
+        return
+    for start, end in _strings(text, last):
+        rest = _TO_END_OF_LIST.match(text, end)
+        if rest is not None:
+            yield _appended(text, start, rest, item, newline)
 
 
-def _appended(text: str, array: Value, item: str, newline: str) -> str:
-    """The text with one more item in an array, in the layout of its last item."""
-    if not array.items:
-        return f"{text[: array.start + 1]}{item}{text[array.start + 1 :]}"
-    last = array.items[-1]
-    if text[last.start] == "'" and "'" not in item:
+def _appended(text: str, start: int, rest: re.Match[str], item: str, newline: str) -> str:
+    if text[start] == "'" and "'" not in item:
         item = f"'{json.loads(item)}'"
-    comma = _comma(text, last.end, array.end - 1)
-    line_start = text.rfind("\n", 0, last.start) + 1
-    indent = text[line_start : last.start]
-    on_own_line = line_start > array.start and not indent.strip()
+    indent = text[text.rfind("\n", 0, start) + 1 : start]
+    on_own_line = not indent.strip()
     separator = f"{newline}{indent}" if on_own_line else " "
-    at = last.end if comma is None else comma + 1
-    head = text[:at] + ("," if comma is None else "")
-    rest = text[at : array.end - 1]
-    closing = "" if comma is None else ","
-    if on_own_line and "\n" in rest:
+    has_comma = rest[2] is not None
+    at = rest.end(2) if has_comma else rest.start()
+    head = text[:at] + ("" if has_comma else ",")
+    below = text[at : rest.end(1)]
+    closing = "," if has_comma else ""
+    if on_own_line and "\n" in below:
         # Text after the last item on its line, such as a comment, belongs to that item.
-        kept, _, below = rest.partition("\n")
+        kept, _, below = below.partition("\n")
         kept = kept.removesuffix("\r")
-        return f"{head}{kept}{separator}{item}{closing}{newline}{below}{text[array.end - 1 :]}"
+        return f"{head}{kept}{separator}{item}{closing}{newline}{below}{text[rest.end(1) :]}"
     return f"{head}{separator}{item}{closing}{text[at:]}"
 
 
-def _comma(text: str, start: int, end: int) -> int | None:
-    """Offset of the comma between an item and the closing bracket, not in comments."""
-    blank = re.sub(r"#[^\n]*", lambda found: " " * len(found[0]), text[start:end])
-    place = blank.find(",")
-    return None if place < 0 else start + place
+def _with_other_text(text: str, old: str, new: str) -> Iterator[str]:
+    """The text with another content of one string, in its own quotes if possible."""
+    for start, end in _strings(text, old):
+        raw, spelled = text[start:end], json.dumps(new, ensure_ascii=False)
+        for width in (3, 1):
+            if raw[:width] == raw[0] * width and raw[width:-width] == old:
+                spelled = f"{raw[:width]}{new}{raw[-width:]}"
+                break
+        yield f"{text[:start]}{spelled}{text[end:]}"
 
 
-def _respelled(text: str, item: Value, new: str) -> str:
-    """A string with another content, in its own quotes if possible."""
-    raw = text[item.start : item.end]
-    old = text_of(item, text)
-    for width in (3, 1):
-        if raw[:width] == raw[0] * width and raw[width:-width] == old:
-            return f"{raw[:width]}{new}{raw[-width:]}"
-    return json.dumps(new, ensure_ascii=False)
+def _strings(text: str, content: str) -> Iterator[tuple[int, int]]:
+    """Where a string of this content stands."""
+    for found in _TOKEN.finditer(text):
+        if found[1] and tomllib.loads(f"x = {found[1]}")["x"] == content:
+            yield found.span()
 
 
-def _proven(text: str, wanted: dict[str, Any]) -> str:
+def _proven(candidates: Iterable[str], wanted: dict[str, Any]) -> str:
+    for text in candidates:
+        if _holds(text, wanted):
+            return text
+    raise ScaffoldError(
+        "`[project].dependencies` in pyproject.toml cannot be changed without touching what "
+        "is around it; nothing was written",
+        hint="add the requirement by hand",
+    )
+
+
+def _holds(text: str, wanted: dict[str, Any]) -> bool:
     try:
-        made = tomllib.loads(text)
+        # Compare as text, because the number `nan` does not equal itself.
+        return bool(_said(tomllib.loads(text)) == _said(wanted))
     except tomllib.TOMLDecodeError:
-        made = {}
-    # Compare as text, because the number `nan` does not equal itself.
-    if _said(made) != _said(wanted):
-        raise ScaffoldError(
-            "`[project].dependencies` in pyproject.toml cannot be changed without touching what "
-            "is around it; nothing was written",
-            hint="add the requirement by hand",
-        )
-    return text
+        return False
 
 
 def _said(value: Any) -> Any:

@@ -6,6 +6,7 @@ Written as in a list of dependencies (PEP 508): ``flodl[train]>=0.1; python_vers
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fdl.update.versions import release
@@ -87,6 +88,11 @@ def parse(text: str) -> Requirement | None:
         url, specifier = "", demand.partition(";")[0].strip().removeprefix("(").removesuffix(")")
     names = tuple(normalized(one) for one in extras.split(",") if one.strip())
     return Requirement(text, names, at, brackets, specifier.strip(), url)
+
+
+def parse_all(texts: Iterable[str]) -> list[Requirement]:
+    """The requirements on flodl among some texts."""
+    return [found for text in texts if (found := parse(text)) is not None]
 
 
 def normalized(name: str) -> str:

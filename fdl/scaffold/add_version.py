@@ -16,10 +16,10 @@ from typing import Any
 from fdl import __version__
 from fdl.errors import ScaffoldError
 from fdl.scaffold import add_pyproject
-from fdl.scaffold.add_requirement import NAME, Requirement, normalized, parse
+from fdl.scaffold.add_requirement import NAME, Requirement, normalized, parse_all
 from fdl.scaffold.project import is_released
+from fdl.update.installed import packages
 from fdl.update.versions import is_stable
-from fdl.venv import listed, project_prefix, site_packages
 
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
 """Lock files, which give the version chosen from a range."""
@@ -32,12 +32,7 @@ _EGG = re.compile(r"(\S+)#(?:.*&)?egg=flodl(?![\w.-])")
 
 @dataclass(frozen=True, slots=True)
 class HostVersion:
-    """The version of flodl that a project uses.
-
-    Attributes:
-        version: The version.
-        is_pin: Whether the project fixes flodl to this version.
-    """
+    """The version of flodl that a project uses, and whether the project fixes flodl to it."""
 
     version: str
     is_pin: bool
@@ -55,15 +50,11 @@ class HostVersion:
 def host_version(root: Path, variables: Mapping[str, str]) -> HostVersion:
     """Determine the version of flodl that a project uses.
 
-    Args:
-        root: The folder with its ``pyproject.toml``.
-        variables: The environment variables.
-
     Raises:
         ScaffoldError: It uses no flodl, one without a version, or a range that nothing resolves.
     """
     document = _read(root / _PYPROJECT)
-    demands = declared(document) or list(_of_requirements_txt(root))
+    demands = declared(document) or _of_requirements_txt(root)
     pins = {one.pin for one in demands}
     if len(pins) == 1 and (pin := pins.pop()) is not None:
         return HostVersion(pin, is_pin=True)
@@ -84,7 +75,9 @@ def host_version(root: Path, variables: Mapping[str, str]) -> HostVersion:
             hint=f'add "{NAME}=={_example()}" to its dependencies, then try again',
         )
     folders = [root, *(folder for folder, _ in members)]
-    for version in (*_locked(folders), *_installed(root, variables), __version__):
+    # The running version is the first of them.
+    installed = [one.version for one in packages(str(root), variables) if one.name == NAME]
+    for version in (*_locked(folders), *reversed(installed)):
         if all(one.allows(version) for one in demands):
             return HostVersion(version, is_pin=False)
     texts = ", ".join(f"`{one.text.strip()}`" for one in demands)
@@ -109,8 +102,8 @@ def declared(document: Mapping[str, Any]) -> list[Requirement]:
 
 
 def _in_list(texts: object) -> list[Requirement]:
-    known = [text for text in texts if isinstance(text, str)] if isinstance(texts, list) else []
-    return [found for text in known if (found := parse(text)) is not None]
+    known = texts if isinstance(texts, list) else []
+    return parse_all(text for text in known if isinstance(text, str))
 
 
 def _of_poetry(document: Mapping[str, Any]) -> list[Requirement]:
@@ -124,25 +117,19 @@ def _of_poetry(document: Mapping[str, Any]) -> list[Requirement]:
         if isinstance(version, str):
             # A plain version is exact; carets and wildcards are not interpreted here.
             exact = f"=={version}" if is_stable(version) else ""
-            found.append(parse(f"{NAME}{exact}"))
+            found.append(f"{NAME}{exact}")
         elif _foreign(source):
-            found.append(parse(f"{NAME} @ {_foreign(source)}"))
-    return [one for one in found if one is not None]
+            found.append(f"{NAME} @ {_foreign(source)}")
+    return parse_all(found)
 
 
-def _of_requirements_txt(root: Path) -> Iterator[Requirement]:
+def _of_requirements_txt(root: Path) -> list[Requirement]:
     try:
         text = (root / "requirements.txt").read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return
-    for _, line in add_pyproject.lines(text):
-        requirement = parse(line)
-        if requirement is not None:
-            yield requirement
-    for url in _EGG.findall(text):
-        found = parse(f"{NAME} @ {url}")
-        if found is not None:
-            yield found
+        return []
+    urls = (f"{NAME} @ {url}" for url in _EGG.findall(text))
+    return parse_all([*(line for _, line in add_pyproject.lines(text)), *urls])
 
 
 def _workspace(root: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -204,16 +191,6 @@ def _locked(folders: list[Path]) -> Iterator[str]:
             }
             if len(ours) == 1:
                 yield str(ours.pop())
-
-
-def _installed(root: Path, variables: Mapping[str, str]) -> Iterator[str]:
-    """The installed version in the project's environment."""
-    suffix = ".dist-info"
-    for folder in site_packages(project_prefix(str(root), variables)):
-        for entry in listed(folder):
-            stem, _, version = entry.removesuffix(suffix).partition("-")
-            if entry.endswith(suffix) and stem == NAME and version:
-                yield version
 
 
 def _read(file: Path) -> dict[str, Any]:

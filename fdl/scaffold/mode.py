@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fdl import terminal
 from fdl.errors import UsageError
+from fdl.setup.questions import Questions
 
 
 class Mode(Enum):
@@ -45,26 +45,9 @@ def from_flags(*, docker: bool, native: bool) -> Mode | None:
     return Mode.NATIVE if native else None
 
 
-def ask() -> Mode:
-    """Ask on the controlling terminal; without a user, and by default, it is ``MOUNTED``."""
-    if not _choice("Run in Docker containers? [Y/n] ", ("yes", "no")):
+def ask(questions: Questions) -> Mode:
+    """Ask how the project shall run; without a user, and by default, it is ``MOUNTED``."""
+    if not questions.confirm("Run in Docker containers?", default=True):
         return Mode.NATIVE
-    mounted = _choice(
-        "Take libtorch from this machine (mounted), or from the image (baked)? [M/b] ",
-        ("mounted", "baked"),
-    )
-    return Mode.MOUNTED if mounted else Mode.DOCKER
-
-
-def ask_for_playground() -> bool:
-    """Ask whether models of the Hugging Face Hub are wanted too; by default they are not."""
-    return not _choice("Add a playground for Hugging Face models? [y/N] ", ("no", "yes"))
-
-
-def _choice(question: str, answers: tuple[str, str]) -> bool:
-    """Whether the first answer was given: completely, by its beginning, or by Enter alone."""
-    while True:
-        said = terminal.ask(question) or ""
-        for answer in answers:
-            if answer.startswith(said.lower()):
-                return answer == answers[0]
+    mounts = questions.confirm("Mount the libtorch of this machine into them?", default=True)
+    return Mode.MOUNTED if mounts else Mode.DOCKER

@@ -26,7 +26,7 @@ def check_name(name: str) -> None:
     """
     if not _NAME.match(name):
         raise ScaffoldError(
-            f"`{name}` is no project name: use letters, digits, `-` and `_` only",
+            f"`{name}` is not a project name: use letters, digits, `-` and `_` only",
             hint="for example: fdl init my-model",
         )
 
@@ -37,13 +37,7 @@ def is_released(version: str) -> bool:
 
 
 def values(name: str, mode: Mode, version: str) -> Values:
-    """All values that templates may use.
-
-    Args:
-        name: Name of the project.
-        mode: Mode of the project.
-        version: Version of flodl; the project is pinned to it if it is released.
-    """
+    """All values that templates may use; a released ``version`` of flodl becomes a pin."""
     torch = default_version()
     cuda = artifacts(torch, _PLATFORM)[-1]
     # Package names begin and end with a letter or digit. Image names have no capitals and no two

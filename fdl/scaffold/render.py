@@ -39,15 +39,12 @@ def refuse_existing(target: Path) -> None:
 
 
 def render(layers: Sequence[str], target: Path, values: Values) -> list[str]:
-    """Write the project ``target`` from folders of ``templates/``.
+    """Write the project ``target`` from folders of ``templates/``; returns the files, sorted.
 
     The files are made in a temporary folder beside the target, which is then renamed. So an
     interrupted or failing call leaves nothing behind. ``dot-x`` becomes ``.x``; ``x.j2`` is
     rendered to ``x``, and names may contain ``{{ values }}`` too. Files that begin with ``#!``
     become executable.
-
-    Returns:
-        The written files, relative to ``target``, sorted.
 
     Raises:
         ScaffoldError: The target exists, or its parent cannot be written.
@@ -68,7 +65,7 @@ def render(layers: Sequence[str], target: Path, values: Values) -> list[str]:
         refuse_existing(target)
         raise ScaffoldError(
             f"cannot write {target}: {error.strerror}",
-            hint="change to a folder you may write to, with room in it",
+            hint="change to a folder you may write to, with free space",
         ) from None
     return written
 

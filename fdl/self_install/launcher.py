@@ -17,12 +17,7 @@ _MOST_LINKS = 40
 
 
 def text(interpreter: str, *, windows: bool = os.name == "nt") -> str:
-    """A launcher that starts fdl with an interpreter.
-
-    Args:
-        interpreter: Path of the interpreter.
-        windows: Whether to write for cmd.exe instead of a POSIX shell.
-    """
+    """A launcher that starts fdl with an interpreter, for cmd.exe or for a POSIX shell."""
     # -P: a folder called fdl, where somebody happens to stand, is not imported.
     if windows:
         quoted = interpreter.replace("%", "%%")
@@ -31,14 +26,9 @@ def text(interpreter: str, *, windows: bool = os.name == "nt") -> str:
 
 
 def write(place: Place, *, dry_run: bool = False) -> bool:
-    """Put a launcher bound to the running interpreter there.
+    """Put a launcher bound to the running interpreter there; False when it stands there already.
 
-    Args:
-        place: Where, and what stands there.
-        dry_run: Only find out whether that would change anything.
-
-    Returns:
-        False when it stands there already.
+    With ``dry_run``, only find out whether that would change anything.
 
     Raises:
         FdlError: The place is not ours, or cannot be written, or the launcher would not start.
@@ -66,9 +56,7 @@ def write(place: Place, *, dry_run: bool = False) -> bool:
 def link(place: Place, *, dry_run: bool = False) -> Path | None:
     """Link to the ``fdl`` of the running interpreter, so that changes to its source count at once.
 
-    Args:
-        place: Where, and what stands there.
-        dry_run: Only find out what the link would point to.
+    With ``dry_run``, only find out what the link would point to.
 
     Returns:
         What it points to; None when it does already.

@@ -109,13 +109,9 @@ def version_of(program: Path) -> str | None:
 def script() -> Path:
     """The ``fdl`` that the running interpreter's installer has made; it need not exist."""
     name = "fdl.exe" if os.name == "nt" else "fdl"
-    folders = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", _user_scheme())]
-    paths = [Path(folder) / name for folder in folders]
+    schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
+    paths = [Path(sysconfig.get_path("scripts", scheme), name) for scheme in schemes]
     return next((path for path in paths if path.is_file()), paths[0])
-
-
-def _user_scheme() -> str:
-    return sysconfig.get_preferred_scheme("user")
 
 
 def _classify(path: Path) -> Place:
@@ -124,11 +120,7 @@ def _classify(path: Path) -> Place:
     if path.is_symlink():
         target = path.parent / path.readlink()
         if _same(target, script()):
-            managed = any(
-                Path(sys.prefix, name).is_file()
-                for name in ("uv-receipt.toml", "pipx_metadata.json")
-            )
-            return Place(path, "own" if managed else "link", target)
+            return Place(path, "own" if _is_managed(Path(sys.prefix)) else "link", target)
         return Place(path, "link" if _of_environment(target) else "foreign", target)
     if not path.is_file():
         return Place(path, "foreign")
@@ -147,9 +139,14 @@ def _of_environment(target: Path) -> bool:
     prefix = target.parent.parent
     if target.name not in ("fdl", "fdl.exe") or target.parent.name not in ("bin", "Scripts"):
         return False
-    if any((prefix / name).is_file() for name in ("uv-receipt.toml", "pipx_metadata.json")):
+    if _is_managed(prefix):
         return False
     return (prefix / "pyvenv.cfg").is_file() or not prefix.exists()
+
+
+def _is_managed(prefix: Path) -> bool:
+    """Whether uv or pipx looks after an environment."""
+    return any((prefix / name).is_file() for name in ("uv-receipt.toml", "pipx_metadata.json"))
 
 
 def _same(one: Path, other: Path) -> bool:

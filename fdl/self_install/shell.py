@@ -12,12 +12,7 @@ from fdl.self_install.place import Place
 
 
 def path_hint(place: Place, environ: Mapping[str, str]) -> str:
-    """How to make the shell find a program; empty when it does.
-
-    Args:
-        place: Where it was installed.
-        environ: The environment variables.
-    """
+    """How to make the shell find a program; empty when it does."""
     folder = place.path.parent
     for entry in environ.get("PATH", "").split(os.pathsep):
         if entry and os.path.realpath(Path(entry).expanduser()) == os.path.realpath(folder):
@@ -28,6 +23,8 @@ def path_hint(place: Place, environ: Mapping[str, str]) -> str:
     shell = shell_of(environ)
     if shell == "fish":
         return f"{missing} Type, once:\n  fish_add_path {quote(str(folder))}"
+    if not shell:
+        return f"{missing} Add it in the start-up file of your shell."
     file = start_file(shell, environ)
     line = f'export PATH="{folder}:$PATH"'
     return f"{missing} Type, then open a new shell:\n  echo {quote(line)} >> {quote(str(file))}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from fdl.setup.facts import VENV, Facts, ProjectFacts, python_of
+from fdl.setup.facts import VENV, Facts, ProjectFacts
 from fdl.setup.steps import Program
+from fdl.venv import python_of
 
 TORCH_INDEX = "FLODL_TORCH_INDEX"
 """Variable with the index for torch, instead of PyTorch's own."""
@@ -16,12 +16,7 @@ _INDEXES = "https://download.pytorch.org/whl"
 
 
 def images(project: ProjectFacts, *, cuda: bool) -> Iterator[Program]:
-    """The steps that build the images of a project.
-
-    Args:
-        project: The project.
-        cuda: Whether there is a GPU, and a variant for it.
-    """
+    """The steps that build a project's images; ``cuda``: there is a GPU, and a variant for it."""
     wanted = ["dev", "cuda"] if cuda else ["dev"]
     for service in wanted:
         if service in project.services:
@@ -41,12 +36,6 @@ def native(
 
     torch comes from the index for the CUDA version, without its dependencies. These are installed
     with the project, from the user's own index, which holds more versions of them.
-
-    Args:
-        facts: The machine.
-        project: The project.
-        cuda: The CUDA version; None for CPU.
-        environ: The environment variables.
     """
     if not project.has_venv:
         uses_venv = facts.makes_venvs
@@ -67,7 +56,7 @@ def native(
 
 def _install(facts: Facts, project: ProjectFacts) -> tuple[str, ...]:
     """The command that installs into the project's environment, without the packages."""
-    python = str(python_of(Path(VENV)))
+    python = python_of(VENV)
     own = (python, "-m", "pip", "install")
     if not project.has_venv or project.venv_has_pip:
         return own

@@ -18,16 +18,7 @@ from fdl.setup.steps import Activate, Install, Program
 
 
 def execute(plan: Plan, store: Store, nvidia: Nvidia, environ: Mapping[str, str]) -> int:
-    """Run every step; a failure stops the run, unless the step is optional.
-
-    Args:
-        plan: The steps.
-        store: The store for variants.
-        nvidia: The GPUs, for a source of libtorch that depends on them.
-        environ: The environment variables.
-
-    Returns:
-        Number of optional steps that failed.
+    """Run every step and return how many optional ones failed; another failure ends the setup.
 
     Raises:
         FdlError: A step failed; the steps before it stay done.

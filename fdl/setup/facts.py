@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from fdl.errors import LibtorchError
 from fdl.hardware import Nvidia, System, nvidia, system
 from fdl.libtorch.active import Variant
 from fdl.libtorch.catalog import Artifact, artifacts, default_version, this_platform
+from fdl.libtorch.need import needed_by
 from fdl.libtorch.store import Store
 
 VENV = ".venv"
@@ -56,6 +56,7 @@ class Facts:
         makes_venvs: Whether this interpreter can make virtual environments with pip.
         own_pip: Whether this interpreter has pip.
         project: The project; None if the user's store is to be prepared.
+        needs_libtorch: Whether the project uses libtorch; True for the user's store.
     """
 
     system: System
@@ -69,6 +70,7 @@ class Facts:
     makes_venvs: bool = True
     own_pip: bool = True
     project: ProjectFacts | None = None
+    needs_libtorch: bool = True
 
     @property
     def has_docker(self) -> bool:
@@ -87,12 +89,7 @@ class Facts:
 
 
 def gather(store: Store, environ: Mapping[str, str]) -> Facts:
-    """Gather facts about the machine, the store and the store's project.
-
-    Args:
-        store: The store.
-        environ: The environment variables.
-    """
+    """Gather facts about the machine, the store and the store's project."""
     archives: tuple[Artifact, ...] = ()
     no_archives = None
     try:
@@ -111,12 +108,8 @@ def gather(store: Store, environ: Mapping[str, str]) -> Facts:
         makes_venvs=_has("venv") and _has("ensurepip"),
         own_pip=_has("pip"),
         project=_project(store.root) if store.scope == "project" else None,
+        needs_libtorch=store.scope == "global" or bool(needed_by(store.root)),
     )
-
-
-def python_of(venv: Path) -> Path:
-    """The interpreter of a virtual environment."""
-    return venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def _project(root: Path) -> ProjectFacts:

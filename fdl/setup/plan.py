@@ -41,13 +41,7 @@ class Plan:
 def plan(
     facts: Facts, questions: Questions, environ: Mapping[str, str], *, force: bool = False
 ) -> Plan:
-    """Plan the setup.
-
-    Args:
-        facts: The machine, its store and the project.
-        questions: Asks the user.
-        environ: The environment variables.
-        force: Whether to install libtorch again if a CUDA variant is active.
+    """Plan the setup; ``force`` installs libtorch again if a CUDA variant is active.
 
     Raises:
         FdlError: A project could not run here: there is neither Docker nor virtual environments.
@@ -97,4 +91,4 @@ def _next(facts: Facts, outcome: Outcome) -> Iterator[tuple[str, str]]:
     else:
         yield "fdl --help", "the commands of this project"
     if facts.nvidia.gpus or outcome.cuda:
-        yield "fdl diagnose --check", "whether cards, driver and libtorch fit"
+        yield "fdl diagnose --check", "check GPUs, driver and libtorch"

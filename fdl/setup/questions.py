@@ -9,25 +9,15 @@ from fdl.terminal import ask, may_ask
 
 
 class Questions:
-    """Asks a user, or takes the default of every question.
-
-    Args:
-        on: False to take the defaults even if a user could answer.
-
-    Attributes:
-        on: Whether a user answers.
-    """
+    """Asks a user while ``on`` is true, or takes the default of every question."""
 
     def __init__(self, *, on: bool = True) -> None:
         self.on = on and may_ask()
 
     def confirm(self, question: str, *, default: bool, unanswered: bool | None = None) -> bool:
-        """Ask for yes or no.
+        """Ask for yes or no; Enter means ``default``.
 
-        Args:
-            question: Ends with a question mark.
-            default: The meaning of Enter without text.
-            unanswered: The answer if no user answers; by default that of ``default``.
+        Without a user the answer is ``unanswered``, else ``default``.
         """
         choices = "[Y/n]" if default else "[y/N]"
         while True:
@@ -39,16 +29,12 @@ class Questions:
             if answer.lower() in ("y", "yes", "n", "no"):
                 return answer.lower().startswith("y")
 
-    def choose(self, question: str, options: Sequence[str], *, default: int) -> int:
-        """Ask for one of several options.
+    def choose(
+        self, question: str, options: Sequence[str], *, default: int, unanswered: int | None = None
+    ) -> int:
+        """Ask for one of several options; returns its position, from 0.
 
-        Args:
-            question: Printed above the numbered list.
-            options: One line each.
-            default: Position of the option that Enter without text means.
-
-        Returns:
-            The position of the chosen option, from 0.
+        Enter means ``default``; the end of the input means ``unanswered``, or else ``default``.
         """
         if not self.on:
             return default
@@ -56,6 +42,8 @@ class Questions:
         sys.stderr.write("\n".join([question, *lines]) + "\n")
         while True:
             answer = self._ask(f"Choose [{default + 1}]: ")
+            if answer is None and unanswered is not None:
+                return unanswered
             if not answer:
                 return default
             if answer.isascii() and answer.isdigit() and 1 <= int(answer[:9]) <= len(options):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
 from fdl.hardware import Gpu
-from fdl.output import Palette
 from fdl.setup.facts import Facts
 from fdl.setup.plan import Plan
+from fdl.tables import headed, lines, pairs, table
 
-_KEY = 10
 _GIB = 1 << 30
 
 
-def machine(facts: Facts, palette: Palette) -> str:
+def machine(facts: Facts) -> Table:
     """The machine, as lines."""
     system = facts.system
     memory = f", {round(system.memory / _GIB)} GB of memory" if system.memory else ""
@@ -28,27 +31,26 @@ def machine(facts: Facts, palette: Palette) -> str:
         rows.append(("GPU", "none found"))
     elif facts.nvidia.driver:
         rows.append(("Driver", facts.nvidia.driver))
-    rows.append(("libtorch", facts.active.id if facts.active else "none in use"))
+    if facts.needs_libtorch:
+        rows.append(("libtorch", facts.active.id if facts.active else "none in use"))
     if facts.project:
         rows.append(("Project", str(facts.project.root)))
-    return "".join(f"{palette.bold(f'{key:<{_KEY}}')}{text}\n" for key, text in rows)
+    return pairs(rows, "bold")
 
 
-def steps(plan: Plan, title: str, palette: Palette) -> str:
+def steps(plan: Plan, title: str) -> Group:
     """The steps, as the equivalent commands."""
-    lines = [palette.bold(title)] if plan.steps else [palette.bold("Nothing is left to do.")]
-    lines += [f"  {palette.cyan(step.typed)}" for step in plan.steps]
-    return "".join(f"{line}\n" for line in lines)
+    if not plan.steps:
+        return Group(Text("Nothing is left to do.", style="bold"))
+    return Group(
+        Text(title, style="bold"), *(lines(f"  {step.typed}", "cyan") for step in plan.steps)
+    )
 
 
-def following(plan: Plan, palette: Palette) -> str:
+def following(plan: Plan) -> Group:
     """The commands to run next."""
-    wide = max(len(typed) for typed, _ in plan.next)
-    lines = [
-        f"  {palette.cyan(typed)}{' ' * (wide - len(typed))}  {palette.dim(f'# {about}')}"
-        for typed, about in plan.next
-    ]
-    return "\n".join([palette.bold("Next:"), *lines]) + "\n"
+    rows = [(typed, f"# {about}") for typed, about in plan.next]
+    return headed([("Next:", table(rows, styles=("cyan", "dim"), wrap=(1,)))])
 
 
 def troubles(facts: Facts) -> Iterator[tuple[str, str]]:

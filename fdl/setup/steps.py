@@ -33,11 +33,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """Activate an installed variant.
-
-    Attributes:
-        id: The variant.
-    """
+    """Activate an installed variant."""
 
     id: str
 

@@ -37,25 +37,24 @@ class Outcome:
 def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
     """Choose the variants to install and the one to activate.
 
-    An active CUDA variant stays, unless ``force`` or the user says otherwise. Otherwise the CPU
-    variant is installed, because containers without a GPU need it. Besides it, the archive that
-    fits the GPUs is installed. If no archive fits, the user's own build is activated, or what the
-    user chooses.
-
-    Args:
-        facts: The machine and its store.
-        questions: Asks the user.
-        force: Whether to install again if a CUDA variant is active.
+    A project that does not use libtorch gets none. An active CUDA variant stays, unless ``force``
+    or the user says otherwise. Otherwise the CPU variant is installed, because containers without a
+    GPU need it. Besides it, the archive that fits the GPUs is installed. If no archive fits, the
+    user's own build is activated, or what the user chooses.
     """
+    if not facts.needs_libtorch:
+        # torch's Python package comes for the same CUDA versions.
+        fitting = Outcome() if facts.no_archives else _for_gpus(facts, Questions(on=False))
+        return replace(fitting, steps=(), hint="")
     active = facts.active
-    if active is not None and _is_cuda(active) and not force:
+    if active is not None and (active.cuda or active.id.startswith("builds/")) and not force:
         kept = f"{active.id} is in use and stays"
         again = f"{active.id} is in use. Install libtorch afresh?"
         if not questions.confirm(again, default=False):
             return Outcome(cuda=active.cuda, notes=(kept,))
     if facts.no_archives is not None:
         return _without_archives(facts)
-    chosen = _for_cards(facts, questions)
+    chosen = _for_gpus(facts, questions)
     cpu = _cpu(facts, force=force)
     if any(map(_activates, chosen.steps)):
         return replace(chosen, steps=(*cpu, *chosen.steps))
@@ -67,45 +66,45 @@ def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
     return replace(chosen, steps=(used, *chosen.steps))
 
 
-def _for_cards(facts: Facts, questions: Questions) -> Outcome:
+def _for_gpus(facts: Facts, questions: Questions) -> Outcome:
     """The steps that serve the GPUs; none without GPUs, or if the user wants none."""
-    cards = considered(facts.nvidia)
-    if not cards:
-        return Outcome(notes=("no NVIDIA GPU found: the variant for the processor is enough",))
+    gpus = considered(facts.nvidia)
+    if not gpus:
+        return Outcome(notes=("no NVIDIA GPU found: the CPU build is enough",))
     try:
-        choice = choose(cards, facts.archives, facts.nvidia.driver)
+        choice = choose(gpus, facts.archives, facts.nvidia.driver)
     except LibtorchError as error:
         return Outcome(notes=(error.message,), hint=error.hint)
     best = choice.artifact
     if best.cuda is None:
-        return Outcome(notes=("this platform has no variant for NVIDIA cards",))
+        return Outcome(notes=("this platform has no variant for NVIDIA GPUs",))
     outdated = (
-        f"a newer CUDA would fit the cards, but not the driver {facts.nvidia.driver}; "
+        f"a newer CUDA would fit the GPUs, but not the driver {facts.nvidia.driver}; "
         "after an update of the driver, run `fdl setup --force`"
     )
     notes = (outdated,) if choice.outdated else ()
     if not choice.uncovered:
         return Outcome((Install(best.variant, activate=True),), best.cuda, notes)
-    own = _build_for(cards, facts.installed)
+    own = _build_for(gpus, facts.installed)
     if own is not None:
-        note = f"{own.id} has code for every card, so it is used"
+        note = f"{own.id} has code for every GPU, so it is used"
         return Outcome((Activate(own.id),), own.cuda, (*notes, note))
-    return _for_mixed_cards(facts, cards, choice.uncovered, best, notes, questions)
+    return _for_mixed_gpus(facts, gpus, choice.uncovered, best, notes, questions)
 
 
-def _for_mixed_cards(
+def _for_mixed_gpus(
     facts: Facts,
-    cards: Sequence[Gpu],
+    gpus: Sequence[Gpu],
     uncovered: Sequence[Gpu],
     best: Artifact,
     notes: tuple[str, ...],
     questions: Questions,
 ) -> Outcome:
     """No archive has code for all GPUs: ask the user, or take the best one available."""
-    archs = archs_argument(cards)
+    archs = archs_argument(gpus)
     build = f'fdl libtorch build --archs "{archs}"'
     left = ", ".join(f"[{gpu.index}] {gpu.name} ({gpu.sm})" for gpu in uncovered)
-    note = f"no archive has code for all cards; {best.variant} leaves out {left}"
+    note = f"no archive has code for all GPUs; {best.variant} leaves out {left}"
     if not questions.on:
         step = Install(best.variant, activate=True)
         return Outcome((step,), best.cuda, (*notes, note), build)
@@ -113,12 +112,12 @@ def _for_mixed_cards(
         (one for one in facts.archives if one.cuda), key=lambda one: one.variant, reverse=True
     )
     options = [
-        f"build libtorch for {archs}: serves every card, takes hours",
-        *(f"install {one.variant}: {_served(one, cards)}" for one in offered),
+        f"build libtorch for {archs}: serves every GPU, takes hours",
+        *(f"install {one.variant}: {_served(one, gpus)}" for one in offered),
         "leave it for now",
     ]
     answer = questions.choose(
-        "No archive of libtorch has code for all of your cards.", options, default=len(options) - 1
+        "No archive of libtorch has code for all of your GPUs.", options, default=len(options) - 1
     )
     if answer == len(options) - 1:
         return Outcome(notes=notes, hint=build)
@@ -130,16 +129,16 @@ def _for_mixed_cards(
     return Outcome((Install(taken.variant, activate=True),), taken.cuda, notes, build)
 
 
-def _served(artifact: Artifact, cards: Sequence[Gpu]) -> str:
-    left = [gpu.name for gpu in cards if not artifact.serves(gpu)]
-    return f"leaves out {', '.join(left)}" if left else "serves every card"
+def _served(artifact: Artifact, gpus: Sequence[Gpu]) -> str:
+    left = [gpu.name for gpu in gpus if not artifact.serves(gpu)]
+    return f"leaves out {', '.join(left)}" if left else "serves every GPU"
 
 
-def _build_for(cards: Sequence[Gpu], installed: Sequence[Variant]) -> Variant | None:
+def _build_for(gpus: Sequence[Gpu], installed: Sequence[Variant]) -> Variant | None:
     """A build of the user with code for every GPU."""
     for one in installed:
         archs = recorded(one.facts.get("archs", ""))
-        if one.id.startswith("builds/") and all(covers(archs, gpu.capability) for gpu in cards):
+        if one.id.startswith("builds/") and all(covers(archs, gpu.capability) for gpu in gpus):
             return one
     return None
 
@@ -168,7 +167,3 @@ def _cpu(facts: Facts, *, force: bool) -> list[Step]:
 
 def _activates(step: Step) -> bool:
     return isinstance(step, Activate) or (isinstance(step, Install) and step.activate)
-
-
-def _is_cuda(variant: Variant) -> bool:
-    return variant.cuda is not None or variant.id.startswith("builds/")

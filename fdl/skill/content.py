@@ -23,13 +23,7 @@ _PACKAGED = Path(__file__).parent / "data"
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One skill.
-
-    Attributes:
-        name: Its name.
-        folder: Where its text comes from.
-        texts: Name of a file -> its text, for each of :data:`FILES`.
-    """
+    """One skill: the folder of its files, and the text of each of :data:`FILES`, by name."""
 
     name: str
     folder: Path
@@ -41,10 +35,6 @@ def find(name: str, start: Path) -> Skill:
 
     A folder ``ai/NAME/`` that holds all of its files counts before the packaged one, in the working
     directory and up to :data:`LEVELS` folders above: a team may keep a version of its own.
-
-    Args:
-        name: Name of the skill.
-        start: The working directory.
 
     Raises:
         UsageError: There is no such skill.
@@ -64,6 +54,6 @@ def find(name: str, start: Path) -> Skill:
     except (OSError, ValueError) as error:
         raise FdlError(
             f"{folder}: the skill cannot be read: {error}",
-            hint="mend the file, or rename the folder to take the skill that came with fdl",
+            hint="fix the file, or rename the folder to take the skill that came with fdl",
         ) from None
     return Skill(name, folder, texts)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from fdl.errors import FdlError, UsageError
+from fdl.rewrite import put
 from fdl.skill.content import Skill
 from fdl.suggest import nearest
 
@@ -16,6 +16,7 @@ MARKER = "flodl porting"
 """The words by which an earlier installation is recognised in a shared file."""
 
 _CURSOR_RULES = ".cursorrules"
+_SEAL = "<!-- fdl skill install: sha256 of the text above "
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class Written:
 
     Attributes:
         path: The file.
-        content: What it is to hold; None when it has the skill already.
+        content: Its new content; None if it has the skill already.
+        edited: The file of this name that the user has edited, and that stays; None for none.
     """
 
     path: Path
     content: str | None
+    edited: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,23 @@ class Tool:
 
 def _claude(skill: Skill, root: Path) -> list[Written]:
     folder = root / ".claude" / "skills" / skill.name
-    return [Written(folder / name, text) for name, text in skill.texts.items()]
+    return [_sealed(folder / name, text) for name, text in skill.texts.items()]
+
+
+def _sealed(file: Path, text: str) -> Written:
+    """A whole file, with its digest in the last line; if the user edited it, a file beside it."""
+    content = _with_seal(text)
+    before = _read(file)
+    if before == content:
+        return Written(file, None)
+    if not before or before == _with_seal(before.partition(_SEAL)[0]):
+        return Written(file, content)
+    return Written(file.with_name(f"{file.name}.new"), content, edited=file)
+
+
+def _with_seal(text: str) -> str:
+    text = text if text.endswith("\n") else f"{text}\n"
+    return f"{text}{_SEAL}{sha256(text.encode()).hexdigest()} -->\n"
 
 
 def _cursor(skill: Skill, root: Path) -> list[Written]:
@@ -97,47 +116,31 @@ def choose(name: str) -> Tool:
 
 
 def install(skill: Skill, tools: list[Tool], root: Path, *, dry_run: bool) -> list[Written]:
-    """Write a skill for some assistants; every file is replaced as a whole.
-
-    Args:
-        skill: What to write.
-        tools: For whom.
-        root: The project's folder.
-        dry_run: Only find out what would be written.
+    """Write a skill for some assistants; every file is replaced as a whole, or none in a dry run.
 
     Raises:
         FdlError: A file cannot be read or written.
     """
     files = [file for tool in tools for file in tool.files(skill, root)]
     for file in files:
-        if file.content is not None and not dry_run:
-            _write(file.path, file.content)
+        if file.content is None or dry_run:
+            continue
+        try:
+            put(file.path, file.content.encode())
+        except OSError as error:
+            raise FdlError(
+                f"{file.path} cannot be written: {error.strerror}",
+                hint="check the permissions of its folder; `fdl skill install -n` shows all files",
+            ) from None
     return files
 
 
 def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, ValueError) as error:
         raise FdlError(
-            f"{file} cannot be read: {error}", hint="mend it, then run `fdl skill install` again"
-        ) from None
-
-
-def _write(file: Path, content: str) -> None:
-    # A file that is kept elsewhere, behind a link, stays there.
-    target = Path(os.path.realpath(file))
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(content, encoding="utf-8", newline="")
-        temporary.replace(target)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise FdlError(
-            f"{file} cannot be written: {error.strerror}",
-            hint="check the permissions of its folder; `fdl skill install -n` shows all files",
+            f"{file} cannot be read: {error}", hint="fix it, then run `fdl skill install` again"
         ) from None

@@ -34,10 +34,8 @@ def at_exit(
 ) -> None:
     """Notice, nudge or start a check, as the last thing of a command; never raises.
 
-    Args:
-        invocation: The command line that has just been carried out.
-        in_container: Whether fdl runs in a container; looked up when omitted.
-        seconds: Budget of a check that is started.
+    Whether fdl runs in a container is looked up when omitted. A check that is started has a
+    budget in seconds.
     """
     if not _anyone_is_looking(invocation, os.environ):
         return

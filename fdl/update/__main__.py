@@ -24,8 +24,7 @@ _MAX_ANSWER_BYTES = 1 << 20
 def main(arguments: list[str]) -> int:
     """Ask for the newest versions and remember what came in time.
 
-    Args:
-        arguments: State file, budget in seconds, names of packages.
+    The arguments are the state file, a budget in seconds, and names of packages.
     """
     file, seconds, *names = arguments
     found = latest(names, float(seconds))

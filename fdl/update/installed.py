@@ -13,7 +13,7 @@ import sys
 
 from fdl import __version__
 from fdl.dispatch.compose import join
-from fdl.venv import listed, project_prefix, site_packages
+from fdl.venv import listed, project_prefix, python_of, site_packages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ class Package:
 def packages(directory: str, variables: Mapping[str, str]) -> list[Package]:
     """Our own distribution, then what the project's environment holds of the family.
 
-    Args:
-        directory: Where the command ran; the project's environment is looked for from here up.
-        variables: The environment variables.
+    That environment is looked for from the directory of the command up.
     """
     own = Package(OWN_NAME, __version__, sys.prefix, is_own=True)
     prefix = project_prefix(directory, variables)
@@ -71,7 +69,7 @@ def upgrade_command(prefix: str, names: list[str], *, is_own: bool) -> str:
         return join(["pipx", "upgrade", *names])
     if _made_by_uv(prefix):
         return join(["uv", "pip", "install", "--python", prefix, "--upgrade", *names])
-    return join([_python(prefix), "-m", "pip", "install", "--upgrade", *names])
+    return join([python_of(prefix), "-m", "pip", "install", "--upgrade", *names])
 
 
 def _distributions(prefix: str) -> Iterator[tuple[str, str]]:
@@ -94,10 +92,3 @@ def _made_by_uv(prefix: str) -> bool:
             return any(line.partition("=")[0].strip() == "uv" for line in stream)
     except (OSError, ValueError):
         return False
-
-
-def _python(prefix: str) -> str:
-    if prefix == sys.prefix:
-        return sys.executable
-    names = ("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")
-    return os.path.join(prefix, *names)

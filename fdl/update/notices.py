@@ -25,8 +25,7 @@ DAY_SECONDS = 24 * 60 * 60
 def show(seconds: float) -> None:
     """The notice on the first run; later the nudges that are due, and once a day a check.
 
-    Args:
-        seconds: Budget of a check that is started.
+    A check that is started has a budget in seconds.
     """
     file = location(os.environ)
     if file is None:
@@ -112,17 +111,14 @@ def _start(names: list[str], file: str, seconds: float) -> None:
     command = [sys.executable, "-P", "-m", "fdl.update", file, str(seconds), *names]
     quiet = subprocess.DEVNULL
     folder = os.path.dirname(file)  # noqa: PTH120
+    flags = 0
+    if sys.platform == "win32":
+        flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
     try:
-        if sys.platform == "win32":
-            flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
-            process = subprocess.Popen(
-                command, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet, creationflags=flags
-            )
-        else:
-            process = subprocess.Popen(
-                command, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet,
-                start_new_session=True,
-            )  # fmt: skip
+        process = subprocess.Popen(
+            command, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet,
+            start_new_session=True, creationflags=flags,
+        )  # fmt: skip
     except OSError:
         return
     # It outlives us on purpose; without a code its end would be reported as forgotten.

@@ -5,7 +5,7 @@ Imported when a command ends on a terminal.
 """
 
 # pathlib would cost every command its start-up time.
-# ruff: noqa: PTH103, PTH105, PTH107, PTH111, PTH113, PTH117, PTH118, PTH120, PTH123
+# ruff: noqa: PTH105, PTH111, PTH113, PTH117, PTH118, PTH123
 from __future__ import annotations
 
 import os
@@ -63,7 +63,7 @@ class State:
         }
 
     def section(self) -> dict[str, object]:
-        """The state as it stands in the file."""
+        """The state as the file holds it."""
         return {
             "enabled": self.enabled,
             "last_check": int(self.last_check),
@@ -89,25 +89,18 @@ def write(file: str, state: State) -> bool:
     """
     import json
 
-    # A file that the user keeps elsewhere, behind a link, stays there.
+    from fdl.rewrite import put
+
     target = os.path.realpath(file)
-    temporary = f"{target}.{os.getpid()}.tmp"
     document = _document(target)
     section = (document or {}).get(SECTION)
     ours = {**(section if isinstance(section, dict) else {}), **state.section()}
     try:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as stream:
-            json.dump({**(document or {}), SECTION: ours}, stream, indent=2)
-            stream.write("\n")
+        text = json.dumps({**(document or {}), SECTION: ours}, indent=2)
         if document is None and os.path.isfile(target):
             os.replace(target, f"{target}.broken")
-        os.replace(temporary, target)
+        put(target, f"{text}\n".encode())
     except (OSError, ValueError, RecursionError):
-        from contextlib import suppress
-
-        with suppress(OSError):
-            os.remove(temporary)
         return False
     return True
 

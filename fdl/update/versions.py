@@ -10,7 +10,7 @@ _MAX_LENGTH = 64
 
 
 def is_stable(version: str) -> bool:
-    """Whether a version is nothing but numbers and dots: no pre-release, no development build."""
+    """Whether a version has only numbers and dots: no pre-release, no development build."""
     parts = version.split(".")
     return len(version) <= _MAX_LENGTH and all(part.isascii() and part.isdigit() for part in parts)
 

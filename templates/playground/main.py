@@ -1,4 +1,4 @@
-"""Try models of the Hugging Face hub: `fdl flodl-hf`. All of this is yours to change."""
+"""Try models of the Hugging Face Hub: `fdl flodl-hf`. Change this file as you like."""
 
 import os
 import sys
@@ -35,11 +35,11 @@ MODELS = {
 
 
 class Args(FdlArgs):
-    """Run a model of the hub over a few texts."""
+    """Run a model of the Hub over a few texts."""
 
-    model: str | None = arg(help="Repository (owner/name) or folder, instead of the usual one")
+    model: str | None = arg(help="Repository (owner/name) or folder, instead of the default one")
     task: Literal["classify", "ner", "qa", "fill-mask"] = option(default="classify")
-    usual: str = option(default="", help="Model to take when none is named [default: the task's]")
+    usual: str = option(default="", help="Default model [default: that of the task]")
 
 
 def classify(source: str) -> None:

@@ -37,9 +37,11 @@ class _Faint(pyte.Screen):
         super().select_graphic_rendition(*(4 if one == 2 else one for one in attributes), **more)
 
 
-def typed(*args: str, cwd: Path, columns: int, env: Mapping[str, str]) -> tuple[int, str]:
-    """Type ``fdl ARGS`` on a terminal that wide; exit code and the raw text it received."""
-    program = _SIZED.replace("LINES", str(_LINES)).replace("COLUMNS", str(columns))
+def typed(
+    *args: str, cwd: Path, columns: int, env: Mapping[str, str], rows: int = _LINES
+) -> tuple[int, str]:
+    """Type ``fdl ARGS`` on a terminal of that size; exit code and the raw text it received."""
+    program = _SIZED.replace("LINES", str(rows)).replace("COLUMNS", str(columns))
     # A test runner may tell its workers a width of its own.
     own = {"COLUMNS": "", **env}
     with Terminal(*args, cwd=cwd, env=own, program=program) as terminal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import subprocess
@@ -31,7 +32,7 @@ sys.exit(main(sys.argv[1:], Surroundings(os.environ, in_container=False, termina
 PATIENCE = 120
 
 # On a terminal fdl would ask about updates, and remember that in the developer's own home.
-_QUIET = {"CI": "", "FDL_NO_UPDATE_CHECK": "1"}
+_QUIET = {"CI": "", "FDL_NO_UPDATE_CHECK": "1", "TERM": "xterm"}
 
 
 class Terminal:
@@ -57,6 +58,7 @@ class Terminal:
         )
         os.close(slave)
         self.text = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def __enter__(self) -> Terminal:
         return self
@@ -100,8 +102,9 @@ class Terminal:
 
     def finish(self) -> int:
         """Read to the end and return the exit code."""
+        limit = time.monotonic() + PATIENCE
         while self._master >= 0 and self._read():
-            pass
+            assert time.monotonic() < limit, f"still there: {self.text!r}"
         return self._process.wait(PATIENCE)
 
     def _read(self) -> bool:
@@ -113,7 +116,7 @@ class Terminal:
             data = os.read(self._master, 4096)
         except OSError:  # how Linux says that the last holder of the other side is gone
             return False
-        self.text += data.decode()
+        self.text += self._decoder.decode(data)
         return bool(data)
 
 

@@ -171,10 +171,10 @@ def test_a_requirements_file_is_changed_where_the_project_has_no_list(fdl, proje
     ("text", "message", "hint"),
     [
         (None, "there is no pyproject.toml in", "fdl init NAME"),
-        ("[project\n", "pyproject.toml is not valid TOML", "mend it"),
+        ("[project\n", "pyproject.toml is not valid TOML", "fix it"),
         ('[project]\nname = "x"\n', "does not name flodl", '"flodl=='),
         ('[project]\nname = "x"\ndynamic = ["dependencies"]', "are dynamic", "flodl[hf]"),
-        ('[project]\ndependencies = "flodl"', "is no list of texts", "dependencies = ["),
+        ('[project]\ndependencies = "flodl"', "is not a list of texts", "dependencies = ["),
         ('[tool.poetry.dependencies]\nflodl = "0.4"', "tool.poetry", 'poetry add "flodl[hf]"'),
     ],
 )
@@ -365,7 +365,7 @@ def test_a_missing_or_unknown_target_names_those_there_are(fdl, mine, words):
     assert not (mine / "flodl-hf").exists()
 
 
-MENU = "Choice [1]: "
+MENU = "Choose [1]: "
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_text_that_looks_like_a_boolean_stays_quoted_and_removed_keys_stand_at_t
     assert all(line.startswith("# removed: ") for line in lines[-2:])
     unknown = fdl("config", "show", "nope")
     assert (unknown.exit, unknown.out) == (1, "")
-    assert "there is no fdl.nope.yml" in unknown.err
+    assert "unknown command: nope" in unknown.err
 
 
 def test_the_named_environment_beats_the_active_one(project: Project, fdl: Fdl) -> None:
@@ -294,8 +294,7 @@ def test_a_command_shows_its_sections_its_argv_and_where_they_come_from(
     project: Project, fdl: Fdl
 ) -> None:
     root = project(CHILD)
-    line = "train quick --lr 0.5"
-    session = fdl("config", "show", "--command", line, env={"WORKERS": "8"})
+    session = fdl("config", "show", "train", "quick", "--lr", "0.5", env={"WORKERS": "8"})
     assert (session.exit, session.err) == (0, "")
     shown = yaml.safe_load(session.out)
     argv = "python main.py --epochs 1 --lr 0.1 --model linear --lr 0.5"
@@ -330,7 +329,7 @@ def test_a_command_shows_its_sections_its_argv_and_where_they_come_from(
 
 def test_a_command_as_json(project: Project, fdl: Fdl) -> None:
     project(CHILD)
-    document = json.loads(fdl("config", "show", "--command", "train quick", "--json").out)
+    document = json.loads(fdl("config", "show", "train", "quick", "--json").out)
     assert document["schema_version"] == 1
     assert (document["command"], document["preset"]) == (["train", "quick"], "quick")
     assert document["argv"][:2] == ["python", "main.py"]
@@ -341,18 +340,53 @@ def test_a_command_as_json(project: Project, fdl: Fdl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("words", "message"),
     [
-        ("nope", "unknown command: nope"),
-        ("", "runs nothing"),
-        ("train --help", "runs nothing"),
-        ("'train", "does not split into words"),
+        (["nope"], "unknown command: nope; and there is no fdl.nope.yml in "),
+        (["trian", "quick"], "did you mean `fdl train`?"),
+        (["tools"], "`fdl tools` runs nothing"),
+        (["tools", "nope"], "unknown command: tools nope"),
+        (["--jsno"], "unknown flag `--jsno`, did you mean `--json`?"),
     ],
 )
 def test_a_command_that_runs_nothing_is_refused(
-    project: Project, fdl: Fdl, line: str, message: str
+    project: Project, fdl: Fdl, words: list[str], message: str
 ) -> None:
-    project(CHILD)
-    session = fdl("config", "show", "--command", line)
-    assert (session.exit, session.out) == (1, "")
+    project(
+        {
+            **CHILD,
+            "fdl.yml": "commands: {train: , tools: }\n",
+            "tools/fdl.yml": "commands: {t: {run: 'true'}}\n",
+        }
+    )
+    session = fdl("config", "show", *words)
+    assert (session.exit, session.out) == (2 if words == ["--jsno"] else 1, "")
     assert message in session.err
+
+
+def test_an_environment_may_stand_before_the_command(project: Project, fdl: Fdl) -> None:
+    project({**CHILD, "fdl.ci.yml": "env: {HF_HOME: /ci}\n"})
+    shown = yaml.safe_load(fdl("config", "show", "ci", "train", "quick").out)
+    assert shown["env"]["HF_HOME"] == "/ci"
+    assert shown == yaml.safe_load(fdl("--env", "ci", "config", "show", "train", "quick").out)
+    assert shown == yaml.safe_load(fdl("ci", "config", "show", "train", "quick").out)
+    assert fdl("why", "env.HF_HOME", "ci", "train").out.startswith("env.HF_HOME = /ci\n")
+    assert fdl("why", "env.HF_HOME", "ci").out.startswith("env.HF_HOME = /ci\n")
+
+
+def test_a_word_that_is_a_command_and_an_environment_is_the_command(
+    project: Project, fdl: Fdl
+) -> None:
+    project({**CHILD, "fdl.train.yml": "env: {HF_HOME: /other}\n"})
+    session = fdl("config", "show", "train")
+    assert session.exit == 0
+    assert yaml.safe_load(session.out)["entry"] == "python main.py"
+    assert "for the environment, type --env train" in session.err
+    other = yaml.safe_load(fdl("--env", "train", "config", "show").out)
+    assert other["env"] == {"HF_HOME": "/other"}
+
+
+def test_what_stands_behind_two_dashes_is_the_commands(project: Project, fdl: Fdl) -> None:
+    project({"fdl.yml": "commands: {t: {run: tool}}\n"})
+    document = json.loads(fdl("config", "show", "t", "--json", "--", "--json", "-v").out)
+    assert document["argv"][-1] == "tool --json -v"

@@ -165,7 +165,7 @@ def test_a_broken_manifest_is_reported_as_such_and_help_still_lists_built_ins(pr
     assert "unknown command" not in done.err
     page = fdl("--help")
     assert page.exit == 0
-    assert "Built-in commands:" in page.out
+    assert "Built-in commands" in page.out
     assert page.err == done.err
 
 

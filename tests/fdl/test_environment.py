@@ -245,7 +245,7 @@ def test_a_broken_line_is_named_and_not_repeated(project, fdl, text, line):
 def test_a_file_that_cannot_be_read_is_an_error_with_its_place(project, fdl):
     folder = reading(project, "")
     (folder / ".env").write_bytes(b"V_A=\xff\xfe\n")
-    assert "fdl.yml:1:11: env_file `.env` is no UTF-8 text" in fdl("t").err
+    assert "fdl.yml:1:11: env_file `.env` is not UTF-8 text" in fdl("t").err
     (folder / ".env").unlink()
     (folder / ".env").mkdir()
     done = fdl("t")

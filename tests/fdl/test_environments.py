@@ -78,7 +78,7 @@ def test_the_first_word_selects_an_environment(fdl):
     page = fdl("ci")
     assert page.exit == 0
     assert "t     echo ci\n" in page.out
-    assert "  ci     (active)\n" in page.out
+    assert "ci (active)" in page.out
     assert fdl("ci", "show").out == "\n", "the choice is not handed to children"
 
 
@@ -379,3 +379,152 @@ def test_an_overlay_that_is_a_directory_or_dangles_is_told(project, fdl):
     (folder / "fdl.gone.yml").symlink_to("nowhere.yml")
     assert "fdl.ci.yml: is a directory" in fdl("ci", "t").err
     assert "fdl.gone.yml: is a link to nowhere.yml" in fdl("--env", "gone", "t").err
+
+
+NESTED = {
+    "fdl.yml": """
+        commands:
+          test: {run: echo testing}
+          train:
+          tools:
+          gpu: {run: echo the command gpu}
+        """,
+    "train/fdl.yml": """
+        entry: echo main.py
+        training: {epochs: 9}
+        commands:
+          quick: {options: {model: linear}}
+          deep:
+        """,
+    "train/fdl.ci.yml": "training: {epochs: 1}\ncommands: {quick: {options: {fast: true}}}\n",
+    "train/fdl.gpu.yml": "training: {epochs: 300}\n",
+    "train/deep/fdl.yml": "entry: echo deep.py\ncommands: {t: {run: echo t}}\n",
+    "train/deep/fdl.far.yml": "entry: echo far.py\n",
+    "tools/fdl.yml": "commands: {lint: {run: echo lint}}\n",
+}
+
+
+@pytest.fixture(name="nested")
+def _nested(project):
+    """A project whose environments lie in folders of commands only."""
+    return project(NESTED)
+
+
+@pytest.mark.usefixtures("nested")
+def test_an_environment_of_a_nested_manifest_is_selected_in_every_way(fdl):
+    assert fdl("train").out == "main.py --epochs 9\n"
+    for typed in (("ci", "train"), ("--env", "ci", "train"), ("train", "--env=ci")):
+        assert fdl(*typed).out == "main.py --epochs 1\n"
+    assert fdl("train", env={"FDL_ENV": "ci"}).out == "main.py --epochs 1\n"
+    assert fdl("ci", "train", "quick").out == "main.py --epochs 1 --fast --model linear\n"
+    assert fdl("far", "train", "deep").out == "far.py\n"
+    assert fdl("--env", "far", "train", "deep").out == "far.py\n"
+    assert fdl("ci", "train", "deep").out == "deep.py\n", "an overlay on the way is enough"
+
+
+@pytest.mark.usefixtures("nested")
+def test_a_dry_run_config_show_and_why_treat_it_alike(fdl):
+    for typed in (("-n", "ci", "train"), ("-n", "--env", "ci", "train")):
+        assert "train/fdl.ci.yml:1:20" in fdl(*typed).out
+    expected = fdl("--env", "ci", "config", "show", "train", "quick").out
+    assert "epochs: 1 " in expected
+    assert "# train/fdl.ci.yml:1 (overrides train/fdl.yml:2)" in expected
+    assert fdl("config", "show", "ci", "train", "quick").out == expected
+    assert fdl("ci", "config", "show", "train", "quick").out == expected
+    assert fdl("config", "show", "train", "quick", env={"FDL_ENV": "ci"}).out == expected
+    why = fdl("--env", "ci", "why", "training.epochs", "train").out
+    assert why.startswith("training.epochs = 1\n")
+    assert fdl("why", "training.epochs", "ci", "train").out == why
+    assert fdl("ci", "why", "training.epochs", "train").out == why
+    assert fdl("ci", "train", "--help").out.count("train/fdl.ci.yml:1:20") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "variable", "what"),
+    [
+        (("ci", "test"), "", "`fdl test`"),
+        (("--env", "ci", "test"), "", "`fdl test`"),
+        (("test",), "ci", "`fdl test`"),
+        (("ci", "tools", "lint"), "", "`fdl tools lint`"),
+        (("ci", "test", "--help"), "", "`fdl test`"),
+        (("-n", "ci", "test"), "", "`fdl test`"),
+        (("config", "show", "ci", "test"), "", "`fdl test`"),
+        (("config", "show", "ci"), "", "the project's own manifest"),
+        (("--env", "ci", "config", "show"), "", "the project's own manifest"),
+        (("why", "commands.test.run", "ci"), "", "the project's own manifest"),
+        (("--env", "ci", "config", "set", "env.A", "b"), "", "the project's own manifest"),
+    ],
+)
+@pytest.mark.usefixtures("nested")
+def test_where_it_has_no_overlay_the_error_names_the_one_it_has(fdl, typed, variable, what):
+    done = fdl(*typed, env={"FDL_ENV": variable})
+    assert (done.exit, done.out) == (1, "")
+    assert done.err == (
+        f"error: environment `ci` has no overlay for {what}; it has only train/fdl.ci.yml\n"
+        "hint: fdl --env ci train\n"
+    )
+
+
+def test_an_environment_that_no_folder_has_is_refused_with_those_that_there_are(nested, fdl):
+    done = fdl("--env", "nope", "train")
+    assert done.exit == 1
+    assert f"there is no fdl.nope.yml in {nested}" in done.err
+    listed = "ci (train/fdl.ci.yml), gpu (train/fdl.gpu.yml), far (train/deep/fdl.far.yml)"
+    assert f"(environments here: {listed})" in done.err
+    done = fdl("nope", "train")
+    assert done.exit == 1
+    assert "unknown command: nope" in done.err
+
+
+@pytest.mark.usefixtures("nested")
+def test_a_command_of_the_name_of_a_nested_environment_is_the_command(fdl):
+    assert fdl("gpu").out == "the command gpu\n"
+    assert fdl("--env", "gpu", "train").out == "main.py --epochs 300\n"
+    assert fdl("config", "show", "gpu").exit == 0
+
+
+@pytest.mark.usefixtures("nested")
+def test_an_environment_of_a_nested_manifest_alone_is_the_help_page(fdl):
+    page = fdl("ci")
+    assert (page.exit, page.err) == (0, "")
+    assert "\nEnvironments: ci (active), far, gpu\n" in page.out
+    assert "unknown command: nope" in fdl("ci", "nope").err
+    assert '"env": "ci"' in fdl("--env", "ci", "list", "--json").out
+
+
+def test_folders_that_name_each_other_are_searched_once(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {a: , broken: , gone: }",
+            "a/fdl.yml": "commands: {b: , up: {path: ..}, t: {run: echo t}}",
+            "a/b/fdl.yml": "commands: {a: {path: ..}}\nentry: echo b",
+            "a/b/fdl.ci.yml": "entry: echo ci\n",
+            "broken/fdl.yml": "commands: [\n",
+        }
+    )
+    assert fdl("ci", "a", "b").out == "ci\n"
+    assert "a/b/fdl.ci.yml" in fdl("ci", "a", "t").err
+
+
+@pytest.mark.parametrize(
+    ("typed", "env"),
+    [
+        (("train",), None),
+        (("ci", "train"), "ci"),
+        (("--env", "gpu", "train"), "gpu"),
+        (("root", "train", "quick"), "root"),
+    ],
+)
+def test_a_program_learns_the_name_of_the_environment(project, fdl, typed, env):
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "fdl.root.yml": "",
+            "train/fdl.yml": "entry: sh show.sh\ncommands: {quick: {options: {a: 1}}}\n",
+            "train/fdl.ci.yml": "",
+            "train/fdl.gpu.yml": "",
+            "train/show.sh": 'printf %s "$FDL_PLAN"\n',
+        }
+    )
+    assert json.loads(fdl(*typed).out)["env"] == env
+    assert json.loads(fdl("-n", "--json", *typed).out)["environment"] == env

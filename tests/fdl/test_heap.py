@@ -72,7 +72,7 @@ def test_an_entry_gets_a_kept_heap_and_the_plan_says_from_whom(project, fdl, wor
     }
     assert fdl(*words).out == f"{OURS}\n"
     assert f"{TUNABLES}={OURS}  fdl\n" in fdl("--dry-run", *words).out
-    why = fdl("why", f"env.{TUNABLES}", "--command", " ".join(words))
+    why = fdl("why", f"env.{TUNABLES}", *words)
     assert why.out.splitlines()[0] == f'env.{TUNABLES} = "{OURS}"'
 
 

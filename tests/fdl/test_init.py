@@ -5,18 +5,24 @@ import shutil
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.fdl.terminal import Terminal
 
+# `python` in a manifest is the one that runs the tests.
+_PATH = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+
 NATIVE = [
     ".gitignore",
     "README.md",
     "fdl",
+    "fdl.yml",
     "fdl.yml.example",
     "pyproject.toml",
     "tests/test_train.py",
+    "train/fdl.yml",
     "train/fdl.yml.example",
     "train/main.py",
 ]
@@ -91,7 +97,6 @@ def test_a_dry_run_lists_the_files_and_writes_none(fdl, tmp_path, mode):
     [
         ("mounted", "fdl setup "),
         ("docker", "docker compose build dev "),
-        ("native", "fdl setup "),
     ],
 )
 def test_the_next_steps_are_those_of_the_mode(fdl, mode, first):
@@ -102,17 +107,43 @@ def test_the_next_steps_are_those_of_the_mode(fdl, mode, first):
     assert commands == ["fdl train quick", "fdl train", "fdl --help"]
 
 
+@pytest.mark.parametrize("torch", [True, False])
+def test_a_native_project_without_torch_names_the_command_that_installs_it(fdl, tmp_path, torch):
+    packages = tmp_path / ".venv/lib/python3.12/site-packages"
+    packages.mkdir(parents=True)
+    (tmp_path / ".venv/pyvenv.cfg").write_text("home = /usr/bin\n")
+    if torch:
+        (packages / "torch").mkdir()
+        (packages / "torch/version.py").write_text("__version__ = '2.10.0'\n")
+    done = fdl("init", "demo", "--native")
+    following = done.out.partition("Next:\n")[2].splitlines()
+    commands = [line.partition("  #")[0].strip() for line in following]
+    assert commands == [
+        "cd demo",
+        *([] if torch else ["pip install 'flodl[train]'"]),
+        "fdl train quick",
+        "fdl train",
+        "fdl --help",
+    ]
+
+
 def test_a_development_version_pins_nothing_and_says_so(fdl, tmp_path):
     done = fdl("init", "demo", "--native")
-    assert "development version, so nothing is pinned" in done.err
+    assert "development version, so pyproject.toml has no pin" in done.err
     assert 'dependencies = ["flodl[train]"]' in (tmp_path / "demo/pyproject.toml").read_text()
+
+
+def test_quiet_prints_one_line(fdl):
+    done = fdl("-q", "init", "demo", "--native")
+    assert (done.exit, done.err) == (0, "")
+    assert done.out == f"Created demo/ (no containers) with {len(NATIVE)} files\n"
 
 
 @pytest.mark.parametrize("name", ["a b", "", "ü", "a/b", "..", "a.b"])
 def test_a_name_that_is_no_name_is_refused_and_nothing_written(fdl, tmp_path, name):
     done = fdl("init", name, "--native")
     assert done.exit == 1
-    assert done.err.startswith(f"error: `{name}` is no project name: use letters, digits")
+    assert done.err.startswith(f"error: `{name}` is not a project name: use letters, digits")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -154,7 +185,8 @@ def test_missing_and_surplus_arguments_exit_with_2(fdl, tmp_path):
 
 # Questions ------------------------------------------------------------------------------------
 
-DOCKER, LIBTORCH = "Run in Docker containers? [Y/n] ", "or from the image (baked)? [M/b] "
+DOCKER = "Run in Docker containers? [Y/n] "
+LIBTORCH = "Mount the libtorch of this machine into them? [Y/n] "
 HF = "Add a playground for Hugging Face models? [y/N] "
 
 
@@ -162,8 +194,8 @@ HF = "Add a playground for Hugging Face models? [y/N] "
     ("answers", "mode"),
     [
         ([(DOCKER, "\n"), (LIBTORCH, "\n"), (HF, "\n")], "mounted"),
-        ([(DOCKER, "y\n"), (LIBTORCH, "mount\n"), (HF, "no\n")], "mounted"),
-        ([(DOCKER, "YES\n"), (LIBTORCH, "b\n"), (HF, "n\n")], "docker"),
+        ([(DOCKER, "y\n"), (LIBTORCH, "yes\n"), (HF, "no\n")], "mounted"),
+        ([(DOCKER, "YES\n"), (LIBTORCH, "n\n"), (HF, "n\n")], "docker"),
         ([(DOCKER, "n\n"), (HF, "\n")], "native"),
         ([(DOCKER, "what?\n"), (DOCKER, " no \n"), (HF, "no\n")], "native"),
         ([(DOCKER, "\x04"), (LIBTORCH, "\x04"), (HF, "\x04")], "mounted"),
@@ -248,24 +280,37 @@ def test_a_native_project_shows_what_training_would_run(fdl, tmp_path):
     plan = fdl("--dry-run", "train", "quick", "--lr", "0.01", cwd="demo")
     assert plan.exit == 0
     assert "python main.py --epochs 3" in plan.out
-    assert "train/fdl.yml.example:" in plan.out
-    assert not (tmp_path / "demo/fdl.yml").exists()
+    assert "train/fdl.yml:" in plan.out
+    assert not (tmp_path / "demo/.fdl").exists()
     plan = fdl("--dry-run", "cuda-train", "--", "--epochs", "2", cwd="demo")
     assert plan.exit == 0
     assert "python train/main.py --epochs 2" in plan.out
 
 
-def test_the_first_command_makes_the_manifests_one_owns(fdl, tmp_path):
+def test_the_first_command_asks_and_says_nothing_about_manifests(fdl, tmp_path):
     fdl("init", "demo", "--native")
+    made = tmp_path / "demo"
+    for folder in (made, made / "train"):
+        assert (folder / "fdl.yml").read_text() == (folder / "fdl.yml.example").read_text()
+    with Terminal("train", "quick", "--epochs", "1", cwd=made, env=_PATH) as terminal:
+        assert terminal.finish() == 0, terminal.text
+    assert " on held-out digits" in terminal.text
+    assert "fdl.yml" not in terminal.text
+    assert [path.name for path in (made / "runs").iterdir()] == ["quick"]
+
+
+def test_the_first_command_in_a_clone_makes_the_manifests_one_owns(fdl, tmp_path):
+    fdl("init", "demo", "--native")
+    made = tmp_path / "demo"
+    for folder in (made, made / "train"):
+        (folder / "fdl.yml").unlink()
     done = fdl("train", "quick", "--epochs", "1", cwd="demo")
     assert done.exit == 0, done.err
     assert " on held-out digits" in done.out
-    made = tmp_path / "demo"
-    for folder in (made, made / "train"):
-        assert f"copied fdl.yml.example to fdl.yml in {folder}" in done.err
-        assert (folder / "fdl.yml").read_text() == (folder / "fdl.yml.example").read_text()
-    assert [path.name for path in (made / "runs").iterdir()] == ["quick"]
-    assert "copied" not in fdl("lint", cwd="demo").err
+    for name in ("fdl.yml", "train/fdl.yml"):
+        assert f"Created {name} from {name}.example.\n" in done.err
+        assert (made / name).read_text() == (made / f"{name}.example").read_text()
+    assert "Created" not in fdl("lint", cwd="demo").err
 
 
 @pytest.mark.slow
@@ -290,7 +335,8 @@ def test_git_keeps_what_was_made_and_forgets_what_work_leaves(fdl, tmp_path, mod
 
     assert git("init", "-q").returncode == 0
     kept = git("ls-files", "--others", "--exclude-standard").stdout.split()
-    assert sorted(kept) == EXPECTED[mode]
+    owned = ("fdl.yml", "train/fdl.yml")
+    assert sorted(kept) == [name for name in EXPECTED[mode] if name not in owned]
     left = [
         *("fdl.yml", "train/fdl.yml", "fdl.yaml", ".fdl/x", ".venv/x", "venv/x", "runs/train/x"),
         *("last.fdl", "train/last.fdl", "out.log", "libtorch/precompiled/cpu/lib/x"),

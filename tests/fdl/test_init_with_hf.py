@@ -15,7 +15,8 @@ def test_a_new_project_can_have_a_playground(fdl, tmp_path, flags):
     assert "Created demo/flodl-hf/ with 6 files:\n  demo/flodl-hf/.gitignore\n" in done.out
     steps = [line.partition("#")[0].strip() for line in done.out.splitlines()]
     assert steps.index("fdl flodl-hf build") < steps.index("fdl flodl-hf classify")
-    assert done.err.count("so nothing is pinned") == 1
+    assert done.err.count("is a development version") == 1
+    assert (made / "fdl.yml").read_text() == (made / "fdl.yml.example").read_text()
     commands = yaml.safe_load((made / "fdl.yml.example").read_text())["commands"]
     assert list(commands)[-1] == "flodl-hf"
     assert commands["flodl-hf"]["path"] == "./flodl-hf/"

@@ -169,4 +169,4 @@ def test_the_readme_says_to_convert_the_usual_model_before_it_is_used(playground
 
 def test_check_tells_that_everything_is_there(fdl):
     done = fdl("flodl-hf", "check")
-    assert (done.exit, done.out) == (0, "everything is there\n")
+    assert (done.exit, done.out) == (0, "all packages are installed\n")

@@ -190,9 +190,9 @@ def test_the_plan_reaches_the_program(project, fdl):
     assert carried["argv"] == ["sh", "show.sh", "--epochs", "5", "x"]
     assert carried["command"] == ["train"]
     assert carried["flags"][0]["origin"] == "train/fdl.yml:2:20"
-    assert set(carried).isdisjoint({"env", "launch"})
+    assert (carried["env"], "launch" in carried) == (None, False)
     assert set(Plan.__slots__) - set(carried) == {
-        *("env", "kept", "launch", "notes", "ranks", "secrets")
+        *("environment", "launch", "notes", "ranks", "secrets")
     }
 
 

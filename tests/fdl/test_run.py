@@ -107,7 +107,7 @@ def test_a_warm_run_command_loads_nothing_but_our_own_modules(project, fdl):
 @pytest.mark.parametrize(
     "typed",
     [
-        *(["t"], ["--dry-run", "t"], ["t", "--help"], ["--help"], ["list"], ["config", "show"]),
+        *(["t"], ["--dry-run", "t"], ["--help"]),
         ["__complete", "bash", "--", "t"],
     ],
     ids=" ".join,
@@ -129,11 +129,9 @@ def test_the_version_loads_next_to_nothing(tmp_path):
     }
 
 
-def test_the_help_page_loads_no_framework(project, fdl):
+def test_a_warm_help_page_reads_no_yaml_and_the_first_one_is_not_drawn_by_rich(project, fdl):
     folder = project({"fdl.yml": "commands: {t: {run: 'true'}, s: }", "s/fdl.yml": "entry: main"})
     assert fdl("t").exit == 0
     assert fdl("--dry-run", "s").exit == 0
-    assert loaded_by(folder, "t", "--help").isdisjoint(
-        {"yaml", "pydantic", "typer", "rich", "json", "re"}
-    )
+    assert loaded_by(folder, "t", "--help").isdisjoint({"yaml", "pydantic", "typer"})
     assert loaded_by(folder, "--help").isdisjoint({"typer", "rich", "urllib3", "torch"})

@@ -160,8 +160,8 @@ def test_a_preset_page_tells_which_options_the_program_declares(project, fdl):
     folder = project({**QUICK_FILES, "train/fdl.yml": presets})
     assert section(fdl("train", "p", "-h").out, "Options") == [
         "  --depth 3     (refused: the program has no such option)  train/fdl.yml:2:46",
-        "  --model conv  Which model  train/fdl.yml:2:33",
-        "  --tags a      (declared by the program)  train/fdl.yml:2:55",
+        "  --model conv  Which model                                train/fdl.yml:2:33",
+        "  --tags a      (declared by the program)                  train/fdl.yml:2:55",
     ]
     main = folder / "train/main.py"
     touched(main, '# FdlArgs\nprint(\'{"options": {"model": {"type": "string"}}}\')')
@@ -174,14 +174,18 @@ def test_a_strict_program_refuses_unknown_flags_and_values_before_it_starts(proj
     assert fdl("train", "--help").exit == 0
     typo = fdl("train", "d", "--epoch", "3")
     assert (typo.exit, typo.out) == (1, "")
-    assert (
-        typo.err == "error: `fdl train`: unknown flag `--epoch`\nhint: did you mean `--epochs`?\n"
-    )
+    assert typo.err.splitlines() == [
+        "error: `fdl train`: unknown flag `--epoch`",
+        "hint: did you mean `--epochs`?",
+        "Usage: fdl train [OPTIONS] <data>",
+        "see fdl train --help",
+    ]
     choice = fdl("train", "d", "--model", "cnov")
     assert choice.exit == 1
     assert choice.err == (
         "error: `fdl train`: invalid value `cnov` for `--model` -- allowed: linear, conv\n"
         "hint: did you mean `conv`?\n"
+        "Usage: fdl train [OPTIONS] <data>\nsee fdl train --help\n"
     )
     assert fdl("train", "d", "--model=x").exit == 1
     assert fdl("train", "good", "d", "-z").exit == 1
@@ -315,12 +319,13 @@ def test_a_failed_refresh_says_why_with_the_programs_last_words(project, fdl):
     folder = project({**FILES, "train/main.py": f"# FdlArgs\n{failing}"})
     page = fdl("train", "--help")
     assert (page.exit, page.err) == (0, "")
-    assert "`fdl train --refresh-schema` asks again and says why." in " ".join(page.out.split())
+    words = " ".join(page.out.split())
+    assert "`fdl train --refresh-schema` asks again and shows the error." in words
     session = fdl("train", "--refresh-schema")
     assert (session.exit, session.out) == (1, "")
     assert session.err.startswith(
         "error: train/fdl.yml:1:8: `python main.py --fdl-schema` ended with exit code 3\n"
-        "  line 4\n  line 5\n  line 6\n  line 7\n  line 8\nhint: "
+        "  line 5\n  line 6\n  line 7\n  line 8\nhint: "
     )
     assert json.loads((folder / CACHE).read_text())["schema"] is None
 

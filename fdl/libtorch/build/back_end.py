@@ -45,10 +45,7 @@ def docker_problem(environ: Mapping[str, str]) -> str:
 
 
 def require_linux(platform: str) -> None:
-    """Check that the system is Linux: macOS has no CUDA, and the container is a Linux one.
-
-    Args:
-        platform: As in ``sys.platform``.
+    """Check that the platform is Linux: macOS has no CUDA, and the container is a Linux one.
 
     Raises:
         BuildError: The system is not Linux.
@@ -66,13 +63,10 @@ def choose(
     problem: Callable[[], str],
     ask: Callable[[], BackEnd],
 ) -> BackEnd:
-    """Choose the back end.
+    """Choose the back end: the wanted one, else one that can be used.
 
-    Args:
-        wanted: The requested back end; None for no preference.
-        found: The tools of this machine.
-        problem: Returns the result of :func:`docker_problem`; called if the choice depends on it.
-        ask: Called if both can be used.
+    ``problem`` returns the result of :func:`docker_problem`. It is called if the choice depends on
+    it, and ``ask`` if both back ends can be used.
 
     Raises:
         BuildError: The requested back end cannot be used, or none can.

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from pathlib import Path
 
 from fdl.errors import BuildError
-from fdl.libtorch.active import Variant
+from fdl.hardware.machine import main_memory
+from fdl.libtorch.active import Variant, read_text
 from fdl.libtorch.architectures import recorded
 from fdl.libtorch.build.journal import Counter, Journal, interruptible
 from fdl.libtorch.build.plan import CONTAINER_CUDA, RESULTS, BuildPlan, Phase, Request, Step
 from fdl.libtorch.store import Store
 from fdl.output import note
 from fdl.progress import Progress
+from fdl.rewrite import put
 
 _BUILD_LOCK = "builds/sources"
 """The lock of one build against all others: builds share the sources and the processors."""
@@ -37,12 +38,7 @@ def installed(request: Request, store: Store) -> Variant | None:
 
 
 def execute(plan: BuildPlan, store: Store, cuda: str = CONTAINER_CUDA) -> Variant:
-    """Build, verify and install a variant, without activating it.
-
-    Args:
-        plan: The build.
-        store: The store it was planned for.
-        cuda: Version of the CUDA compiler.
+    """Build, verify and install a variant with a version of CUDA, without activating it.
 
     Raises:
         BuildError: A command failed, or the result lacks a requested architecture. Compiled files
@@ -83,7 +79,7 @@ def remarks(plan: BuildPlan, store: Store) -> list[str]:
             f"a build takes about {_DISK_BYTES / 1e9:.0f} GB of disk, and {folder} has "
             f"{free / 1e9:.0f} GB left"
         )
-    memory = _memory()
+    memory = main_memory(Path("/"))
     if memory and plan.request.jobs * _JOB_BYTES > memory:
         found.append(
             f"{plan.request.jobs} compilers at a time take up to "
@@ -93,30 +89,24 @@ def remarks(plan: BuildPlan, store: Store) -> list[str]:
     return found
 
 
-def _memory() -> int:
-    """Bytes of main memory; 0 if the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 0
-
-
 def _prepare(plan: BuildPlan, cuda: str) -> None:
     """Prepare the build tree, without object files of other settings."""
     request = plan.request
     settings = f"{request.repository} v{request.torch} {request.arch_list} CUDA {cuda}\n"
     mark = plan.tree / "settings"
     try:
-        continues = _read(mark) == settings
+        continues = read_text(mark) == settings
         if plan.tree.exists() and not continues:
             shutil.rmtree(plan.tree)
         plan.tree.mkdir(parents=True, exist_ok=True)
-        _write(mark, settings)
+        put(mark, settings.encode())
         if plan.back_end == "docker":
             # `docker cp` would add to the libraries of an earlier call.
             shutil.rmtree(plan.result, ignore_errors=True)
         else:
-            _drop_locks(plan.sources / ".git")
+            # A killed git leaves its lock files; no other process works there while we hold ours.
+            for lock in list((plan.sources / ".git").rglob("*.lock")):
+                lock.unlink()
     except OSError as problem:
         raise BuildError(
             f"cannot write {problem.filename or plan.tree}: {problem.strerror}",
@@ -124,12 +114,6 @@ def _prepare(plan: BuildPlan, cuda: str) -> None:
         ) from None
     if continues:
         note(f"continuing the build of {request.id} that an earlier call has begun")
-
-
-def _drop_locks(folder: Path) -> None:
-    """Delete lock files of a killed git; no other process works there while we hold our lock."""
-    for lock in list(folder.rglob("*.lock")):
-        lock.unlink()
 
 
 def _enter(phase: Phase, plan: BuildPlan, journal: Journal) -> None:
@@ -143,7 +127,7 @@ def _enter(phase: Phase, plan: BuildPlan, journal: Journal) -> None:
         if _applies(step):
             _run(step, plan, journal)
     if phase.mark is not None:
-        _write(phase.mark, phase.settings)
+        put(phase.mark, phase.settings.encode())
 
 
 def _applies(step: Step) -> bool:
@@ -173,13 +157,13 @@ def _install(plan: BuildPlan, store: Store, cuda: str) -> Variant:
         "archs": " ".join(map(str, request.archs)),
         "source": "compiled",
     }
-    with store.lock(plan.request.id), store.staging() as staging:
+    with store.lock(request.id), store.staging() as staging:
         staged = staging / "libtorch"
         _collect(plan, staged)
         verify(staged, request.archs, plan.log)
         version = f"{request.torch}+cu{cuda.replace('.', '')}\n"
         (staged / "build-version").write_text(version, encoding="utf-8")
-        return store.commit(staged, plan.request.id, facts)
+        return store.commit(staged, request.id, facts)
 
 
 def _collect(plan: BuildPlan, staged: Path) -> None:
@@ -201,18 +185,5 @@ def _collect(plan: BuildPlan, staged: Path) -> None:
         except (OSError, shutil.Error) as problem:
             raise BuildError(
                 f"cannot copy {source}: {problem}",
-                hint="make room, then run the same command again: nothing is compiled twice",
+                hint="free some space, then run the same command again: nothing is compiled twice",
             ) from None
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
-def _write(file: Path, text: str) -> None:
-    temporary = file.with_name(f"{file.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)

@@ -11,9 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self, TextIO
 
 from fdl.dispatch.compose import join
@@ -21,7 +20,7 @@ from fdl.errors import BuildError
 from fdl.libtorch.build.plan import Step
 from fdl.progress import Progress
 
-_SHOWN_LINES = 20
+_SHOWN_LINES = 4
 """Lines of output in the message about a failure."""
 
 _GRACE_S = ((signal.SIGINT, 15.0), (signal.SIGTERM, 5.0))
@@ -34,11 +33,7 @@ the pipe open forever."""
 
 
 class Counter:
-    """Reads ninja's ``[12/3456]``, also after the prefix that BuildKit puts before every line.
-
-    Args:
-        progress: Receives the counts.
-    """
+    """Reads ninja's ``[12/3456]``, also after the prefix that BuildKit puts before every line."""
 
     _SEEN = re.compile(r"(?:#\d+ \d+\.\d+ )?\[(\d+)/(\d+)\] ")
 
@@ -66,11 +61,7 @@ class Counter:
 
 
 class Journal:
-    """The log of one call, appended to that of earlier calls; a context manager.
-
-    Args:
-        file: The log; its folder exists.
-    """
+    """The log of one call, appended to that of earlier calls; a context manager."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -88,12 +79,7 @@ class Journal:
             ) from None
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._log is not None:
             self._log.close()
 
@@ -103,14 +89,10 @@ class Journal:
             self._log.write(f"{line}\n")
 
     def run(self, step: Step, counter: Counter | None = None) -> None:
-        """Run one command to its end.
+        """Run one command to its end; the counter also reads its output.
 
         The command gets its own session: it cannot read the terminal, and Ctrl-C there reaches it
         only through :meth:`_stop`.
-
-        Args:
-            step: The command.
-            counter: Also reads its output.
 
         Raises:
             BuildError: It cannot be started, or it failed; with the end of its output.
@@ -185,7 +167,7 @@ class Journal:
         return BuildError(
             f"`{join(step.argv[:4])}{' …' if len(step.argv) > 4 else ''}` failed with {ended}"
             f"{'; its last lines:' if lines else ''}{lines}",
-            hint=f"all output is in {self._file}; mend the cause, then run the same command "
+            hint=f"all output is in {self._file}; fix the cause, then run the same command "
             "again: it continues where it stopped",
         )
 
@@ -194,10 +176,8 @@ def _signal_group(child: subprocess.Popen[str], number: int) -> None:
     if sys.platform == "win32":
         child.terminate()
         return
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(child.pid, number)
-    except ProcessLookupError:
-        return
 
 
 @contextmanager

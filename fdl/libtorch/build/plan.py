@@ -12,14 +12,17 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fdl.dispatch.compose import join, quote
 from fdl.errors import UsageError
+from fdl.libtorch.active import read_text
 from fdl.libtorch.architectures import Architecture
 from fdl.libtorch.build.tools import NEEDS, Tools
 from fdl.libtorch.store import Store
-from fdl.output import Palette
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
 
 BackEnd = Literal["docker", "native"]
 
@@ -68,12 +71,12 @@ class Request:
             )
         if not _VERSION.match(self.torch):
             raise UsageError(
-                f"`{self.torch}` is no version of torch; one is written like 2.10.0",
+                f"`{self.torch}` is not a version of torch; write it as 2.10.0",
                 hint="fdl libtorch build --torch 2.10.0",
             )
         if _CREDENTIALS.match(self.repository):
             raise UsageError(
-                "the address of --repository holds a password, and would stand in logs with it",
+                "the address of --repository holds a password, and would appear in logs with it",
                 hint="leave it out, and let git ask its credential helper",
             )
 
@@ -139,10 +142,7 @@ class Phase:
 
     def is_done(self) -> bool:
         """Whether an earlier call finished it."""
-        try:
-            return self.mark is not None and self.mark.read_text("utf-8") == self.settings
-        except OSError:
-            return False
+        return self.mark is not None and read_text(self.mark) == self.settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +150,12 @@ class BuildPlan:
     """A build, ready to be printed or executed.
 
     Attributes:
-        request: The request.
         back_end: Where it is compiled.
         target: The folder of the new variant.
         sources: The checkout of a native build.
         tree: Folder of files that are kept between calls and belong only to this variant.
         result: Folder with ``lib``, ``include`` and ``share`` after the last phase.
         log: File for all output.
-        needs: The required tools.
-        phases: The phases, in order.
     """
 
     request: Request
@@ -173,13 +170,9 @@ class BuildPlan:
 
 
 def plan(request: Request, back_end: BackEnd, store: Store, tools: Tools) -> BuildPlan:
-    """Plan the build of a request.
+    """Plan the build of a request; sources and trees are kept in the cache of the store.
 
-    Args:
-        request: The request.
-        back_end: Where it is compiled.
-        store: The store of the variant; sources and trees are kept in its cache.
-        tools: The tools that a native build finds on this machine.
+    ``tools`` are those that a native build finds on this machine.
     """
     cache, name = store.cache, request.name
     sources, tree = cache / "pytorch", cache / f"build-{name}"
@@ -310,8 +303,12 @@ def _docker(request: Request, tree: Path) -> tuple[Phase, ...]:
     )
 
 
-def render(plan: BuildPlan, palette: Palette) -> str:
+def render(plan: BuildPlan) -> Group:
     """The plan as text for people; its commands can be pasted into a shell."""
+    from rich.console import Group
+
+    from fdl.tables import lines, pairs
+
     place = f"in a container, CUDA {CONTAINER_CUDA}" if plan.back_end == "docker" else "natively"
     archs = " ".join(map(str, plan.request.archs))
     rows = (
@@ -321,11 +318,11 @@ def render(plan: BuildPlan, palette: Palette) -> str:
         ("jobs", str(plan.request.jobs)),
         ("needs", ", ".join(plan.needs)),
     )
-    lines = [f"{palette.bold(f'{label:<8}')} {value}" for label, value in rows]
+    parts: list[RenderableType] = [pairs(rows, "bold")]
     for phase in plan.phases:
-        lines += ["", palette.bold(phase.title)]
-        lines += [f"  {text}" for text in _commands(phase.steps)]
-    return "\n".join(lines) + "\n"
+        commands = "\n".join(f"  {text}" for text in _commands(phase.steps))
+        parts += ["", lines(phase.title, "bold"), lines(commands)]
+    return Group(*parts)
 
 
 def _commands(steps: Iterable[Step]) -> Iterator[str]:

@@ -14,13 +14,8 @@ from fdl.libtorch.prove.facts import tally
 def verify(folder: Path, archs: Sequence[Architecture], log: Path) -> None:
     """Check from the libraries that a variant runs on every GPU it was built for.
 
-    Args:
-        folder: The variant.
-        archs: The requested architectures.
-        log: The file with the output of the build.
-
     Raises:
-        BuildError: Code for an architecture is missing.
+        BuildError: Code for an architecture is missing; the message names the log of the build.
         LibtorchError: There are no libraries.
     """
     facts = facts_of(folder)

@@ -48,7 +48,6 @@ class Binary:
     """The facts in the headers of a library file.
 
     Attributes:
-        path: The file.
         format: Its format; for formats other than ELF, only the processor is read.
         processor: ``x86_64``, ``arm64`` …; all processors of a universal file, separated by ``+``;
             empty if unknown.
@@ -125,7 +124,8 @@ def _elf(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
 
     elf: Any = ELFFile(stream)
     machine = str(elf["e_machine"])
-    sections = {one.name: one for one in _sections(elf)}
+    count = min(elf.num_sections(), _MOST_SECTIONS)
+    sections = {one.name: one for one in map(elf.get_section, range(count))}
     linked = _fat_binaries(sections.get(".nv_fatbin"), data)
     relocatable = _fat_binaries(sections.get("__nv_relfatbin"), data)
     tags = _dynamic(sections.get(".dynamic"))
@@ -149,11 +149,6 @@ def _elf(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
         toolkit=linked.toolkit,
         problem=problem,
     )
-
-
-def _sections(elf: Any) -> Iterator[Any]:
-    for number in range(min(elf.num_sections(), _MOST_SECTIONS)):
-        yield elf.get_section(number)
 
 
 def _fat_binaries(section: Any, data: Buffer) -> Section:

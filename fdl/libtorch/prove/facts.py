@@ -10,9 +10,11 @@ from functools import cached_property
 from pathlib import Path
 
 from fdl.errors import LibtorchError
+from fdl.hardware.container import read as read_file
 from fdl.libtorch.active import read_facts
 from fdl.libtorch.architectures import Architecture, recorded
-from fdl.libtorch.catalog import driver_floor
+from fdl.libtorch.catalog import driver_floor, numbers
+from fdl.libtorch.layout import installed_version, version_facts
 from fdl.libtorch.prove.binary import Binary, read
 from fdl.libtorch.prove.fatbin import Image
 from fdl.libtorch.prove.ptx import cuda_of
@@ -21,7 +23,8 @@ _LIBRARY = re.compile(r".+\.(so(\.\d+)*|dylib|dll)\Z")
 _OWN = ("libtorch", "libc10", "torch", "c10")
 _RUNTIME = re.compile(r"libcudart(?:-[0-9a-f]+)?\.so\.(\d+(?:\.\d+)*)\Z")
 _LOCAL = re.compile(r"\+cu(\d+)(\d)\b")
-_ASSIGNED = r"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]"
+
+_HINT = "name an installed variant or a folder with lib/: fdl libtorch check DIR"
 
 # A library has some kernels that exist for one architecture only, on purpose. So an architecture
 # counts if at least a quarter of the translation units have code for it. In the torch 2.10.0 build
@@ -164,18 +167,14 @@ class Facts:
         return "mixed" if len(found) > 1 else "".join(found)
 
     def newest(self, prefix: str) -> str:
-        """The highest version of a set of symbols that any library needs.
+        """The highest version, such as ``2.28``, of a set of symbols that any library needs.
 
-        Args:
-            prefix: ``GLIBC``, ``GLIBCXX`` or ``CXXABI``.
-
-        Returns:
-            Such as ``2.28``; empty if no library needs any.
+        The prefix is ``GLIBC``, ``GLIBCXX`` or ``CXXABI``. Empty if no library needs any.
         """
         wanted = re.compile(rf"{prefix}_(\d+(?:\.\d+)*)\Z")
         needs = (need.version for one in self.libraries for need in one.needs)
         found = [match[1] for match in map(wanted.match, needs) if match]
-        return max(found, key=_numbers, default="")
+        return max(found, key=numbers, default="")
 
     def _general(self) -> Iterator[Image]:
         for library in self.carriers:
@@ -193,16 +192,8 @@ def facts_of(folder: Path) -> Facts:
     Nothing is loaded or run, and neither a GPU nor torch is needed. Of libtorch 2.10.0 for CUDA,
     1.6 GB, it reads about ten megabytes, which takes less than a second.
 
-    To verify a build, compare :attr:`Facts.architectures` with the requested ones. To write a
-    variant's ``.arch``, join them by blanks (``cpu`` if there are none) and use
-    :attr:`Facts.cuda`.
-
-    Args:
-        folder: A libtorch, an installed torch package, or any folder with libraries in it or in
-            its ``lib``.
-
-    Returns:
-        The facts. They include libraries that cannot be read, with their ``problem``.
+    The folder is a libtorch, an installed torch package, or any folder with libraries in it or in
+    its ``lib``. Libraries that cannot be read are included, with their ``problem``.
 
     Raises:
         LibtorchError: The folder does not exist, or has no libraries.
@@ -211,16 +202,10 @@ def facts_of(folder: Path) -> Facts:
     try:
         files = sorted(one for one in place.iterdir() if _is_library(one))
     except OSError as error:
-        raise LibtorchError(
-            f"cannot read {place}: {error.strerror}",
-            hint="name an installed variant or a folder with lib/: fdl libtorch check DIR",
-        ) from None
+        raise LibtorchError(f"cannot read {place}: {error.strerror}", hint=_HINT) from None
     libraries = tuple(read(file) for file in files)
     if not libraries:
-        raise LibtorchError(
-            f"{place} has no libraries (.so, .dylib or .dll)",
-            hint="name an installed variant or a folder with lib/: fdl libtorch check DIR",
-        )
+        raise LibtorchError(f"{place} has no libraries (.so, .dylib or .dll)", hint=_HINT)
     papers = place.parent if place.name == "lib" else folder
     torch, declared = _papers(papers)
     archs = recorded(read_facts(str(papers)).get("archs", ""))
@@ -261,9 +246,10 @@ def _is_library(file: Path) -> bool:
 
 def _papers(folder: Path) -> tuple[str, Cuda | None]:
     """The torch version and the CUDA version in the folder's text files."""
+    module = version_facts(read_file(folder / "version.py"))
     for name, torch, cuda in (
-        ("build-version", _text(folder / "build-version").strip(), ""),
-        ("version.py", *_version_module(folder / "version.py")),
+        ("build-version", installed_version(folder), ""),
+        ("version.py", *(str(module.get(key) or "") for key in ("__version__", "cuda"))),
         (".arch", *map(read_facts(str(folder)).get, ("torch", "cuda"), ("", ""))),
     ):
         if torch:
@@ -272,23 +258,6 @@ def _papers(folder: Path) -> tuple[str, Cuda | None]:
             usable = version and version != "none"
             return torch, Cuda(version, name) if usable else None
     return "", None
-
-
-def _version_module(file: Path) -> tuple[str, str]:
-    text = _text(file)
-    found = (
-        re.search(_ASSIGNED.format(name=name), text, re.MULTILINE)
-        for name in ("__version__", "cuda")
-    )
-    torch, cuda = (match[1] if match else "" for match in found)
-    return torch, cuda
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _linked_cuda(libraries: Iterable[Binary]) -> Cuda | None:
@@ -303,10 +272,9 @@ def _linked_cuda(libraries: Iterable[Binary]) -> Cuda | None:
 
 def _compiled_cuda(carriers: Sequence[Binary]) -> Cuda | None:
     """For libraries that contain the runtime: the compiler's mark, else the version of the PTX."""
-    marks = [Cuda(one.toolkit, f"the compiler's mark in {one.name}") for one in carriers]
-    for mark in marks:
-        if mark.version:
-            return mark
+    for one in carriers:
+        if one.toolkit:
+            return Cuda(one.toolkit, f"the compiler's mark in {one.name}")
     for one in carriers:
         isa = max((image.isa for image in images(one)), default=(0, 0))
         if cuda_of(isa):
@@ -317,7 +285,3 @@ def _compiled_cuda(carriers: Sequence[Binary]) -> Cuda | None:
 def _most_common(values: Iterable[str]) -> str:
     counts = Counter(value for value in values if value)
     return counts.most_common(1)[0][0] if counts else ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))

@@ -30,8 +30,9 @@ _ENTRY = Struct("<HHIQ8xHHI8xQ")
 """Kind, format version, bytes of this header, bytes of the padded payload, minor and major of the
 payload's own version, architecture, flags."""
 
-_PTX = 0x01
-_MACHINE_CODE = (0x02, 0x10)
+_FORMS: Mapping[int, Literal["sass", "ptx"]] = {0x01: "ptx", 0x02: "sass", 0x10: "sass"}
+"""Kinds of payload that are machine code or PTX."""
+
 _COMPRESSED = 0x2000 | 0x8000
 _EXACT = 0x100000
 _FAMILY = 0x200000
@@ -100,15 +101,10 @@ class Section:
 
 
 def walk(data: Buffer, begin: int, end: int) -> Section:
-    """Read the headers of a section.
+    """Read the headers of a section of a file, between two offsets.
 
-    Args:
-        data: The file.
-        begin: Offset of the section.
-        end: Offset after the section; a part beyond the end of the file counts as damage.
-
-    Returns:
-        What was found. For any bytes, the call ends and raises no error.
+    A part beyond the end of the file counts as damage. For any bytes, the call ends and raises no
+    error.
     """
     reader = _Reader(data, min(max(begin, 0), len(data)), min(end, len(data)))
     if end > len(data):
@@ -153,7 +149,7 @@ class _Reader:
         # Between containers there are a few zeros. The first bytes tell padding from a container
         # with a damaged magic number, without reading up to a gigabyte.
         if self._data[begin : min(end, begin + 64)].strip(b"\0"):
-            self.report(begin, f"{end - begin} bytes that are no fat binary")
+            self.report(begin, f"{end - begin} bytes that are not a fat binary")
 
     def _container(self, at: int) -> int:
         """Read one container; returns the position to look for the next one."""
@@ -196,7 +192,7 @@ class _Reader:
 
     def _image(self, at: int, kind: int, payload: Sequence[int]) -> Image | None:
         minor, major, number, flags = payload
-        form = _form(kind)
+        form = _FORMS.get(kind)
         if form is None:
             self._unjudged += 1
             return None
@@ -204,7 +200,8 @@ class _Reader:
             self.report(at, f"code for the unknown architecture {number}")
             return None
         isa = (major, minor) if form == "ptx" else (0, 0)
-        return Image(_architecture(number, flags), form, isa)
+        specific = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
+        return Image(Architecture(number // 10, number % 10, specific), form, isa)
 
     def _mark(self, begin: int, end: int) -> str:
         sign = b"Cuda compilation tools, release "
@@ -214,17 +211,6 @@ class _Reader:
         text = self._data[at + len(sign) : min(at + len(sign) + 8, end)]
         release = text.partition(b",")[0].decode("ascii", "replace")
         return release if release.replace(".", "", 1).isdigit() else ""
-
-
-def _form(kind: int) -> Literal["sass", "ptx"] | None:
-    if kind in _MACHINE_CODE:
-        return "sass"
-    return "ptx" if kind == _PTX else None
-
-
-def _architecture(number: int, flags: int) -> Architecture:
-    specific = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
-    return Architecture(number // 10, number % 10, specific)
 
 
 def united(linked: Section, relocatable: Section) -> Mapping[Container, int]:

@@ -5,15 +5,14 @@ The search order is that of the dynamic loader of Linux (``man 8 ld.so``). Nothi
 
 from __future__ import annotations
 
-import platform
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdl.hardware.ask import ask
+from fdl.libtorch.catalog import operating_system as operating_system
+from fdl.libtorch.catalog import processor as processor
 from fdl.libtorch.prove.binary import Binary, SymbolVersion, read
 
 DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1")
@@ -71,24 +70,8 @@ class Links:
     driver: tuple[str, ...] = ()
 
 
-def processor() -> str:
-    """This machine's processor, as named in :class:`~fdl.libtorch.prove.binary.Binary`."""
-    name = platform.machine().lower()
-    return {"amd64": "x86_64", "aarch64": "arm64"}.get(name, name)
-
-
-def operating_system() -> str:
-    """This machine's operating system: ``linux``, ``macos`` or ``windows``."""
-    return {"darwin": "macos", "win32": "windows"}.get(sys.platform, sys.platform)
-
-
 def links(libraries: Sequence[Binary], environ: Mapping[str, str]) -> Links:
-    """Look for all needs of ELF libraries of this machine's kind.
-
-    Args:
-        libraries: The libraries of one folder.
-        environ: The environment variables; ``LD_LIBRARY_PATH`` is used.
-    """
+    """Look for all needs of the ELF libraries of a folder, also with ``LD_LIBRARY_PATH``."""
     search = _Search(libraries, environ)
     for one in libraries:
         search.visit(one, ())
@@ -100,7 +83,7 @@ class _Search:
 
     def __init__(self, libraries: Sequence[Binary], environ: Mapping[str, str]) -> None:
         self._folder = libraries[0].path.parent
-        self._user = _split(environ.get("LD_LIBRARY_PATH", ""))
+        self._user = [*filter(None, re.split("[:;]", environ.get("LD_LIBRARY_PATH", "")))]
         self._cache = _cache(environ)
         self._defaults = _defaults()
         self._known = {one.path.resolve(): one for one in libraries}
@@ -113,10 +96,8 @@ class _Search:
     def visit(self, library: Binary, inherited: tuple[str, ...]) -> None:
         """Find the libraries that a library needs, then those that these need.
 
-        Args:
-            library: The library.
-            inherited: The run paths of the libraries that load it; used if it has no run path of
-                the newer kind.
+        ``inherited`` are the run paths of the libraries that load it; used if it has no run path of
+        the newer kind.
         """
         path = library.path.resolve()
         if path in self._visited:
@@ -209,30 +190,15 @@ def _expand(folders: Iterable[str], library: Path) -> tuple[str, ...]:
     )
 
 
-def _split(paths: str) -> tuple[str, ...]:
-    return tuple(path for path in re.split("[:;]", paths) if path)
-
-
 def _cache(environ: Mapping[str, str]) -> dict[str, str]:
     """The loader's cache: name -> path, for this machine's kind; empty if it cannot be read."""
-    program = shutil.which("ldconfig", path=f"{environ.get('PATH', '')}:/sbin:/usr/sbin")
-    if program is None:
-        return {}
-    try:
-        text = subprocess.run(
-            [program, "-p"],
-            env={**environ, "LC_ALL": "C"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=10,
-            check=False,
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
+    environ = {**environ, "LC_ALL": "C"}
+    answer = ask(["ldconfig", "-p"], environ, patience=10, folders=("/sbin", "/usr/sbin"))
+    if answer is None or answer.code is None:
         return {}
     mark = _CACHE_MARKS.get(processor(), "")
     found: dict[str, str] = {}
-    for match in map(_CACHED.match, text.splitlines()):
+    for match in map(_CACHED.match, answer.text.splitlines()):
         if match and mark in match[2]:
             found.setdefault(match[1], match[3])
     return found

@@ -3,43 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 from fdl.libtorch.prove.binary import Binary
-from fdl.libtorch.prove.facts import Facts
+from fdl.libtorch.prove.facts import images
+from fdl.libtorch.prove.loader import Links
 from fdl.libtorch.prove.report import Report, machine
 from fdl.libtorch.prove.verdict import Verdict
-from fdl.output import Palette
+from fdl.tables import TROUBLE, headed, pairs
 
 SCHEMA_VERSION = 1
 
 _SYMBOLS = ("GLIBC", "GLIBCXX", "CXXABI")
-_INDENT = "  "
 
 
-def text(report: Report, palette: Palette) -> str:
+def text(report: Report) -> Group:
     """The report in sections: facts, GPU code, GPUs, problems."""
     facts = report.facts
     name = f"libtorch {facts.torch}" if facts.torch else "libraries"
     variant = f" ({report.variant})" if report.variant else ""
-    lines = [f"{palette.bold(name)} in {facts.folder}{variant}", ""]
-    rows = list(_facts(report))
-    width = max(len(label) for label, _ in rows)
-    lines += [f"{_INDENT}{label.ljust(width)}  {value}" for label, value in rows]
+    sections: list[tuple[str, RenderableType]] = [
+        ("", Text.assemble((name, "bold"), f" in {facts.folder}{variant}")),
+        ("", Padding.indent(pairs(_facts(report)), 2)),
+    ]
+    code = list(_libraries(facts.libraries))
     for title, body in (
-        ("GPU code by library", list(_libraries(facts.libraries))),
-        ("Cards", list(_cards(report.verdicts, palette))),
-        ("Problems", list(_problems(report, palette))),
+        ("GPU code by library", [pairs(code)] if code else []),
+        ("GPUs", list(_gpus(report.verdicts))),
+        ("Problems", list(_problems(report))),
     ):
         if body:
-            lines += ["", palette.bold(title), *(f"{_INDENT}{line}" for line in body)]
+            sections.append((title, Group(*body)))
     if report.remedy:
-        lines += ["", f"To serve every card: {palette.cyan(report.remedy)}"]
-    return "".join(f"{line}\n" for line in lines)
+        sections.append(("", Text.assemble("To serve every GPU: ", (report.remedy, "cyan"))))
+    return headed(sections)
 
 
 def document(report: Report) -> dict[str, object]:
     """The report as the document of ``--json``; its keys are in the reference."""
-    facts = report.facts
+    facts, links = report.facts, report.links or Links()
     return {
         "schema_version": SCHEMA_VERSION,
         "ok": report.ok,
@@ -47,20 +53,17 @@ def document(report: Report) -> dict[str, object]:
         "variant": report.variant or None,
         "torch": facts.torch or None,
         "machine": {"os": facts.os or None, "processor": facts.processor or None},
-        "cuda": _cuda(facts),
+        "cuda": {**asdict(facts.cuda), "driver": facts.driver} if facts.cuda else None,
         "abi": facts.abi or None,
         "needs": {name.lower(): facts.newest(name) or None for name in _SYMBOLS},
         "archs": [str(one) for one in facts.architectures],
         "libraries": [_library(one) for one in facts.libraries],
-        "missing": [
-            {"name": one.name, "needed_by": one.needed_by, "essential": one.essential}
-            for one in (report.links.missing if report.links else ())
-        ],
+        "missing": [asdict(one) for one in links.missing],
         "unmet": [
             {"version": one.need.version, "of": one.need.file, "needed_by": one.needed_by}
-            for one in (report.links.unmet if report.links else ())
+            for one in links.unmet
         ],
-        "cards": [_card(one) for one in report.verdicts],
+        "gpus": [_gpu(one) for one in report.verdicts],
         "problems": [
             {"severity": one.severity, "message": one.message, "remedy": one.remedy or None}
             for one in report.problems
@@ -84,45 +87,34 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "needs", ", ".join(needs) + has
 
 
-def _libraries(libraries: Sequence[Binary]) -> Iterator[str]:
+def _libraries(libraries: Sequence[Binary]) -> Iterator[tuple[str, str]]:
     carriers = [one for one in libraries if one.code]
-    width = max((len(one.name) for one in carriers), default=0)
     for one in carriers:
         counts = _counts(one)
         most = max(count for _, count in counts)
         whole = [name for name, count in counts if count == most]
         parts = [f"{name} ({count} of {most})" for name, count in counts if count < most]
         partly = f"; in part: {' '.join(parts)}" if parts else ""
-        yield f"{one.name.ljust(width)}  {' '.join(whole)}{partly}"
+        yield one.name, f"{' '.join(whole)}{partly}"
 
 
-def _cards(verdicts: Sequence[Verdict], palette: Palette) -> Iterator[str]:
+def _gpus(verdicts: Sequence[Verdict]) -> Iterator[Text]:
     words = {
-        "native": "native",
-        "jit": palette.yellow("JIT from PTX"),
-        "impossible": palette.red("impossible"),
+        "native": ("native", ""),
+        "jit": ("JIT from PTX", "bold yellow"),
+        "impossible": ("impossible", TROUBLE),
     }
     for one in verdicts:
-        yield f"{one.gpu.name} ({one.gpu.sm}): {words[one.outcome]}"
-        yield f"{_INDENT}{one.reason}"
+        yield Text.assemble(f"{one.gpu.name} ({one.gpu.sm}): ", words[one.outcome])
+        yield Text(f"  {one.reason}")
 
 
-def _problems(report: Report, palette: Palette) -> Iterator[str]:
+def _problems(report: Report) -> Iterator[Text]:
     for one in report.problems:
-        paint = palette.red if one.severity == "error" else palette.dim
-        yield f"{paint(one.severity)}: {one.message}"
+        style = TROUBLE if one.severity == "error" else "dim"
+        yield Text.assemble((one.severity, style), f": {one.message}")
         if one.remedy:
-            yield f"{_INDENT}{palette.cyan(one.remedy)}"
-
-
-def _cuda(facts: Facts) -> dict[str, str | None] | None:
-    if facts.cuda is None:
-        return None
-    return {
-        "version": facts.cuda.version,
-        "origin": facts.cuda.origin,
-        "driver": facts.driver,
-    }
+            yield Text(f"  {one.remedy}", style="cyan")
 
 
 def _library(one: Binary) -> dict[str, object]:
@@ -136,7 +128,7 @@ def _library(one: Binary) -> dict[str, object]:
     }
 
 
-def _card(one: Verdict) -> dict[str, str | None]:
+def _gpu(one: Verdict) -> dict[str, str | None]:
     return {
         "name": one.gpu.name,
         "uuid": one.gpu.uuid or None,
@@ -150,6 +142,8 @@ def _card(one: Verdict) -> dict[str, str | None]:
 
 def _counts(library: Binary) -> list[tuple[str, int]]:
     """The GPU code of a library by architecture, with the number of units that have it."""
-    found = sorted(frozenset().union(*library.code))
     units = library.code.items()
-    return [(image.name, sum(count for unit, count in units if image in unit)) for image in found]
+    return [
+        (image.name, sum(count for unit, count in units if image in unit))
+        for image in sorted(images(library))
+    ]

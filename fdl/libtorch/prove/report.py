@@ -37,7 +37,6 @@ class Report:
     """All that was found about a folder.
 
     Attributes:
-        facts: The facts in its files.
         links: What this machine lacks; None if the libraries are for another kind of machine.
         verdicts: One per GPU.
         problems: The problems, errors first.
@@ -66,15 +65,7 @@ def examine(
     environ: Mapping[str, str],
     variant: str = "",
 ) -> Report:
-    """Judge a folder for some GPUs and for this machine.
-
-    Args:
-        facts: The facts of the folder.
-        gpus: The GPUs.
-        nvidia: Their driver; None if unknown.
-        environ: The environment variables.
-        variant: The id of the variant, if the folder is one.
-    """
+    """Judge a folder for some GPUs, with their driver if it is known, and for this machine."""
     here = (facts.os, facts.processor) == (loader.operating_system(), loader.processor())
     links = loader.links(facts.libraries, environ) if here and facts.os == "linux" else None
     verdicts = tuple(judge(gpu, facts, nvidia) for gpu in gpus)
@@ -150,7 +141,7 @@ def _missing(links: Links) -> Iterator[Problem]:
         yield Problem(
             "error" if essential else "note",
             f"{names} {what}: neither beside libtorch, nor on a run path, nor in the system{later}",
-            "let fdl bring it along: fdl libtorch install"
+            "let fdl install it: fdl libtorch install"
             if nvidia
             else "install the packages of your system that have them",
         )

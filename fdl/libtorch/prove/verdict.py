@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from fdl.errors import LibtorchError
 from fdl.hardware import Gpu, Nvidia
 from fdl.libtorch import catalog
 from fdl.libtorch.architectures import covers, parse
+from fdl.libtorch.catalog import numbers
 from fdl.libtorch.prove.binary import Binary
 from fdl.libtorch.prove.facts import Facts, images, tally
 from fdl.libtorch.prove.fatbin import Image
@@ -45,10 +45,7 @@ class Verdict:
 
 
 def cards_of(archs: str) -> tuple[Gpu, ...]:
-    """GPUs to judge for, which need not be in this machine.
-
-    Args:
-        archs: Such as ``6.1;12.0``; suffixes do not matter.
+    """GPUs to judge for, which need not be in this machine: ``6.1;12.0``; suffixes do not matter.
 
     Raises:
         UsageError: An item is not an architecture.
@@ -61,13 +58,7 @@ def cards_of(archs: str) -> tuple[Gpu, ...]:
 
 
 def judge(gpu: Gpu, facts: Facts, nvidia: Nvidia | None = None) -> Verdict:
-    """Decide whether the libraries of a folder run on a GPU; the worst library decides.
-
-    Args:
-        gpu: The GPU.
-        facts: The facts of the folder.
-        nvidia: The driver of the GPU; None if unknown.
-    """
+    """Decide whether the libraries of a folder run on a GPU; the worst library decides."""
     old = _too_old(facts, nvidia)
     if old:
         return Verdict(gpu, "impossible", "", "", old, "driver")
@@ -96,7 +87,7 @@ def remedy(verdicts: Sequence[Verdict], facts: Facts, nvidia: Nvidia | None = No
     if not facts.is_libtorch:
         numbers = [f"{major}{minor}" for major, minor in capabilities]
         flags = " ".join(f"-gencode arch=compute_{one},code=sm_{one}" for one in numbers)
-        return f"compile it for these cards: nvcc {flags}"
+        return f"compile it for these GPUs: nvcc {flags}"
     archs = ";".join(f"{major}.{minor}" for major, minor in capabilities)
     return f'fdl libtorch build --archs "{archs}"'
 
@@ -121,7 +112,8 @@ def _by_library(gpu: Gpu, library: Binary, nvidia: Nvidia | None) -> Verdict:
         return Verdict(gpu, "impossible", "", library.name, _why_not(gpu, library), "code")
     if count.native >= count.jit:
         best = _used(gpu, library, "sass")
-        part = _part(count.native + count.jit, count.general)
+        served = count.native + count.jit
+        part = f" in {served} of {count.general} translation units" * (served < count.general)
         reason = f"{library.name} has machine code for {best.name}{part}"
         return Verdict(gpu, "native", best.name, library.name, reason)
     return _compiled(gpu, library, _used(gpu, library, "ptx"), nvidia)
@@ -130,7 +122,7 @@ def _by_library(gpu: Gpu, library: Binary, nvidia: Nvidia | None) -> Verdict:
 def _compiled(gpu: Gpu, library: Binary, ptx: Image, nvidia: Nvidia | None) -> Verdict:
     language = f"PTX {ptx.isa[0]}.{ptx.isa[1]}"
     wanted = cuda_of(ptx.isa)
-    if nvidia and nvidia.cuda and wanted and _numbers(nvidia.cuda) < _numbers(wanted):
+    if nvidia and nvidia.cuda and wanted and numbers(nvidia.cuda) < numbers(wanted):
         reason = (
             f"the {language} in {library.name} takes a driver for CUDA {wanted} or newer, and "
             f"{nvidia.driver or 'the installed one'} is for {nvidia.cuda}"
@@ -153,17 +145,13 @@ def _why_not(gpu: Gpu, library: Binary) -> str:
     return f"{library.name} has neither machine code nor PTX for {gpu.sm}; it has {names}"
 
 
-def _part(served: int, general: int) -> str:
-    return f" in {served} of {general} translation units" if served < general else ""
-
-
 def _too_old(facts: Facts, nvidia: Nvidia | None) -> str:
-    floor = facts.driver
-    if not floor or nvidia is None or not nvidia.driver or facts.cuda is None:
+    cuda, floor = facts.cuda, facts.driver
+    if nvidia is None or cuda is None or not floor or not nvidia.driver:
         return ""
-    if _numbers(nvidia.driver) >= _numbers(floor):
+    if numbers(nvidia.driver) >= numbers(floor):
         return ""
-    return f"CUDA {facts.cuda.version} takes driver {floor} or newer, installed is {nvidia.driver}"
+    return f"CUDA {cuda.version} takes driver {floor} or newer, installed is {nvidia.driver}"
 
 
 def _other_variant(gpus: Sequence[Gpu], facts: Facts, nvidia: Nvidia | None) -> str:
@@ -198,7 +186,3 @@ def _used(gpu: Gpu, library: Binary, form: str) -> Image:
         if fitting:
             taken[max(fitting)] += count
     return taken.most_common(1)[0][0]
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)))

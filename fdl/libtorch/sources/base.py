@@ -59,7 +59,6 @@ class Source:
         shown: The address, path or pip command, for people.
         title: Its name, as known from the request: ``libtorch 2.10.0 cpu``, a file name.
         slot: Part of a file name; two sources with the same slot must not download at once.
-        wanted: The requested version and variant.
         expected: Returns its contents if they are known without a download, else None. Raises
             LibtorchError if it is certainly not what is wanted.
         stage: Makes the libtorch folder somewhere in ``Bench.folder``, and returns its contents.
@@ -135,12 +134,8 @@ def unpack(
 def finish(folder: Path, wanted: Wanted, where: str, bench: Bench, links: Path | None) -> Contents:
     """Determine the contents of an unpacked folder, and add libraries from other packages.
 
-    Args:
-        folder: The folder.
-        wanted: The required version and variant.
-        where: The name of what was unpacked, for messages.
-        bench: The working folders.
-        links: A folder of wheels that pip searches before the index.
+    The name ``where`` is for messages. In the folder ``links`` pip searches for wheels before it
+    asks the index.
 
     Raises:
         FdlError: It is not what is wanted, or the other packages cannot be downloaded.

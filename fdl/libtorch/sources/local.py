@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,12 +16,7 @@ from fdl.libtorch.sources.base import Bench, Source, Wanted, finish, nothing_kno
 
 
 def local_archive(file: Path, wanted: Wanted) -> Source:
-    """An archive or a wheel.
-
-    Args:
-        file: Its path.
-        wanted: The required version and variant.
-    """
+    """An archive or a wheel."""
     return Source(
         shown=str(file),
         title=file.name,
@@ -67,9 +62,7 @@ def _peek(file: Path, wanted: Wanted) -> Contents | None:
 def local_folder(path: Path, wanted: Wanted) -> Source:
     """A libtorch folder, or the folder of an installed torch package.
 
-    Args:
-        path: The folder. Its files are linked if the file system supports that, else copied.
-        wanted: The required version and variant.
+    Its files are linked if the file system supports that, else copied.
     """
     return Source(
         shown=str(path),
@@ -95,18 +88,12 @@ def _stage_folder(path: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Conte
 
 def _link_all(root: Path, prefix: str, target: Path, place: Callable[[str], str | None]) -> None:
     """Link the files that belong to a libtorch, as if from an archive with ``prefix/…`` in it."""
-    for file, inner in _files(root):
-        name = place(f"{prefix}/{inner}")
+    files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    for file in files:
+        name = place(f"{prefix}/{file.relative_to(root).as_posix()}")
         if name is not None:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             _link(file, target / name)
-
-
-def _files(root: Path) -> Iterator[tuple[Path, str]]:
-    for folder, _, names in os.walk(root):
-        for name in names:
-            file = Path(folder, name)
-            yield file, file.relative_to(root).as_posix()
 
 
 def _link(file: Path, target: Path) -> None:

@@ -72,13 +72,8 @@ def resolve(torch: str, wanted: str | None, *, exact: bool, environ: Mapping[str
     """Ask pip which torch it would install; if the index supports it, nothing is downloaded.
 
     A version marked ``+cu128`` is asked for first. PyTorch's own index marks every build, and for a
-    plain version pip would take the build that sorts last.
-
-    Args:
-        torch: Version of torch.
-        wanted: The variant to look for; None for any.
-        exact: Whether other variants are refused.
-        environ: The environment variables.
+    plain version pip would take the build that sorts last. With ``exact``, variants other than the
+    wanted one are refused.
 
     Raises:
         LibtorchError: There is no such package, or it is of another variant.
@@ -108,16 +103,10 @@ def download(
     dependencies: bool = True,
     links: Path | None = None,
 ) -> list[Path]:
-    """Let pip download wheels, and return the wheels in the folder.
+    """Let pip download wheels to an existing folder, and return the wheels in it.
 
-    Wheels of an earlier call are not downloaded again. pip itself reports on stderr.
-
-    Args:
-        requirements: The requirements, as pip reads them.
-        into: An existing folder.
-        environ: The environment variables.
-        dependencies: Whether to download their dependencies too.
-        links: A folder of wheels to search besides the index.
+    Wheels of an earlier call are not downloaded again. pip itself reports on stderr. Besides the
+    index, pip searches the folder ``links`` for wheels.
 
     Raises:
         LibtorchError: pip failed.

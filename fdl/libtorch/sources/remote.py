@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 
 
 def official(artifact: Artifact, environ: Mapping[str, str]) -> Source:
-    """An archive of the catalog.
-
-    Args:
-        artifact: The archive.
-        environ: The environment variables, which may name mirrors.
-    """
+    """An archive of the catalog; the environment may name mirrors."""
     contents = Contents(artifact.torch, artifact.variant, artifact.cuda, artifact.recorded_archs)
     return Source(
         shown=without_password(artifact.urls(environ)[0]),
@@ -71,12 +66,7 @@ def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tup
 
 
 def address(url: str, wanted: Wanted) -> Source:
-    """An archive or a wheel at any address.
-
-    Args:
-        url: The address, of http or https.
-        wanted: The required version and variant.
-    """
+    """An archive or a wheel at any address of http or https."""
     shown = without_password(url)
     parts = urlsplit(shown)
     # A query often holds a signature that differs each time.
@@ -103,11 +93,7 @@ def address(url: str, wanted: Wanted) -> Source:
 def package(torch: str, variant: str | None, *, exact: bool, environ: Mapping[str, str]) -> Source:
     """The Python package of torch, through pip.
 
-    Args:
-        torch: Version of torch.
-        variant: The variant to look for; None for any.
-        exact: Whether other variants are refused.
-        environ: The environment variables, which pip gets too.
+    With ``exact``, variants other than the given one are refused; None stands for any.
     """
     wanted = Wanted(torch, variant if exact else None)
     # pip takes seconds to answer, and both functions below may need the answer.
@@ -119,7 +105,7 @@ def package(torch: str, variant: str | None, *, exact: bool, environ: Mapping[st
         return offer().contents
 
     return Source(
-        shown=f"python -m pip download {_requirement(torch, variant if exact else None)}",
+        shown=f"python -m pip download torch=={'+'.join(filter(None, (torch, wanted.variant)))}",
         title=" ".join(filter(None, ("libtorch", torch, variant))),
         slot=f"wheel-{variant or 'any'}",
         wanted=wanted,
@@ -138,10 +124,6 @@ def _stage_package(
     unpacked = unpack(file, folder, layout.place, bench.trust.algorithm(file.name))
     bench.trust.check(file.name, unpacked.digest, file.name)
     return folder, finish(folder, wanted, file.name, bench, links=None)
-
-
-def _requirement(torch: str, variant: str | None) -> str:
-    return f"torch=={torch}+{variant}" if variant else f"torch=={torch}"
 
 
 def _fetch(

@@ -1,37 +1,38 @@
-"""Train a classifier of hand-written digits: `fdl train`. All of this is yours to change."""
+"""Train a classifier of hand-written digits: `fdl train`. Change this file as you like."""
 
 import sys
 from functools import partial
 
-import torch
 from fdl import DdpArgs, option
 from flodl import Batch, FlowBuilder, Graph, RunDirectory, Trainer, digits, entry
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import AdamW
+from torch.types import Device
 
 
-class Args(DdpArgs):  # with the flags of training on several devices: `--ranks 2`
+class Args(DdpArgs):  # adds the options for several devices: `--ranks 2`
     """Train a classifier of hand-written digits."""
 
     epochs: int = option(default=10, short="n", help="Passes over the training images")
     batch_size: int = option(default=32, help="Images per step")
     lr: float = option(default=3e-3, help="Learning rate of AdamW")
-    seed: int = option(default=42, help="Decides the initial weights and the order of the data")
-    output: str = option(default="runs/train", help="Folder that receives this run's folder")
-    resume: str | None = option(default="last", help="Run to continue: its folder, or the last one")
-    live: int | None = option(default=0, help="Port of the live page; 0 takes a free one")
-    engine: str = option(default="auto", help="auto, eager, compiled or cuda_graph")
+    seed: int = option(default=42, help="Seed of the initial weights and the order of the data")
+    output: str = option(default="runs/train", help="Folder for the run directories")
+    resume: str | None = option(default="last", help="Run to continue: its folder, or `last`")
+    live: int | None = option(default=0, help="Port of the live page; 0 means a free one")
+    engine: str = option(default="auto", help="Engine: auto, eager, compiled or cuda_graph")
 
 
-def build_model(device: torch.device | str = "cpu") -> Graph:
+def build_model(device: Device = "cpu") -> Graph:
     """One line per step of the data flow: images [B, 1, 8, 8] in, logits [B, 10] out."""
     return (
         FlowBuilder.from_(nn.Conv2d(1, 32, 3, padding=1))
         .through(nn.BatchNorm2d(32))
         .through(nn.ReLU())
-        # `also` is a residual connection: what comes out is added to what went in.
+        # `also` is a residual connection: it adds the output to the input.
         .also(nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()))
-        .tag("features")  # model.tagged("features") shows what the last forward made here
+        .tag("features")  # model.tagged("features") returns this value
         .through(nn.MaxPool2d(2))
         .through(nn.Flatten())
         .through(nn.Linear(32 * 4 * 4, 10))
@@ -42,12 +43,12 @@ def build_model(device: torch.device | str = "cpu") -> Graph:
 
 
 def train_step(model: nn.Module, batch: Batch) -> Tensor:
-    """The loss of one batch; the Trainer does the rest of the step."""
+    """Return the loss of one batch; the Trainer does the rest of the step."""
     return cross_entropy(model(batch["image"]), batch["label"])
 
 
 def evaluate(model: nn.Module) -> dict[str, float]:
-    """Loss and accuracy on the held-out digits, which training never sees."""
+    """Return loss and accuracy on the held-out digits, which training never sees."""
     device = next(model.parameters()).device
     images, labels = (tensor.to(device) for tensor in digits("test").tensors)
     logits = model(images)
@@ -56,11 +57,11 @@ def evaluate(model: nn.Module) -> dict[str, float]:
 
 
 def main(args: Args) -> None:
-    """Train, and leave a run directory with a report and the weights."""
+    """Train, and write a run directory with a report and the weights."""
     trainer = (
-        Trainer.builder(build_model, partial(torch.optim.AdamW, lr=args.lr), train_step)
-        # Your own data set goes here. Its samples are read once per epoch; where reading is slow,
-        # .cache() keeps them in memory (and freezes random transforms: one draw per sample).
+        Trainer.builder(build_model, partial(AdamW, lr=args.lr), train_step)
+        # Put your own data set here. Its samples are read once per epoch. If reading is slow,
+        # .cache() keeps them in memory. Then a random transform has one result per sample.
         .dataset(digits("train"))
         .batch_size(args.batch_size)
         .num_epochs(args.epochs)

@@ -283,17 +283,126 @@ def test_a_broken_file_costs_its_own_entries_alone(fdl, project):
     assert [one["name"] for one in json.loads(done.out)["types"]][:2] == ["Bowl", "Builder"]
 
 
-def test_text_shows_categories_with_their_entries(fdl, project):
-    folder = project(PACKAGE)
+def test_without_a_name_the_public_names_are_listed_with_their_first_lines(fdl, project):
+    folder = project({**PACKAGE, "zoo/graph/inner.py": "class Inside:\n    '''No.'''\n"})
     done = fdl("api-ref", "--path", str(folder / "zoo"))
     assert (done.exit, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        f"zoo 3.2.1, read from {folder / 'zoo'}",
+        "",
+        "graph",
+        "  zoo.Builder     Builds one.",
+        "  zoo.graph.Kind  What it is.",
+        "",
+        "other",
+        "  zoo.feed        Feed one.",
+        "  zoo.late        Loaded when it is asked for.",
+    ]
+
+
+def test_a_package_that_exports_nothing_is_listed_whole(fdl, project):
+    folder = project(
+        {"own/__init__.py": "", "own/model.py": "class Net:\n    '''A net.'''\ndef run(): ...\n"}
+    )
+    lines = fdl("api-ref", "--path", str(folder / "own")).out.splitlines()
+    assert lines[2:] == ["other", "  own.model.Net  A net.", "  own.model.run"]
+
+
+def test_the_list_of_flodl_fits_a_reader_and_holds_what_it_exports(fdl):
+    import flodl
+
+    lines = fdl("api-ref", cwd=ROOT).out.splitlines()
+    shown = {line.split()[0] for line in lines if line.startswith("  ")}
+    # Some losses are torch's own functions.
+    own = {
+        f"flodl.{name}"
+        for name in flodl.__all__
+        if str(getattr(getattr(flodl, name), "__module__", "")).startswith("flodl")
+    }
+    assert len(own) > 150
+    assert own - shown == set()
+    assert "flodl.hf.AutoModel" in shown
+    assert all(name.count(".") <= 2 for name in shown)
+    assert len(lines) < 600
+
+
+@pytest.mark.parametrize("typed", ["Builder", "zoo.Builder", "zoo.graph.Builder", "graph.Builder"])
+def test_a_class_is_shown_with_its_docstring_and_its_members(fdl, project, typed):
+    folder = project(PACKAGE)
+    done = fdl("api-ref", typed, "--path", str(folder / "zoo"))
+    assert (done.exit, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0] == f"zoo 3.2.1, read from {folder / 'zoo'}"
-    assert lines.index("graph") < lines.index("other")
-    place = lines.index("  zoo.graph.Kind(enum.Enum)  zoo/graph/build.py:10")
-    assert lines[place + 1 : place + 4] == ["    What it is.", "    Kind.CAT", "    Kind.DOG"]
+    assert lines[0] == "zoo.Builder(abc.ABC)  zoo/graph/build.py:15"
+    assert "    Builds one." in lines
+    assert '        >>> Builder.of("cat").with_tail(2).build()' in lines
     assert "    with_tail(length: float) -> Self" in lines
     assert "        Add a tail." in lines
+    assert "Kind" not in done.out
+
+
+@pytest.mark.parametrize("typed", ["feed", "zoo.feed", "zoo.keeper.feed"])
+def test_a_function_is_shown_with_its_docstring(fdl, project, typed):
+    folder = project(PACKAGE)
+    done = fdl("api-ref", typed, "--path", str(folder / "zoo"))
+    title, _, *text = done.out.splitlines()
+    assert title.startswith("zoo.feed(animal: str, *, times: int = 1) -> bool  zoo/keeper.py:")
+    assert text == [
+        "    Feed one.",
+        "",
+        '    >>> feed("cat")',
+        "    True",
+        "",
+        "    Nothing else.",
+    ]
+
+
+@pytest.mark.parametrize("typed", ["Builder.with_tail", "zoo.graph.Builder.with_tail"])
+def test_a_method_is_shown_alone(fdl, project, typed):
+    folder = project(PACKAGE)
+    done = fdl("api-ref", typed, "--path", str(folder / "zoo"))
+    title, _, *text = done.out.splitlines()
+    assert title.startswith("zoo.Builder.with_tail(length: float) -> Self  zoo/graph/build.py:")
+    assert text == ["    Add a tail."]
+    document = json.loads(fdl("api-ref", typed, "--json", "--path", str(folder / "zoo")).out)
+    (one,) = document["types"]
+    assert (one["name"], one["constructors"]) == ("Builder", [])
+    assert [method["name"] for method in one["methods"]] == ["with_tail"]
+
+
+def test_a_module_lists_its_names(fdl, project):
+    folder = project(PACKAGE)
+    done = fdl("api-ref", "zoo.graph", "--path", str(folder / "zoo"))
+    shown = [line.split()[0] for line in done.out.splitlines() if line.startswith("  ")]
+    assert shown == ["zoo.Builder", "zoo.graph.Kind"]
+
+
+def test_what_is_not_exported_can_be_shown_too(fdl, project):
+    folder = project(PACKAGE)
+    done = fdl("api-ref", "Food", "--path", str(folder / "zoo"))
+    assert done.out.startswith("zoo.graph.build.Food  zoo/graph/build.py:")
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("Bulider", "fdl api-ref Builder"),
+        ("Builder.with_tial", "fdl api-ref Builder.with_tail"),
+        ("zoo.graph.Knd", "fdl api-ref Kind"),
+        ("Nothing.at_all", "`fdl api-ref` lists the public names"),
+    ],
+)
+def test_an_unknown_name_is_an_error_that_suggests(fdl, project, typed, hint):
+    folder = project(PACKAGE)
+    done = fdl("api-ref", typed, "--path", str(folder / "zoo"))
+    assert (done.exit, done.out) == (1, "")
+    assert done.err == f"error: there is no `{typed}` in zoo 3.2.1\nhint: {hint}\n"
+
+
+def test_the_trainer_of_flodl_is_shown_on_a_page(fdl):
+    done = fdl("api-ref", "Trainer", cwd=ROOT)
+    assert done.out.startswith("flodl.Trainer")
+    assert len(done.out.splitlines()) < 100
+    assert fdl("api-ref", "flodl.nn.Adam", cwd=ROOT).out.startswith("flodl.Adam")
 
 
 def test_the_nearest_checkout_is_read_up_to_five_levels_above(fdl, project):
@@ -323,10 +432,14 @@ def test_the_flodl_of_the_project_is_read_before_our_own(fdl, project):
     assert json.loads(fdl("api-ref", "--json").out)["version"] == "7.0"
 
 
-@pytest.mark.parametrize("given", ["checkout", "checkout/flodl", "src-layout"])
-def test_path_takes_a_checkout_or_a_package(fdl, project, given):
+@pytest.mark.parametrize("given", ["checkout", "checkout/flodl", "src-layout", "mine", "flat"])
+def test_path_takes_a_project_or_a_package(fdl, project, given):
     project(
         {
+            "mine/src/pkg/__init__.py": '__version__ = "1.5"\n',
+            "mine/tests/__init__.py": "",
+            "flat/pkg/__init__.py": '__version__ = "1.5"\n',
+            "flat/tests/__init__.py": "",
             "checkout/flodl/__init__.py": '__version__ = "1.5"\n',
             "src-layout/src/flodl/__init__.py": '__version__ = "1.5"\n',
         }
@@ -335,13 +448,18 @@ def test_path_takes_a_checkout_or_a_package(fdl, project, given):
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"), [("nowhere", "it is no folder"), ("empty", "it holds no Python package")]
+    ("given", "reason"),
+    [
+        ("nowhere", ": there is no such folder"),
+        ("empty", ": it has no Python package"),
+        ("two", " has several packages: a, b"),
+    ],
 )
 def test_a_path_without_source_is_an_error(fdl, project, given, reason):
-    project({"empty/readme.txt": ""})
+    project({"empty/readme.txt": "", "two/src/a/__init__.py": "", "two/src/b/__init__.py": ""})
     done = fdl("api-ref", "--path", given)
     assert (done.exit, done.out) == (1, "")
-    assert f"{given}: {reason}" in done.err
+    assert f"{given}{reason}" in done.err
     assert "hint: " in done.err
 
 

@@ -1,4 +1,4 @@
-"""What the cards are: the real pynvml on a driver of our own, then ``nvidia-smi``."""
+"""What the GPUs are: the real pynvml on a driver of our own, then ``nvidia-smi``."""
 
 from __future__ import annotations
 
@@ -162,14 +162,14 @@ def test_a_lost_card_leaves_the_others_and_their_numbers(tmp_path, root):
         (0, [8, 0]),
         (2, [9, 0]),
     ]
-    assert kinds(found) == ["card-lost"]
-    assert found["problem"].startswith("card 1 does not answer any more")
+    assert kinds(found) == ["gpu-lost"]
+    assert found["problem"].startswith("GPU 1 does not answer any more")
 
 
 def test_a_card_this_user_may_not_use_is_told(tmp_path, root):
     cards = [card("8.0", bus=1), card("8.0", bus=2, error=NO_PERMISSION)]
     found = seen(nvidia(tmp_path / "nvidia", cards), root)
-    assert (len(found["gpus"]), kinds(found)) == (1, ["card-permission"])
+    assert (len(found["gpus"]), kinds(found)) == (1, ["gpu-permission"])
     assert "sudo chmod a+rw /dev/nvidia1" in found["problem"]
 
 
@@ -179,7 +179,7 @@ def test_what_the_driver_does_not_tell_is_left_empty(tmp_path, root):
     fail["nvmlSystemGetDriverVersion"] = fail["nvmlSystemGetCudaDriverVersion"] = UNKNOWN
     found = seen(nvidia(tmp_path / "nvidia", [card("8.6")], fail=fail), root)
     (gpu,) = found["gpus"]
-    assert (gpu["name"], gpu["uuid"], gpu["pci"], gpu["memory"]) == ("NVIDIA card", "", "", 0)
+    assert (gpu["name"], gpu["uuid"], gpu["pci"], gpu["memory"]) == ("NVIDIA GPU", "", "", 0)
     assert (gpu["capability"], found["driver"], found["cuda"]) == ([8, 6], "", "")
     assert found["troubles"] == []
 
@@ -223,7 +223,7 @@ def test_newer_drivers_call_their_cuda_version_by_another_name(tmp_path, root):
 def test_a_card_that_nvidia_smi_has_lost_leaves_the_others(tmp_path, root):
     cards = [card("8.0", bus=1), card("8.0", bus=2, error=GPU_IS_LOST)]
     found = seen(only_smi(tmp_path / "nvidia", cards), root)
-    assert ([one["index"] for one in found["gpus"]], kinds(found)) == ([0], ["card-lost"])
+    assert ([one["index"] for one in found["gpus"]], kinds(found)) == ([0], ["gpu-lost"])
 
 
 def test_nvidia_smi_that_does_not_know_the_question_is_too_old(tmp_path, root):
@@ -298,7 +298,7 @@ def test_a_card_given_to_a_virtual_machine_is_no_trouble(tmp_path, root):
 def test_a_container_that_was_not_given_the_card_is_told(tmp_path, root):
     pci_card(root)
     write(root, ".dockerenv")
-    assert kinds(seen(without_nvidia(tmp_path / "n"), root)) == ["container-without-cards"]
+    assert kinds(seen(without_nvidia(tmp_path / "n"), root)) == ["container-without-gpus"]
 
 
 def test_a_running_driver_without_its_library_is_told(tmp_path, root):
@@ -308,7 +308,7 @@ def test_a_running_driver_without_its_library_is_told(tmp_path, root):
 
 def test_a_driver_that_offers_none_of_the_cards_is_told(tmp_path, root):
     pci_card(root, driver="nvidia")
-    assert kinds(seen(nvidia(tmp_path / "nvidia"), root)) == ["cards-withheld"]
+    assert kinds(seen(nvidia(tmp_path / "nvidia"), root)) == ["gpus-withheld"]
 
 
 def test_visibility_is_respected_and_shown(tmp_path, root):

@@ -1,4 +1,4 @@
-"""The machine around the cards, read from file systems and programs made here."""
+"""The machine around the GPUs, read from file systems and programs made here."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_no_card_at_all_is_a_wish_like_any_other(value):
 )
 def test_what_names_nothing_ends_the_list_and_is_told(value, expected):
     assert shown(value) == expected
-    assert trouble(value) == ["visibility-unknown-card"]
+    assert trouble(value) == ["visibility-unknown-gpu"]
 
 
 def test_minus_one_ends_the_list_without_a_word():
@@ -73,7 +73,7 @@ def test_minus_one_ends_the_list_without_a_word():
 
 def test_a_card_named_twice_voids_the_list():
     assert shown("0,2,0") == "00000"
-    assert trouble("0,2,0") == ["visibility-repeated-card"]
+    assert trouble("0,2,0") == ["visibility-repeated-gpu"]
 
 
 def test_a_machine_without_cards_has_no_wrong_entries():

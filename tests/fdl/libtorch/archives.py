@@ -70,7 +70,7 @@ def torch_wheel(
         "git_version = 'feedbeef'\n"
     ).encode()
     if cuda:
-        files["torch/lib/libtorch_cuda.so"] = b"code for cards"
+        files["torch/lib/libtorch_cuda.so"] = b"code for GPUs"
     return wheel(folder, "torch", version, {**files, **(extra or {})}, requires)
 
 

@@ -61,3 +61,8 @@ def libtorch(fdl: Fdl, home: Path, mirror: Server, tmp_path: Path) -> Libtorch:
         return fdl("libtorch", *args, env=env, **{"cwd": "elsewhere", **more})
 
     return run
+
+
+def ids(shown: Session) -> list[str]:
+    """The first column of ``fdl libtorch list``."""
+    return [line.split("  ")[0] for line in shown.out.splitlines()[1:]]

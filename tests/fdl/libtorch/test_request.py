@@ -1,4 +1,4 @@
-"""From what was typed to a source, for cards that are not there."""
+"""From what was typed to a source, for GPUs that are not there."""
 
 from pathlib import Path
 
@@ -104,5 +104,5 @@ def test_a_driver_too_old_for_everything_is_said_so():
 def test_what_a_build_is_asked_for():
     assert archs_argument([gpu(0, (12, 0)), gpu(1, (6, 1)), gpu(2, (6, 1))]) == "6.1;12.0"
     assert variant_of_cuda("12.8") == "cu128"
-    with pytest.raises(UsageError, match="no CUDA version"):
+    with pytest.raises(UsageError, match="is not a CUDA version"):
         variant_of_cuda("cu128")

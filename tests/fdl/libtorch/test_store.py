@@ -44,7 +44,7 @@ def test_what_is_no_libtorch_does_not_get_in(store):
     put(store)
     with store.staging() as staging:
         (staging / "lib").mkdir()
-        with pytest.raises(LibtorchError, match="is no libtorch"):
+        with pytest.raises(LibtorchError, match="not a libtorch"):
             store.commit(staging, "precompiled/cpu", FACTS)
     assert library(store) == "first"
 
@@ -67,7 +67,7 @@ def test_a_move_that_fails_puts_the_old_one_back(store):
 )
 def test_what_names_no_variant_is_refused(store, id):
     for function in (store.path, store.get, store.activate, store.remove):
-        with pytest.raises(LibtorchError, match="is no libtorch variant"):
+        with pytest.raises(LibtorchError, match="is not a libtorch variant"):
             function(id)
 
 
@@ -141,6 +141,13 @@ def test_whose_store_it_is(tmp_path, monkeypatch):
     (deep / "libtorch" / ".active").write_text("")
     assert locate(str(deep), environ) == Store(deep, "project")
     assert locate(str(deep), environ, use_global=True).scope == "global"
+
+
+@pytest.mark.parametrize("name", ["flodl", "Flodl>=1", "flodl[train] ; python_version > '3'"])
+def test_a_requirement_on_flodl_makes_a_project(tmp_path, name):
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "a"\ndependencies = ["{name}"]\n')
+    environ = {"FLODL_HOME": str(tmp_path / "home")}
+    assert locate(str(tmp_path), environ) == Store(tmp_path, "project")
 
 
 @pytest.mark.parametrize("name", ["flodl-extras", "flodl_x", "flodlx", "notflodl"])

@@ -11,6 +11,7 @@ import pytest
 
 from fdl.libtorch.active import Variant
 from fdl.libtorch.usage import render
+from tests.fdl.libtorch.conftest import ids
 
 pytestmark = pytest.mark.usefixtures("mirror")
 
@@ -41,12 +42,24 @@ def cuda(store):
     return folder
 
 
+def test_an_empty_list_names_the_command_that_installs(libtorch, store):
+    shown = libtorch("list")
+    assert (shown.exit, shown.out) == (0, "")
+    assert shown.err == f"no libtorch is installed in {store}; type: fdl libtorch install\n"
+    assert json.loads(libtorch("list", "--json").out) == []
+
+
 @pytest.mark.usefixtures("cpu")
 def test_list_shows_what_is_installed_and_active(libtorch, cuda, store):
     variant(store, "builds/sm61-sm120", "cuda=12.8", "source=compiled")
     (store / "precompiled" / "half").mkdir()
     shown = libtorch("list")
-    assert shown.out == "builds/sm61-sm120\nprecompiled/cpu\nprecompiled/cu128 (active)\n"
+    assert shown.out.splitlines() == [
+        f"{'VARIANT':<26}  TORCH   CUDA  GPU CODE",
+        f"{'builds/sm61-sm120':<26}          12.8",
+        f"{'precompiled/cpu':<26}  2.10.0        cpu",
+        "precompiled/cu128 (active)  2.10.0  12.8  7.0 7.5",
+    ]
     entries = json.loads(libtorch("list", "--json").out)
     assert [(one["variant"], one["active"]) for one in entries] == [
         ("builds/sm61-sm120", False),
@@ -111,14 +124,14 @@ def test_activate_unknown_lists_and_remove_active_blanks_and_remove_dots_is_refu
     for climbing in ("..", "precompiled/..", "../elsewhere", "precompiled/../../home"):
         refused = libtorch("remove", climbing)
         assert refused.exit == 1
-        assert "is no libtorch variant" in refused.err
+        assert "is not a libtorch variant" in refused.err
     assert cpu.is_dir()
     assert cuda.is_dir()
 
     assert libtorch("remove", "precompiled/cu128").exit == 0
     assert not cuda.exists()
     assert (store / ".active").read_text() == ""
-    assert libtorch("list").out == "precompiled/cpu\n"
+    assert ids(libtorch("list")) == ["precompiled/cpu"]
 
 
 @pytest.mark.parametrize("verb", ["activate", "remove"])
@@ -127,7 +140,7 @@ def test_without_an_id_the_variants_are_listed_on_stderr(libtorch, verb):
     done = libtorch(verb)
     assert (done.exit, done.out) == (1, "")
     assert f"fdl libtorch {verb} ID" in done.err
-    assert "  precompiled/cpu\n  precompiled/cu128 (active)\n" in done.err
+    assert "precompiled/cpu, precompiled/cu128\n" in done.err
 
 
 @pytest.mark.usefixtures("cpu", "cuda")
@@ -150,8 +163,8 @@ def test_dry_runs_change_nothing(libtorch, cpu, store):
 def test_a_project_has_its_own_store_and_global_names_the_other(libtorch, project):
     root = project({"app/fdl.yml": "commands: {}\n"}) / "app"
     variant(root / "libtorch", "precompiled/cu126")
-    assert libtorch("list", cwd="app").out == "precompiled/cu126\n"
-    assert libtorch("list", "--global", cwd="app").out == "precompiled/cpu\n"
+    assert ids(libtorch("list", cwd="app")) == ["precompiled/cu126"]
+    assert ids(libtorch("list", "--global", cwd="app")) == ["precompiled/cpu"]
     (root / "deep").mkdir()
     libtorch("activate", "precompiled/cu126", cwd="app/deep")
     assert (root / "libtorch" / ".active").read_text() == "precompiled/cu126\n"

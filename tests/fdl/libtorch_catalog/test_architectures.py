@@ -1,4 +1,4 @@
-"""Which code runs on which card."""
+"""Which code runs on which GPU."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_list_is_sorted_and_names_each_once(text, expected):
     "text", ["", "8", "8.6.1", "sm_86", "8.6+ptx", "8.6 fast", "123.0", "8.6b"]
 )
 def test_what_is_no_architecture_is_refused_with_its_words(text):
-    with pytest.raises(UsageError, match="is no GPU architecture") as refused:
+    with pytest.raises(UsageError, match="is not a GPU architecture") as refused:
         parse(text)
     assert "6.1;12.0" in refused.value.hint
 

@@ -17,7 +17,7 @@ REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "libtorch-check.m
 
 @pytest.fixture
 def machine(tmp_path):
-    """The variables of a machine with these cards, and with a store of its own."""
+    """The variables of a machine with these GPUs, and with a store of its own."""
 
     def make(*capabilities, **more):
         folder = tmp_path / "nvidia"
@@ -58,7 +58,7 @@ def test_a_card_that_is_not_served_fails_the_check_and_the_remedy_is_named(tmp_p
     assert session.exit == 1
     assert "NVIDIA Test 6.1 (sm_61): impossible" in session.out
     assert "libtorch.so has neither machine code nor PTX for sm_61" in session.out
-    assert 'To serve every card: fdl libtorch build --archs "6.1;12.0"' in session.out
+    assert 'To serve every GPU: fdl libtorch build --archs "6.1;12.0"' in session.out
 
 
 def test_cards_named_on_the_command_line_count_instead_of_those_of_the_machine(
@@ -77,7 +77,7 @@ def test_without_cards_the_facts_alone_are_printed(tmp_path, fdl, machine):
     session = fdl("libtorch", "check", str(folder), env=machine())
     assert session.exit == 0, session.out + session.err
     assert "GPU code  8.0" in session.out
-    assert "Cards" not in session.out
+    assert "GPUs" not in session.out
 
 
 def test_a_driver_too_old_for_the_ptx_fails_the_check(tmp_path, fdl, machine):
@@ -88,7 +88,7 @@ def test_a_driver_too_old_for_the_ptx_fails_the_check(tmp_path, fdl, machine):
     )
     assert session.exit == 1
     assert "takes a driver for CUDA 12.8 or newer, and 550.54.14 is for 12.4" in session.out
-    assert "To serve every card: update the NVIDIA driver" in session.out
+    assert "To serve every GPU: update the NVIDIA driver" in session.out
 
 
 def test_hidden_cards_are_left_out_and_that_is_said(tmp_path, fdl, machine):
@@ -97,7 +97,7 @@ def test_hidden_cards_are_left_out_and_that_is_said(tmp_path, fdl, machine):
     session = fdl("libtorch", "check", str(folder), env=env)
     assert session.exit == 0, session.out
     assert "sm_61" not in session.out
-    assert "CUDA_VISIBLE_DEVICES=0 keeps 1 of 2 cards out" in session.err
+    assert "CUDA_VISIBLE_DEVICES=0 keeps 1 of 2 GPUs out" in session.err
 
 
 def test_a_missing_library_fails_the_check_also_without_cards(tmp_path, fdl, machine):
@@ -138,14 +138,14 @@ def test_json_has_the_documented_keys_and_no_others(tmp_path, fdl, machine):
         "origin": "PTX 8.7 in libkit.so",
         "driver": "525.60.13",
     }
-    assert [one["verdict"] for one in found["cards"]] == ["native", "impossible"]
-    assert found["cards"][0]["uuid"].startswith("GPU-")
+    assert [one["verdict"] for one in found["gpus"]] == ["native", "impossible"]
+    assert found["gpus"][0]["uuid"].startswith("GPU-")
     assert found["libraries"][0]["code"] == [
         {"name": "sm_80", "translation_units": 1},
         {"name": "compute_90", "translation_units": 1},
     ]
     assert found["missing"] == found["problems"] == found["unmet"] == []
-    assert found["remedy"].startswith("compile it for these cards: nvcc ")
+    assert found["remedy"].startswith("compile it for these GPUs: nvcc ")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_json_has_the_documented_keys_and_no_others(tmp_path, fdl, machine):
         ([], "no libtorch variant is active", "fdl libtorch install"),
         (["nowhere"], "cannot read", "fdl libtorch check DIR"),
         (["builds/sm61"], "builds/sm61 is not installed", "fdl libtorch install"),
-        (["kit", "--archs", "x"], "`x` is no GPU architecture", "fdl diagnose"),
+        (["kit", "--archs", "x"], "`x` is not a GPU architecture", "fdl diagnose"),
     ],
 )
 def test_what_cannot_be_checked_is_an_error_with_a_remedy(

@@ -93,7 +93,7 @@ def test_a_damaged_container_does_not_hide_those_behind_it():
     lost[0] ^= 0xFF
     found = read(bytes(lost) + container(sass(90)))
     assert names(found) == ["sm_90"]
-    assert found.damage == (f"at offset 0: {len(lost)} bytes that are no fat binary",)
+    assert found.damage == (f"at offset 0: {len(lost)} bytes that are not a fat binary",)
 
 
 def test_entries_that_claim_to_have_no_length_end_the_container():

@@ -1,4 +1,4 @@
-"""Verdicts and remedies, without files: cards, drivers, and libraries made of plain values."""
+"""Verdicts and remedies, without files: GPUs, drivers, and libraries made of plain values."""
 
 from pathlib import Path
 
@@ -182,7 +182,7 @@ def test_libraries_that_are_no_libtorch_are_to_be_compiled_again():
     mine = facts(("sm_80", 1), name="libmine.so", torch="", cuda=None)
     verdicts = [judge(one, mine) for one in cards_of("8.0;9.0")]
     assert remedy(verdicts, mine) == (
-        "compile it for these cards: nvcc -gencode arch=compute_80,code=sm_80 "
+        "compile it for these GPUs: nvcc -gencode arch=compute_80,code=sm_80 "
         "-gencode arch=compute_90,code=sm_90"
     )
 
@@ -231,5 +231,5 @@ def test_the_runtime_with_a_digest_in_its_name_is_known_too():
 
 def test_cards_are_written_like_architectures():
     assert [one.sm for one in cards_of("12.0, 6.1+PTX 6.1")] == ["sm_61", "sm_120"]
-    with pytest.raises(UsageError, match="`nonsense` is no GPU architecture"):
+    with pytest.raises(UsageError, match="`nonsense` is not a GPU architecture"):
         cards_of("nonsense")

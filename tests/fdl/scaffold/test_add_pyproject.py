@@ -13,7 +13,6 @@ from fdl.scaffold.add_pyproject import (
     with_extra,
     with_requirement,
 )
-from fdl.scaffold.add_toml import find, layout
 
 EXTRA_EDITS = {
     "one line": (
@@ -268,18 +267,3 @@ def test_in_any_file_only_the_requirement_is_added(text):
     assert is_kept(text, changed)
     assert "\r\n" in text or "\r" not in changed
     assert "\r\n" not in text or changed.count("\n") == changed.count("\r\n")
-
-
-@given(documents(with_flodl=True))
-def test_every_value_is_found_where_it_stands(text):
-    tables = layout(text)
-    tool = tomllib.loads(text).get("tool", {})
-    for name, table in tool.items():
-        if name != "u":
-            for key, value in table.items():
-                found = find(tables, ("tool", name, key))
-                if found is not None:
-                    alone = tomllib.loads(f"x = {text[found.start : found.end]}")["x"]
-                    assert said(alone) == said(value)
-                else:
-                    assert isinstance(value, dict), "only tables are spelled over several keys"

@@ -120,7 +120,7 @@ def test_a_named_fdl_that_cannot_be_run_is_an_error(bare, tmp_path):
     for named in (tmp_path / "missing", bare / "README.md"):
         done = run(bare / "fdl", "train", FDL_BIN=str(named))
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith(f"error: FDL_BIN={named} is no program\n")
+        assert done.stderr.startswith(f"error: FDL_BIN={named} is not a program\n")
     done = run(bare / "fdl", "train", FDL_BIN=str(bare / "fdl"))
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: FDL_BIN={bare / 'fdl'} is the script of a project\n")
@@ -218,7 +218,7 @@ def test_without_a_network_the_remedy_is_named(bare):
     done = run(bare / "fdl", "train")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no answer\n" in done.stderr
-    assert "error: could not install flodl==1.2.3; the words of pip are above\n" in done.stderr
+    assert "error: could not install flodl==1.2.3; see the messages of pip above\n" in done.stderr
     assert "PIP_INDEX_URL, PIP_FIND_LINKS" in done.stderr
 
 

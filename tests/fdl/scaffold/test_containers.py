@@ -302,7 +302,7 @@ def test_every_command_runs_in_its_service(make, mode):
     cuda = plan(folder, "cuda-train", "--", "--epochs", "2")
     assert cuda["launch"][-4:] == ["cuda", "bash", "-c", "python train/main.py --epochs 2"]
     assert plan(folder, "build")["launch"][-1] == "python -m pip install --user -e '.[dev]'"
-    assert not (folder / "fdl.yml").exists()
+    assert not (folder / ".fdl").exists()
 
 
 def test_what_fdl_knows_reaches_compose(make):

@@ -1,6 +1,7 @@
 """``fdl install``: what it puts into ``~/.local/bin``, and how it brings newer releases."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -188,6 +189,13 @@ def test_a_missing_path_entry_is_explained_for_the_shell(install, home, shell, t
     assert line.endswith(f"{home[0]}/{file}" if file else f"{home[0]}/.local/bin")
 
 
+def test_in_another_shell_no_line_is_made_up(install, home):
+    done = install(env={"PATH": os.environ["PATH"], "SHELL": "/bin/tcsh"})
+    assert done.out.splitlines()[-1] == (
+        f"{home[0]}/.local/bin is not on your PATH. Add it in the start-up file of your shell."
+    )
+
+
 def test_the_line_for_bash_does_what_it_says(install, home):
     line = install(env={"PATH": os.environ["PATH"], "SHELL": "/bin/bash"}).out.splitlines()[-1]
     subprocess.run(["bash", "-c", line.strip()], check=True, env={**os.environ, **home[1]})
@@ -262,6 +270,23 @@ def wheel(folder, version):
     return folder
 
 
+def needed_by(name):
+    """The packages and modules that a distribution and those it needs have installed."""
+    from importlib.metadata import distribution, requires
+
+    found, waiting = {}, [name]
+    while waiting:
+        one = waiting.pop()
+        if one in found:
+            continue
+        files = distribution(one).files or ()
+        tops = {path.parts[0] for path in files if path.suffix in (".py", ".so")}
+        found[one] = [Path(distribution(one).locate_file(top)) for top in tops - {".."}]
+        needs = [need for need in requires(one) or () if "extra ==" not in need]
+        waiting += [re.split(r"[^\w.-]", need)[0] for need in needs if "platform" not in need]
+    return sorted({module for modules in found.values() for module in modules})
+
+
 class Environment:
     """Makes environments that hold a copy of fdl, as an installer leaves it."""
 
@@ -281,6 +306,8 @@ class Environment:
         (info / "RECORD").write_text("".join(f"{path},,\n" for path in shown))
         # The tests' own pip, and nothing else of what the tests have: it must not see our checkout.
         (site / "pip").symlink_to(Path(pip.__file__).parent)
+        for module in needed_by("typer"):
+            (site / module.name).symlink_to(module)
         script = prefix / "bin/fdl"
         script.write_text(
             f"#!{prefix}/bin/python\nimport sys\nfrom fdl.__main__ import main\nsys.exit(main())\n"

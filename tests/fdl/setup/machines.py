@@ -31,7 +31,7 @@ NOBODY = Questions(on=False)
 
 def cards(*capabilities: str) -> tuple[Gpu, ...]:
     found = [tuple(map(int, one.split("."))) for one in capabilities]
-    return tuple(Gpu(i, f"Card {one[0]}.{one[1]}", one) for i, one in enumerate(found))
+    return tuple(Gpu(i, f"GPU {one[0]}.{one[1]}", one) for i, one in enumerate(found))
 
 
 def variant(id: str, **facts: str) -> Variant:
@@ -53,7 +53,7 @@ def machine(
     platform: str = "linux-x86_64",
     **more: object,
 ) -> Facts:
-    """A machine with these cards."""
+    """A machine with these GPUs."""
     return Facts(
         system=System(
             "Linux", "A processor", 8, 16 << 30, docker=docker, tools=more.pop("tools", {})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.errors import FdlError
+from fdl.errors import FdlError, LibtorchError
 from fdl.setup.facts import ProjectFacts
 from fdl.setup.plan import plan
 from tests.fdl.setup.machines import BUILD, CPU, CU128, NOBODY, ROOT, Typed, machine
@@ -120,6 +120,24 @@ def test_a_compose_file_that_nothing_can_build_is_told(docker, word):
 def test_torch_comes_from_the_index_of_the_variant(capabilities, active, index):
     facts = machine(*capabilities, active=active, project=NATIVE)
     assert steps(facts) == [VENV, torch_from(index), rest()]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "more", "folder"),
+    [
+        ((), {}, "cpu"),
+        (("8.6",), {}, "cu128"),
+        (("6.1", "12.0"), {}, "cu126"),
+        (("8.6",), {"driver": "450.80.02"}, "cpu"),
+    ],
+)
+def test_a_project_without_libtorch_gets_torch_alone(capabilities, more, folder):
+    facts = machine(*capabilities, project=NATIVE, needs_libtorch=False, **more)
+    for one in (facts, replace(facts, archives=(), no_archives=LibtorchError("no archives"))):
+        found = plan(one, Typed(), {}, force=True)
+        index = f"https://download.pytorch.org/whl/{'cpu' if one.no_archives else folder}"
+        assert [step.typed for step in found.steps] == [VENV, torch_from(index), rest()]
+        assert found.hint == ""
 
 
 def test_the_index_of_torch_can_be_another():

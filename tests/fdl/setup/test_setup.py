@@ -1,4 +1,4 @@
-"""``fdl setup``, typed: on a machine without a network, with the cards and the Docker of a test."""
+"""``fdl setup``, typed: on a machine without a network, with the GPUs and the Docker of a test."""
 
 import os
 import subprocess
@@ -116,7 +116,7 @@ def installed(root, id="precompiled/cpu", **facts):
 
 @pytest.fixture
 def variables(tmp_path):
-    """Variables of a machine without cards, network, Docker and a home that anybody has used."""
+    """Variables of a machine without GPUs, network, Docker and a home that anybody has used."""
     (tmp_path / "home").mkdir()
     return {
         **without_nvidia(tmp_path / "nvidia"),
@@ -208,12 +208,12 @@ def test_a_machine_without_cards_gets_the_cpu_variant_in_use(setup, tmp_path):
 
 @pytest.mark.usefixtures("mirror")
 def test_a_card_gets_its_variant_beside_the_one_for_the_processor(setup, tmp_path):
-    done = setup(env=nvidia(tmp_path / "nvidia", [card("6.1", "Old Card")]))
+    done = setup(env=nvidia(tmp_path / "nvidia", [card("6.1", "Old GPU")]))
     assert done.returncode == 0, done.stderr
     store = tmp_path / "home/.flodl/libtorch"
     assert (store / ".active").read_text() == "precompiled/cu126\n"
     assert (store / "precompiled/cpu/lib").is_dir()
-    assert "GPU       [0] Old Card -- sm_61, 24 GB\n" in done.stdout
+    assert "GPU       [0] Old GPU -- sm_61, 24 GB\n" in done.stdout
 
 
 def test_an_archive_that_cannot_be_had_ends_it(setup, mirror, tmp_path):
@@ -255,17 +255,24 @@ def test_a_dry_run_shows_the_steps_and_does_nothing(setup, project, tmp_path, fl
     done = setup(*flags.get("args", []), before=flags.get("before", []), cwd=root)
     assert (done.returncode, done.stderr) == (
         0,
-        "no NVIDIA GPU found: the variant for the processor is enough\n",
+        "no NVIDIA GPU found: the CPU build is enough\n",
     )
+    assert "libtorch" not in done.stdout
     address = (tmp_path / "cpu-index").as_uri()
     shown = done.stdout.partition("Would do:\n")[2].splitlines()
-    assert [line.strip() for line in shown if line] == [
-        "fdl libtorch install cpu",
+    steps = [
         f"{sys.executable} -m venv .venv",
         f".venv/bin/python -m pip install --no-deps --index-url {address} torch",
         ".venv/bin/python -m pip install --editable . torch",
     ]
+    assert [line.strip() for line in shown if line] == steps
     assert listing(tmp_path) == before
+
+    (root / "CMakeLists.txt").write_text("find_package(Torch REQUIRED)\n")
+    done = setup(*flags.get("args", []), before=flags.get("before", []), cwd=root)
+    assert done.returncode == 0
+    shown = done.stdout.partition("Would do:\n")[2].splitlines()
+    assert [line.strip() for line in shown if line] == ["fdl libtorch install cpu", *steps]
 
 
 def test_neither_docker_nor_virtual_environments_is_an_error_with_instructions(setup, tmp_path):

@@ -39,12 +39,12 @@ def typed(outcome):
         (machine(installed=(CPU,), active=CPU), False, [], None),
         (machine("8.6", installed=(CPU,), active=CPU), False, [USE_CU128], "12.8"),
         (machine(installed=(CPU,)), True, [USE_CPU], None),
-        # A CUDA variant in use stays, whatever the cards are, unless --force.
+        # A CUDA variant in use stays, whatever the GPUs are, unless --force.
         (machine("6.1", installed=(CU128,), active=CU128), False, [], "12.8"),
         (machine("6.1", installed=(CU128,), active=CU128), True, [GET_CPU, USE_CU126], "12.6"),
         (machine(installed=(CU128,), active=CU128), True, [GET_CPU], "12.8"),
         (machine(*MIXED, installed=(BUILD,), active=BUILD), False, [], "12.8"),
-        # One's own build is used where no archive serves all cards, if it does.
+        # One's own build is used where no archive serves all GPUs, if it does.
         (machine(*MIXED, installed=(BUILD, CPU)), False, [PICK_BUILD], "12.8"),
         (machine(*MIXED, installed=(BUILD, CPU), active=CPU), False, [PICK_BUILD], "12.8"),
         (machine(*MIXED, installed=(PARTIAL, CPU)), False, [USE_CU126], "12.6"),
@@ -64,7 +64,7 @@ def test_what_is_left_out_is_told_with_the_remedy():
     outcome = decide(machine(*MIXED), NOBODY, force=False)
     assert outcome.hint == 'fdl libtorch build --archs "6.1;12.0"'
     (note,) = outcome.notes
-    assert note == "no archive has code for all cards; cu126 leaves out [1] Card 12.0 (sm_120)"
+    assert note == "no archive has code for all GPUs; cu126 leaves out [1] GPU 12.0 (sm_120)"
 
 
 def test_a_driver_that_is_too_old_is_told():
@@ -124,10 +124,10 @@ def test_a_person_with_mixed_cards_chooses(answers, active, steps, cuda):
 def test_the_menu_says_whom_each_variant_serves(capsys):
     decide(machine(*MIXED), Typed(""), force=False)
     assert capsys.readouterr().err.splitlines() == [
-        "No archive of libtorch has code for all of your cards.",
-        "  1  build libtorch for 6.1;12.0: serves every card, takes hours",
-        "  2  install cu128: leaves out Card 6.1",
-        "  3  install cu126: leaves out Card 12.0",
+        "No archive of libtorch has code for all of your GPUs.",
+        "  1  build libtorch for 6.1;12.0: serves every GPU, takes hours",
+        "  2  install cu128: leaves out GPU 6.1",
+        "  3  install cu126: leaves out GPU 12.0",
         "  4  leave it for now",
     ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdl.commands.registry import REGISTRY
+from fdl.commands import BUILTINS
 from fdl.skill import FILES, SKILLS, content, find
 from tests.test_guides import BLOCK, fits, sessions, typed
 
@@ -24,7 +24,7 @@ def test_list_names_skills_and_tools(fdl, tmp_path):
     assert (done.exit, done.err) == (0, "")
     assert re.search(r"^  port +Port a PyTorch", done.out, re.MULTILINE)
     assert re.search(r"^  claude +\.claude/skills/SKILL/$", done.out, re.MULTILINE)
-    assert re.search(r"^  cursor +\.cursorrules  \(found here\)$", done.out, re.MULTILINE)
+    assert re.search(r"^  cursor +\.cursorrules +\(found here\)$", done.out, re.MULTILINE)
 
 
 def test_without_traces_it_goes_to_claude_and_says_so(fdl, tmp_path):
@@ -34,17 +34,40 @@ def test_without_traces_it_goes_to_claude_and_says_so(fdl, tmp_path):
     assert "taking claude" in done.err
     assert files(tmp_path) == sorted(CLAUDE)
     skill = find("port", tmp_path)
-    assert all((tmp_path / name).read_text() == skill.texts[name.split("/")[-1]] for name in CLAUDE)
+    for name in CLAUDE:
+        text, seal, _ = (tmp_path / name).read_text().partition("<!-- fdl skill install: sha256 ")
+        assert text == skill.texts[name.split("/")[-1]]
+        assert seal
 
 
-def test_a_second_installation_overwrites_what_claude_reads(fdl, tmp_path):
+def test_a_second_installation_replaces_what_nobody_has_edited(fdl, project):
+    folder = project({f"ai/port/{name}": f"first {name}\n" for name in FILES})
     fdl("skill", "install", "--tool", "claude-code")
+    (folder / "ai/port/guide.md").write_text("second")
+    done = fdl("skill", "install")
+    assert (done.exit, done.out) == (0, "wrote .claude/skills/port/guide.md\n")
+    assert "SKILL.md has the skill already" in done.err
+    assert (folder / ".claude/skills/port/guide.md").read_text().startswith("second\n<!-- fdl")
+    assert sorted(name for name in files(folder) if name[0] == ".") == sorted(CLAUDE)
+
+
+@pytest.mark.parametrize("mine", ["my own\n", None])
+def test_what_the_user_has_edited_stays_and_the_skill_goes_beside_it(fdl, tmp_path, mine):
+    fdl("skill", "install", "--tool", "claude")
     guide = tmp_path / ".claude/skills/port/guide.md"
     whole = guide.read_text()
-    guide.write_text("old")
-    done = fdl("skill", "install")
-    assert (done.exit, done.err) == (0, "")
-    assert guide.read_text() == whole
+    mine = mine or whole.replace("port", "carry", 1)
+    guide.write_text(mine)
+    new = ".claude/skills/port/guide.md.new"
+    dry = fdl("skill", "install", "-n")
+    assert (dry.exit, dry.out) == (0, f"would write {new}\n")
+    assert not (tmp_path / new).exists()
+    for _ in range(2):
+        done = fdl("skill", "install")
+        assert (done.exit, done.out) == (0, f"wrote {new}\n")
+        assert f"guide.md was edited, so it stays; compare it with {new}" in done.err
+        assert guide.read_text() == mine
+        assert (tmp_path / new).read_text() == whole
 
 
 @pytest.mark.parametrize("before", ["", "# Mine\n\nBe kind.\n", "# Mine, without a last newline"])
@@ -95,10 +118,11 @@ def test_the_text_of_the_team_counts_up_to_five_levels_above(fdl, project):
     for place, expected in (("a/b/c/d/e", True), ("a/b/c/d/e/f", False)):
         assert fdl("skill", "install", cwd=place).exit == 0
         text = (folder / place / ".claude/skills/port/guide.md").read_text()
-        assert (text == "our guide.md") is expected
+        assert text.startswith("our guide.md\n") is expected
     (folder / "ai/port/guide.md").unlink()
     assert fdl("skill", "install").exit == 0
-    assert (folder / ".claude/skills/port/SKILL.md").read_text() != "our SKILL.md"
+    text = (folder / ".claude/skills/port/SKILL.md").read_text()
+    assert not text.startswith("our SKILL.md")
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(fdl, tmp_path):
@@ -159,7 +183,7 @@ def test_every_name_of_flodl_in_the_table_exists():
 def test_every_fdl_command_that_is_mentioned_exists(name):
     mentioned = re.findall(r"`fdl ((?!-)[a-z-]+)[^`]*`", TEXTS[name])
     own = {"train", "NAME"}
-    assert [word for word in mentioned if word not in REGISTRY and word not in own] == []
+    assert [word for word in mentioned if word not in BUILTINS and word not in own] == []
 
 
 def test_the_front_matter_names_the_skill_and_says_when_to_use_it():
@@ -171,4 +195,4 @@ def test_the_front_matter_names_the_skill_and_says_when_to_use_it():
     assert 100 < len(matter["description"]) < 1024
     links = re.findall(r"\]\(([^)]+)\)", body)
     assert sorted(links) == ["guide.md", "instructions.md"]
-    assert shlex.split("fdl api-ref")[1] in REGISTRY
+    assert shlex.split("fdl api-ref")[1] in BUILTINS
