@@ -5,12 +5,17 @@ Each public name is imported when it is first used.
 
 from typing import TYPE_CHECKING
 
+from flodl import terminal as _terminal
+
 try:
-    import torch as _torch  # noqa: F401
-except ImportError:
-    raise ImportError(
-        "flodl needs PyTorch, which is not installed: pip install 'flodl[train]'"
-    ) from None
+    with _terminal.importing("torch"):
+        import torch as _torch  # noqa: F401
+except ModuleNotFoundError as _missing:
+    if _missing.name != "torch":
+        raise
+    from flodl.without_torch import refuse as _refuse
+
+    _refuse()
 
 from flodl.lazy import lazily as _lazily
 

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import TextIO
 
@@ -64,8 +64,13 @@ def verbosity() -> Verbosity:
     """Return the current level."""
     global _level
     if _level is None:
-        _level = _parse(os.environ.get("FLODL_VERBOSITY", "normal"))
+        _level = level_of(os.environ)
     return _level
+
+
+def level_of(environ: Mapping[str, str]) -> Verbosity:
+    """Return the level that ``FLODL_VERBOSITY`` asks for, and leave the current level open."""
+    return _parse(environ.get("FLODL_VERBOSITY", "normal"))
 
 
 def enabled(level: Verbosity) -> bool:

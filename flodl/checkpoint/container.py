@@ -189,7 +189,7 @@ def check_has_values(name: str, tensor: Tensor) -> None:
     if not has_memory(tensor):
         raise ValueError(
             f"{name} has no memory: its storage was freed, as FSDP does with parameters it has "
-            "gathered. Take the parameters from the model anew, after reshard()"
+            "gathered. Take the parameters from the model again, after reshard()"
         )
 
 
@@ -211,12 +211,12 @@ def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> byte
     except UnicodeEncodeError as error:
         near = error.object[max(0, error.start - 30) : error.end]
         raise ValueError(
-            f"a name or a metadata string holds no valid text behind {near!r}: escape it first"
+            f"a name or a metadata string holds no valid text after {near!r}: escape it first"
         ) from None
     text += b" " * (-(PREFIX_BYTES + len(text)) % _ALIGNMENT)
     if len(text) > _MAX_HEADER:
         raise ValueError(
-            f"names and metadata take {len(text):,} bytes and a container has room for "
+            f"names and metadata take {len(text):,} bytes and a container has space for "
             f"{_MAX_HEADER:,}; keep large texts in a file of their own"
         )
     return len(text).to_bytes(PREFIX_BYTES, "little") + text

@@ -145,7 +145,7 @@ def _read_whole(stream: IO[bytes], prefix: bytes, where: str) -> Container:
     body = read_exactly(stream, header.body_size, where)
     # Read only one more byte: the rest of a compressed file may have any size.
     if stream.read(1):
-        raise CheckpointError(f"{where} goes on after its last tensor: it is damaged")
+        raise CheckpointError(f"{where} has data after its last tensor: it is damaged")
     container = Container(header, body, 0)
     check_digest(container, where)
     return container

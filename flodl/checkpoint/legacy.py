@@ -1,9 +1,14 @@
 """Read the binary checkpoints of the Rust flodl; they can be migrated, not loaded.
 
 Layout, little-endian: ``FDLC``, version (u32, 1 or 2, the same layout), structural hash (32 bytes,
-zeros if there is none), number of tensors (u32). Then per tensor: the length of its name (u32),
-the name, the number of dimensions (u32), the sizes (i64 each), the type (u8), the number of bytes
-(u64) and the values in row-major order. There is no alignment and no checksum.
+zeros if there is none), number of tensors (u32). Then per tensor:
+
+- the length of its name (u32) and the name
+- the number of dimensions (u32) and the sizes (i64 each)
+- the type (u8)
+- the number of bytes (u64) and the values in row-major order
+
+There is no alignment and no checksum.
 """
 
 from __future__ import annotations
@@ -76,7 +81,7 @@ def read_legacy(
             body += bytes(entry.begin - len(body))
             append_exactly(body, stream, size, where)
     if stream.read(1):
-        raise CheckpointError(f"{where} goes on after its last tensor: it is damaged")
+        raise CheckpointError(f"{where} has data after its last tensor: it is damaged")
     metadata = {
         "format": FORMAT,
         "fdl_version": str(version),

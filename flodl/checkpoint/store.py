@@ -89,9 +89,9 @@ def save_checkpoint(
         metadata: Further strings to keep; :func:`checkpoint_metadata` returns them.
 
     Raises:
-        ValueError: A name or a metadata key is given twice, a tensor cannot be stored, the
-            metadata use a reserved key or contain something other than strings, or ``config`` is
-            not JSON data.
+        ValueError: A name or a metadata key is given twice, or a tensor cannot be stored. Or the
+            metadata have a reserved key or a value that is not a string, or ``config`` is not JSON
+            data.
         CheckpointError: The tensors changed while they were written.
     """
     named = tensors_by_name(params, buffers)
@@ -432,7 +432,7 @@ def _check_castable(name: str, entry: Entry, target: Tensor) -> None:
     if not has_memory(target):
         raise ValueError(
             f"{name} has no memory: its storage was freed, as FSDP does with parameters it has "
-            "gathered. Take the parameters from the model anew, after reshard()"
+            "gathered. Take the parameters from the model again, after reshard()"
         )
     if entry.dtype.is_complex and not target.is_complex():
         raise CheckpointError(

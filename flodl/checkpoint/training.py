@@ -100,7 +100,7 @@ class TrainingFile:
         if text is None:
             raise CheckpointError(
                 f"{where} holds a model and no state of a training to resume; a run keeps that in "
-                "its last.fdl. To begin anew from these weights, load them in the model factory"
+                "its last.fdl. To begin with these weights, load them in the model factory"
             )
         try:
             description = json.loads(text)

@@ -66,11 +66,11 @@ def decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:
             return float(text)
         case {"dict": list(pairs), **rest} if not rest:
             return dict(_decode_pair(pair, tensor) for pair in pairs)
-    raise ValueError(f"{str(value)[:80]} is no value")
+    raise ValueError(f"{str(value)[:80]} is not a value")
 
 
 def _decode_pair(pair: Any, tensor: Callable[[str], Tensor]) -> tuple[int | str, Any]:
     match pair:
         case [int() | str() as key, value]:
             return key, decode(value, tensor)
-    raise ValueError(f"{str(pair)[:80]} is no key with a value")
+    raise ValueError(f"{str(pair)[:80]} is not a key with a value")

@@ -34,10 +34,10 @@ def as_batch_data_set(source: object, names: Sequence[str] | None = None) -> Bat
     If its samples or batches are mappings, all of them are read in the key order of the first one.
 
     Args:
-        source: A :class:`~flodl.data.dataset.BatchDataSet`, a :class:`~flodl.data.dataset.DataSet`,
-            a tuple or a dictionary of equally long tensors or arrays, a map-style data set of torch
-            (``__len__`` and ``__getitem__``), a ``Dataset`` of the ``datasets`` library, or a NumPy
-            array (a memory map for instance).
+        source: A :class:`~flodl.data.dataset.BatchDataSet` or a
+            :class:`~flodl.data.dataset.DataSet`. A tuple or a dictionary of equally long tensors or
+            arrays. A map-style data set of torch (``__len__`` and ``__getitem__``). A ``Dataset``
+            of the ``datasets`` library. A NumPy array, for instance a memory map.
         names: Names of the fields. If they are the keys of the mappings, they decide the order.
 
     Raises:
@@ -247,7 +247,7 @@ class _Table(BatchDataSet):
             raise self._ragged(name)
         if array.dtype.kind not in "biufc":
             raise DataError(
-                f"column {name!r} holds {array.dtype} values, which are no numbers; turn them "
+                f"column {name!r} holds {array.dtype} values, which are not numbers; turn them "
                 f"into numbers with map(), or leave the column out: remove_columns([{name!r}])"
             )
         declared = self._dtypes[name]
@@ -256,7 +256,7 @@ class _Table(BatchDataSet):
 
     def _ragged(self, name: str) -> DataError:
         return DataError(
-            f"the rows of column {name!r} differ in length or are no numbers; pad them to one "
+            f"the rows of column {name!r} differ in length or are not numbers; pad them to one "
             f"length with map(), or leave the column out: remove_columns([{name!r}])"
         )
 

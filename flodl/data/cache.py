@@ -97,7 +97,7 @@ class SampleStore:
             self._capacity = min(self._samples, self._budget() // max(1, each))
             if self._capacity < self._samples:
                 verbose(
-                    "the cache has room for {} of {} samples; the others are read in each epoch",
+                    "the cache has space for {} of {} samples; the others are read in each epoch",
                     self._capacity,
                     self._samples,
                 )

@@ -55,7 +55,7 @@ class Reading:
             return
         if self.streaming is False:
             raise ValueError(
-                f"workers={self.workers} read while training goes on, and streaming=False reads "
+                f"workers={self.workers} read while training continues, and streaming=False reads "
                 "everything before; leave out one of them"
             )
         if self.prefetch == 0:

@@ -129,7 +129,7 @@ def _records(file: bytes | str | os.PathLike[str], number: int) -> Tensor:
         raise DataError(f"{name}: cannot be read: {error}") from error
     if not content or len(content) % _RECORD:
         raise DataError(
-            f"{name}: {len(content):,} bytes are no whole number of records of {_RECORD:,} bytes "
+            f"{name}: {len(content):,} bytes are not whole records of {_RECORD:,} bytes "
             "(a label and 32×32 pixels in three colours); is this the binary version of CIFAR-10?"
         )
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(-1, _RECORD)

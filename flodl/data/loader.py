@@ -53,16 +53,16 @@ class DataLoader:
 
     - Each sample is read once per epoch, when its batch is asked for, by the thread that asks.
     - Nothing is read before the first batch, and nothing is kept.
-    - A random transform draws anew in each epoch. It draws from the generators of the program,
-      between the draws of the training.
+    - A random transform draws new numbers in each epoch. It draws from the generators of the
+      program, between the draws of the training.
 
     ``prefetch``, ``workers`` and ``cache`` change this.
 
     Args:
-        dataset: A :class:`~flodl.data.dataset.DataSet`, a
-            :class:`~flodl.data.dataset.BatchDataSet`, a tuple or a dictionary of equally long
-            tensors or arrays, any map-style data set of torch, a ``Dataset`` of the ``datasets``
-            library, or a NumPy array.
+        dataset: A :class:`~flodl.data.dataset.DataSet` or a
+            :class:`~flodl.data.dataset.BatchDataSet`. A tuple or a dictionary of equally long
+            tensors or arrays. Any map-style data set of torch. A ``Dataset`` of the ``datasets``
+            library. A NumPy array.
         batch_size: Samples per batch, at least 1.
         device: The device for the batches.
         seed: Decides the order together with the epoch.
@@ -366,7 +366,7 @@ class DataLoader:
                 raise DataError(
                     f"the state was saved with {key}={saved!r} and this loader has "
                     f"{key}={own!r}: its batches are others; make the loader as it was, or "
-                    "start the epoch anew without the state"
+                    "start the epoch again without the state"
                 )
         if not (state["epoch"] >= 0 and 0 <= state["batch"] <= self.num_batches):
             raise DataError(

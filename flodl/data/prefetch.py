@@ -136,7 +136,7 @@ def _check_owner(owner: int) -> None:
     if os.getpid() != owner:
         raise StateError(
             "this epoch was begun before the process was forked, and its batches are read in the "
-            "parent; start it again here, with start_batch= to go on from the same place"
+            "parent; start it again here, with start_batch= to continue from the same place"
         )
 
 
@@ -199,7 +199,7 @@ def _advance(shared: _Shared, epoch: _Epoch, transfer: Transfer) -> None:
     if shared.stopped:
         failure = StateError(
             "the loader was closed in the middle of this epoch; start the epoch again, with "
-            "start_batch= to go on from here"
+            "start_batch= to continue from here"
         )
     elif not epoch.cancelled:
         try:

@@ -73,7 +73,7 @@ def epoch_order(sampler: Sampler, epoch: int, n: int) -> Tensor:
         order = torch.as_tensor(answer, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
-            f"{who} gave a {type(answer).__name__} that is no list or tensor of indices: {error}"
+            f"{who} gave a {type(answer).__name__} that is not a list or tensor of indices: {error}"
         ) from error
     if order.dim() != 1 or order.shape[0] != n:
         raise DataError(

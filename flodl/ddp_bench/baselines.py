@@ -116,7 +116,7 @@ def save_baselines(path: Path, runs: Sequence[RunRecord]) -> int:
     for run in runs:
         if not (math.isfinite(run.loss) and math.isfinite(run.eval)):
             raise DataError(
-                f"{run.model}/{run.mode}: loss {run.loss} and eval {run.eval} are no baseline"
+                f"{run.model}/{run.mode}: loss {run.loss} and eval {run.eval} are not a baseline"
             )
         one = Baseline.of(run)
         kept[_key(one)] = one

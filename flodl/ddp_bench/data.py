@@ -105,7 +105,7 @@ def load(
         shorter = [tensor[:kept] for tensor in data.train.tensors]
         data = BenchData(_pairs(*shorter), data.test, data.mirrored)
     if len(data.train) < batch_size:
-        raise DataError(f"{len(data.train)} training samples are no batch of {batch_size}")
+        raise DataError(f"{len(data.train)} training samples do not fill a batch of {batch_size}")
     return data
 
 

@@ -177,7 +177,7 @@ class RankSettings:
             outside = settings_of(section)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{SETTINGS_VARIABLE}={text!r} in the environment is no ddp section: {error}"
+                f"{SETTINGS_VARIABLE}={text!r} in the environment is not a ddp section: {error}"
             ) from error
         simulated = os.environ.get(SIMULATION_VARIABLE)
         if simulated:

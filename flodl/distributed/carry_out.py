@@ -16,10 +16,12 @@ from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.distributed.launching.launched import detect
 from flodl.distributed.launching.lifeline import end_with_launcher
 from flodl.errors import DataError
+from flodl.train.closing import end_state
 from flodl.train.device import select_device
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import train
 from flodl.train.plan import build_model
+from flodl.train.resume_hint import add_hint
 from flodl.train.resuming import resume_source
 
 if TYPE_CHECKING:
@@ -153,6 +155,10 @@ def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
     except BaseException as error:
         if plan.run_dir is not None:
             plan.run_dir.fail(error)
+            if end_state(error) == "interrupted":
+                checkpoint = plan.run_dir.last_checkpoint
+                source = plan.run_dir.resume_source()
+                add_hint(error, plan.run_dir, checkpoint if checkpoint.is_file() else source)
         raise
     result: _Result = results[0]
     model = build_model(plan.model_factory, torch.device("cpu"))

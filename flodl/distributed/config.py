@@ -130,7 +130,8 @@ class DdpRunConfig:
         """
         known = {f.name for f in fields(self)}
         if unknown := [name for name in changes if name not in known]:
-            raise ValueError(f"{unknown[0]} is no setting of ranks; use {', '.join(sorted(known))}")
+            allowed = ", ".join(sorted(known))
+            raise ValueError(f"{unknown[0]} is not a setting of ranks; use {allowed}")
         changed: Any = replace(self, **changes)  # type: ignore[arg-type]
         return changed  # type: ignore[no-any-return]
 

@@ -86,6 +86,6 @@ def _mapped(count: int, kind: torch.dtype) -> torch.Tensor:
             raise RunDirectoryError(
                 f"the order of {count:,} samples needs {size:,} bytes of temporary space in "
                 f"{tempfile.gettempdir()}: {error.strerror or error}; set TMPDIR to a folder with "
-                "room"
+                "enough space"
             ) from error
         return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=kind)

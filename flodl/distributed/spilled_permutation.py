@@ -60,7 +60,7 @@ class SpilledPermutation:
             raise RunDirectoryError(
                 f"the order of {count:,} samples needs {4 * count:,} bytes of temporary space in "
                 f"{tempfile.gettempdir()}: {error.strerror or error}; set TMPDIR to a folder with "
-                "room"
+                "enough space"
             ) from error
 
     def part(self, start: int, stop: int) -> NDArray[np.int64]:

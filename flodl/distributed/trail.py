@@ -156,6 +156,10 @@ class RankTrail:
         """Wait for writes in progress and describe where the last good checkpoint is."""
         return self._keeper.whereabouts()
 
+    def to_resume(self, source: Path | None) -> Path | None:
+        """Return the checkpoint to continue from, or the one that this training continued."""
+        return self._keeper.to_resume(source)
+
     def close(self) -> None:
         """Wait for writes in progress."""
         self._keeper.finish()

@@ -27,6 +27,7 @@ from flodl.train.device import deterministic_algorithms
 from flodl.train.early_stop import EarlyStop
 from flodl.train.handle import TrainerHandle
 from flodl.train.reporting import Reporter
+from flodl.train.resume_hint import add_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,13 +62,14 @@ def _carried_out(plan: TrainingPlan, group: Group) -> TrainerHandle:
     devices = group.gather_objects(device_name(group.device, group.rank))
     reporter = Reporter(replace(plan, timeline=None), monitor, ledger)
     try:
+        reporter.open()
         exact = plan.deterministic
         with deterministic_algorithms(group.device) if exact else nullcontext(), _quiet(group):
             worker = _train(plan, group, reporter, ledger, history)
     except BaseException as error:
-        reporter.finish(end_state(error), len(history), error)
+        reporter.finish(end_state(error), history, error)
         raise
-    reporter.finish("complete", len(history), None)
+    reporter.finish("complete", history, None)
     return TrainerHandle(
         worker.model,
         history,
@@ -122,6 +124,8 @@ def _train(
         raise told from None
     except BaseException as error:
         worker.hooks.tell_exception(worker.run, error)
+        if group.leads and end_state(error) == "interrupted":
+            add_hint(error, plan.run_dir, worker.to_resume())
         raise
     finally:
         worker.close()

@@ -151,7 +151,7 @@ class WindowLoop(PolicyLoop):
             self._worker.repair_optimizer()
             self._worker.mark("guard", rank=rank, what="not finite")
             log.warning(
-                f"rank {rank}: its parameters are not finite; it goes on with the average of the "
+                f"rank {rank}: its parameters are not finite; it continues with the average of the "
                 "others"
             )
 
@@ -295,12 +295,12 @@ class CadenceLoop(WindowLoop):
                 # A launcher that lost a rank ends the others first, then restarts all ranks.
                 raise DistributedError(
                     f"rank {worker.group.rank} was asked to end, and another rank did not come to "
-                    "the average; started again, the training goes on from its last checkpoint"
+                    "the average; started again, the training continues from its last checkpoint"
                 )
             if skips == MAX_SKIPS:
                 raise DistributedError(
                     f"a rank did not come to {skips} averages in a row within "
-                    f"{worker.plan.distributed.snapshot_timeout:g} s each; start the ranks anew "
+                    f"{worker.plan.distributed.snapshot_timeout:g} s each; start the ranks again "
                     "(a launcher with restarts left does so by itself)"
                 )
             log.warning(f"rank {worker.group.rank}: an average is skipped, a rank is late")

@@ -33,6 +33,7 @@ from flodl.train.plan import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -184,6 +185,10 @@ class RankWorker:
         self._trail.close()
         self._loader.close()
         self._ledger.lap(Account.LOGGING)
+
+    def to_resume(self) -> Path | None:
+        """Return the checkpoint to continue from; on rank 0."""
+        return self._trail.to_resume(self._start.source)
 
     def whereabouts(self) -> str:
         """Describe where the last good checkpoint is."""
@@ -464,7 +469,7 @@ class RankWorker:
             self.run.stop("metrics_fn returned False")
 
     def barrier(self) -> None:
-        """Write what is due while all ranks have the same model, then go on; collective."""
+        """Write what is due while all ranks have the same model, then continue; collective."""
         epochs, plan = self.schedule.complete, self.plan
         if epochs % plan.checkpoint_every == 0 or self.ended:
             self.save()
@@ -502,10 +507,11 @@ class RankWorker:
         if not non_finite_parameters(self.model):
             self.save()
         state = self.schedule
-        where = self.whereabouts() if self.group.leads else "rank 0 knows where the checkpoint is"
         self.stops.leave(
             f"stopped after {state.complete} complete epochs, {state.position} batches of all "
-            f"ranks; {where}"
+            f"ranks; {self.whereabouts()}"
+            if self.group.leads
+            else ""
         )
 
     def save(self) -> None:

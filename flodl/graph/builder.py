@@ -393,7 +393,7 @@ class FlowBuilder:
 
     def _refuse_if_spent(self, step: str) -> None:
         if self._spent:
-            raise BuildError(f"{_caller()}: {step}: this builder has built its graph; start anew")
+            raise BuildError(f"{_caller()}: {step}: this builder has built its graph; make another")
 
     def _stream(self) -> int:
         if len(self._streams) > 1:

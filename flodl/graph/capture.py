@@ -1,4 +1,4 @@
-"""Find out which graphs a compiler can take as one piece."""
+"""Determine which graphs a compiler can take as one piece."""
 
 from __future__ import annotations
 

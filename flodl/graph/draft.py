@@ -198,7 +198,7 @@ class Draft:
                 if tag in init:
                     raise BuildError(
                         f"init= is for values carried from call to call, and {tag!r} is read in "
-                        "the same call: its tag stands before this step"
+                        "the same call: its tag comes before this step"
                     )
                 wires.append(Wire(self.tags[tag], port))
             else:

@@ -18,7 +18,7 @@ class Drawn(GraphBase):
 
     A node shows its kind, its tags, its parameters and how many of them are frozen. If the last
     forward was profiled, it also shows its time. Nested graphs, loops, maps, gates and switches are
-    closed boxes that can be opened: ``depth`` opens all boxes up to that nesting; ``expand`` opens
+    closed boxes that can be opened. ``depth`` opens all boxes up to that nesting. ``expand`` opens
     some by path (``"encoder.loop_2"``, made of registry keys or labels).
     """
 

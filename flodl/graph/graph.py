@@ -345,7 +345,7 @@ class Graph(
         if not isinstance(counts, dict) or counts.keys() != set(_COUNTERS):
             raise ValueError(f"the counters are not {', '.join(_COUNTERS)}")
         if not all(type(count) is int and count >= 0 for count in counts.values()):
-            raise ValueError(f"the counters are no numbers of steps: {counts}")
+            raise ValueError(f"the counters are not step numbers: {counts}")
         self._metrics.set_state(state.get("metrics", {}))
         for name, count in counts.items():
             setattr(self._progress, name, count)

@@ -148,7 +148,7 @@ class MetricHistory:
             if buffers.keys() != points.keys():
                 raise ValueError("buffers and points have other names")
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
-            raise ValueError(f"this is no history of metrics: {problem}") from problem
+            raise ValueError(f"this is not a history of metrics: {problem}") from problem
         self.started = None if passed is None else self._clock() - passed
         self._flush_times, self._points = flushes, points
         self._pending, self._limits = {}, {}

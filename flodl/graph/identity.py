@@ -30,7 +30,7 @@ def structural_hash(topology: Topology, registry: Mapping[str, nn.Module | None]
     - the hashes of graphs nested anywhere below a node
 
     A tensor with several names counts under each of them, so tying changes nothing. Not included:
-    label, weights, dtype, device, mode, and hyper-parameters that do not affect a shape (dropout
+    label, weights, dtype, device, mode, and hyperparameters that do not affect a shape (dropout
     rate).
 
     Args:

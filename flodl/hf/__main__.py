@@ -21,6 +21,7 @@ from flodl.hf.commands.plain import plain
 
 SUCCESS, FAILED, REFUSED = 0, 1, 2
 _VERIFY = "verify-export-"
+_USAGE = "python -m flodl.hf COMMAND [ARGS]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,13 +91,13 @@ def _told(problem: Exception) -> str:
 def _refuse(name: str) -> int:
     close = nearest(name, commands())
     output.error(f"unknown command: {name}", f"did you mean `{close}`?" if close else "")
-    output.write(sys.stderr, f"\n{_page()}")
+    output.see(_USAGE, "python -m flodl.hf")
     return REFUSED
 
 
 def _page() -> str:
     page = Page(output.palette(sys.stdout), terminal_width(sys.stdout))
-    page.usage("python -m flodl.hf COMMAND [ARGS]")
+    page.usage(_USAGE)
     page.table("Commands", (Row(name, text) for name, text in commands().items()))
     page.table("Options", [Row("-h, --help", "Behind a command: what it takes")])
     return page.render()

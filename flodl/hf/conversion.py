@@ -252,7 +252,7 @@ def _dropped(file: Path, keys: list[Any]) -> list[str]:
         return []
     more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
     shown = ", ".join(_shown(key) for key in keys[:_SHOWN])
-    return [f"{file.name}: left out what is no tensor: {shown}{more}"]
+    return [f"{file.name}: left out values that are not tensors: {shown}{more}"]
 
 
 def _shown(key: Any) -> str:
@@ -262,7 +262,7 @@ def _shown(key: Any) -> str:
 def _storable(key: str, tensor: Tensor, file: Path) -> Tensor:
     if key == _RESERVED or not _is_text(key):
         raise CheckpointFormatError(
-            f"{file} calls a tensor {key!r}, which is no name for one in a safetensors file"
+            f"{file} calls a tensor {key!r}, which is not a valid name in a safetensors file"
         )
     dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
     if not dense or tensor.dtype not in TORCH_DTYPES.values():
@@ -275,7 +275,7 @@ def _storable(key: str, tensor: Tensor, file: Path) -> Tensor:
     if size > max(tensor.untyped_storage().nbytes(), file.stat().st_size):
         raise CheckpointFormatError(
             f"{file}: {key} is {list(tensor.shape)}, {size} bytes, and the whole file has only "
-            f"{file.stat().st_size}: it repeats a few values, which are no weights"
+            f"{file.stat().st_size}: it repeats a few values, so it does not hold weights"
         )
     return tensor.detach()
 

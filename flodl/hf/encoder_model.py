@@ -123,7 +123,7 @@ def backbone_outputs(
         ValueError: The graph is not a model of ``flodl.hf``.
     """
     if graph.source_config is None:
-        raise ValueError("this graph has no configuration, so it is no model of flodl.hf")
+        raise ValueError("this graph has no configuration, so it is not a model of flodl.hf")
     config = AutoConfig.from_json_str(graph.source_config)
     encoder = graph.tree_children().get(config.prefix, graph)
     inputs = inputs_of(enc, config)

@@ -1,4 +1,4 @@
-"""The errors between a HuggingFace checkpoint and a graph; all derive from FlodlError.
+"""The errors between a Hugging Face checkpoint and a graph; all derive from FlodlError.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Export a model as a directory that any tool for HuggingFace checkpoints loads."""
+"""Export a model as a directory that any tool for Hugging Face checkpoints loads."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class Repository:
             if commit is None:
                 raise failure from None
         if commit is None:
-            raise Unreachable("what answers there is not a Hub: X-Repo-Commit is missing")
+            raise Unreachable("the endpoint is not a Hugging Face Hub: no X-Repo-Commit")
         if not _COMMIT.fullmatch(commit):
             raise HubError(f"{self._endpoint} gave {self._repo} a commit that is none: {commit!r}")
         return str(commit)

@@ -83,7 +83,7 @@ def translated(error: Exception, asked: Asked) -> Exception:
     if isinstance(error, UnicodeError):  # in a header; the file was not looked at
         return HubError(f"{asked.repo}: the token holds a character that cannot be sent")
     if isinstance(error, hub.FileMetadataError):
-        return Unreachable("what answers there is not a Hub: its headers are missing")
+        return Unreachable("the endpoint is not a Hugging Face Hub: its headers are missing")
     if _is_of_network(error):
         return _unreachable(error)
     return error

@@ -169,7 +169,7 @@ def add_lora(
     Args:
         graph: A model.
         paths: Paths of ``nn.Linear`` modules, or of modules that contain some. If no module has
-            this path from the top, it is compared with the ends of all names: ``"query"`` or
+            this path from the top, it is compared with the ends of all names. So ``"query"`` or
             ``"attention.self.query"`` means all layers of that name outside a trained head.
             Segments may be patterns, see :mod:`flodl.graph.selection`.
         r: Rank.
@@ -186,8 +186,8 @@ def add_lora(
     Raises:
         PathError: A path leads to no ``nn.Linear``.
         ValueError: There are no paths, or a setting is out of range. Or a layer is adapted already,
-            has a weight that is not a parameter of floats, shares it with another module, or
-            belongs to the head that is trained as a whole.
+            or belongs to the head that is trained as a whole. Or its weight is not a parameter of
+            floats, or another module shares it.
     """
     settings = LoraSettings(r, alpha, dropout)
     named = [paths] if isinstance(paths, str) else list(paths)

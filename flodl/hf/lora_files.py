@@ -294,7 +294,7 @@ def _settings(config: Mapping[str, Any], layer: _Layer) -> LoraSettings:
             matches = re.fullmatch(rf"(.*\.)?({pattern})", layer.path)
         except re.error as error:
             raise ConfigError(
-                f"{CONFIG_FILE}: alpha_pattern has {pattern!r}, which is no pattern: {error}"
+                f"{CONFIG_FILE}: alpha_pattern has {pattern!r}, not a valid pattern: {error}"
             ) from error
         if matches:
             alpha = _number(patterns, pattern, alpha)

@@ -55,7 +55,7 @@ class Access:
                 "relative, with / between its parts and without .."
             )
         if self.revision is not None and not _is_inside(self.revision):
-            raise ValueError(f"revision {self.revision!r} is no name of a branch, tag or commit")
+            raise ValueError(f"revision {self.revision!r} is not a branch, a tag or a commit")
         if isinstance(self.token, str) and not re.fullmatch(r"[!-~]+", self.token):
             raise ValueError("token is empty, or holds a space or a character that is not ASCII")
 
@@ -271,8 +271,9 @@ def shard_names(index: Path) -> list[str]:
     """The files that an index names, sorted.
 
     Raises:
-        CheckpointFormatError: The index is not a JSON object with a ``weight_map`` of names, gives
-            two places for one tensor, or names a file that is not a safetensors file beside it.
+        CheckpointFormatError: The index is not a JSON object with a ``weight_map`` of names, or
+            gives two places for one tensor. Or a file that it
+            names is not a safetensors file beside it.
     """
     try:
         fields = json.loads(read_text(index), object_pairs_hook=_unique)

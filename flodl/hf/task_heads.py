@@ -155,7 +155,7 @@ class Head:
         force: bool = False,
         max_shard_size: int | str | None = None,
     ) -> tuple[str, ...]:
-        """Write the model as a directory that any tool for HuggingFace checkpoints loads.
+        """Write the model as a directory that any tool for Hugging Face checkpoints loads.
 
         The weights are the same bytes that ``fdl flodl-hf export`` writes. The configuration names
         the class and its labels. The tokenizer's files are written too, if there is a tokenizer.

@@ -56,7 +56,7 @@ class EncodeOptions(TypedDict, total=False):
 
 @final
 class HfTokenizer:
-    """A tokenizer of a HuggingFace checkpoint.
+    """A tokenizer of a Hugging Face checkpoint.
 
     Made by :meth:`from_pretrained`, :meth:`from_file` or :meth:`from_inner`. Encoding does not
     change it, so threads can share one tokenizer.

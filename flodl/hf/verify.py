@@ -211,7 +211,7 @@ def _source(config: EncoderConfig, source: str | None) -> Checkpoint:
     if isinstance(fields.get(SOURCE_REPO), str):
         revision = fields.get(SOURCE_REVISION)
         if revision is not None and not isinstance(revision, str):
-            raise FlodlError(f"{SOURCE_REVISION} of the export is {revision!r}, which is no commit")
+            raise FlodlError(f"{SOURCE_REVISION} of the export is {revision!r}, not a commit")
         return locate(fields[SOURCE_REPO], Access(revision=revision))
     if isinstance(fields.get("_name_or_path"), str) and fields["_name_or_path"]:
         return locate(fields["_name_or_path"])

@@ -14,6 +14,7 @@ from flodl.monitor.monitor import Monitor as Monitor
 from flodl.monitor.ranks import GpuMetrics as GpuMetrics
 from flodl.monitor.ranks import RankMetrics as RankMetrics
 from flodl.monitor.ranks import RankSummary as RankSummary
+from flodl.monitor.records import BestEpoch as BestEpoch
 from flodl.monitor.records import EpochMetrics as EpochMetrics
 from flodl.monitor.records import EpochRecord as EpochRecord
 from flodl.monitor.records import Finish as Finish

@@ -150,7 +150,7 @@ class Delivery:
         except Exception as error:
             self.error = error
             reason = str(error) or type(error).__name__
-            log.warning(f"monitor: {self} is detached, training goes on: {reason}")
+            log.warning(f"monitor: {self} is detached, training continues: {reason}")
         finally:
             with self._changed:
                 self._done = True

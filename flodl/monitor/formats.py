@@ -64,6 +64,16 @@ def format_metric(value: float) -> str:
     return f"{value:.4f}" if size < 100 else f"{value:.2f}"
 
 
+def printable(name: str) -> str:
+    """Escape line breaks and escape sequences in a name, so that the terminal shows them."""
+    if name.isprintable():
+        return name
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in name
+    )
+
+
 def _milliseconds(seconds: float) -> str:
     return f"{min(999, round(seconds * 1000))}ms"
 

@@ -80,9 +80,9 @@ class TimeLedger:
     def since_process_start(cls) -> TimeLedger:
         """Return a ledger that has booked the time since the process started to ``import``.
 
-        That time belongs to the first training of a program. In these cases the ledger starts now:
-        in later calls, in an interactive session (where the user was idle before), and on systems
-        that do not report the start of a process.
+        That time belongs to the first training of a program. The ledger starts now in later
+        calls, and in an interactive session, where the user was idle before. It also starts now on
+        systems that do not report the start of a process.
         """
         global _start_is_booked
         ledger = cls()

@@ -23,6 +23,7 @@ from flodl.monitor.metadata import read_metadata
 from flodl.monitor.metrics import MetricSource, metric_pairs
 from flodl.monitor.records import (
     STATUSES,
+    BestEpoch,
     EpochMetrics,
     EpochRecord,
     Finish,
@@ -176,7 +177,14 @@ class Monitor:
                 for record in self._history:
                     delivery.record(record)
 
-    def finish(self, status: Status = "complete", *, timeout: float = 10.0) -> None:
+    def finish(
+        self,
+        status: Status = "complete",
+        *,
+        timeout: float = 10.0,
+        best: BestEpoch | None = None,
+        folder: str = "",
+    ) -> None:
         """End the run: print the closing line and let every sink write the rest.
 
         A second call does nothing.
@@ -184,6 +192,8 @@ class Monitor:
         Args:
             status: "complete", "interrupted", "diverged" or "failed".
             timeout: Seconds to wait for all sinks together.
+            best: The best epoch, for the closing line.
+            folder: The run directory, for the closing line.
 
         Raises:
             ValueError: `status` is not one of the four.
@@ -198,7 +208,9 @@ class Monitor:
             last = self._history[-1].metrics if self._history else ()
             took = self._clock() - self._start
             logged = len(self._history) - self._restored
-            self._summary = summary = Finish(status, took, logged, last, dict(self._ledger))
+            self._summary = summary = Finish(
+                status, took, logged, last, dict(self._ledger), best, folder
+            )
             deliveries = tuple(self._deliveries)
             for delivery in deliveries:
                 delivery.finish(summary)
@@ -381,7 +393,7 @@ class Monitor:
             say(self._terminal)
         except (OSError, ValueError) as error:  # the pipe's reader has ended, or stdout is closed
             self._terminal = None
-            log.warning(f"monitor: no more lines on stdout, training goes on: {error}")
+            log.warning(f"monitor: no more lines on stdout, training continues: {error}")
 
 
 def _measured(metrics: MetricSource) -> EpochMetrics | None:

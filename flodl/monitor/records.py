@@ -199,6 +199,18 @@ class RunInfo:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class BestEpoch:
+    """The epoch with the best value of a metric."""
+
+    metric: str
+    """Name of the metric."""
+    value: float
+    """Its value in that epoch."""
+    epoch: int
+    """Counted from 0."""
+
+
 @dataclass(frozen=True)
 class Finish:
     """The end of a run."""
@@ -213,6 +225,10 @@ class Finish:
     """Metrics of the last epoch."""
     ledger: Mapping[str, float] = field(default_factory=dict)
     """Seconds by account, from the last call of ``Monitor.log_ledger``."""
+    best: BestEpoch | None = None
+    """The best epoch, if the run kept one."""
+    folder: str = ""
+    """The run directory, as a user would type it."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form, non-finite values as null."""

@@ -13,7 +13,13 @@ from typing import Protocol, final, runtime_checkable
 
 from flodl import log
 from flodl.files import append_text, replace_text
-from flodl.monitor.formats import format_bytes, format_duration, format_eta, format_metric
+from flodl.monitor.formats import (
+    format_bytes,
+    format_duration,
+    format_eta,
+    format_metric,
+    printable,
+)
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
 from flodl.monitor.resources import ResourceSample
 
@@ -199,21 +205,32 @@ def epoch_line(record: EpochRecord, room: int | None = None) -> str:
     tail = f"[{took}{left}]"
     if record.ranks is not None:
         tail = f"{record.ranks.text(record.seconds)}  {tail}"
-    values = [f"{_printable(name)}={format_metric(value)}" for name, value in record.metrics]
+    values = [f"{printable(name)}={format_metric(value)}" for name, value in record.metrics]
     if room is not None:
         values = _fitting(values, room - len(f"{head}  {tail}"))
     return "  ".join([head, *values, tail])
 
 
 def finish_line(summary: Finish, room: int | None = None) -> str:
-    """Return ``training complete in 2m05s  | loss: 0.0012``, or the other status of the run."""
-    word = "in" if summary.status == "complete" else "after"
-    line = f"training {summary.status} {word} {format_duration(summary.seconds)}"
-    values = [f"{_printable(name)}: {format_metric(value)}" for name, value in summary.metrics]
-    if values:
-        kept = values if room is None else _fitting(values, room - len(line) - len("  | "))
-        line += "  | " + "  ".join(kept)
-    return line
+    """Return ``10 epochs in 1m 12s, best accuracy 0.9920 (epoch 8), runs/2026-01-31T10-00-00``.
+
+    Without a best epoch it shows the metrics of the last one. A run that is not complete begins
+    with its status.
+    """
+    epochs = f"{summary.epochs} epoch{'' if summary.epochs == 1 else 's'}"
+    line = f"{epochs} in {format_eta(summary.seconds)}"
+    if summary.status != "complete":
+        line = f"{summary.status} after {line}"
+    best = summary.best
+    if best is not None:
+        value = format_metric(best.value)
+        values = [f"best {printable(best.metric)} {value} (epoch {best.epoch + 1})"]
+    else:
+        values = [f"{printable(name)} {format_metric(value)}" for name, value in summary.metrics]
+    folder = [summary.folder] if summary.folder else []
+    if room is not None and values:
+        values = _fitting(values, room - len(", ".join([line, *folder])))
+    return ", ".join([line, *values, *folder])
 
 
 def _fitting(values: list[str], room: int) -> list[str]:
@@ -246,16 +263,6 @@ def _vram(resources: ResourceSample) -> str:
     if resources.vram_spill:
         text += f" spill {format_bytes(resources.vram_spill)}"
     return text
-
-
-def _printable(name: str) -> str:
-    """Escape line breaks and escape sequences in a name, so that the terminal shows them."""
-    if name.isprintable():
-        return name
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in name
-    )
 
 
 _INDENTATION = 2

@@ -67,7 +67,7 @@ def read_json(path: str | os.PathLike[str]) -> TimelineContent:
         RecursionError,
     ) as error:
         raise DataError(
-            f"{os.fspath(path)} is no timeline ({type(error).__name__}: {error}); "
+            f"{os.fspath(path)} is not a timeline ({type(error).__name__}: {error}); "
             "give a file that Timeline.save_json wrote"
         ) from error
     return content

@@ -51,7 +51,7 @@ class EventKind(StrEnum):
     def _missing_(cls, value: object) -> NoReturn:
         known = ", ".join(cls)
         raise ValueError(
-            f"{value!r} is no kind of timeline event; take one of {known}; "
+            f"{value!r} is not a kind of timeline event; use one of {known}; "
             "anything else is 'custom' with a label"
         )
 

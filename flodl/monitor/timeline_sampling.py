@@ -134,7 +134,7 @@ class Ticker:
             try:
                 self._call()
             except Exception as error:
-                log.warning(f"{self._thread.name}: no more samples, training goes on: {error!r}")
+                log.warning(f"{self._thread.name}: no more samples, training continues: {error!r}")
                 return
             due = max(due + self._seconds, time.monotonic())
             self._stop.wait(due - time.monotonic())

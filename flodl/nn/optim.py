@@ -198,7 +198,7 @@ def _wants_pair_of_betas(optimizer: type[O]) -> type[O]:
         if not (isinstance(betas, tuple | list) and len(betas) == 2):
             raise ValueError(
                 f"{optimizer.__name__}: betas must be a pair of numbers, got {betas!r}; they are "
-                "the third argument by position, so name those behind them: weight_decay=…"
+                "the third argument by position, so name those after them: weight_decay=…"
             )
         construct(*args, **kwargs)
 

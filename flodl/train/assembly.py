@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 import torch.utils.data
 
+from flodl import terminal
 from flodl.checkpoint.sharded import is_sharded
 from flodl.data import DataLoader, IterableLoader
 from flodl.data.adapters import is_iterable
@@ -91,7 +92,9 @@ def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> A
         ValueError: A part does not fit the settings, or the model is sharded although each of
             ``world_size`` ranks expects a whole one.
     """
+    terminal.status("reading data")
     loader = make_loader(plan, device)
+    terminal.status("building the model")
     torch.manual_seed(plan.seed)
     model = build_model(plan.model_factory, device)
     if world_size > 1 and any(map(is_sharded, model.parameters())):

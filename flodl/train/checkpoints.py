@@ -86,7 +86,7 @@ class _Background:
         try:
             state.write(self._path, config=self._config)
         except (CheckpointError, ValueError) as error:
-            self.complain(f"{error}; training goes on without it")
+            self.complain(f"{error}; training continues without it")
         else:
             self.written = state.position
             self._complaint = ""
@@ -214,6 +214,17 @@ class CheckpointKeeper:
             if file is not None:
                 file.release()
 
+    def to_resume(self, source: Path | None) -> Path | None:
+        """Wait for the write in progress, and return the checkpoint to continue from.
+
+        Args:
+            source: The checkpoint that this training continued from.
+        """
+        self.finish()
+        if self._run is None or self._last is None or self._last.written is None:
+            return source
+        return self._run.last_checkpoint
+
     def whereabouts(self) -> str:
         """Wait for the write in progress, and return where the last good state is.
 
@@ -221,7 +232,7 @@ class CheckpointKeeper:
         """
         self.finish()
         if self._run is None or self._last is None or self._last.written is None:
-            return "no checkpoint had been written"
+            return "nothing was saved"
         epoch, step = self._last.written.epoch, self._last.written.step
         moment = f"{epoch} complete epochs" + (f" and {step} steps" if step else "")
         return f"the last good checkpoint is {self._run.last_checkpoint} (after {moment})"

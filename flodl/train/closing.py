@@ -77,7 +77,7 @@ def call_back(name: str, epoch: int, callback: Callable[..., Any], *args: object
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         log.warning(
-            f"{name} failed in epoch {epoch} and training goes on: "
+            f"{name} failed in epoch {epoch} and training continues: "
             f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
         )
         log.debug(traceback.format_exc().rstrip())

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
+from flodl import terminal
 from flodl.errors import FlodlError
 from flodl.train.interrupt import TERMINATED, Terminated
 
@@ -38,10 +39,10 @@ def entry(main: Callable[[A], object], args: A) -> int:
         result = main(args)
         sys.stdout.flush()
     except KeyboardInterrupt as stop:
-        _say(f"interrupted: {stop}" if str(stop) else "interrupted")
+        _tell("interrupted", stop)
         return INTERRUPTED
     except Terminated as stop:
-        _say(f"terminated: {stop}" if str(stop) else "terminated")
+        _tell("terminated", stop)
         return TERMINATED
     except BrokenPipeError:
         _discard_stdout()
@@ -55,6 +56,13 @@ def entry(main: Callable[[A], object], args: A) -> int:
         _say(f"error: {error}")
         return 1
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _tell(how: str, stop: BaseException) -> None:
+    """Say how the program was stopped, and how to continue; of several ranks, the first does."""
+    if terminal.is_first_rank():
+        said = f"{how}: {stop}" if str(stop) else how
+        _say("\n".join([said, *getattr(stop, "__notes__", ())]))
 
 
 def _say(text: str) -> None:

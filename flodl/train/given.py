@@ -71,8 +71,8 @@ class GivenParts:
         """Warn if the training continues from the values of an earlier one."""
         if id(self._model) in _trained:
             log.warning(
-                "the model given to Trainer.builder has been in an earlier run() and goes on from "
-                "the values it has now; to begin anew each time, give a function, such as "
+                "the model given to Trainer.builder has been in an earlier run() and continues "
+                "from its present values; for new values each time, give a function, such as "
                 f"lambda device: {type(self._model).__name__}(…)"
             )
         _trained[id(self._model)] = self._model

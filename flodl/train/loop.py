@@ -30,6 +30,7 @@ from flodl.train.metrics import ScalarLog, recording_into
 from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
 from flodl.train.rate import SteeredRate
 from flodl.train.reporting import Reporter
+from flodl.train.resume_hint import add_hint
 from flodl.train.resuming import resume
 from flodl.train.scaling import CountedScaler
 from flodl.train.training_state import Position
@@ -56,14 +57,15 @@ def train(plan: TrainingPlan) -> TrainerHandle:
     history: list[EpochMetrics] = []
     reporter = Reporter(plan, monitor, ledger)
     try:
+        reporter.open()
         device = select_device(plan.device)
         with deterministic_algorithms(device) if plan.deterministic else nullcontext():
             loop = TrainingLoop(plan, device, reporter, ledger, history)
             loop.run()
     except BaseException as error:
-        reporter.finish(end_state(error), len(history), error)
+        reporter.finish(end_state(error), history, error)
         raise
-    reporter.finish("complete", len(history), None)
+    reporter.finish("complete", history, None)
     return TrainerHandle(loop.model, history, average=loop.average, stopped=loop.stopped)
 
 
@@ -155,6 +157,9 @@ class TrainingLoop:
             raise told from None
         except BaseException as error:
             self._hooks.tell_exception(self._run, error)
+            if end_state(error) == "interrupted":
+                checkpoint = self._keeper.to_resume(self._start.source)
+                add_hint(error, self._plan.run_dir, checkpoint)
             raise
         finally:
             self._engine.close()

@@ -1,60 +1,55 @@
-"""The progress of an epoch: one line that updates on a terminal, a few lines in a pipe."""
+"""The progress of an epoch: a bar on a terminal, a few lines in a pipe."""
 
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import sys
-from typing import TYPE_CHECKING, Literal, TypeAlias, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, final
 
-from flodl import log
-from flodl.monitor.formats import format_eta, format_metric
+from flodl import log, terminal
+from flodl.monitor.formats import format_eta, format_metric, printable
+from flodl.terminal import BarLine, Style
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import TextIO
 
-ProgressStyle: TypeAlias = Literal["line", "lines", "none"]
-
-PERIODS: dict[ProgressStyle, float] = {"line": 0.1, "lines": 30.0, "none": math.inf}
-"""Seconds between two updates: ten per second on a terminal, few in a log file."""
-
-
-def progress_style(stream: TextIO | None) -> ProgressStyle:
-    """Choose how progress is shown on a stream; ``none`` if the program shall be quiet."""
-    if stream is None or not log.enabled(log.Verbosity.NORMAL):
-        return "none"
-    if stream.isatty() and os.environ.get("TERM") != "dumb":
-        return "line"
-    return "lines"
+PERIODS: dict[Style, float] = {"bar": 0.2, "lines": 30.0, "none": math.inf}
+"""Seconds between two updates: five per second on a terminal, few in a log file."""
 
 
 @final
 class Progress:
     """Shows the progress of the current epoch.
 
-    Plain text without colours. The line on a terminal is shortened to its width by whole fields. It
-    leaves the cursor at its beginning.
-
     Args:
         num_epochs: Epochs of the training.
-        style: See :func:`progress_style`.
+        style: See :func:`flodl.terminal.style_of`.
         stream: The output stream; standard output if None.
     """
 
-    def __init__(
-        self, num_epochs: int, style: ProgressStyle, *, stream: TextIO | None = None
-    ) -> None:
+    def __init__(self, num_epochs: int, style: Style, *, stream: TextIO | None = None) -> None:
         self._num_epochs = num_epochs
         self._style = style
         self._stream = stream if stream is not None else sys.stdout
-        self._shown = False
+        self._display: terminal.Display | None = None
         self.begin(0, steps=0, done=0, batch_size=1, now=0.0)
 
     @property
     def period(self) -> float:
         """Seconds between two updates; infinite if none are wanted."""
         return PERIODS[self._style]
+
+    def open(self) -> None:
+        """Take the last line of the terminal, if the output stream is one."""
+        self._display = terminal.open_display(self._stream, self._style)
+        self.tell("preparing the training")
+
+    def close(self) -> None:
+        """Clear the line and give the terminal back; it may be called again."""
+        terminal.close_display(self._display)
+        self._display = None
 
     def begin(
         self, epoch: int, *, steps: int | None, done: int, batch_size: int | None, now: float
@@ -70,53 +65,89 @@ class Progress:
         """
         self._epoch, self._steps, self._first = epoch, steps, done
         self._batch_size, self._started = batch_size, now
+        if self._display is not None:
+            self._display.show(replace(self.line(done, None, {}, now), note="reading data"))
 
-    def update(self, done: int, loss: float | None, now: float) -> None:
-        """Show that ``done`` batches of the epoch are done and that the newest loss is ``loss``."""
-        if self._style == "line":
-            width = shutil.get_terminal_size().columns - 1
-            line = self.text(done, loss, now, width=width)
-            self._write(f"{line.ljust(width) if self._shown else line}\r")
-            self._shown = True
-        elif self._style == "lines":
+    def tell(self, text: str) -> None:
+        """Show what the training does until its next step; on a terminal only."""
+        if self._display is not None:
+            self._display.tell(text)
+
+    def end(self, note: str) -> None:
+        """Show that all steps of the epoch are done, and what follows."""
+        if self._display is None:
+            return
+        if self._steps is None:
+            self._display.tell(note)
+        else:
+            line = self.line(self._steps, None, {}, self._started)
+            self._display.show(replace(line, note=note))
+
+    def settle(self) -> None:
+        """End the statuses of an output stream that gets lines: steps are being done."""
+        if self._style == "lines":
+            self.close()
+
+    def update(
+        self, done: int, loss: float | None, scalars: Mapping[str, float], now: float
+    ) -> None:
+        """Show that ``done`` batches of the epoch are done.
+
+        Args:
+            done: Batches of the epoch.
+            loss: The newest loss.
+            scalars: The newest values of the other metrics.
+            now: Seconds of a monotonic clock.
+        """
+        if self._style == "lines":
             log.msg(self.text(done, loss, now))
+        elif self._display is not None:
+            self._display.show(self.line(done, loss, scalars, now))
 
-    def erase(self) -> None:
-        """Clear the line, so that another one can be printed."""
-        if self._shown:
-            self._write(" " * (shutil.get_terminal_size().columns - 1) + "\r")
-            self._shown = False
+    def line(
+        self, done: int, loss: float | None, scalars: Mapping[str, float], now: float
+    ) -> BarLine:
+        """Return the line with the bar."""
+        values = [] if loss is None else [f"loss={format_metric(loss)}"]
+        values += [f"{printable(name)}={format_metric(at)}" for name, at in scalars.items()]
+        rate, eta = self._speed(done, now)
+        unknown = self._steps is None
+        return BarLine(
+            self._head(),
+            f"{done} steps" if unknown else self._count(done),
+            None if unknown else done / max(1, self._steps or 0),
+            values,
+            rate,
+            eta,
+        )
 
-    def text(self, done: int, loss: float | None, now: float, *, width: int | None = None) -> str:
-        """Return the line with as many of its fields as fit into ``width`` columns."""
-        steps, epochs = self._steps, str(self._num_epochs)
-        step = f"{done}" if steps is None else f"{done:>{len(str(steps))}}/{steps}"
-        fields = [
-            f"  epoch {self._epoch + 1:>{len(epochs)}}/{epochs}",
-            f"step {step}",
-        ]
+    def text(self, done: int, loss: float | None, now: float) -> str:
+        """Return the line for a log file."""
+        fields = [self._head(), f"step {self._count(done)}"]
         if loss is not None:
             fields.append(f"loss={format_metric(loss)}")
-        elapsed, batches = now - self._started, done - self._first
-        if elapsed > 0 and batches > 0:
-            if self._batch_size is not None:
-                fields.append(f"{_rate(batches * self._batch_size / elapsed)} samples/s")
-            if steps is not None:
-                left = steps - done + (self._num_epochs - self._epoch - 1) * steps
-                fields.append(f"ETA {format_eta(left * elapsed / batches)}")
-        line = fields[0]
-        for field in fields[1:]:
-            if width is not None and len(line) + 2 + len(field) > width:
-                break
-            line += "  " + field
-        return line if width is None else line[: max(0, width)]
+        return "  " + "  ".join([*fields, *filter(None, self._speed(done, now))])
 
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):  # the terminal is gone, training continues
-            self._style, self._shown = "none", False
+    def _head(self) -> str:
+        epochs = str(self._num_epochs)
+        return f"epoch {self._epoch + 1:>{len(epochs)}}/{epochs}"
+
+    def _count(self, done: int) -> str:
+        steps = self._steps
+        return f"{done}" if steps is None else f"{done:>{len(str(steps))}}/{steps}"
+
+    def _speed(self, done: int, now: float) -> tuple[str, str]:
+        """Return the speed and the remaining time of the training; empty if unknown."""
+        elapsed, batches, steps = now - self._started, done - self._first, self._steps
+        if elapsed <= 0 or batches <= 0:
+            return "", ""
+        rate = eta = ""
+        if self._batch_size is not None:
+            rate = f"{_rate(batches * self._batch_size / elapsed)} samples/s"
+        if steps is not None:
+            left = steps - done + (self._num_epochs - self._epoch - 1) * steps
+            eta = f"ETA {format_eta(left * elapsed / batches)}"
+        return rate, eta
 
 
 def _rate(per_second: float) -> str:

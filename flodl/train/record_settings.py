@@ -125,7 +125,9 @@ class RecordSettings(Settings):
         return self._set("timeline", timeline)
 
     def progress(self, on: bool | None) -> Self:
-        """Show the progress of an epoch: a line that updates, or a few lines in a pipe.
+        """Show the progress of an epoch: a bar on a terminal, or a line every 30 s in a pipe.
+
+        Before the first step, the terminal shows what the training does: reading data, compiling.
 
         Args:
             on: None shows it on a terminal, and in a pipe if a monitor prints the epochs there.

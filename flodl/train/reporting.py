@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
 from flodl.errors import FlodlError
-from flodl.monitor.formats import format_duration
 from flodl.monitor.records import StepSeries
+from flodl.terminal import Style, style_of
 from flodl.train.handle import introduce
-from flodl.train.progress import Progress, ProgressStyle, progress_style
+from flodl.train.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +54,10 @@ class Reporter:
         self._clock = clock
         self._progress = Progress(plan.num_epochs, _style(plan, monitor))
         self._facts: dict[str, object] = {}
+
+    def open(self) -> None:
+        """Begin to show on the terminal what the training does."""
+        self._progress.open()
 
     def introduce(
         self, model: nn.Module, facts: Mapping[str, object], records: Sequence[EpochRecord]
@@ -122,6 +126,7 @@ class Reporter:
         now = self._clock()
         self._losses, self._scalars = losses, scalars
         self._next_step, self._untold = first_step, list[float]()
+        self._newest: dict[str, float] = {}
         self._progress.begin(
             epoch, steps=steps, done=done, batch_size=self._plan.batch_size, now=now
         )
@@ -148,16 +153,18 @@ class Reporter:
         now = self._clock()
         if now >= self._series_due:
             self._tell_series(wait=False)
+            self._progress.settle()
             self._series_due = now + _SERIES_PERIOD
         if now >= self._progress_due:
-            self._progress.update(done, self._losses.latest, now)
+            self._progress.update(done, self._losses.latest, self._newest, now)
             self._progress_due = now + self._progress.period
         return min(self._series_due, self._progress_due)
 
     def end_steps(self) -> None:
-        """Report the rest of the step values and clear the progress line."""
+        """Report the rest of the step values."""
         self._tell_series(wait=True)
-        self._progress.erase()
+        if self._plan.eval_fn is not None:
+            self._progress.end("evaluating")
 
     def end_epoch(self, metrics: EpochMetrics) -> None:
         """Report a finished epoch."""
@@ -167,17 +174,24 @@ class Reporter:
             self._monitor.log_ledger(self._ledger.seconds())
             self._monitor.log(metrics.epoch, metrics.epoch_ms / 1000, metrics)
 
-    def finish(self, state: EndState, epochs: int, error: BaseException | None) -> None:
+    def finish(
+        self, state: EndState, history: Sequence[EpochMetrics], error: BaseException | None
+    ) -> None:
         """Report the end to the monitor and the run directory, and print how the time was spent."""
-        self._progress.erase()
+        self._progress.close()
+        best, run = self._plan.best, self._plan.run_dir
         try:
             if self._monitor is not None:
                 self._monitor.log_ledger(self._ledger.seconds())
-                self._monitor.finish(state)
+                self._monitor.finish(
+                    state,
+                    best=best.epoch(history) if best is not None else None,
+                    folder=run.typed if run is not None and run.writes else "",
+                )
                 self._tell_time()
         finally:
-            if self._plan.run_dir is not None:
-                _finish_run(self._plan, state, epochs, error)
+            if run is not None:
+                _finish_run(self._plan, state, len(history), error)
 
     def _tell_series(self, *, wait: bool) -> None:
         if wait:
@@ -195,6 +209,7 @@ class Reporter:
         pieces = [StepSeries("loss", steps, values)] if values else []
         for name, at, recorded in self._scalars.take(wait=wait):
             pieces.append(_by_step(name, at, recorded))
+            self._newest[name] = recorded[-1]
         if self._monitor is not None and pieces:
             self._monitor.log_steps(pieces)
 
@@ -205,14 +220,19 @@ class Reporter:
             return
         spent = sorted(self._ledger.seconds().items(), key=lambda item: -item[1])
         total = self._ledger.total
-        parts = [f"{name} {part / total:.0%}" for name, part in spent if part >= 0.01 * total > 0]
-        if parts:
-            log.msg(f"  time: {format_duration(total)}  {'  '.join(parts)}")
+        line = "  time:"
+        for name, part in spent:
+            share = f" {name} {part / total:.0%}" if part >= 0.01 * total > 0 else ""
+            if not share or len(line) + len(share) > 80:
+                break
+            line += f" {share}" if not line.endswith(":") else share
+        if not line.endswith(":"):
+            log.msg(line)
 
 
-def _style(plan: TrainingPlan, monitor: Monitor | None) -> ProgressStyle:
+def _style(plan: TrainingPlan, monitor: Monitor | None) -> Style:
     # Without a monitor no epochs are printed, so show progress only on a terminal.
-    style = progress_style(sys.stdout)
+    style = style_of(sys.stdout)
     if plan.progress is False or (plan.progress is None and monitor is None and style == "lines"):
         return "none"
     return style

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from flodl import log
+from flodl import log, terminal
 from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.checkpoint.sharded import agreed
 from flodl.errors import RunDirectoryError
@@ -95,6 +95,7 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
     source = _agreed_source(plan, assembly.model)
     if source is None:
         return Start()
+    terminal.status("reading the checkpoint")
     rates = [float(group["lr"]) for group in assembly.optimizer.param_groups]
     remove_leftovers(source.parent)
     restored = TrainingState.restore(source, assembly.parts({}))

@@ -207,6 +207,14 @@ class RunDirectory:
         return self._path
 
     @property
+    def typed(self) -> str:
+        """The folder as a user would type it: from the project's root or the working directory."""
+        for start in (os.environ.get("FDL_PROJECT_ROOT"), "."):
+            if start and self.path.absolute().is_relative_to(Path(start).absolute()):
+                return str(self.path.absolute().relative_to(Path(start).absolute()))
+        return str(self.path)
+
+    @property
     def writes(self) -> bool:
         """Whether this object writes; only the object of rank 0 does."""
         return self._writes

@@ -83,7 +83,7 @@ def _newest_unfinished(root: Path) -> Path:
         why = "all of them are complete" if complete else f"none has a {LAST}"
         raise RunDirectoryError(
             f"there is no run to resume under {root}: {why}; begin a new one without resume, or "
-            "name the folder of a run to go on from"
+            "name the folder of a run to continue"
         )
     return max(found)[2]
 

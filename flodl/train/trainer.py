@@ -370,9 +370,9 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         stops at once.
 
         Raises:
-            ValueError: A required setting is missing, settings contradict each other, no batch
-                would be full with ``drop_last=True``, no epoch reports a metric that is watched, or
-                ``train_fn`` does not return a scalar loss.
+            ValueError: A required setting is missing, or settings contradict each other. Or no
+                batch would be full with ``drop_last=True``, no epoch reports a metric that is
+                watched, or ``train_fn`` does not return a scalar loss.
             RunDirectoryError: There is no checkpoint to resume from.
             DataError: The data set is empty, malformed or too large.
             DivergedError: A loss or a parameter is no longer finite.

@@ -225,11 +225,11 @@ class TrainingState:
             carried = _checked_carried(file.value("carried"), parts.model)
             observed = file.value("observed")
             if not isinstance(observed, dict) or observed.keys() != _graphs(parts.model).keys():
-                raise ValueError("it has observations of graphs that the model has not")
+                raise ValueError("it has observations of graphs that are not in the model")
             states = _checked_states(file, parts)
             extra = file.value("extra")
             if not isinstance(extra, dict):
-                raise ValueError("extra is no mapping")
+                raise ValueError("extra is not a mapping")
             with ExitStack() as undo:
                 for name, part in _stateful(parts).items():
                     _load(part, states[name], undo)
@@ -309,7 +309,7 @@ def _position(value: Any) -> Position:
     match value:
         case [int(epoch), int(step), int(global_step)] if min(value) >= 0:
             return Position(epoch, step, global_step)
-    raise ValueError("its position is no epoch with steps")
+    raise ValueError("its position has no epoch and steps")
 
 
 # --- State that graphs carry from one call to the next ---------------------------------------
@@ -339,7 +339,7 @@ def set_carried_state(model: nn.Module, saved: Mapping[str, list[Tensor | None]]
 def _checked_carried(saved: Any, model: nn.Module) -> list[tuple[Graph, tuple[Tensor | None, ...]]]:
     graphs = _graphs(model)
     if not isinstance(saved, dict) or not saved.keys() <= graphs.keys():
-        raise ValueError("it carries values of graphs that the model has not")
+        raise ValueError("it has values of graphs that are not in the model")
     checked = []
     for path, graph in graphs.items():
         slots = len(graph.carried_state())
@@ -368,7 +368,7 @@ def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
     states = file.value("states")
     stateful = _stateful(parts)
     if not isinstance(states, dict):
-        raise ValueError("its states are no mapping")
+        raise ValueError("its states are not a mapping")
     for name, remedy in _REMEDIES.items():
         if (name in states) != (name in stateful):
             verb = ("has", "this training has none") if name in states else ("lacks", "it has one")
@@ -388,7 +388,7 @@ def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
 
 def _check_same_data(where: str, saved: Any, current: Mapping[str, Any]) -> None:
     if not isinstance(saved, dict):
-        raise ValueError("the state of its loader is no mapping")
+        raise ValueError("the state of its loader is not a mapping")
     others = [
         f"{key} was {saved[key]!r} and is {value!r}"
         for key, value in current.items()

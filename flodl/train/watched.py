@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from flodl.monitor.records import BestEpoch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,6 +52,17 @@ class Best:
 
     metric: str
     higher_is_better: bool = False
+
+    def epoch(self, history: Sequence[EpochMetrics]) -> BestEpoch | None:
+        """Return the best epoch so far; None if no epoch reported the metric."""
+        found = [
+            BestEpoch(self.metric, value, metrics.epoch)
+            for metrics in history
+            if self.metric == "loss" or self.metric in metrics.scalars
+            if not math.isnan(value := watched_value(metrics, self.metric, "keep_best"))
+        ]
+        sign = -1.0 if self.higher_is_better else 1.0
+        return min(found, key=lambda one: sign * one.value, default=None)
 
     def reached(self, history: Sequence[EpochMetrics]) -> bool:
         """Whether the last epoch is better than all earlier ones; with equal values the first wins.

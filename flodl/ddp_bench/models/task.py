@@ -1,4 +1,4 @@
-"""Tasks: a model and all that is needed to train and evaluate it, in any mode."""
+"""Tasks: a model and what is needed to train and evaluate it, in any mode."""
 
 from __future__ import annotations
 

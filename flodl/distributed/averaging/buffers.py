@@ -91,7 +91,7 @@ class ChangingBuffers:
     def flags(self) -> list[float]:
         """Return 1 for each buffer that may have changed since the last check, else 0.
 
-        If one buffer of a module was written to, all its buffers count as changed: some writes,
+        If one buffer of a module was written to, all its buffers count as changed. Some writes,
         such as those to the statistics of a normalization, do not increase a tensor's version.
         """
         before = self._seen

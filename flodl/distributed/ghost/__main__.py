@@ -115,7 +115,7 @@ def _duration(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of milliseconds, such as 40")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds, such as 40")
     return value
 
 
@@ -131,7 +131,7 @@ def _rate(text: str) -> float:
 
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 

@@ -28,7 +28,7 @@ def check_picklable(function: Callable[..., Any], args: Sequence[object]) -> Non
             f"{worst[0]} cannot be sent to the ranks ({worst[2]}): {_described(worst[1])}. Ranks "
             "that a program starts itself are new processes, which find functions and classes by "
             "the names they have in a module: define it at the top of a file, without lambda and "
-            "not inside of a function, or launch the program with fdl or torchrun, where every "
+            "not inside of a function; or launch the program with fdl or torchrun, where every "
             "rank runs all of it"
         )
 

@@ -349,8 +349,8 @@ class WholeBatch:
                 named = f"rank{'s' if wrong[1:] else ''} {', '.join(map(str, wrong))}"
                 raise BatchMismatchError(
                     f"{named} got another batch than rank 0 in call {self._number} of the model "
-                    f"(the {what} differ): in a loop of one's own every rank iterates over the "
-                    "same batches in the same order; give the loader the same seed everywhere, and "
+                    f"(the {what} differ): in your own loop, every rank iterates over the "
+                    "same batches in the same order; give every loader the same seed, and "
                     "no sampler that divides the data"
                 )
 

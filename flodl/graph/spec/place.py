@@ -52,7 +52,7 @@ class Place:
         before = f"{self.path}." if self.path else ""
         for key in self.value:
             if not isinstance(key, str):
-                raise self.wrong(f"has a key that is no text: {key!r:.50}")
+                raise self.wrong(f"has a key that is not a string: {key!r:.50}")
         return {key: Place(value, f"{before}{key}") for key, value in self.value.items()}
 
     def items(self) -> list[Place]:

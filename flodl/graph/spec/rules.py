@@ -178,7 +178,7 @@ def _check_readers(topology: Topology) -> None:
         if not isinstance(node.operation, StateRead):
             continue
         if node.operation.tag not in topology.tagged_nodes:
-            raise BuildError(f"{node.id} reads the tag {node.operation.tag!r}, which nobody has")
+            raise BuildError(f"{node.id} reads the tag {node.operation.tag!r}, which no node has")
         if node.number == topology.output or uses[node.number] != 1:
             raise BuildError(f"{node.id} must have exactly one reader")
 

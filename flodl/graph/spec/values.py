@@ -150,7 +150,7 @@ class Vocabulary:
         """
         thing = self.thing(place)
         if not isinstance(thing, type) or not issubclass(thing, nn.Module):
-            raise place.wrong(f"{place.value!r:.100} is no module class")
+            raise place.wrong(f"{place.value!r:.100} is not a module class")
         return thing
 
 

@@ -35,8 +35,8 @@ def main(args: Args) -> int:
         from fdl.suggest import nearest
 
         close = nearest(args.name, EXAMPLES)
-        output.error(f"no example is called {args.name}", f"perhaps {close}?" if close else "")
-        output.write(sys.stderr, f"\n{Args.render_help(sys.stderr)}")
+        hint = f"did you mean `{close}`?" if close else f"examples: {', '.join(EXAMPLES)}"
+        output.error(f"no example is called {args.name}", hint)
         return 2
     src = None if args.src is None else source(args.src)
     run_example(args.name, src, None if args.out is None else anchored(args.out))

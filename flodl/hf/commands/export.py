@@ -1,4 +1,4 @@
-"""``export``: write a directory that any HuggingFace tool loads."""
+"""``export``: write a directory that any Hugging Face tool loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flodl.hf.head_kind import HeadKind
 
 
 class Args(FdlArgs):
-    """Write a model as a directory that any HuggingFace tool loads.
+    """Write a model as a directory that any Hugging Face tool loads.
 
     The model comes from the Hub, or from a checkpoint of a training.
     """

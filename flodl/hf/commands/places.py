@@ -37,5 +37,5 @@ def source(typed: str, revision: str | None = None) -> str:
     if not path.exists() and not typed.startswith((".", "/", "~")):
         return typed
     if revision is not None:
-        raise ValueError(f"{path} is no repository and has no revisions: leave --revision out")
+        raise ValueError(f"{path} is a local path and has no revisions: remove --revision")
     return str(path)

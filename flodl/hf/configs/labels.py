@@ -129,7 +129,7 @@ def _in_order(pairs: Iterable[tuple[Any, Any]]) -> tuple[str, ...]:
     count = 0
     for index, name in pairs:
         if not isinstance(name, str):
-            raise Refused(f"texts by contiguous ids 0 to N-1; {name!r} is no text")
+            raise Refused(f"texts by contiguous ids 0 to N-1; {name!r} is not a string")
         by_id[_id(index)] = name
         count += 1
     if set(by_id) != set(range(count)):
@@ -142,4 +142,4 @@ def _id(value: Any) -> int:
         return value
     if isinstance(value, str) and _ID.fullmatch(value):
         return int(value)
-    raise Refused(f"contiguous ids 0 to N-1 with their names; {value!r} is no id")
+    raise Refused(f"contiguous ids 0 to N-1 with their names; {value!r} is not an id")

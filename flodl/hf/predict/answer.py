@@ -166,7 +166,7 @@ class QuestionAnswering:
 
         Raises:
             TokenizerMissingError: The model has no tokenizer.
-            ValueError: A context has no token, a question leaves no room for its context, or an
+            ValueError: A context has no token, a question leaves no space for its context, or an
                 argument is invalid.
             TypeError: An entry is not two texts, or an option is unknown.
         """

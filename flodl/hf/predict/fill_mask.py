@@ -175,7 +175,7 @@ def _target_ids(tokenizer: HfTokenizer, targets: Sequence[str]) -> list[int]:
         if number is None:
             pieces = tokenizer.inner.encode(target, add_special_tokens=False)
             instead = f"its first piece {pieces.tokens[0]!r} is taken" if pieces.ids else "left out"
-            warnings.warn(f"target {target!r} is no token: {instead}", stacklevel=4)
+            warnings.warn(f"target {target!r} is not a token: {instead}", stacklevel=4)
             number = pieces.ids[0] if pieces.ids else None
         if number is not None:
             found[number] = None

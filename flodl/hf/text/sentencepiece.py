@@ -199,13 +199,13 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise _BrokenError("a number stands where text is due")
+        raise _BrokenError("a number is in the place of text")
     return value
 
 
 def _number(value: int | bytes) -> int:
     if not isinstance(value, int):
-        raise _BrokenError("text stands where a number is due")
+        raise _BrokenError("text is in the place of a number")
     return value
 
 

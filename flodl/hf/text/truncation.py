@@ -52,7 +52,7 @@ class Truncation:
             where: The name of the input, for messages.
 
         Raises:
-            ValueError: There is no room for a single token of the truncated text, or the windows
+            ValueError: There is no space for a single token of the truncated text, or the windows
                 would not advance.
         """
         special = np.flatnonzero(sequence_ids < 0)
@@ -86,7 +86,7 @@ class Truncation:
     def _room(self, room: int, where: str, text: str) -> int:
         if room < 1:
             raise ValueError(
-                f"{where}: max_length {self.max_length} leaves no room for {text}; raise it or "
+                f"{where}: max_length {self.max_length} leaves no space for {text}; raise it or "
                 "choose another truncation strategy"
             )
         return room
@@ -96,8 +96,8 @@ class Truncation:
             return [0]
         if self.stride >= room:
             raise ValueError(
-                f"{where}: a stride of {self.stride} is not smaller than the {room} tokens a "
-                f"window has room for; lower stride or raise max_length ({self.max_length})"
+                f"{where}: a stride of {self.stride} is not smaller than the {room} tokens "
+                f"of a window; lower stride or raise max_length ({self.max_length})"
             )
         step = room - self.stride
         return list(range(0, tokens - room + step, step))

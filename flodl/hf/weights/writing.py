@@ -190,7 +190,7 @@ def shard_bytes(size: int | str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?B|B)?", str(size).upper(), re.ASCII)
     limit = float(found[1]) * _UNITS.get(found[2] or "", 1) if found else 0.0
     if not 1 <= limit < math.inf:
-        raise ValueError(f'{size!r} is no size of a file: write it like "500MB" or "5GB"')
+        raise ValueError(f'{size!r} is not a file size; write it as "500MB" or "5GB"')
     return int(limit)
 
 

@@ -6,7 +6,7 @@ import copy
 import time
 from typing import TYPE_CHECKING, ClassVar, final
 
-from flodl import log
+from flodl import log, terminal
 from flodl.monitor.ledger import Account
 from flodl.train.engines.agreement import generators_kept
 from flodl.train.engines.compiling import compiled_forward, first_line, warm
@@ -60,6 +60,7 @@ class CompiledEngine(TunedEngine):
 
     def _compile(self, batch: Batch) -> None:
         started = time.perf_counter()
+        terminal.status("compiling")
         forward = compiled_forward(self._model, self.settings, recompiles=True)
         try:
             # On a copy: compiling runs the step once, which must not count.

@@ -97,7 +97,7 @@ def compiled_forward(
 
 @final
 class BackgroundCompilation:
-    """Compiles in a thread, on a copy of the model, while training goes on.
+    """Compiles in a thread, on a copy of the model, while training continues.
 
     When a compilation ends, torch restores the random generators to their states at its beginning.
     So use it only for steps without random numbers. Code that draws random numbers between steps

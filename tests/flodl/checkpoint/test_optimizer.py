@@ -1,4 +1,4 @@
-"""An optimizer comes back as it was: training goes on as if it had never been interrupted."""
+"""An optimizer comes back as it was: training continues as if it had never been interrupted."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_a_buffer_outside_the_state_dict_is_neither_saved_nor_missed(tmp_path):
         ([("w", torch.eye(2).to_sparse())], "dense tensors, not torch.sparse_coo"),
         ([("w", torch.empty(2, device="meta"))], "meta device and has no values"),
         ([("__metadata__", torch.ones(1))], "cannot be named __metadata__"),
-        ([("weight\udc80", torch.ones(1))], r"no valid text behind .*weight\\udc80"),
+        ([("weight\udc80", torch.ones(1))], r"holds no valid text after .*weight\\udc80"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_and_no_file_appears(tmp_path, tensors, message):
@@ -381,7 +381,7 @@ def test_metadata_are_strings_under_free_keys(tmp_path, metadata, message):
 
 def test_metadata_too_long_to_be_read_again_leave_the_previous_file(tmp_path):
     save_checkpoint_file(tmp_path / "x.fdl", [("w", torch.ones(1))], [])
-    with pytest.raises(ValueError, match="room for 100,000,000; keep large texts in a file"):
+    with pytest.raises(ValueError, match="space for 100,000,000; keep large texts in a file"):
         save_checkpoint_file(
             tmp_path / "x.fdl", [("w", torch.zeros(1))], [], metadata={"log": "x" * 100_000_000}
         )

@@ -149,7 +149,7 @@ def test_cifar_records_hold_a_label_and_three_colour_planes() -> None:
     assert torch.equal(data.images[0][0], torch.zeros(32, 32))
     assert torch.allclose(data.images[0][1], torch.tensor(0.5019608))
 
-    with pytest.raises(DataError, match=r"file 0: 100 bytes are no whole number of records"):
+    with pytest.raises(DataError, match=r"file 0: 100 bytes are not whole records"):
         Cifar10.parse([bytes(100)])
     with pytest.raises(DataError, match="file 0: record 0 has the label 10; CIFAR-10 has 0 to 9"):
         Cifar10.parse([record(10)])

@@ -331,7 +331,7 @@ def test_batches_of_different_shapes_may_be_streamed() -> None:
         ({"prefetch": -1}, "prefetch=-1: it must be an integer of at least 0"),
         ({"prefetch": 1.5}, "prefetch=1.5: it must be an integer"),
         ({"workers": -1}, "workers=-1: it must be an integer of at least 0"),
-        ({"workers": 2, "streaming": False}, "workers=2 read while training goes on"),
+        ({"workers": 2, "streaming": False}, "workers=2 read while training continues"),
         ({"workers": 2, "prefetch": 0}, "workers=2 read ahead, and prefetch=0 forbids that"),
     ],
 )

@@ -104,7 +104,7 @@ def test_baselines_are_kept_by_model_mode_data_and_seed(tmp_path):
 
 
 def test_what_is_no_number_is_no_baseline(tmp_path):
-    with pytest.raises(DataError, match="no baseline"):
+    with pytest.raises(DataError, match="not a baseline"):
         save_baselines(tmp_path / "b.json", [accuracy(math.nan)])
     assert not (tmp_path / "b.json").exists()
 

@@ -74,7 +74,7 @@ def test_the_packaged_text_is_made_of_the_characters_of_the_real_one():
 
 
 def test_too_little_data_for_a_batch_is_refused():
-    with pytest.raises(DataError, match="no batch of 4000"):
+    with pytest.raises(DataError, match="do not fill a batch of 4000"):
         load("mnist", "packaged", NOWHERE, batch_size=4000)
 
 

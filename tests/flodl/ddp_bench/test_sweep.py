@@ -125,7 +125,7 @@ def test_a_run_that_fails_does_not_keep_the_next_from_running(tmp_path):
             cell(tmp_path, "logistic", "solo-0"),
         ]
     )
-    assert "no batch of" in first.reason
+    assert "do not fill a batch of" in first.reason
     assert first.record is None
     assert second.record is not None
     log = (tmp_path / "mlp" / "solo-0" / "training.log").read_text()

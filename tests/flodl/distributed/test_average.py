@@ -391,7 +391,7 @@ def _adam(group, backend, together, steps):
     _trained(model, optimizer, group.rank, steps[group.rank])
     averager.average(8 * steps[group.rank])
     state = copy.deepcopy(optimizer.state_dict()["state"])
-    # It is a state that training goes on from.
+    # It is a state that training continues from.
     _trained(model, optimizer, group.rank, 1)
     return list(state.values())
 

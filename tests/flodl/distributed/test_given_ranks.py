@@ -136,8 +136,10 @@ def halving(optimizer: Any) -> Any:
 @pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
 def test_ranks_change_their_rate_together_at_the_end_of_an_epoch(ranks: Ranks, policy: str) -> None:
     both = ranks(2, train_by_epoch, policy)
+    assert {rate for seen in both for rate in seen} == {0.05, 0.025}
     for seen in both:
-        assert set(seen) == {0.05, 0.025}
+        # Only `sync` gives every rank batches of every epoch, however slow the rank is.
+        assert policy != "sync" or set(seen) == {0.05, 0.025}
         assert seen == sorted(seen, reverse=True)
     assert sum(seen.count(0.05) for seen in both) == 20
     assert sum(seen.count(0.025) for seen in both) == 20

@@ -68,7 +68,7 @@ def test_nonsense_is_refused_and_changes_nothing(damage: dict[str, object]) -> N
     model = graph()
     model.record_scalar("loss", 1.0)
     good = model.observed_state()
-    with pytest.raises(ValueError, match=r"counters are not|no history of metrics"):
+    with pytest.raises(ValueError, match=r"counters are not|not a history of metrics"):
         model.set_observed_state({**good, **damage} if damage else {})
     assert model.collected("loss") == [1.0]
 
@@ -78,7 +78,7 @@ def test_a_counter_that_counts_nothing_is_refused(count: object) -> None:
     model = graph()
     good = model.observed_state()
     bad = {**good, "counts": {**good["counts"], "step_count": count}}
-    with pytest.raises(ValueError, match="the counters are no numbers of steps"):
+    with pytest.raises(ValueError, match="the counters are not step numbers"):
         model.set_observed_state(bad)
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the HuggingFace tests."""
+"""Fixtures of the Hugging Face tests."""
 
 from __future__ import annotations
 

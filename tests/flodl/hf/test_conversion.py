@@ -128,8 +128,8 @@ def test_what_is_no_tensor_is_left_out_and_told(tmp_path, plain):
     done = convert(written(tmp_path, outer))
     assert_same(load_file(done.path), plain)
     assert done.notes == (
-        "pytorch_model.bin: left out what is no tensor: epoch, optimizer",
-        "pytorch_model.bin: left out what is no tensor: step, 7",
+        "pytorch_model.bin: left out values that are not tensors: epoch, optimizer",
+        "pytorch_model.bin: left out values that are not tensors: step, 7",
     )
 
 
@@ -450,7 +450,8 @@ def test_names_the_format_has_no_place_for_are_refused(tmp_path, plain, key, sho
 
 def test_names_of_what_is_left_out_can_be_printed(tmp_path, plain):
     done = convert(written(tmp_path, {**plain, "a\ud800": 1, "b\nc": 2}))
-    assert done.notes == (r"pytorch_model.bin: left out what is no tensor: 'a\ud800', 'b\nc'",)
+    left_out = r"pytorch_model.bin: left out values that are not tensors: 'a\ud800', 'b\nc'"
+    assert done.notes == (left_out,)
 
 
 @pytest.mark.parametrize("shape", [(1 << 42,), (1 << 31, 1 << 31)])

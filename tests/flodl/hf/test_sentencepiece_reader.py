@@ -94,8 +94,8 @@ BROKEN = [
     (broken([]) + b"\x0a", "ends in the middle of a number"),
     (broken([]) + b"\x08" + b"\xff" * 11, "does not end the number it is in"),
     (broken([]) + b"\x0b", "has no meaning there"),
-    (b"\x08\x01", "a number stands where text is due"),
-    (b"\x0a\x02\x1a\x00", "text stands where a number is due"),
+    (b"\x08\x01", "a number is in the place of text"),
+    (b"\x0a\x02\x1a\x00", "text is in the place of a number"),
     (b"\x0a\x02\x10\x00", "a score is not four bytes long"),
     (b"\x0a\x03\x0a\x01\xff", "piece 0 is not UTF-8"),
 ]

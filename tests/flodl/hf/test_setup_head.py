@@ -1,4 +1,4 @@
-"""Fine-tuning a head in a loop of one's own."""
+"""Fine-tuning a head in your own loop."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_subfolder_that_leads_outside_is_refused(subfolder):
 
 @pytest.mark.parametrize("revision", ["../main", "", "a//b", "/refs", "a\nb"])
 def test_a_revision_that_could_be_another_path_is_refused(revision):
-    with pytest.raises(ValueError, match="no name of a branch, tag or commit"):
+    with pytest.raises(ValueError, match="not a branch, a tag or a commit"):
         Access(revision=revision)
 
 

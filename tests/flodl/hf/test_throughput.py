@@ -1,4 +1,4 @@
-"""How fast models of HuggingFace are; the benchmarks measure, and the bars stand here.
+"""How fast models of Hugging Face are; the benchmarks measure, and the bars stand here.
 
 They take minutes and want an idle machine: ``pytest -m slow``.
 """

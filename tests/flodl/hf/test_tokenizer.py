@@ -363,7 +363,7 @@ def test_cutting_equals_the_librarys(first, second, data):
         ({"truncation": True, "max_length": 0}, "max_length must be at least 1, got 0"),
         ({"truncation": True, "max_length": 5, "stride": -1}, "stride must not be negative"),
         ({"truncation": True, "max_length": 5, "stride": 3}, "text 1: a stride of 3 is not smal"),
-        ({"truncation": True, "max_length": 2}, "text 0: max_length 2 leaves no room for the fi"),
+        ({"truncation": True, "max_length": 2}, "text 0: max_length 2 leaves no space for the fi"),
         ({"truncation": "only_second", "max_length": 4}, "text 1 has no second text to cut"),
     ],
 )
@@ -382,7 +382,7 @@ def test_an_option_that_is_not_known_is_refused(tokenizer, encode):
 
 def test_pairs_that_cannot_be_cut_are_named(tokenizer):
     pairs = [("a", "b"), ("a b c d", "a b")]
-    with pytest.raises(ValueError, match="pair 1: max_length 7 leaves no room for the second"):
+    with pytest.raises(ValueError, match="pair 1: max_length 7 leaves no space for the second"):
         tokenizer.encode_pairs(pairs, truncation="only_second", max_length=7)
     with pytest.raises(ValueError, match="pair 1 is a pair: windows need truncation='only_fi"):
         tokenizer.encode_pairs(pairs, truncation=True, max_length=7, stride=1)

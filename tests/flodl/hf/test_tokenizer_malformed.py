@@ -124,7 +124,7 @@ def is_typed(error, names):
     """Whether an error names a file, or is about a token that the file no longer has."""
     if isinstance(error, FlodlError):
         return isinstance(error, CheckpointFormatError) and any(n in str(error) for n in names)
-    return any(part in str(error) for part in ("the rows need padding", "leaves no room"))
+    return any(part in str(error) for part in ("the rows need padding", "leaves no space"))
 
 
 def outcomes(tmp_path, kind, count, seed):

@@ -52,7 +52,7 @@ def test_a_run_on_the_terminal(capsys, clock):
         "  epoch 1/3  loss=0.5000  acc=0.5000  [1.2s  ETA 2.5s]",
         "  epoch 2/3  loss=0.2500  acc=0.7500  [1.2s  ETA 1.3s]",
         "  epoch 3/3  loss=0.1250  acc=0.8750  [1.2s]",
-        "  training complete in 5.0s  | loss: 0.1250  acc: 0.8750",
+        "  3 epochs in 5s, loss 0.1250, acc 0.8750",
     ]
 
 
@@ -73,10 +73,10 @@ def test_vram_stands_at_the_end_of_the_line(capsys):
 @pytest.mark.parametrize(
     ("status", "line"),
     [
-        ("complete", "  training complete in 3.0s\n"),
-        ("interrupted", "  training interrupted after 3.0s\n"),
-        ("diverged", "  training diverged after 3.0s\n"),
-        ("failed", "  training failed after 3.0s\n"),
+        ("complete", "  0 epochs in 3s\n"),
+        ("interrupted", "  interrupted after 0 epochs in 3s\n"),
+        ("diverged", "  diverged after 0 epochs in 3s\n"),
+        ("failed", "  failed after 0 epochs in 3s\n"),
     ],
 )
 def test_how_a_run_ends(capsys, clock, status, line):
@@ -226,7 +226,7 @@ def test_training_survives_a_closed_stdout(capsys, monkeypatch):
     monitor.finish()
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
-    assert said[0].startswith("warning: monitor: no more lines on stdout, training goes on")
+    assert said[0].startswith("warning: monitor: no more lines on stdout, training continues")
     assert len(monitor.history) == 3
 
 

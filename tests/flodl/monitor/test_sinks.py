@@ -14,6 +14,7 @@ import threading
 import pytest
 
 from flodl.monitor import (
+    BestEpoch,
     CsvSink,
     EpochRecord,
     Finish,
@@ -27,6 +28,7 @@ from flodl.monitor import (
     TerminalSink,
 )
 from flodl.monitor.delivery import Delivery
+from flodl.monitor.sinks import finish_line
 
 GIB = 1024**3
 
@@ -165,7 +167,7 @@ def test_log_file_has_the_terminals_lines(clock, tmp_path):
     assert len(lines) == 4
     assert lines[1].startswith(first)
     assert lines[2].startswith("epoch 100/100  loss=0.2500  [1.2s]")
-    assert lines[3] == "training interrupted after 1.2s  | loss: 0.2500"
+    assert lines[3] == "interrupted after 2 epochs in 1.2s, loss 0.2500"
 
 
 def test_files_hold_the_history_on_return_and_follow_what_comes(monitor, tmp_path):
@@ -289,7 +291,7 @@ def test_a_broken_sink_is_reported_once_and_detached(capsys):
     assert broken.told == [("open", ""), ("record", 0), ("record", 1)]
     assert len(sound.told) == 7
     assert capsys.readouterr().err == (
-        "warning: monitor: Broken is detached, training goes on: no space left on device\n"
+        "warning: monitor: Broken is detached, training continues: no space left on device\n"
     )
 
 
@@ -308,7 +310,7 @@ def test_a_folder_that_disappears_costs_the_file_and_nothing_else(capsys, tmp_pa
     monitor.finish()
     assert isinstance(handle.error, FileNotFoundError)
     warning = capsys.readouterr().err
-    assert warning.startswith(f"warning: monitor: {path} is detached, training goes on: ")
+    assert warning.startswith(f"warning: monitor: {path} is detached, training continues: ")
     assert warning.count("\n") == 1
     assert len(monitor.history) == 5
 
@@ -325,7 +327,7 @@ def test_a_path_that_is_no_file_is_left_alone(capsys, tmp_path, kind):
     assert all(isinstance(handle.error, OSError) for handle in handles)
     assert names(tmp_path) == ["pipe", "plain", "taken"]
     assert (tmp_path / "plain").read_text() == "mine"
-    assert capsys.readouterr().err.count("is detached, training goes on") == 3
+    assert capsys.readouterr().err.count("is detached, training continues") == 3
 
 
 def test_following_a_path_again_after_it_failed_tries_anew(capsys, monitor, tmp_path):
@@ -362,7 +364,7 @@ def test_a_full_disk_stops_the_files_between_two_lines_and_not_the_training(tmp_
     )
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 201
-    assert done.stderr.count("is detached, training goes on") == 3
+    assert done.stderr.count("is detached, training continues") == 3
     assert len(done.stderr.splitlines()) == 3
     # No torn last line, no report of which half is missing, nothing temporary.
     assert names(tmp_path) == ["m.csv", "t.log"]
@@ -405,8 +407,20 @@ def test_many_metrics_fill_no_more_than_two_rows_of_a_terminal(monkeypatch):
     assert line.startswith("  epoch 1/5  encoder.block0.loss=0.5000  encoder.block1.loss=0.5000  ")
     assert line.endswith(f"  +{30 - line.count('=')} more  [500ms]")
     assert 120 < len(closing) <= 160
-    assert closing.startswith("  training complete in 2.0s  | encoder.block0.loss: 0.5000  ")
-    assert closing.endswith(f"  +{30 - closing.count(':')} more")
+    assert closing.startswith("  5 epochs in 2s, encoder.block0.loss 0.5000, ")
+    assert closing.endswith(f", +{30 - closing.count(' 0.5000')} more")
+
+
+def test_the_end_tells_the_best_epoch_and_where_the_run_is() -> None:
+    best = BestEpoch("val_accuracy", 0.992, 7)
+    summary = Finish("complete", 72.4, 10, (("loss", 0.1),), {}, best, "runs/2026-01-31T10-00-00")
+    assert finish_line(summary) == (
+        "10 epochs in 1m 12s, best val_accuracy 0.9920 (epoch 8), runs/2026-01-31T10-00-00"
+    )
+    stopped = Finish("interrupted", 3.0, 1, (("loss", 0.1),), folder="runs/2026-01-31T10-00-00")
+    assert finish_line(stopped) == (
+        "interrupted after 1 epoch in 3s, loss 0.1000, runs/2026-01-31T10-00-00"
+    )
 
 
 def test_a_few_metrics_are_all_told_and_one_always_is(monkeypatch):

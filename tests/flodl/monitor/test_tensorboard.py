@@ -87,4 +87,4 @@ def test_a_folder_that_cannot_be_made_detaches_the_sink_and_not_the_run(tmp_path
     monitor.finish()
     assert watching.join(60)
     assert isinstance(watching.error, OSError)
-    assert "detached, training goes on" in capsys.readouterr().err
+    assert "detached, training continues" in capsys.readouterr().err

@@ -177,7 +177,7 @@ def test_every_kind_is_taken_as_member_and_as_string(clock):
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        ("epoch_begin", {"epoch": 1}, "'epoch_begin' is no kind of timeline event; take one of"),
+        ("epoch_begin", {"epoch": 1}, "'epoch_begin' is not a kind of timeline event; use one of"),
         ("epoch_end", {"epoch": 1}, r"takes epoch \(a whole number\), loss \(a number\), but was"),
         ("sync_start", {"ms": 1}, "takes no fields, but was given ms"),
         ("throttle", {"rank": 0.5}, "rank of an event 'throttle' must be a whole number, not 0.5"),
@@ -265,7 +265,7 @@ def test_a_sampler_that_raises_ends_the_sampling_with_one_warning(capsys):
         timeline.event("custom", label="still taken")
     assert timeline.sample_count == 0
     assert len(timeline.events) == 1
-    assert capsys.readouterr().err.count("no more samples, training goes on") == 1
+    assert capsys.readouterr().err.count("no more samples, training continues") == 1
 
 
 def test_subscribers_get_everything_once_and_the_rest_at_the_stop(clock):

@@ -196,7 +196,7 @@ def test_every_value_stands_in_the_csv(tmp_path_factory, samples, events):
 def test_a_file_that_is_no_timeline_is_refused_by_name(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(DataError, match=r"other\.json is no timeline .*Timeline\.save_json"):
+    with pytest.raises(DataError, match=r"other\.json is not a timeline .*Timeline\.save_json"):
         Timeline.load(path)
 
 

@@ -148,7 +148,7 @@ def test_files_and_timelines_merge_alike(tmp_path):
     back = Timeline.load(tmp_path / "timeline.json")
     assert (back.samples, back.events) == (merged.samples, merged.events)
     (tmp_path / "timeline.1.json").write_text("{")
-    with pytest.raises(DataError, match=r"timeline\.1\.json is no timeline"):
+    with pytest.raises(DataError, match=r"timeline\.1\.json is not a timeline"):
         merge_timelines(paths)
     with pytest.raises(ValueError, match="2 timelines need as many offsets, got 1"):
         merge_timelines(parts, [0.0])

@@ -56,6 +56,20 @@ def test_ctrl_c_exits_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry(raising, KeyboardInterrupt()) == 130
     assert entry(raising, KeyboardInterrupt("stopped at step 3")) == 130
     assert capsys.readouterr().err == "interrupted\ninterrupted: stopped at step 3\n"
+    stop = KeyboardInterrupt("stopped at step 4")
+    stop.add_note("continue with: fdl train --resume last")
+    assert entry(raising, stop) == 130
+    assert capsys.readouterr().err == (
+        "interrupted: stopped at step 4\ncontinue with: fdl train --resume last\n"
+    )
+
+
+def test_of_several_ranks_the_first_tells_why_they_stop(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert entry(raising, KeyboardInterrupt("stopped at step 3")) == 130
+    assert capsys.readouterr().err == ""
 
 
 def test_an_exit_of_the_program_passes_through() -> None:

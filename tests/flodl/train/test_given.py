@@ -70,7 +70,7 @@ def test_a_second_run_goes_on_and_says_so(capfd: pytest.CaptureFixture[str]) -> 
     builder.run()
     assert not same(model, first)
     told = capfd.readouterr().err
-    assert told.count("has been in an earlier run() and goes on from the values it has now") == 1
+    assert told.count("has been in an earlier run() and continues from its present values") == 1
     assert "lambda device: Sequential(…)" in told
 
 

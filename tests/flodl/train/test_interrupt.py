@@ -96,7 +96,8 @@ def test_ctrl_c_saves_at_the_next_step_and_exits_130(start: Start, tmp_path: Pat
     record = json.loads((run / "run.json").read_text())
     assert (record["state"], record["epochs"]) == ("interrupted", 2)
     assert record["error"].startswith("KeyboardInterrupt: stopped after 2 complete epochs")
-    assert (run / "training.log").read_text().splitlines()[-1].startswith("training interrupted")
+    closing = (run / "training.log").read_text().splitlines()[-1]
+    assert closing.startswith("interrupted after 2 epochs in ")
 
 
 @posix_only

@@ -127,7 +127,7 @@ def test_the_end_tells_where_the_time_went(
     monkeypatch.setenv("FLODL_VERBOSITY", verbosity)
     training().eval_fn(slowly).monitor(Monitor(2)).run()
     lines = capfd.readouterr().out.splitlines()
-    end = next(n for n, text in enumerate(lines) if "training complete" in text)
+    end = next(n for n, text in enumerate(lines) if " epochs in " in text)
     assert any(text.startswith(told) for text in lines[end + 1 :])
     assert any("evaluation" in text for text in lines[end + 1 :])
 

@@ -1,4 +1,4 @@
-"""A training goes on from a checkpoint as if it had never stopped."""
+"""A training continues from a checkpoint as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -498,7 +498,7 @@ def test_what_the_keeper_writes_is_the_moment_it_was_asked(tmp_path):
     run = RunDirectory.create(tmp_path)
     training = Training()
     keeper = CheckpointKeeper(training.model, run)
-    assert keeper.whereabouts() == "no checkpoint had been written"
+    assert keeper.whereabouts() == "nothing was saved"
     keeper = CheckpointKeeper(training.model, run)
     moments = []
 
@@ -588,7 +588,7 @@ def test_a_disk_that_refuses_is_reported_once_and_training_goes_on(tmp_path, cap
         keeper.save(training.parts(), training.done, {})
     keeper.finish()
     said = capfd.readouterr().err
-    assert said.count("last.fdl: Is a directory; training goes on without it") == 1
+    assert said.count("last.fdl: Is a directory; training continues without it") == 1
 
 
 def test_an_optimizer_that_cannot_be_kept_costs_the_resume_and_not_the_model(tmp_path, capfd):

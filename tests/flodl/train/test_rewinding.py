@@ -1,4 +1,4 @@
-"""Generators that another thread puts back while the training goes on."""
+"""Generators that another thread puts back while the training continues."""
 
 from __future__ import annotations
 

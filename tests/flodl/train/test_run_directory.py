@@ -89,7 +89,7 @@ def test_a_complete_training_leaves_its_whole_trail(tmp_path: Path) -> None:
     table = (run.path / "metrics.csv").read_text().splitlines()
     assert table[0].startswith("epoch,duration_s,loss,")
     assert len(table) == 4
-    assert "training complete" in (run.path / "training.log").read_text()
+    assert " epochs in " in (run.path / "training.log").read_text()
     page = (run.path / "report.html").read_text()
     assert run.path.name in page
     assert not [p for p in run.path.iterdir() if p.name.startswith(".")]
@@ -123,14 +123,18 @@ def test_a_monitor_of_ones_own_writes_into_the_run_directory_too(
 def test_without_a_monitor_the_epochs_are_told_and_quiet_silences_them(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training().run_dir(RunDirectory.create(tmp_path)).run()
+    run = RunDirectory.create(tmp_path)
+    training().run_dir(run).run()
     said = capfd.readouterr()
     assert [line.split()[0] for line in said.out.splitlines()] == [
         "epoch",
         "epoch",
-        "training",
+        "2",
         "time:",
     ]
+    assert said.out.splitlines()[2].startswith("  2 epochs in ")
+    assert said.out.splitlines()[2].endswith(f", {run.typed}")
+    assert run.path.samefile(run.typed)
     assert said.err == ""
     monkeypatch.setattr(log, "_level", log.Verbosity.QUIET)
     training().run_dir(RunDirectory.create(tmp_path)).run()

@@ -45,7 +45,7 @@ def test_the_builder_steps_checkpoints_and_reports(capfd: pytest.CaptureFixture[
     assert [metrics.epoch for metrics in epochs] == [0, 1]
     assert [metrics.share for metrics in epochs] == [[1.0], [1.0]]
     said = capfd.readouterr().err
-    assert "metrics_fn failed in epoch 0 and training goes on: ValueError: the disk" in said
+    assert "metrics_fn failed in epoch 0 and training continues: ValueError: the disk" in said
     assert "test_trainer.py:" in said
 
 
@@ -275,7 +275,7 @@ def test_a_callback_that_raises_is_reported_and_training_goes_on(
     handle = getattr(training(), name)(fail).run()
     assert len(handle.poll_metrics()) == 2
     said = capfd.readouterr().err
-    assert f"{name} failed in epoch 0 and training goes on: RuntimeError: oops" in said
+    assert f"{name} failed in epoch 0 and training continues: RuntimeError: oops" in said
     assert f"{name} failed in epoch 1" in said
 
 

@@ -94,12 +94,12 @@ def test_a_target_that_is_no_token_stands_for_its_first_piece(bert):
     one, _ = texts(bert)
     pieces = bert.tokenizer.inner.encode("xylophone", add_special_tokens=False).tokens
     with pytest.warns(
-        UserWarning, match=f"'xylophone' is no token: .*{pieces[0]!r}".replace("[", r"\[")
+        UserWarning, match=f"'xylophone' is not a token: .*{pieces[0]!r}".replace("[", r"\[")
     ):
         (gap,) = bert.fill_mask(one, targets=["xylophone"])
     assert [fill.token for fill in gap] == pieces[:1]
     with (
-        pytest.warns(UserWarning, match="target '' is no token: left out"),
+        pytest.warns(UserWarning, match="target '' is not a token: left out"),
         pytest.raises(ValueError, match=r"none of the targets is a token: \[''\]"),
     ):
         bert.fill_mask(one, targets=[""])

@@ -1,0 +1,76 @@
+"""Which command continues an interrupted training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flodl.train import RunDirectory
+from flodl.train.resume_hint import add_hint
+
+LAUNCHERS = ("FDL_PLAN", "RANK", "WORLD_SIZE", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3", "-O", "main.py", "--lr", "0.1"])
+
+
+def plan(argv: list[str], typed: int, **more: Any) -> str:
+    known = {"kind": "entry", "command": ["train"], "argv": argv, "typed": typed}
+    return json.dumps({**known, **more})
+
+
+def hint(tmp_path: Path, config: dict[str, Any] | None = None) -> list[str]:
+    run = RunDirectory.create(tmp_path, config={"resume": None} if config is None else config)
+    stop = KeyboardInterrupt()
+    add_hint(stop, run, tmp_path / "last.fdl")
+    return getattr(stop, "__notes__", [])
+
+
+@pytest.mark.parametrize(
+    ("handed_down", "command"),
+    [
+        (plan(["main.py", "--epochs", "5"], 0), "fdl train --resume last"),
+        (plan(["main.py", "--lr", "0.1"], 2), "fdl train --lr 0.1 --resume last"),
+        (plan(["main.py"], 0, command=["train", "quick"]), "fdl train quick --resume last"),
+        (plan(["main.py"], 0, env="ci"), "fdl --env ci train --resume last"),
+        (plan(["main.py"], 0, kept=["--ranks", "2"]), "fdl train --ranks 2 --resume last"),
+        (plan(["main.py", "--resume", "runs/a", "-n", "3"], 4), "fdl train -n 3 --resume last"),
+        (plan(["main.py", "--resume=last"], 1), "fdl train --resume last"),
+        (plan(["main.py", "--name", "my run"], 2), "fdl train --name 'my run' --resume last"),
+        ("no JSON", "python3 -O main.py --lr 0.1 --resume last"),
+        (plan(["sh", "-c", "x"], 0, kind="run"), "python3 -O main.py --lr 0.1 --resume last"),
+        ("", "python3 -O main.py --lr 0.1 --resume last"),
+    ],
+)
+def test_it_is_the_command_that_was_typed(
+    handed_down: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FDL_PLAN", handed_down)
+    assert hint(tmp_path) == [f"continue with: {command}"]
+
+
+def test_a_rank_of_another_launcher_does_not_know_the_whole_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, text in {"RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, text)
+    assert hint(tmp_path) == ["continue with: the same command and --resume last"]
+
+
+def test_a_program_without_the_option_gets_no_command(tmp_path: Path) -> None:
+    assert hint(tmp_path, {"lr": 0.1}) == []
+
+
+def test_without_a_checkpoint_there_is_no_command(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, config={"resume": None})
+    for stop, where in ((KeyboardInterrupt(), run), (KeyboardInterrupt(), None)):
+        add_hint(stop, where, None)
+        assert not hasattr(stop, "__notes__")
