@@ -101,8 +101,8 @@ def _earlier() -> str:
             table(long, _rows(EARLIER_LONG)),
             "Evaluation / seconds, five epochs:",
             table(short, _rows(EARLIER_SHORT)),
-            "Its two cards differ by 1.2 in speed on the residual network, so the ideal is 1.8 "
-            "times one card; the 1.2 that was reached is 63–67 % of that.",
+            "Its two GPUs differ by 1.2 in speed on the residual network, so the ideal is 1.8 "
+            "times one GPU; the 1.2 that was reached is 63–67 % of that.",
         ]
     )
 

@@ -187,7 +187,7 @@ def manyfold() -> str:
     header = ["ranks", "average ms", "sync", "cadence", "async", "torch-ddp"]
     return f"""## Many ranks, predicted
 
-Part of the sum of speeds; half of the ranks take 40 ms per batch and half 100 ms, and an average
+Part of the sum of speeds. Half of the ranks take 40 ms per batch and half 100 ms. An average takes
 what the default of `Exchange` says: a ResNet-18 on 10 Gbit/s Ethernet.
 
 {table(header, rows)}

@@ -67,9 +67,9 @@ def section() -> str:
 All-reduce over Gloo, processes of one thread on this machine, medians. The formula is
 `2 (W-1)/W · bytes/bandwidth + 2 (W-1) · latency`. From two ranks: bandwidth
 {wire.bandwidth / 1e9:.2f} GB/s ({wire.bandwidth * 8 / 1e9:.1f} Gbit/s), latency
-{wire.latency_ms:.3f} ms. These ranks share one memory and the cores of one processor, where the
-formula gives every rank a link and a processor of its own: that is what the last column shows from
-three ranks on.
+{wire.latency_ms:.3f} ms. These ranks share one memory and the cores of one processor. The formula
+gives every rank a link and a processor of its own. The last column shows the difference from three
+ranks on.
 
 {figures}
 """

@@ -1,4 +1,4 @@
-"""Models of HuggingFace: flodl beside transformers, sentence-transformers and bare torch.
+"""Models of Hugging Face: flodl beside transformers, sentence-transformers and bare torch.
 
 Checkpoints have random weights at the sizes of published models; outputs are compared before
 anything is timed.
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"product through oneDNN takes {verdict.forward:.2f} of the time of MKL on this machine"
         f"{f' ({verdict.reason})' if verdict.reason else ''}."
     )
-    page = f"# Models of HuggingFace\n\n{intro}"
+    page = f"# Models of Hugging Face\n\n{intro}"
     with tempfile.TemporaryDirectory() as made:
         bench = Bench(options.folder or Path(made), options.rounds, minilm(), options.sentences)
         for name in options.only:

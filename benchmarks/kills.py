@@ -1,4 +1,4 @@
-"""Ranks that are killed at random moments: does the training go on, how soon, and is it all there?
+"""Ranks that are killed at random moments: does the training continue, how soon, and whole?
 
 Run with ``python -m benchmarks.kills [--output docs/benchmarks/kills.md]``. Each run is a training
 of two ranks under ``torchrun``. A rank drawn at random is killed (SIGKILL) at a random moment while
@@ -286,7 +286,7 @@ def page(found: Sequence[Outcome], seed: int) -> str:
             f"{CHECKPOINT_STEPS} steps. Seed {seed}. `python -m benchmarks.kills`",
             table(["", ""], [[what, "PASS" if good else "FAIL"] for what, good in verdicts]),
             f"From a kill until both ranks train again: median {middle}. Most of it is the start "
-            "of Python and torch, and the launcher that looks after its ranks and stops the other "
+            "of Python and torch, and the launcher, which watches its ranks and stops the other "
             "one.",
             table([*header, "median s", "longest s", "whole run s"], rows),
         ]

@@ -17,7 +17,7 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Time every subject once per round, so that drift of the machine hits all of them alike.
 
-    The order rotates from round to round: whoever runs after the heaviest subject is not always
+    The order rotates from round to round: the subject after the heaviest one is not always
     the same one.
 
     Args:
@@ -42,7 +42,7 @@ def interleaved(
 
 
 def median_ratio(subject: Sequence[float], base: Sequence[float]) -> float:
-    """Median over the rounds of subject/base: pairs of one round share the machine's mood."""
+    """Median over the rounds of subject/base: pairs of one round share the state of the machine."""
     return statistics.median(mine / theirs for mine, theirs in zip(subject, base, strict=True))
 
 

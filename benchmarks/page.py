@@ -1,9 +1,9 @@
 """What the live page costs: frames in the browser, and steps in the training behind it.
 
-Frames: Chromium shows a run with so many points per curve while new ones stream in, and the times
-between its animation frames are taken, at rest, under a moving mouse and while zooming; an empty
-page gets the same events in the same browser right after, so what the browser and the machine
-cost is seen apart from what the page does. Steps: a small training is timed block by block with
+Frames: Chromium shows a run with so many points per curve while new ones stream in. The times
+between its animation frames are taken at rest, under a moving mouse and while zooming. An empty
+page gets the same events in the same browser right after. This shows what the page itself costs.
+Steps: a small training is timed block by block with
 nobody watching, with one browser that was stopped in the middle (SIGSTOP), and with 200 clients
 that read; blocks are interleaved.
 

@@ -132,7 +132,7 @@ def main() -> None:
         f"reach {BAR}: {'PASS' if reached >= BAR else 'MISSED'}. Every step exchanges twice, and "
         "what an exchange costs depends on the machine."
     )
-    parts = ["# Loops of one's own", intro, table(header, rows), verdict]
+    parts = ["# Your own loop", intro, table(header, rows), verdict]
     publish("\n\n".join(parts), options.output)
 
 

@@ -92,7 +92,18 @@ QUESTIONS: dict[str, dict[str, list[str] | None]] = {
         "nox": None,
         "just": ["--dump"],
     },
+    "other built-in commands": {"fdl": ["runs", "list"]},
 }
+
+BARS = {
+    "run a command: fdl": 2.0,
+    "version: fdl": 1.5,
+    "complete a word: fdl": 2.5,
+    "list the commands: fdl": 4.0,
+    "show the configuration: fdl": 12.0,
+    "other built-in commands: fdl": 12.0,
+}
+"""The most that a command may take, in times of ``python -c pass``."""
 
 CHANGED = ", manifest changed"
 """Ends the questions that fdl is asked without its cache, as after every edit."""
@@ -140,6 +151,13 @@ def described(name: str, argv: list[str]) -> tuple[str, str]:
     return question, f"`{Path(argv[0]).name} {' '.join(argv[1:])}`"
 
 
+def verdict(ratio: float, bar: float | None) -> str:
+    """A bar, and whether it holds."""
+    if bar is None:
+        return ""
+    return f"{bar:.1f}× {'PASS' if ratio <= bar else 'MISSED'}"
+
+
 def main() -> None:
     """Measure and publish."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -164,18 +182,23 @@ def main() -> None:
         seconds = interleaved(subjects, options.rounds)
 
     rows = [
-        [*described(name, argvs[name]), f"{statistics.median(times) * 1e3:.1f}", f"{ratio:.2f}×"]
+        [
+            *described(name, argvs[name]),
+            f"{statistics.median(times) * 1e3:.1f}",
+            f"{ratio:.2f}×",
+            verdict(ratio, BARS.get(name)),
+        ]
         for name, times in seconds.items()
         for ratio in [median_ratio(times, seconds[BASE])]
     ]
     page = "\n\n".join(
         [
             "# Start-up",
-            f"{environment('flodl', 'poethepoet', 'invoke', 'nox', 'rust-just')}; "
+            f"{environment('flodl', 'typer', 'poethepoet', 'invoke', 'nox', 'rust-just')}; "
             f"{options.rounds} interleaved rounds, medians. Every tool has {COMMANDS} commands; "
             "the task is `true`. fdl reads a manifest with three layers over it, from its cache "
             "except where it is said to have changed since the call before.",
-            table(["question", "command", "ms", "of `python -c pass`"], rows),
+            table(["question", "command", "ms", "of `python -c pass`", "bar"], rows),
             "`nox` completes through argcomplete inside the shell's own function, and only `just` "
             "can print its configuration as well; where a tool has no answer there is no row. "
             "`fdl` starts through the launcher that pip writes; pip before 25 imports `re` in it, "

@@ -153,9 +153,9 @@ def page(kept: Mapping[str, Mapping[str, Row]]) -> str:
     """Write the page from all rows that are known."""
     intro = [
         "# Ten models",
-        "Time per step as a ratio to plain PyTorch, below 1 is faster: *tuned* by hand, *compile* "
-        "by hand (`torch.compile(model)` and the fused Adam), *flodl* with engine auto after its "
-        "decision, *pure* the same with `.pure_step()`, which lets it compile. "
+        "Time per step as a ratio to plain PyTorch: below 1 is faster. *tuned* and *compile* are "
+        "by hand, the second with `torch.compile(model)` and the fused Adam. *flodl* is engine "
+        "auto after its decision; *pure* is the same with `.pure_step()`, which lets it compile. "
         "Float32, Adam, data drawn once; each way in a process of its own, in turns; "
         "medians over the rounds. *loss* is the relative difference to plain PyTorch of the loss "
         "of the first batch after the same number of steps (bar 1e-4). Tuned and flodl run with "

@@ -1,7 +1,7 @@
 """One network trained in one way, in a process of its own, told over its standard input what to do.
 
 ``benchmarks.ten_models`` starts one such process for every way of training and lets them take
-turns: each has its own heap and its own settings, and all share the mood of the machine. A line of
+turns: each has its own heap and its own settings, and all share the state of the machine. A line of
 standard input is a command, a line of JSON the answer:
 
     settle N   train at least N steps, and on until an engine has decided -> {"steps": …}

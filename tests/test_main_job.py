@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from flodl import checkpoint_metadata
 from tests import fork_server
+from tests.fdl.terminal import Terminal
 
 ROOT = Path(__file__).parent.parent
 
@@ -124,7 +125,7 @@ def test_what_is_typed_beats_the_preset_and_is_recorded(demo):
     [
         (["--batch-size", "0"], 1, "error: batch_size=0: it must be an integer of at least 1"),
         (["--epochs", "0"], 1, "error: num_epochs=0: it must be an integer of at least 1"),
-        (["--lr", "fast"], 2, "error: invalid value `fast` for `--lr` -- expected float"),
+        (["--lr", "fast"], 2, "error: invalid value `fast` for `--lr` -- not a number"),
         (["--epoch", "3"], 2, "error: unknown flag `--epoch`, did you mean `--epochs`?"),
     ],
 )
@@ -138,11 +139,11 @@ def test_bad_arguments_are_refused_before_anything_is_written(
 
 
 def test_a_bad_batch_size_in_the_manifest_is_refused_with_its_place(demo):
-    manifest = demo.path / "train/fdl.yml.example"
+    manifest = demo.path / "train/fdl.yml"
     manifest.write_text(manifest.read_text().replace("batch_size: 32", "batch_size: 0"))
     done = demo("train")
     assert done.exit == 1
-    assert "train/fdl.yml.example:9:15: `training.batch_size` must be at least 1, not 0" in done.err
+    assert "train/fdl.yml:9:15: `training.batch_size` must be at least 1, not 0" in done.err
     assert not (demo.path / "runs").exists()
 
 
@@ -201,6 +202,8 @@ def test_ctrl_c_keeps_a_checkpoint_and_exits_130_through_fdl(demo):
     assert child.returncode == 130
     run = only_run(demo.path / "runs/train")
     assert f"the last good checkpoint is {run / 'last.fdl'}" in said
+    again = "fdl train --epochs 100000 --resume last"
+    assert said.splitlines()[-1] == f"continue with: {again}"
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
     assert "linear_8/weight" in load_file(run / "last.fdl")
 
@@ -222,6 +225,40 @@ def test_the_quickstart_trains_and_runs_again(tmp_path):
     assert len(list((tmp_path / "mine/first/runs/train").iterdir())) == 2
 
 
+# Makes the terminal on stdin the controlling one, then becomes bash.
+BASH = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp("bash", ["bash", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.slow  # trains ten epochs
+def test_the_quickstart_asks_nothing_on_a_terminal(tmp_path):
+    checkout = tmp_path / "checkout"
+    (checkout / ".venv").mkdir(parents=True)
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (checkout / ".venv" / name).symlink_to(Path(sys.prefix) / name)
+    for name in ("scripts", "constraints.txt", "pyproject.toml"):
+        (checkout / name).symlink_to(ROOT / name)
+    state = subprocess.run(
+        "cat pyproject.toml constraints.txt | cksum", shell=True, cwd=ROOT, capture_output=True
+    ).stdout
+    (checkout / ".venv/.installed-train").write_bytes(state)
+    script = str(checkout / "scripts/quickstart.sh")
+    with Terminal(script, "mine", cwd=tmp_path, program=BASH) as terminal:
+        assert terminal.finish() == 0, terminal.text
+    text = terminal.text.replace("\r\n", "\n")
+    assert text.startswith("Created mine/ (no containers) with 10 files\n")
+    for noise in ("?", "[Y/n]", "Next:", "pinned", "setup", "fdl.yml"):
+        assert noise not in text
+    assert " on held-out digits" in text
+    *_, activate, cd, train = (line for line in text.splitlines() if line.startswith("  "))
+    assert activate == f"  . {checkout}/.venv/bin/activate"
+    assert cd == f"  cd {tmp_path / 'mine'}"
+    assert train == "  fdl train"
+
+
 def test_the_quickstart_leaves_foreign_folders_alone(tmp_path):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo/thesis.txt").write_text("done\n")
@@ -229,7 +266,7 @@ def test_the_quickstart_leaves_foreign_folders_alone(tmp_path):
         ["bash", str(ROOT / "scripts/quickstart.sh")], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert "error: demo exists and is no project of fdl" in done.stderr
+    assert "error: demo exists and is not an fdl project" in done.stderr
     assert [path.name for path in (tmp_path / "demo").iterdir()] == ["thesis.txt"]
 
 
@@ -274,6 +311,6 @@ def test_the_scripts_say_what_to_do_without_a_network(tmp_path):
         text=True,
     )
     assert done.returncode == 1
-    assert "error: the installation failed; pip's own words are above" in done.stderr
-    assert "Point pip at a mirror or a folder of wheels" in done.stderr
+    assert "error: the installation failed; see the messages of pip above" in done.stderr
+    assert "point pip at a mirror or a folder of wheels" in done.stderr
     assert not (tmp_path / "demo").exists()

@@ -40,6 +40,7 @@ def bare(wheel, tmp_path_factory):
 
 def run(bare, *words, cwd):
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    env["PATH"] = f"{bare}{os.pathsep}{env['PATH']}"
     return subprocess.run(
         [str(bare / words[0]), *words[1:]], cwd=cwd, env=env, capture_output=True, text=True
     )
@@ -81,6 +82,7 @@ def test_without_torch_fdl_does_everything_that_needs_no_torch(bare, tmp_path):
     assert "init" in page.stdout
     made = run(bare, "fdl", "init", "demo", "--native", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
+    assert "\n  pip install 'flodl[train]'  # install PyTorch\n" in made.stdout
     assert (tmp_path / "demo/train/main.py").is_file()
     (tmp_path / "fdl.yml").write_text("commands:\n  hello:\n    run: echo hello from $0\n")
     said = run(bare, "fdl", "hello", cwd=tmp_path)
@@ -89,7 +91,11 @@ def test_without_torch_fdl_does_everything_that_needs_no_torch(bare, tmp_path):
 
 def test_without_torch_flodl_names_the_extra_in_one_line(bare, tmp_path):
     done = run(bare, "python", "-c", "import flodl", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        "ImportError: flodl needs PyTorch, which is not installed: pip install 'flodl[train]'"
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: flodl needs PyTorch, which is not installed; type: pip install 'flodl[train]'\n",
     )
+    assert run(bare, "fdl", "init", "demo", "--native", cwd=tmp_path).returncode == 0
+    trained = run(bare, "fdl", "train", cwd=tmp_path / "demo")
+    assert trained.returncode == 1
+    assert trained.stderr == done.stderr

@@ -1,4 +1,4 @@
-"""The README's examples, run as they are printed."""
+"""The README's examples, run as they are printed, and its figures, read from their pages."""
 
 import json
 import re
@@ -6,15 +6,13 @@ import shlex
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from torch import nn
 
-from flodl import Graph, Monitor, RunDirectory
-from tests.flodl.distributed.recorded_runs import recorded_run
-from tests.flodl.hf.predict.reference import write
+from flodl import Monitor, RunDirectory
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FLAT = " ".join(README.split())
 
 
 def blocks(language: str) -> list[str]:
@@ -26,96 +24,74 @@ def block(language: str, containing: str) -> str:
     return found
 
 
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150
+
+
+def test_the_two_commands_to_start_with_are_there():
+    commands = [line.split("  ")[0] for line in block("bash", "quickstart").splitlines()]
+    assert commands == ["bash scripts/quickstart.sh", "bash scripts/test.sh"]
+
+
 @pytest.fixture
 def manifest_project(fdl, tmp_path):
     (tmp_path / "train").mkdir()
     (manifest,) = blocks("yaml")
     (tmp_path / "train/fdl.yml").write_text(manifest)
     (tmp_path / "fdl.yml").write_text("commands:\n  train:\n")
-    arguments, *_ = blocks("python")
-    program = "from fdl import FdlArgs, option\nimport json\n" + arguments
-    (tmp_path / "train/main.py").write_text(program + "print(json.dumps(args.resolved()))\n")
+    arguments = block("python", "FdlArgs")
+    program = "import json\n" + arguments + "print(json.dumps(args.resolved()))\n"
+    (tmp_path / "train/main.py").write_text(program)
     return fdl
 
 
-def test_the_manifest_of_the_tour_runs_as_it_says(manifest_project):
+def test_the_manifest_runs_as_the_readme_says(manifest_project):
     fdl = manifest_project
     epochs = yaml.safe_load(fdl("train", "quick").out)["epochs"]
-    assert (epochs["value"], epochs["origin"]) == (3, "train/fdl.yml:10:15")
+    assert (epochs["value"], epochs["origin"]) == (3, "train/fdl.yml:9:15")
     lr = yaml.safe_load(fdl("train", "quick", "--lr", "0.01").out)["lr"]
     assert (lr["value"], lr["origin"]) == (0.01, "command line")
 
 
-def test_the_origin_the_tour_prints_is_the_real_one(manifest_project):
+def test_the_manifest_is_the_core_of_a_new_project(fdl, tmp_path):
+    assert fdl("init", "new", "--native").exit == 0
+    written = yaml.safe_load((tmp_path / "new/train/fdl.yml.example").read_text())
+    (shown,) = (yaml.safe_load(manifest) for manifest in blocks("yaml"))
+    quick = shown.pop("commands")["quick"]
+    training = shown.pop("training")
+    assert shown.items() <= written.items()
+    assert training.items() <= written["training"].items()
+    assert quick.items() <= written["commands"]["quick"].items()
+
+
+def test_the_printed_origin_is_the_real_one(manifest_project):
     (promised,) = re.findall(r"\[\"lr\"\]\[\"origin\"\]  # '(.*)'", README)
     assert yaml.safe_load(manifest_project("train").out)["lr"]["origin"] == promised
 
 
-def test_every_command_of_the_tour_exists(manifest_project):
-    console, *_ = blocks("console")
-    lines = [shlex.split(line, comments=True) for line in console.splitlines()]
+def test_every_command_about_the_manifest_works(manifest_project):
+    lines = [shlex.split(line, comments=True) for line in block("console", "why").splitlines()]
     assert len(lines) == 6
-    for _, _, *words in lines:
+    for dollar, program, *words in lines:
+        assert (dollar, program) == ("$", "fdl")
         done = manifest_project(*words)
         assert done.exit == 0, (words, done.err)
+        assert done.out, words
 
 
-def test_every_libtorch_command_of_the_tour_exists(fdl, tmp_path):
-    console = block("console", "libtorch")
-    lines = [line.partition(" > ")[0] for line in console.splitlines()]
-    install, env, check, build, diagnose = [shlex.split(line, comments=True)[2:] for line in lines]
-    env_home = {"FLODL_HOME": str(tmp_path / "home")}
-    planned = fdl("-n", *install, env=env_home)
-    assert planned.exit == 0
-    assert "libtorch-" in planned.out
-    # The libraries that the tests run on; the official archive is not to be had everywhere.
-    folder = str(Path(torch.__file__).parent)
-    assert fdl(*install, "--source", folder, env=env_home).exit == 0
-    assert "configurePresets" in fdl(*env, env=env_home).out
-    assert "compute capability 12.0 (sm_120)" in fdl(*check, env=env_home).out
-    assert fdl("-n", *build, env=env_home).exit == 0
-    assert "Compatibility" in fdl(*diagnose, env=env_home).out
-
-
-def test_the_graphs_of_the_tour_build_run_and_are_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    graph, thinker = block("python", "MergeOp.MEAN"), block("python", "StateAdd()")
-    scope: dict[str, object] = {}
-    exec(graph, scope)
-    model = scope["model"]
-    assert isinstance(model, nn.Module)
-    assert model(torch.randn(3, 4)).shape == (3, 2)
-    assert model.tagged("features").shape == (3, 8)
-    exec(thinker, scope)
-    twin = Graph.from_spec(json.loads(json.dumps(scope["spec"])))
-    assert twin.load_checkpoint("thinker.fdl").missing == []
-    x = torch.randn(3, 4)
-    scope["thinker"].reset_state()
-    assert torch.equal(twin(x), scope["thinker"](x))
-    assert Path("thinker.svg").read_text(encoding="utf-8").startswith("<svg")
-
-
-def test_the_training_of_the_tour_trains(tmp_path, monkeypatch):
+def test_the_ten_lines_train(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     training = block("python", "Trainer.builder")
-    scope = {
-        "make_model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
-        "make_optimizer": torch.optim.Adam,
-        "train_step": lambda model, batch: nn.functional.cross_entropy(
-            model(batch["image"]), batch["label"]
-        ),
-    }
-    # Another program may use the port that the tour shows.
-    assert ".live(port=3000)" in training
-    exec(training.replace("port=3000", "port=0"), scope)
+    assert len([line for line in training.splitlines() if line]) == 10
+    exec(training, {})
     (run,) = (tmp_path / "runs/digits").iterdir()
     left = {path.name for path in run.iterdir()}
     assert {"config.json", "environment.json", "metrics.csv", "training.log", "report.html"} <= left
     assert "model.fdl" in left
-    assert [p.shape for p in scope["trained"].params] == [(10, 64), (10,)]
+    assert json.loads((run / "run.json").read_text())["state"] == "complete"
 
 
-def test_the_runs_of_the_tour_are_found(tmp_path, monkeypatch, fdl):
+def test_the_commands_for_runs_work(tmp_path, monkeypatch, fdl):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fdl.yml").write_text("commands: {train: }\n")
     (tmp_path / "train").mkdir()
@@ -127,60 +103,133 @@ def test_the_runs_of_the_tour_are_found(tmp_path, monkeypatch, fdl):
             monitor.log(0, 0.1, {"val_loss": loss})
             monitor.finish()
             run.finish("complete", epochs=1)
-    console = block("console", "fdl runs list")
-    lines = [shlex.split(line, comments=True) for line in console.splitlines()]
-    assert [words[2:4] for words in lines] == [
-        ["runs", verb] for verb in ("list", "compare", "tail")
-    ]
-    for _, _, *words in lines:
-        done = fdl(*words)
-        assert done.exit == 0, (words, done.err)
+    commands = re.findall(r"`fdl (runs [^`]+)`", FLAT)
+    assert [command.split()[1] for command in commands] == ["list", "compare", "tail"]
+    for command in commands:
+        done = fdl(*command.split())
+        assert done.exit == 0, (command, done.err)
         assert done.out
 
 
-@pytest.mark.parametrize("target", re.findall(r"\]\(([^)]+)\)", README))
+@pytest.mark.parametrize("target", re.findall(r"\]\((?!https)([^)]+)\)", README))
 def test_every_link_leads_somewhere(target):
-    assert (Path(__file__).parent.parent / target).exists()
+    assert (ROOT / target).exists()
 
 
-def test_every_command_about_ranks_does_what_the_tour_says(manifest_project, tmp_path):
-    console = block("console", "--ranks")
-    train, plan, simulate, verify, bench = [
-        shlex.split(line, comments=True)[2:] for line in console.splitlines()
-    ]
-    assert manifest_project(*train).out.count('"epochs"') == 2
-    planned = manifest_project(*plan)
-    assert (planned.exit, planned.err) == (0, "")
-    assert "torch.distributed.run" in planned.out
-    simulated = manifest_project(*simulate)
-    assert simulated.exit == 0, simulated.err
-    assert "cadence" in simulated.out
-    with RunDirectory.create(tmp_path / "runs") as run:
-        recorded_run(run.path, vouched=False)
-        run.finish("complete", epochs=3)
-    verified = manifest_project(*verify)
-    assert verified.exit == 0, verified.err
-    assert "proven" in verified.out
-    assert manifest_project("-n", *bench).exit == 0
+# --- Figures -----------------------------------------------------------------------------------
 
 
-def test_a_model_of_the_hub_is_opened_written_and_verified(fdl, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "owner/name", "bert", "ForSequenceClassification", id2label={0: "b", 1: "a"})
-    scope: dict[str, object] = {}
-    exec(block("python", "flodl.hf").replace("OWNER/NAME", "owner/name"), scope)
-    assert [{found.label for found in text} for text in scope["best"]] == [{"a", "b"}] * 2
-    frozen = {
-        name for name, one in scope["model"].graph.named_parameters() if not one.requires_grad
-    }
-    assert frozen
-    assert all(name.startswith("bert.encoder.layer.") for name in frozen)
-    (tmp_path / "fdl.yml").write_text("commands:\n  train:\n    run: 'true'\n")
-    project = {"name": "x", "version": "1", "dependencies": ["flodl"]}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in project.items()]
-    (tmp_path / "pyproject.toml").write_text("\n".join(["[project]", *lines]))
-    console = block("console", "flodl-hf")
-    for line in console.replace("OWNER/NAME", "owner/name").splitlines():
-        done = fdl(*shlex.split(line, comments=True)[2:])
-        assert done.exit == 0, (line, done.err)
-    assert (tmp_path / "flodl-hf/main.py").exists()
+def page(name: str) -> str:
+    return (ROOT / f"docs/benchmarks/{name}.md").read_text(encoding="utf-8")
+
+
+def cell(name: str, section: str, row: str, column: str) -> float:
+    """A number of a page: the row that begins with these words, below this heading."""
+    text = page(name)
+    _, found, text = text.partition(f"## {section}" if section else "# ")
+    assert found, f"{name} has no section {section}"
+    header: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and row in cells:
+            return float(cells[header.index(column)].removesuffix("×"))
+        if line.startswith("|") and not header:
+            header = cells
+    raise AssertionError(f"{name}, {section}: no row {row}")
+
+
+def column(name: str, title: str) -> list[float]:
+    """The numbers of a column in the first table of a page."""
+    rows = [line.strip("|").split("|") for line in page(name).splitlines() if line[:1] == "|"]
+    index = [cell.strip() for cell in rows[0]].index(title)
+    body = [row for row in rows[2:] if len(row) == len(rows[0])]
+    return [float(row[index]) for row in body]
+
+
+def said(pattern: str) -> tuple[str, ...]:
+    """The figures at one place of the README."""
+    found = re.search(pattern, FLAT)
+    assert found, f"the README does not say: {pattern}"
+    return found.groups()
+
+
+def assert_rounded(figures: tuple[str, ...], *measured: float) -> None:
+    """The figures are these numbers, rounded to the digits that the README gives."""
+    assert len(figures) == len(measured)
+    for figure, number in zip(figures, measured, strict=True):
+        digits = len(figure.partition(".")[2])
+        assert figure == f"{number:.{digits}f}", f"the README says {figure}, its page {number}"
+
+
+F = r"(\d\.\d\d)"
+
+
+def test_the_speeds_of_unequal_ranks_are_those_of_their_pages():
+    shown = (
+        rf"reach {F} of their combined speed; torch DDP reaches {F}\..*?reach {F}; .*?reaches {F} "
+    )
+    assert_rounded(
+        said(shown),
+        *(
+            cell("hetero", model, way, "of ideal")
+            for model in ("ResNet-8: 78,042 parameters", "MLP: 4,206,602 parameters")
+            for way in ("cadence", "torch DDP")
+        ),
+    )
+    assert "the second takes 2.5 times as long" in page("hetero")
+    assert_rounded(
+        said(
+            r"\[Simulated\]\(docs/benchmarks/unequal_ranks\.md\) ranks of 40 and 100 ms per batch "
+            rf"reach {F}; torch DDP reaches {F}"
+        ),
+        cell("unequal_ranks", "40 and 100 ms per batch", "cadence", "of ideal"),
+        cell("unequal_ranks", "40 and 100 ms per batch", "torch-ddp", "of ideal"),
+    )
+    assert "Simulated ranks" in page("unequal_ranks")
+
+
+def test_the_cost_of_a_graph_is_the_range_of_its_page():
+    ratios = column("graph_overhead", "graph / by hand")
+    assert_rounded(said(rf"A call takes {F} to {F} of the time"), min(ratios), max(ratios))
+
+
+def test_the_ten_models_are_those_of_their_page():
+    (means,) = re.findall(
+        r"over 10 models: tuned ([\d.]+), .*? flodl ([\d.]+),", page("ten_models")
+    )
+    shown = said(rf"takes {F} of the time of plain PyTorch \(geometric mean\); .*? takes {F}\.")
+    assert_rounded(shown, float(means[1]), float(means[0]))
+
+
+def test_the_times_per_step_are_those_of_the_default_engine():
+    small = "Small: 64 → 256 → 256 → 64, batches of 64"
+    flodl, accelerate = (
+        cell("trainer_overhead", small, row, "µs per step")
+        for row in ("flodl Trainer, engine auto", "Accelerate")
+    )
+    shown = said(rf"{F} of its time per step on a .*? {F} of its time per step on the same model")
+    ratio = cell("trainer_overhead", small, "flodl Trainer, engine auto", "/ Lightning")
+    assert_rounded(shown, ratio, flodl / accelerate)
+
+
+def test_the_start_up_times_are_those_of_their_page():
+    shown = said(rf"starts in {F} of the time of `python -c pass`, `fdl` in \[{F}\]")
+    just, own = (
+        cell("startup", "", command, "of `python -c pass`")
+        for command in ("`just hello`", "`fdl --env ci hello`")
+    )
+    assert_rounded(shown, just, own)
+
+
+def test_the_counts_are_those_of_their_pages():
+    (kills,) = said(r"After \[(\d+) kills\]")
+    assert f"| {kills} kills, and the training went on | PASS |" in page("kills")
+    assert "| every sample of every epoch trained once | PASS |" in page("kills")
+    within, of = said(r"(\d+) of (\d+) comparisons")
+    assert f"{within} of {of} are." in page("policy_accuracy")
+
+
+def test_every_figure_of_the_readme_is_checked_above():
+    """A new figure needs a test: this counts those with two decimals."""
+    prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL).replace("Python 3.11", "")
+    assert len(re.findall(r"(?<![\d.])\d\.\d\d(?!\d)", prose)) == 14

@@ -1,4 +1,4 @@
-"""The HuggingFace tutorial as a reader types it, with a Hub on this machine.
+"""The Hugging Face tutorial as a reader types it, with a Hub on this machine.
 
 The repositories have the names and the architectures of the real ones and are otherwise tiny: what
 the page prints is what does not depend on the weights.

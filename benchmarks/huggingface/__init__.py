@@ -1,1 +1,1 @@
-"""Models of HuggingFace: flodl beside transformers and sentence-transformers."""
+"""Models of Hugging Face: flodl beside transformers and sentence-transformers."""
