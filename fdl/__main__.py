@@ -174,7 +174,7 @@ def _from_manifest(
 
 
 def _is_environment(outcome: Plan | Help | Refresh | Unknown, project: Project) -> bool:
-    """Whether the first word is no command, and a folder below the project has its overlay."""
+    """Whether an unknown first word is an environment that only a folder below the project has."""
     from fdl.dispatch.walk import Unknown
 
     if not isinstance(outcome, Unknown) or outcome.level.names:

@@ -19,6 +19,10 @@ class Record:
     """A class whose annotated names are the arguments of its constructor.
 
     Their order, their defaults and inheritance are those of a dataclass.
+
+    Raises:
+        TypeError: An argument of the constructor is unknown, or one too many. A missing argument
+            is found by mypy only.
     """
 
     field_names: ClassVar[tuple[str, ...]] = ()
@@ -27,5 +31,7 @@ class Record:
         cls.field_names = (*cls.field_names, *cls.__annotations__)
 
     def __init__(self, *values: Any, **named: Any) -> None:
+        if len(values) > len(self.field_names) or not named.keys() <= {*self.field_names}:
+            raise TypeError(f"{type(self).__name__} takes {', '.join(self.field_names)}")
         # Defaults are found in the class.
         self.__dict__.update(zip(self.field_names, values, strict=False), **named)

@@ -36,7 +36,7 @@ def api_ref(
     A file that cannot be read costs only its own entries.
 
     Raises:
-        FdlError: There is no source to read, or nothing of the name.
+        FdlError: The source was not found, or it has no class, function or module of this name.
     """
     package = find(path, Path.cwd(), os.environ)
     reference = scan(package)
