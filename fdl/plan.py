@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
+GRACE_S = 10.0
+"""Seconds before leftover processes are killed, without a ``grace:`` in the manifest."""
+
 PLAN_VARIABLE = "FDL_PLAN"
 """Carries :meth:`Plan.inner` to the started program, as JSON."""
 
@@ -105,12 +108,14 @@ class Plan:
         kept: Tokens that were typed for fdl itself and are not handed on.
         commands: Names that could have followed the command, for a suggestion after a typo.
         notes: What was decided on the way, one sentence each, for readers of the plan.
+        stop_timeout: Seconds that the program has to end after the first signal; None for no limit.
+        grace: Seconds that the processes it left behind have, once it ended on a signal.
     """
 
     __slots__ = (
-        "argv", "command", "commands", "cwd", "env", "environment", "flags", "kept", "kind",
-        "launch", "notes", "origin", "preset", "ranks", "root", "secrets", "service", "typed",
-        "variables",
+        "argv", "command", "commands", "cwd", "env", "environment", "flags", "grace", "kept",
+        "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets", "service",
+        "stop_timeout", "typed", "variables",
     )  # fmt: skip
 
     def __init__(
@@ -148,6 +153,8 @@ class Plan:
         self.kept: list[str] = []
         self.commands: list[str] = []
         self.notes: list[str] = []
+        self.stop_timeout: float | None = None
+        self.grace = GRACE_S
 
     def drop(self, unwanted: Iterable[Flag]) -> None:
         """Take generated argument groups out of ``argv``."""
@@ -183,6 +190,8 @@ class Plan:
             "launch": self.launch,
             "ranks": None if self.ranks is None else _fields(self.ranks),
             "notes": self.notes,
+            "stop_timeout": self.stop_timeout,
+            "grace": self.grace,
         }
 
     def inner(self) -> dict[str, object]:

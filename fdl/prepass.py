@@ -16,9 +16,66 @@ _COLOR = {"--ansi": True, "--no-ansi": False}
 
 GLOBAL_FLAGS = (
     "--help", "--version", "--env", "--quiet", "--ansi", "--no-ansi", "--no-append", "--dry-run",
-    "--yes",
+    "--yes", "--jobs", "--force", "--gpus-each", "--each", "--zip", "--search", "--trials",
+    "--goal", "--on",
 )  # fmt: skip
 """Long global flags, for suggestions."""
+
+
+_COUNTS = {"--jobs": "jobs", "--gpus-each": "gpus_each", "--trials": "trials"}
+_WORDS = {"--search": "search", "--goal": "goal", "--on": "on"}
+_VALUED = frozenset((*_COUNTS, *_WORDS, "--each"))
+
+
+class Work:
+    """The flags before a command that say how it is run, and how often.
+
+    Attributes:
+        jobs: ``--jobs N``: how many commands run at once; None without the flag.
+        force: ``--force``: run a command even if its inputs are unchanged.
+        gpus_each: ``--gpus-each N``: GPUs of each job; 0 leaves the visible ones to all.
+        each: ``--each KEY=VALUES``, in their order: what a sweep varies.
+        zip: ``--zip``: take the values side by side, not their product.
+        search: ``--search SAMPLER``: who chooses the values; empty for all of them.
+        trials: ``--trials N``: how many are tried; 0 without the flag.
+        goal: ``--goal METRIC:min`` or ``:max``; empty without the flag.
+        on: ``--on SYSTEM``: the batch system that runs the jobs; empty for this machine.
+    """
+
+    __slots__ = (
+        "each", "force", "goal", "gpus_each", "jobs", "on", "search", "trials", "zip",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.jobs: int | None = None
+        self.force = False
+        self.gpus_each = 0
+        self.each: list[str] = []
+        self.zip = False
+        self.search = ""
+        self.trials = 0
+        self.goal = ""
+        self.on = ""
+
+    def take(self, flag: str, value: str | None) -> None:
+        """Record a flag that takes a value.
+
+        Raises:
+            UsageError: The value is missing, or not a number where one is needed.
+        """
+        if value is None or not value or (value.startswith("-") and flag != "--each"):
+            raise UsageError(f"`{flag}` needs a value", hint=f"fdl {flag} VALUE COMMAND")
+        if flag in _COUNTS:
+            # A number of jobs, GPUs or trials has at most six digits.
+            if not (value.isascii() and value.isdigit() and len(value) <= 6 and int(value) >= 1):
+                raise UsageError(
+                    f"`{flag} {value}`: not a number of at least 1", hint=f"fdl {flag} 2 COMMAND"
+                )
+            setattr(self, _COUNTS[flag], int(value))
+        elif flag == "--each":
+            self.each.append(value)
+        else:
+            setattr(self, _WORDS[flag], value)
 
 
 class Invocation:
@@ -37,11 +94,12 @@ class Invocation:
         dry_run: Whether ``-n`` or ``--dry-run`` stood before the command.
         json: Whether ``--json`` stood before the command.
         yes: Whether ``-y`` or ``--yes`` stood before the command: questions answer themselves.
+        work: How the command is run, and how often.
     """
 
     __slots__ = (
         "append", "color", "dry_run", "env", "first_word_env", "help", "help_word", "json",
-        "tokens", "verbosity", "version", "yes",
+        "tokens", "verbosity", "version", "work", "yes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,6 +115,7 @@ class Invocation:
         self.dry_run = False
         self.json = False
         self.yes = False
+        self.work = Work()
 
     def exported(self) -> dict[str, str]:
         """The variables through which children learn of the flags; empty without flags."""
@@ -80,6 +139,9 @@ def scan(argv: Sequence[str]) -> Invocation:
     for token in words:
         if token == "--env" or token.startswith("--env="):
             _select(found, token.partition("=")[2] if "=" in token else next(words, None))
+        elif not found.tokens and token.partition("=")[0] in _VALUED:
+            flag, equals, value = token.partition("=")
+            found.work.take(flag, value if equals else next(words, None))
         elif not _take(found, token):
             found.tokens.append(token)
     found.version = bool(found.tokens) and found.tokens[0] in ("-V", "--version")
@@ -114,6 +176,10 @@ def _take(found: Invocation, token: str) -> bool:
         found.json = True
     elif not found.tokens and token in ("-y", "--yes"):
         found.yes = True
+    elif not found.tokens and token == "--force":
+        found.work.force = True
+    elif not found.tokens and token == "--zip":
+        found.work.zip = True
     else:
         return False
     return True

@@ -37,12 +37,15 @@ def document(
     parameters: Iterable[Parameter],
     *,
     collapsed: Mapping[str, str] | None = None,
+    commands: Mapping[str, dict[str, Any]] | None = None,
+    style: str = "",
     strict: bool = True,
     origins: bool = False,
 ) -> dict[str, Any]:
     """The document for some parameters; nothing empty is in it, and no secret.
 
-    The other arguments are those of :class:`~fdl.schema.contract.Schema`.
+    ``commands`` holds the documents of subcommands. The other arguments are those of
+    :class:`~fdl.schema.contract.Schema`.
     """
     made: dict[str, Any] = {"description": description} if description else {}
     listed = list(parameters)
@@ -64,6 +67,11 @@ def document(
             **({"short": one.short} if one.short else {}),
             **({"env": one.env} if one.env else {}),
             **({"group": one.group} if one.group else {}),
+            **({"flags": list(one.flags)} if one.flags else {}),
+            **({"negatives": list(one.negatives)} if one.negatives else {}),
+            **({} if one.nargs is None else {"nargs": one.nargs}),
+            **({"counted": True} if one.counted else {}),
+            **({"required": True} if one.required else {}),
         }
         for one in listed
         if one.kind == "option"
@@ -72,6 +80,10 @@ def document(
         made["args"] = arguments
     if options:
         made["options"] = options
+    if commands:
+        made["commands"] = dict(commands)
+    if style:
+        made["style"] = style
     if collapsed:
         made["collapsed"] = dict(collapsed)
     made["strict"] = strict
@@ -91,6 +103,10 @@ def _described(one: Parameter) -> dict[str, Any]:
         row["choices"] = [plain(choice) for choice in one.choices]
     if one.completer:
         row["completer"] = one.completer
+    if one.place:
+        row["place"] = one.place
+    if one.computed:
+        row["computed"] = list(one.computed)
     return row
 
 

@@ -71,11 +71,20 @@ class Parameter:
         completer: Shell snippet that prints one completion candidate per line.
         help: One sentence.
         group: Heading of the option on a help page; empty for the general options.
+        flags: Every spelling that the program declares, in its order: ``("--num_epochs", "-n")``.
+            Empty for a program that takes ``--name`` and ``-short``.
+        negatives: The spellings that turn a flag off: ``("--no-shuffle",)``.
+        nargs: Words that one option takes: a number, ``*`` or ``+``; None for one word.
+        counted: Whether the flag may be repeated, and its number counts: ``-vvv``.
+        place: ``file:line`` of the declaration, the file relative to the project; empty if unknown.
+        computed: What the source computes, so that reading it gives no value: names out of
+            ``type``, ``default``, ``choices``, ``nargs``, ``help``.
     """
 
     __slots__ = (
-        "choices", "commas", "completer", "default", "env", "group", "help", "kind", "name",
-        "required", "shape", "short", "type", "variadic",
+        "choices", "commas", "completer", "computed", "counted", "default", "env", "flags", "group",
+        "help", "kind", "name", "nargs", "negatives", "place", "required", "shape", "short", "type",
+        "variadic",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +104,12 @@ class Parameter:
         completer: str | None = None,
         help: str = "",
         group: str = "",
+        flags: Sequence[str] = (),
+        negatives: Sequence[str] = (),
+        nargs: int | Literal["*", "+"] | None = None,
+        counted: bool = False,
+        place: str = "",
+        computed: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.kind: Kind = kind
@@ -114,6 +129,12 @@ class Parameter:
         self.completer = completer
         self.help = help
         self.group = group
+        self.flags = tuple(flags)
+        self.negatives = tuple(negatives)
+        self.nargs = nargs
+        self.counted = counted
+        self.place = place
+        self.computed = tuple(computed)
 
     @property
     def field(self) -> str:
@@ -121,9 +142,22 @@ class Parameter:
         return self.name.replace("-", "_")
 
     @property
+    def flag(self) -> str:
+        """The spelling to type: the first long one that is declared, else the first one."""
+        long = (one for one in self.flags if one.startswith("--"))
+        return next(long, self.flags[0] if self.flags else f"--{self.name}")
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every word that names the option on a command line, without those that turn it off."""
+        if self.flags:
+            return self.flags
+        return (f"--{self.name}", *((f"-{self.short}",) if self.short else ()))
+
+    @property
     def display(self) -> str:
         """How messages name it: ``--batch-size`` or ``<data>``."""
-        return f"--{self.name}" if self.kind == "option" else f"<{self.name}>"
+        return self.flag if self.kind == "option" else f"<{self.name}>"
 
     @property
     def type_name(self) -> str:

@@ -2,7 +2,8 @@
 
     {"description": "…", "strict": true,
      "args": [{"name": "data", "type": "path", "required": true}],
-     "options": {"epochs": {"type": "int", "default": 10, "short": "n"}}}
+     "options": {"epochs": {"type": "int", "default": 10, "short": "n"}},
+     "commands": {"fit": {"options": {"max_epochs": {"type": "int", "flags": ["--max_epochs"]}}}}}
 
 Imported on the warm path: loads only fdl's own light modules.
 """
@@ -40,9 +41,18 @@ PROBE_VARIABLE = "FDL_SCHEMA_PROBE"
 """Tells the program, and every fdl that it starts, that this call only asks for the schema."""
 
 LIST_TYPES = tuple(f"list[{one}]" for one in TYPES if one != "bool")
-_DOCUMENT_KEYS = ("description", "args", "options", "collapsed", "strict", "origins")
-_SHARED_KEYS = ("type", "description", "default", "choices", "completer")
-_OPTION_KEYS = (*_SHARED_KEYS, "short", "env", "commas", "bare", "group")
+STYLES = ("kebab", "snake", "keyvalue", "hydra")
+"""How a program without declared spellings takes its settings: ``--batch-size 8``,
+``--batch_size 8``, ``batch_size=8``, and ``key=value`` in Hydra's grammar."""
+
+_DOCUMENT_KEYS = (
+    "description", "args", "options", "commands", "style", "collapsed", "strict", "origins",
+)  # fmt: skip
+_SHARED_KEYS = ("type", "description", "default", "choices", "completer", "place", "computed")
+_OPTION_KEYS = (
+    *_SHARED_KEYS, "short", "env", "commas", "bare", "group", "flags", "negatives", "nargs",
+    "counted", "required",
+)  # fmt: skip
 _ARGUMENT_KEYS = ("name", *_SHARED_KEYS, "required", "variadic")
 
 
@@ -83,9 +93,17 @@ class Schema:
         origins: Whether the program itself can tell typed arguments from generated ones. Its
             variables then win over generated arguments.
         collapsed: Groups that a help page shows as one line -> what their options are for.
+        commands: Subcommand -> its arguments. The options above are those before its name.
+        style: How settings are written if options declare no spelling; one of :data:`STYLES`, or
+            empty. ``hydra`` and ``keyvalue`` programs have options without dashes.
+        source: Where it comes from: ``program`` (its own answer), ``source`` (read from its source,
+            nothing was run), or ``manifest`` (``schema:``).
     """
 
-    __slots__ = ("collapsed", "description", "origins", "parameters", "strict")
+    __slots__ = (
+        "collapsed", "commands", "description", "origins", "parameters", "source", "strict",
+        "style",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -95,12 +113,18 @@ class Schema:
         strict: bool,
         origins: bool = False,
         collapsed: Mapping[str, str] | None = None,
+        commands: Mapping[str, Schema] | None = None,
+        style: str = "",
+        source: str = "program",
     ) -> None:
         self.description = description
         self.parameters = parameters
         self.strict = strict
         self.origins = origins
         self.collapsed = collapsed or {}
+        self.commands = dict(commands or {})
+        self.style = style
+        self.source = source
 
     @property
     def arguments(self) -> list[Parameter]:
@@ -113,36 +137,67 @@ class Schema:
         return {one.name: one for one in self.parameters if one.kind == "option"}
 
 
-def parse(document: object, *, closed: bool = False) -> Schema:
+def parse(document: object, *, closed: bool = False, source: str = "program") -> Schema:
     """Check a document and turn it into parameters.
 
     Args:
         document: JSON data. A null counts as absent. A default or choice may be given as text.
         closed: Whether an unknown key is a mistake. It is not in a program's own document: the
             program may be newer than this fdl.
+        source: Where the document comes from, see :class:`Schema`. A program whose source was read
+            may declare flags that fdl itself has: settings of a manifest reach it all the same.
 
     Raises:
         ContractError: The document is wrong. The message has the place and the remedy.
     """
-    row = _row(document, (), _DOCUMENT_KEYS if closed else ())
+    return _document(document, (), closed, source)
+
+
+def _document(document: object, path: Path, closed: bool, source: str) -> Schema:
+    """The schema of a program or of one of its subcommands, which stands at ``path``."""
+    row = _row(document, path, _DOCUMENT_KEYS if closed else ())
     rows = row.get("args", [])
     if not isinstance(rows, list):
-        raise ContractError(("args",), "must be a list of arguments, one mapping each")
-    options = row.get("options", {})
-    if not isinstance(options, dict):
-        raise ContractError(("options",), "must be a mapping of long names to options")
-    collapsed = _row(row.get("collapsed", {}), ("collapsed",), ())
-    parameters = [_argument(one, ("args", place), closed) for place, one in enumerate(rows)]
-    _check_order(parameters)
-    parameters += [_option(name, one, ("options", name), closed) for name, one in options.items()]
-    _check_shorts(parameters)
+        raise ContractError((*path, "args"), "must be a list of arguments, one mapping each")
+    options = _mapping(row, "options", path, "long names to options")
+    commands = _mapping(row, "commands", path, "subcommands to their documents")
+    collapsed = _row(row.get("collapsed", {}), (*path, "collapsed"), ())
+    parameters = [_argument(one, (*path, "args", place), closed) for place, one in enumerate(rows)]
+    _check_order(parameters, path)
+    parameters += [
+        _option(name, one, (*path, "options", name), closed, reserved=source != "source")
+        for name, one in options.items()
+    ]
+    _check_shorts(parameters, path)
+    style = _text(row, "style", path)
+    if style and style not in STYLES:
+        raise ContractError(
+            (*path, "style"), f"is `{style}`, which is not one of {_listed(STYLES)}"
+        )
     return Schema(
-        _text(row, "description", ()),
+        _text(row, "description", path),
         tuple(parameters),
-        strict=_switch(row, "strict", (), False),
-        origins=_switch(row, "origins", (), False),
-        collapsed={group: _text(collapsed, group, ("collapsed",)) for group in collapsed},
+        strict=_switch(row, "strict", path, False),
+        origins=_switch(row, "origins", path, False),
+        collapsed={group: _text(collapsed, group, (*path, "collapsed")) for group in collapsed},
+        commands={
+            name: _document(one, (*path, "commands", name), closed, source)
+            for name, one in commands.items()
+        },
+        style=style,
+        source=source,
     )
+
+
+def _mapping(row: Row, key: str, path: Path, what: str) -> Row:
+    value = row.get(key, {})
+    if not isinstance(value, dict):
+        raise ContractError((*path, key), f"must be a mapping of {what}")
+    return value
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words)
 
 
 def _argument(document: object, path: Path, closed: bool) -> Parameter:
@@ -170,13 +225,18 @@ def _argument(document: object, path: Path, closed: bool) -> Parameter:
         required=required,
         completer=_text(row, "completer", path) or None,
         help=_text(row, "description", path),
+        place=_text(row, "place", path),
+        computed=_words(row, "computed", path),
     )
 
 
-def _option(name: object, document: object, path: Path, closed: bool) -> Parameter:
+def _option(
+    name: object, document: object, path: Path, closed: bool, *, reserved: bool
+) -> Parameter:
+    """One option. With ``reserved``, names and letters of fdl's own flags are refused."""
     if not isinstance(name, str) or not is_flag_name(name):
         raise ContractError(path, "is not a long name: use letters, digits and `-`, without `--`")
-    if name in RESERVED_LONG:
+    if reserved and name in RESERVED_LONG:
         raise ContractError(path, f"cannot be declared: fdl itself answers to `--{name}`")
     row = _row(document, path, _OPTION_KEYS if closed else ())
     type_, many = _type(row, path)
@@ -191,14 +251,45 @@ def _option(name: object, document: object, path: Path, closed: bool) -> Paramet
         type=type_,
         shape="list" if many else shape,
         default=default,
-        short=_short(row, path),
+        short=_short(row, path, reserved=reserved),
         choices=_choices(row, path, type_),
         env=_text(row, "env", path) or None,
         commas=_switch(row, "commas", path, True),
+        required=_switch(row, "required", path, False),
         completer=_text(row, "completer", path) or None,
         help=_text(row, "description", path),
         group=_text(row, "group", path),
+        flags=_spellings(row, "flags", path),
+        negatives=_spellings(row, "negatives", path),
+        nargs=_nargs(row, path),
+        counted=_switch(row, "counted", path, False),
+        place=_text(row, "place", path),
+        computed=_words(row, "computed", path),
     )
+
+
+def _words(row: Row, key: str, path: Path) -> list[str]:
+    words = row.get(key, [])
+    if not isinstance(words, list) or not all(isinstance(one, str) and one for one in words):
+        raise ContractError((*path, key), "must be a list of words")
+    return words
+
+
+def _spellings(row: Row, key: str, path: Path) -> list[str]:
+    """Flags as a command line has them, dashes included."""
+    words = _words(row, key, path)
+    for place, one in enumerate(words):
+        if not one.startswith(("-", "+")) or not one.strip("-+") or any(map(str.isspace, one)):
+            raise ContractError((*path, key, place), f"is `{one}`, which is not a flag: `--name`")
+    return words
+
+
+def _nargs(row: Row, path: Path) -> Any:
+    nargs = row.get("nargs")
+    whole = isinstance(nargs, int) and not isinstance(nargs, bool) and nargs >= 1
+    if nargs is None or whole or nargs in ("*", "+"):
+        return nargs
+    raise ContractError((*path, "nargs"), "must be a number of words, `*` or `+`")
 
 
 def _row(document: object, path: Path, known: Iterable[str]) -> Row:
@@ -222,7 +313,7 @@ def _type(row: Row, path: Path) -> tuple[str, bool]:
         return written, False
     if written in LIST_TYPES:
         return written[len("list[") : -1], True
-    allowed = ", ".join((*TYPES, *LIST_TYPES))
+    allowed = _listed((*TYPES, *LIST_TYPES))
     if written is None:
         raise ContractError(path, f"needs a `type`: one of {allowed}")
     raise ContractError((*path, "type"), f"is `{written}`, which is not one of {allowed}")
@@ -242,13 +333,13 @@ def _switch(row: Row, key: str, path: Path, default: bool) -> bool:
     return value
 
 
-def _short(row: Row, path: Path) -> str | None:
+def _short(row: Row, path: Path, *, reserved: bool) -> str | None:
     short = row.get("short")
     if short is None:
         return None
     if not isinstance(short, str) or not is_letter(short):
         raise ContractError((*path, "short"), "must be one character")
-    if short in RESERVED_SHORT:
+    if reserved and short in RESERVED_SHORT:
         raise ContractError((*path, "short"), f"cannot be `{short}`: fdl answers to `-{short}`")
     return short
 
@@ -298,12 +389,12 @@ def spelled(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _check_order(arguments: list[Parameter]) -> None:
+def _check_order(arguments: list[Parameter], above: Path) -> None:
     """Check the rules that concern all positional arguments together."""
     seen: set[str] = set()
     optional = variadic = ""
     for place, one in enumerate(arguments):
-        path = ("args", place)
+        path = (*above, "args", place)
         if one.name in seen:
             raise ContractError((*path, "name"), f"repeats `{one.name}`")
         seen.add(one.name)
@@ -317,13 +408,14 @@ def _check_order(arguments: list[Parameter]) -> None:
         variadic = one.name if one.variadic else ""
 
 
-def _check_shorts(parameters: list[Parameter]) -> None:
+def _check_shorts(parameters: list[Parameter], path: Path) -> None:
     owners: dict[str, str] = {}
     for one in parameters:
         if one.short and one.short in owners:
             owner = owners[one.short]
             raise ContractError(
-                ("options", one.name, "short"), f"is `{one.short}`, which `--{owner}` has already"
+                (*path, "options", one.name, "short"),
+                f"is `{one.short}`, which `--{owner}` has already",
             )
         if one.short:
             owners[one.short] = one.name

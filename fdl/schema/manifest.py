@@ -8,11 +8,12 @@ from typing import Any
 
 from fdl.args.parameter import RESERVED_LONG, RESERVED_SHORT, TYPES
 from fdl.manifest.schema import json_schema
-from fdl.schema.contract import LIST_TYPES
+from fdl.schema.contract import LIST_TYPES, STYLES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _SCALAR = {"type": ["string", "number", "boolean"]}
+_ARGUMENTS = {"$ref": "#/$defs/Arguments"}
 
 
 @cache
@@ -27,7 +28,8 @@ def document() -> dict[str, Any]:
     It refuses nothing that fdl accepts. Rules over several keys or files are checked only by fdl.
     """
     made = json_schema()
-    made["properties"]["schema"]["anyOf"] = [_contract(), {"type": "null"}]
+    made["$defs"]["Arguments"] = _contract()
+    made["properties"]["schema"]["anyOf"] = [_ARGUMENTS, {"type": "null"}]
     # An empty file is an empty manifest.
     made["type"] = ["object", "null"]
     return {"$schema": DIALECT, "title": "fdl.yml", **made}
@@ -51,6 +53,8 @@ def _contract() -> dict[str, Any]:
             "items": _SCALAR,
         },
         "completer": _text("Shell snippet that prints one completion candidate per line"),
+        "place": _text("`file:line` of the declaration"),
+        "computed": _words("Keys whose value only the running program knows"),
     }
     option = {
         **shared,
@@ -63,6 +67,14 @@ def _contract() -> dict[str, Any]:
         "bare": _switch("Whether the default is what the option means without a value"),
         "group": _text("Heading of the option on a help page"),
         "commas": _switch("Whether one word may hold several values of a list, split at commas"),
+        "flags": _words("Every spelling with its dashes; the first long one is used"),
+        "negatives": _words("The spellings that turn a flag off"),
+        "nargs": {
+            "description": "Words that one option takes: a number, `*` or `+`",
+            "anyOf": [{"minimum": 1, "type": "integer"}, {"enum": ["*", "+", None]}],
+        },
+        "counted": _switch("Whether the flag may be repeated and its number counts"),
+        "required": _switch("Whether the program refuses to start without it"),
     }
     argument = {
         "name": {"description": "What the help page calls it", "type": "string", "minLength": 1},
@@ -85,6 +97,15 @@ def _contract() -> dict[str, Any]:
                 "propertyNames": names,
                 "additionalProperties": _mapping(option),
             },
+            "commands": {
+                "description": "Subcommand -> its arguments",
+                "type": ["object", "null"],
+                "additionalProperties": _ARGUMENTS,
+            },
+            "style": {
+                "description": "How settings are written if an option declares no spelling",
+                "enum": [*STYLES, None],
+            },
             "collapsed": {
                 "description": "Group that a help page shows as one line -> what it is for",
                 "type": ["object", "null"],
@@ -102,6 +123,10 @@ def _mapping(properties: dict[str, Any]) -> dict[str, Any]:
 
 def _text(description: str) -> dict[str, Any]:
     return {"description": description, "type": ["string", "null"]}
+
+
+def _words(description: str) -> dict[str, Any]:
+    return {"description": description, "type": ["array", "null"], "items": {"type": "string"}}
 
 
 def _switch(description: str) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Several commands in one call: what each of them is, and how it ended."""

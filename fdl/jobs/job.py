@@ -1,0 +1,56 @@
+"""One command among several, and how it ended.
+
+The terminal pool, the sweeps and the batch systems exchange only these two values.
+"""
+
+from __future__ import annotations
+
+from fdl.light_record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fdl.plan import Plan
+
+DONE, FAILED, STOPPED, SKIPPED, QUEUED = STATES = (
+    "done", "failed", "stopped", "skipped", "queued",
+)  # fmt: skip
+"""How a job ended: exit code 0, another one, ended by fdl or by a signal, not needed because its
+inputs are unchanged, or handed to a batch system where it still waits or runs."""
+
+
+class Job(Record):
+    """One plan to execute beside others.
+
+    Attributes:
+        name: What its lines and its row in the summary are called: ``train quick``, ``lr=0.1``.
+        plan: What runs.
+        extra: Variables of this job alone, such as ``CUDA_VISIBLE_DEVICES``.
+        directory: The run directory it writes, absolute; empty if it has none.
+        varied: Setting -> value, as text, for a run of a sweep.
+    """
+
+    name: str
+    plan: Plan
+    extra: Mapping[str, str] = {}
+    directory: str = ""
+    varied: Mapping[str, str] = {}
+
+
+class Outcome(Record):
+    """How one job ended.
+
+    Attributes:
+        job: The job.
+        state: One of :data:`STATES`.
+        code: The exit code, 128 + n after signal n; None for a job that was not started.
+        seconds: Wall time.
+        reason: Why it was skipped, or the identifier of a queued job; else empty.
+    """
+
+    job: Job
+    state: str
+    code: int | None = None
+    seconds: float = 0.0
+    reason: str = ""
