@@ -1,0 +1,273 @@
+"""One small project in six tools: just, poe, Task, DVC, Hydra and fdl.
+
+The project prepares data, trains, evaluates, lints, tests and sweeps. Its scripts are the same for
+every tool, except for Hydra, whose program must be written for it. The page shows the lines that
+each tool needs, what it can do, and how long it takes. Every command in the table of abilities is
+run, and an ability counts only if its output shows it.
+
+    python -m venv tools && tools/bin/pip install dvc go-task-bin hydra-core poethepoet rust-just
+    python -m benchmarks.side_by_side --tools tools/bin --output docs/benchmarks/side_by_side.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.measure import environment, interleaved, publish, table
+
+PROJECTS = Path(__file__).parent / "runners"
+TOOLS = ("just", "poe", "task", "dvc", "hydra", "fdl")
+ROWS = 200
+
+QUESTIONS: dict[str, dict[str, str]] = {
+    "list the commands": {
+        "just": "just --list",
+        "poe": "poe --help",
+        "task": "task --list-all",
+        "dvc": "dvc stage list",
+        "hydra": "python train_hydra.py --help",
+        "fdl": "fdl --help",
+    },
+    "run `lint`": {
+        "just": "just lint",
+        "poe": "poe -q lint",
+        "task": "task -s lint",
+        "dvc": "dvc repro -q -s lint",
+        "fdl": "fdl lint",
+    },
+    "run `evaluate` again, nothing changed": {
+        "just": "just evaluate",
+        "poe": "poe -q evaluate",
+        "task": "task -s evaluate",
+        "dvc": "dvc repro -q evaluate",
+        "hydra": "python train_hydra.py",
+        "fdl": "fdl -q evaluate",
+    },
+}
+"""What is timed -> tool -> what is typed. Hydra has no commands, so its program stands for them."""
+
+
+class Check(NamedTuple):
+    """A command that shows an ability, and the words of its output that prove it."""
+
+    command: str
+    shows: str
+
+
+ABILITIES: dict[str, dict[str, Check]] = {
+    "run what a command needs first": {
+        "just": Check("just evaluate", "worst"),
+        "poe": Check("poe evaluate", "worst"),
+        "task": Check("touch raw.csv; task --force evaluate", "worst"),
+        "dvc": Check("dvc repro --force evaluate", "worst"),
+        "fdl": Check("fdl --force evaluate", "worst"),
+    },
+    "skip what has not changed, by content": {
+        "task": Check("touch raw.csv; task evaluate", 'Task "prepare" is up to date'),
+        "dvc": Check("touch raw.csv; dvc repro evaluate", "didn't change, skipping"),
+        "fdl": Check("touch raw.csv; fdl evaluate", "skipped"),
+    },
+    "say which file makes a command run": {
+        "dvc": Check("echo 1,3 >> raw.csv; dvc status", "raw.csv"),
+        "fdl": Check("echo 1,3 >> raw.csv; fdl why-run evaluate", "raw.csv"),
+    },
+    "run commands in parallel": {
+        "just": Check("printf '[parallel]\\nboth: lint test\\n' >> justfile; just both", "OK"),
+        "poe": Check("poe checks", "OK"),
+        "task": Check("task --parallel lint test", "OK"),
+        "fdl": Check("fdl --jobs 2 lint test", "OK"),
+    },
+    "show what would run": {
+        "just": Check("just --dry-run train", "--num_epochs 5"),
+        "poe": Check("poe --dry-run train", "--num_epochs"),
+        "task": Check("task --force --dry train", "--num_epochs 5"),
+        "dvc": Check("dvc repro --force --dry train", "--num_epochs 5"),
+        "hydra": Check("python train_hydra.py --cfg job", "num_epochs: 5"),
+        "fdl": Check("fdl --dry-run train", "--num_epochs 5"),
+    },
+    "change one option from the command line": {
+        "just": Check("just num_epochs=9 --dry-run train", "--num_epochs 9"),
+        "poe": Check("poe train --num_epochs 9", "--num_epochs"),
+        "task": Check("task --force --dry train num_epochs=9", "--num_epochs 9"),
+        "dvc": Check("dvc exp run -f --dry -S num_epochs=9 train", "--num_epochs 9"),
+        "hydra": Check("python train_hydra.py --cfg job num_epochs=9", "num_epochs: 9"),
+        "fdl": Check("fdl --dry-run train --num_epochs 9", "--num_epochs 9"),
+    },
+    "refuse a misspelt option before the program starts, with a suggestion": {
+        "fdl": Check("fdl train --num_epoch 9", "did you mean `--num_epochs`?"),
+    },
+    "list the options of the unchanged script, with defaults": {
+        "fdl": Check("fdl train --help", "--learning_rate"),
+    },
+    "tell file and line of a setting": {
+        "fdl": Check("fdl why train --num_epochs", "fdl.yml:"),
+    },
+    "sweep over a grid": {
+        "hydra": Check("python train_hydra.py -m learning_rate=0.001,0.01 seed=1,2", "#3"),
+        "dvc": Check(
+            "dvc exp run --queue -S learning_rate=0.001,0.01 -S seed=1,2; dvc queue status",
+            "Queued",
+        ),
+        "fdl": Check("fdl --jobs 2 train --each learning_rate=0.001,0.01 --each seed=1..2", "0.01"),
+    },
+    "keep versions of data in a remote store": {
+        "dvc": Check("dvc push --help", "remote"),
+    },
+    "compose configurations from groups": {
+        "hydra": Check("python train_hydra.py --hydra-help", "Hydra"),
+    },
+}
+"""Ability -> tool -> how it is shown. A tool that is missing cannot do it without a script."""
+
+
+def lines(tool: str) -> int:
+    """The lines that a user writes for a tool: no blank lines, no comments.
+
+    A program that must be changed counts with the lines that are new in it.
+    """
+    written = 0
+    for file in sorted((PROJECTS / tool).rglob("*")):
+        own = file.read_text(encoding="utf-8").splitlines()
+        if file.suffix == ".py":
+            common = (PROJECTS / "common/train.py").read_text(encoding="utf-8").splitlines()
+            changes = difflib.unified_diff(common, own, n=0, lineterm="")
+            own = [one[1:] for one in changes if one[:1] == "+" and one[:3] != "+++"]
+        written += sum(1 for one in own if one.strip() and not one.lstrip().startswith("#"))
+    return written
+
+
+def place(tool: str, folder: Path, call: Callable[[str, Path], str]) -> Path:
+    """A copy of the project for one tool, with everything run once."""
+    target = folder / tool
+    shutil.copytree(PROJECTS / "common", target)
+    shutil.copytree(PROJECTS / tool, target, dirs_exist_ok=True)
+    chance = random.Random(1)
+    points = [(chance.random(), chance.gauss(0, 0.05)) for _ in range(ROWS)]
+    text = "".join(f"{x:.4f},{2 * x + 1 + noise:.4f}\n" for x, noise in points)
+    (target / "raw.csv").write_text(text, encoding="utf-8")
+    if tool == "dvc":
+        call("git init -q . && dvc init -q && git add -A && git commit -qm start", target)
+    if tool == "hydra":
+        call("python prepare.py", target)
+    call(QUESTIONS["run `evaluate` again, nothing changed"][tool], target)
+    if tool == "dvc":
+        call("git add -A && git commit -qm trained", target)
+    return target
+
+
+def caller(tools: Path) -> Callable[[str, Path], str]:
+    """What runs a shell line in a folder and returns both of its streams."""
+    path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
+    identity = {f"GIT_{who}_{what}": "x@y" for who in ("AUTHOR", "COMMITTER")
+                for what in ("NAME", "EMAIL")}  # fmt: skip
+    dropped = ("PYTHONDONTWRITEBYTECODE", "FDL_ENV")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    env = {**kept, **identity, "PATH": path, "DVC_NO_ANALYTICS": "1", "CI": "1"}
+
+    def call(line: str, folder: Path) -> str:
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr
+
+    return call
+
+
+def timed(line: str, folder: Path, call: Callable[[str, Path], str]) -> Callable[[], object]:
+    """One call to time."""
+    return lambda: call(f"exec {line}", folder)
+
+
+def abilities(folders: Mapping[str, Path], call: Callable[[str, Path], str]) -> list[list[str]]:
+    """The table of abilities. A command whose output does not show the ability is marked."""
+    rows = []
+    for ability, tools in ABILITIES.items():
+        row = [ability]
+        for tool in TOOLS:
+            check = tools.get(tool)
+            if check is None:
+                row.append("no")
+                continue
+            shown = check.shows in call(check.command, folders[tool])
+            row.append("yes" if shown else f"FAILED: `{check.command}`")
+        rows.append(row)
+    return rows
+
+
+def times(
+    folders: Mapping[str, Path], call: Callable[[str, Path], str], rounds: int
+) -> list[list[str]]:
+    """The table of times: milliseconds, and the ratio to fdl with its spread."""
+    rows = []
+    for question, tools in QUESTIONS.items():
+        subjects = {tool: timed(line, folders[tool], call) for tool, line in tools.items()}
+        seconds = interleaved(subjects, rounds)
+        for tool, line in tools.items():
+            ratios = sorted(
+                theirs / ours for theirs, ours in zip(seconds[tool], seconds["fdl"], strict=True)
+            )
+            low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
+            median = statistics.median(seconds[tool]) * 1e3
+            ratio = f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
+            rows.append([question, f"`{line}`", f"{median:.0f}", ratio])
+    return rows
+
+
+def main() -> None:
+    """Measure and publish."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tools", type=Path, required=True, help="folder of the other tools")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    # The interpreter with Hydra runs every program, so that all of them start alike.
+    call = caller(options.tools.resolve())
+    with tempfile.TemporaryDirectory() as folder:
+        folders = {tool: place(tool, Path(folder), call) for tool in TOOLS}
+        measured = times(folders, call, options.rounds)
+        shown = abilities(folders, call)
+        versions = call(
+            "pip list --format freeze 2>/dev/null"
+            " | grep -E '^(dvc|go-task-bin|hydra-core|poethepoet|rust-just)=='",
+            Path(folder),
+        )
+    written = [[f"lines written for {tool}", str(lines(tool))] for tool in TOOLS]
+    page = "\n\n".join(
+        [
+            "# One project in six tools",
+            f"{environment('flodl')}; {', '.join(versions.split())}; {options.rounds} interleaved "
+            "rounds, medians, and the ratio to fdl with the range of the middle 80 %. Made by "
+            "`python -m benchmarks.side_by_side --tools tools/bin`. The files of all six are in "
+            "`benchmarks/runners`.",
+            "The project prepares data, trains, evaluates, lints, tests and sweeps. Five tools run "
+            "the same scripts. Hydra needs a program that is written for it: its lines count what "
+            "differs from the plain script. Hydra has no commands, so `prepare`, `evaluate`, "
+            "`lint` and `test` are not among its lines. DVC's sweep is a command line, not a file.",
+            table(["", "lines"], written),
+            "## What they can do",
+            "Every `yes` was shown by running a command in this run. `no` means that the tool has "
+            "no such feature; a script of your own may add it.",
+            table(["", *TOOLS], shown),
+            "## Time",
+            table(["", "command", "ms", "of fdl"], measured),
+            "`just` is a compiled program and starts faster than any Python program. `just` and "
+            "`poe` run everything again, because they do not look at files. Hydra's row of "
+            "`evaluate` is one more training.",
+        ]
+    )
+    publish(page, options.output)
+
+
+if __name__ == "__main__":
+    main()
