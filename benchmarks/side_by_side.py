@@ -97,7 +97,7 @@ ABILITIES: dict[str, dict[str, Check]] = {
         "fdl": Check("fdl --dry-run train", "--num_epochs 5"),
     },
     "change one option from the command line": {
-        "just": Check("just num_epochs=9 --dry-run train", "--num_epochs 9"),
+        "just": Check("just --dry-run num_epochs=9 train", "--num_epochs 9"),
         "poe": Check("poe train --num_epochs 9", "--num_epochs"),
         "task": Check("task --force --dry train num_epochs=9", "--num_epochs 9"),
         "dvc": Check("dvc exp run -f --dry -S num_epochs=9 train", "--num_epochs 9"),
