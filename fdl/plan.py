@@ -108,6 +108,7 @@ class Plan:
         kept: Tokens that were typed for fdl itself and are not handed on.
         commands: Names that could have followed the command, for a suggestion after a typo.
         notes: What was decided on the way, one sentence each, for readers of the plan.
+        subcommand: Names of the program's own subcommands that it is started with.
         stop_timeout: Seconds that the program has to end after the first signal; None for no limit.
         grace: Seconds that the processes it left behind have, once it ended on a signal.
     """
@@ -115,7 +116,7 @@ class Plan:
     __slots__ = (
         "argv", "command", "commands", "cwd", "env", "environment", "flags", "grace", "kept",
         "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets", "service",
-        "stop_timeout", "typed", "variables",
+        "stop_timeout", "subcommand", "typed", "variables",
     )  # fmt: skip
 
     def __init__(
@@ -153,6 +154,7 @@ class Plan:
         self.kept: list[str] = []
         self.commands: list[str] = []
         self.notes: list[str] = []
+        self.subcommand: list[str] = []
         self.stop_timeout: float | None = None
         self.grace = GRACE_S
 
@@ -190,6 +192,7 @@ class Plan:
             "launch": self.launch,
             "ranks": None if self.ranks is None else _fields(self.ranks),
             "notes": self.notes,
+            "subcommand": self.subcommand,
             "stop_timeout": self.stop_timeout,
             "grace": self.grace,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fdl.args.parameter import UNSET, is_number
 from fdl.complete.offer import ALWAYS
+from fdl.schema.contract import spellings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Arguments:
     def __init__(self, parameters: Iterable[Parameter], look: Look, folder: str = "") -> None:
         listed = list(parameters)
         self._options = {one.name: one for one in listed if one.kind == "option"}
-        self._shorts = {one.short: one for one in self._options.values() if one.short}
+        self._words = spellings(self._options.values())
         self._positionals = [one for one in listed if one.kind == "arg"]
         self._look = look
         self._folder = folder
@@ -84,26 +85,28 @@ class Arguments:
                 typed.positionals.append(token)
                 continue
             name, equals, _ = token.partition("=")
-            for part in [name] if name.startswith("--") else [f"-{char}" for char in name[1:]]:
+            whole = name.startswith("--") or name in self._words
+            for part in [name] if whole else [f"-{char}" for char in name[1:]]:
                 one = self._option(part)
                 if one is not None:
                     typed.given.add(one.name)
-                    typed.open = None if equals or one.shape == "flag" else one
+                    bare = one.shape == "flag" or part in one.negatives
+                    typed.open = None if equals or bare else one
         return typed
 
     def _option(self, name: str) -> Parameter | None:
         """The option of a word: ``--epochs``, or ``-n`` alone."""
-        if name.startswith("--"):
-            return self._options.get(name[2:])
-        return self._shorts.get(name[1:])
+        return self._words.get(name)
 
     def _add_options(self, offer: Offer, current: str, typed: Typed) -> None:
         for one in self._options.values():
             if one.name in typed.given and one.shape != "list":
                 continue
             offer.add(one.display, one.help)
+            for off in one.negatives:
+                offer.add(off, f"Turn off {one.display}")
             # Short forms save typing, not looking up: one that stands there is only confirmed.
-            if one.short and current == f"-{one.short}":
+            if current in one.spellings and current != one.display:
                 offer.add(current, one.help)
 
     def _add_values(

@@ -222,7 +222,7 @@ class _Place:
                 if len(rest) == 1:
                     self._offer.add("--", "Arguments of the command follow")
                 return
-            self._add_arguments(level, rest[1:], current)
+            self._add_arguments(level, rest[1:], current, preset=rest[0])
             return
         if not rest and not current.startswith("-"):
             self._add_commands(project, level)
@@ -230,7 +230,12 @@ class _Place:
             self._add_arguments(level, rest, current)
 
     def _add_arguments(
-        self, level: Level, tail: list[str], current: str, folder: str | None = None
+        self,
+        level: Level,
+        tail: list[str],
+        current: str,
+        folder: str | None = None,
+        preset: str | None = None,
     ) -> None:
         """Offer the arguments of a level's entry; of one fdl knows nothing about, files.
 
@@ -243,6 +248,11 @@ class _Place:
         folder = _unless_here(folder or level.manifest.directory)
         asks_for_flags = current.startswith("-") and "=" not in current
         schema = known(level)
+        if schema is not None and schema.commands:
+            from fdl.dispatch.arguments import arguments as chosen
+
+            made = chosen(level, preset, tail, schema)
+            schema, tail = made.schema, made.tail
         if self._asks_for_help and not asks_for_flags:
             self._add_groups(schema)
         elif schema is None:

@@ -46,7 +46,8 @@ def preset_keys(spec: Node) -> list[str]:
     return [
         key
         for key in spec.mapping
-        if (key in SECTIONS and spec.get(key)) or (key == "options" and options and options.mapping)
+        if (key in (*SECTIONS, "subcommand") and spec.get(key))
+        or (key == "options" and options and options.mapping)
     ]
 
 
@@ -65,6 +66,10 @@ def _refuse_contradictions(command: str, spec: Node, root: str) -> None:
                 if key == "docker"
                 else "put the arguments into `options` or into the child's `entry`",
             )
+    if spec.get("style") and not spec.get("entry"):
+        raise refuse(
+            "style", "`style` needs `entry` beside it", "put it beside the `entry` of the manifest"
+        )
     kinds = [key for key in ("run", "path", "entry") if spec.get(key)]
     if runs and len(kinds) > 1:
         raise refuse(
@@ -72,7 +77,7 @@ def _refuse_contradictions(command: str, spec: Node, root: str) -> None:
             f"`run` and `{kinds[1]}` exclude each other",
             "keep `run` for a shell command, `path` for a folder with its own fdl.yml",
         )
-    dead = preset_keys(spec)
+    dead = [key for key in preset_keys(spec) if key != "subcommand" or not spec.get("entry")]
     if kinds and dead:
         raise refuse(
             dead[0],

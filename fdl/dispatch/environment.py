@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from fdl.dispatch.generate import text
+from fdl.dispatch.spelling import text
 from fdl.errors import ManifestError
 from fdl.manifest import origin
 from fdl.manifest.node import relative

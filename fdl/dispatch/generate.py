@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from fdl.args.parameter import is_number
+from fdl.dispatch.spelling import Spelling, flattened, output_keys, text
+from fdl.light_record import Record
 from fdl.manifest import origin
 from fdl.plan import Flag
 from fdl.secrets import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator, Mapping
 
+    from fdl.args.parameter import Parameter
     from fdl.manifest import Node
     from fdl.plan import Loser
 
@@ -53,12 +55,12 @@ def settings(manifest: Node, preset: Node | None) -> Settings:
     """
     merged: Settings = {}
     for section in _FIELD_NAMES:
-        base = _present(manifest.get(section))
-        own = _present(preset.get(section) if preset else None)
+        base = _present(section, manifest)
+        own = _present(section, preset)
         for rival in (one for name in own for one in RIVALS.get(name, ())):
             base.pop(rival, None)
         merged[section] = {**base, **{name: _over(base.get(name), own[name]) for name in own}}
-    merged["options"] = _present(preset.get("options") if preset else None)
+    merged["options"] = _present("options", preset)
     return merged
 
 
@@ -72,69 +74,131 @@ def _over(below: Node | None, above: Node) -> Node:
     return made
 
 
-def _present(section: Node | None) -> Section:
-    mapping = section.mapping if section else {}
+def _present(section: str, holder: Node | None) -> Section:
+    """The settings of a section. Mappings inside become dotted keys, except those of ``ddp``."""
+    found = holder.get(section) if holder else None
+    mapping = found.mapping if found else {}
+    if section != "ddp":
+        return dict(flattened(mapping.items()))
     return {name: node for name, node in mapping.items() if node.value is not None}
 
 
-def generate(merged: Mapping[str, Section], start: int, root: str) -> tuple[list[str], list[Flag]]:
+class Group(Record):
+    """The tokens of one generated argument.
+
+    Attributes:
+        tokens: The tokens.
+        name: The flag, or the key of an argument without dashes.
+        field: Dotted manifest path.
+        node: The value.
+        declared: The parameter that it fills, if the program is known to have one.
+    """
+
+    tokens: list[str]
+    name: str
+    field: str
+    node: Node
+    declared: Parameter | None
+
+
+def generate(
+    merged: Mapping[str, Section], start: int, root: str, spelling: Spelling | None = None
+) -> tuple[list[str], list[Flag]]:
     """The arguments that carry the settings.
 
     Args:
         merged: The result of :func:`settings`, or some of its sections.
         start: Number of tokens before the generated ones.
         root: Directory of the project. Origins are relative to it.
+        spelling: How the program spells its flags; fdl's usual spelling when omitted.
 
     Returns:
         The tokens, and the position, field and origin of every flag.
     """
     argv: list[str] = []
     flags: list[Flag] = []
+    for group in groups(merged, spelling or Spelling()):
+        flags.append(flag_of(group, start + len(argv), root))
+        argv.extend(group.tokens)
+    return argv, flags
+
+
+def groups(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[Group]:
+    """The settings as tokens: flags in the order of the sections, then positional arguments."""
+    found = [*_of_sections(merged, spelling), *_of_options(merged, spelling)]
+    yield from (one for one in found if one.declared is None or one.declared.kind == "option")
+    for argument in spelling.schema.arguments if spelling.schema else ():
+        yield from (one for one in found if one.declared is argument)
+
+
+def flag_of(group: Group, index: int, root: str) -> Flag:
+    """What a plan knows about a generated argument that begins at a position."""
+    node = group.node
+    return Flag(
+        index,
+        len(group.tokens),
+        group.name,
+        group.field,
+        origin(node, root),
+        secret=_is_marked(node)
+        or any(is_secret(part, node.value) for part in (group.name, *group.field.split("."))),
+        losers=_losers(node, root),
+    )
+
+
+def _of_sections(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[Group]:
     seen: set[str] = set()
-
-    def add(name: str, field: str, node: Node, groups: Iterable[list[str]]) -> None:
-        place, losers = origin(node, root), _losers(node, root)
-        secret = _is_marked(node) or is_secret(name, node.value)
-        for tokens in groups:
-            index, count = start + len(argv), len(tokens)
-            flags.append(Flag(index, count, name, field, place, secret=secret, losers=losers))
-            argv.extend(tokens)
-
     for section, field, name in FIELDS:
         node = merged.get(section, {}).get(field)
         if node is None or (field in _SWITCHES and (node.value is False or name in seen)):
             continue
         seen.add(name)
-        add(name, f"{section}.{field}", node, _section_groups(field, name, node))
+        yield from _section_groups(section, field, name, node, spelling)
+    for key, node in merged.get("training", {}).items():
+        if key not in _FIELD_NAMES["training"]:
+            yield from _made(key, f"training.{key}", node, spelling)
+
+
+def _of_options(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[Group]:
     for key, node in sorted(merged.get("options", {}).items()):
-        name = "--" + key.replace("_", "-")
-        add(name, f"options.{key}", node, _option_groups(name, node))
-    return argv, flags
+        yield from _made(key, f"options.{key}", node, spelling)
 
 
-def _section_groups(field: str, name: str, node: Node) -> list[list[str]]:
-    if field in _SWITCHES:
-        return [[name]]
-    if field == "speed_hint":
+def _section_groups(
+    section: str, field: str, name: str, node: Node, spelling: Spelling
+) -> Iterator[Group]:
+    key, flag, one = spelled(field, name, spelling)
+    if field in _SWITCHES and not spelling.bare:
+        yield Group([flag], flag, f"{section}.{field}", node, one)
+    elif field == "speed_hint":
         hint = node.mapping
-        return [[name, f"{text(hint['slow_rank'].value)}:{text(hint['ratio'].value)}"]]
-    return _option_groups(name, node, switch=False)
+        value = f"{text(hint['slow_rank'].value)}:{text(hint['ratio'].value)}"
+        tokens = [f"{flag}={value}"] if spelling.bare else [flag, value]
+        yield Group(tokens, flag, f"{section}.{field}", node, one)
+    else:
+        for tokens in spelling.groups(key, node, one, switch=False):
+            yield Group(tokens, flag, f"{section}.{field}", node, one)
 
 
-def _option_groups(name: str, node: Node, *, switch: bool = True) -> list[list[str]]:
-    """The token groups of one value: none, one, or one per item of a list that needs it.
+def spelled(field: str, name: str, spelling: Spelling) -> tuple[str, str, Parameter | None]:
+    """The key, the flag and the parameter of a section's field.
 
-    With ``switch``, a boolean is a bare flag; else its value is written out.
+    It is the first of the field's names that the program declares. ``name`` is fdl's own flag.
     """
-    value = node.value
-    if isinstance(value, list):
-        items = [text(item.value) for item in value if item.value is not None]
-        if any("," in item for item in items):
-            return [_valued(name, item) for item in items]
-        return [_valued(name, ",".join(items))] if items else []
-    if switch and isinstance(value, bool):
-        return [[name]] if value else []
-    return [_valued(name, text(value))]
+    key = name[2:]
+    keys = output_keys(spelling.style) if field == "dir" else (key, field)
+    one = spelling.declared(*keys)
+    if one is None and spelling.bare:
+        key = keys[0] if field == "dir" else field
+    return key, spelling.flag(key, one), one
+
+
+def _made(key: str, field: str, node: Node, spelling: Spelling) -> Iterator[Group]:
+    # A key that is written as a flag is passed as it stands.
+    one = None if key.startswith("-") else spelling.declared(key)
+    flag = spelling.flag(key, one)
+    for tokens in spelling.groups(key, node, one):
+        yield Group(tokens, tokens[0].partition("=")[0] if one else flag, field, node, one)
 
 
 def _is_marked(node: Node) -> bool:
@@ -160,15 +224,3 @@ def _loser_text(node: Node) -> str:
         parts = [node.get("slow_rank"), node.get("ratio")]
         return ":".join(text(part.value) for part in parts if part)
     return text(node.value)
-
-
-def _valued(name: str, value: str) -> list[str]:
-    """Flag and value; one token if a parser would take the value for another flag."""
-    if len(value) > 1 and value.startswith("-") and not is_number(value):
-        return [f"{name}={value}"]
-    return [name, value]
-
-
-def text(value: object) -> str:
-    """A scalar as a program's parser expects it: ``true`` instead of Python's ``True``."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

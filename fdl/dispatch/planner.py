@@ -11,7 +11,6 @@ import os
 import sys
 
 from fdl.dispatch.compose import compose, join, quote, quote_cmd
-from fdl.errors import ManifestError
 from fdl.light_record import Record
 from fdl.manifest import origin
 from fdl.plan import PLAN_VARIABLE, Plan, Variable
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from fdl.dispatch.walk import Level
     from fdl.manifest import Node
-    from fdl.plan import Flag
     from fdl.schema.contract import Schema
 
 # Linux refuses a variable of 128 KiB or more. A plan that large is not passed on.
@@ -116,24 +114,26 @@ class Planner(Record):
                 is not available.
             UsageError: ``FDL_MEMORY`` is not a known word, or the requested ranks are impossible.
         """
+        from fdl.dispatch.arguments import arguments
         from fdl.dispatch.heap import keep_heap
 
-        argv, flags = entry_argv(level, preset)
-        entry = level.entry
+        made = arguments(level, preset, tail, schema)
+        entry, schema = level.entry, made.schema
         plan = Plan(
             kind="entry",
             command=[*level.names, *([preset] if preset else [])],
-            argv=[*argv, *tail],
-            typed=tail,
+            argv=[*made.argv, *made.tail],
+            typed=made.tail,
             cwd=level.manifest.directory,
             root=self.root,
             service=self._service(level.manifest.node),
-            flags=flags,
+            flags=made.flags,
             preset=preset,
             origin=origin(entry, self.root) if entry else "",
             environment=level.manifest.env,
-            secrets=_marked(entry) and argv[: len(argv) - sum(flag.count for flag in flags)],
+            secrets=_marked(entry) and made.argv[: made.words],
         )
+        plan.subcommand = made.subcommand
         plan.commands = [] if preset else list(level.commands)
         scopes = level.scopes
         self._give_variables(plan, (*scopes, level.commands[preset]) if preset else scopes)
@@ -225,40 +225,6 @@ def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) 
 def _marked(*nodes: Node | None) -> list[str]:
     """The texts of the values that are marked ``!secret``."""
     return [str(node.value) for node in nodes if node and node.secret]
-
-
-def entry_argv(level: Level, preset: str | None) -> tuple[list[str], list[Flag]]:
-    """The words of a level's ``entry`` and its generated arguments, with the flags' origins.
-
-    Raises:
-        ManifestError: ``entry`` is empty or does not split into words.
-    """
-    from fdl.dispatch.generate import generate, settings
-
-    tokens = _entry_tokens(level.entry, level.root)
-    merged = settings(level.manifest.node, level.commands[preset] if preset else None)
-    generated, flags = generate(merged, len(tokens), level.root)
-    return [*tokens, *generated], flags
-
-
-def _entry_tokens(entry: Node | None, root: str) -> list[str]:
-    """The words of ``entry``, split as a shell would, without expansion."""
-    import shlex
-
-    if entry is None:
-        return []
-    try:
-        tokens = shlex.split(str(entry.value))
-    except ValueError as problem:
-        raise ManifestError(
-            f"{origin(entry, root)}: `entry` does not split into words: {problem}",
-            hint="close the quotation or escape the character with a backslash",
-        ) from None
-    if not tokens:
-        raise ManifestError(
-            f"{origin(entry, root)}: `entry` is empty", hint="entry: python main.py"
-        )
-    return tokens
 
 
 def hand_down(plan: Plan) -> None:

@@ -33,6 +33,8 @@ class Level:
         names: The command names that lead to it; empty for the project.
         root: Directory of the project.
         entry: The program of this level: the manifest's own, or the one that a parent sets.
+        style: How settings are written for a program without declared spellings; may be empty.
+        subcommand: The subcommand of the program that this level selects, or None.
         description: The manifest's description, or the parent's description of this command.
         scopes: Mappings whose ``env`` and ``env_file`` apply here, weakest first: those of the
             levels above, the manifest, and the parent's entry for this command.
@@ -51,6 +53,8 @@ class Level:
         self.names = names
         self.root = root
         self.entry = (spec.get("entry") if spec else None) or node.get("entry")
+        self.style = (spec.text("style") if spec else None) or node.text("style") or ""
+        self.subcommand = (spec.text("subcommand") if spec else None) or node.text("subcommand")
         self.description = (spec.text("description") if spec else None) or node.text("description")
         self.scopes = (*above, node, *((spec,) if spec else ()))
 
@@ -86,12 +90,14 @@ class Help(Record):
         kind: ``"level"`` for the project or a path command, ``"run"`` or ``"preset"``.
         name: The command of ``level`` for the last two kinds.
         group: The options to show: a group of them, ``all``, or nothing for the usual page.
+        words: What follows the command: it may name a subcommand of the program.
     """
 
     level: Level
     kind: str = "level"
     name: str = ""
     group: str = ""
+    words: Sequence[str] = ()
 
     @property
     def command(self) -> list[str]:
@@ -146,24 +152,24 @@ def resolve(
         if kind == PRESET:
             require_entry(level, name)
             if help_wanted:
-                return Help(level, PRESET, name, help_word if help_word in tail else "")
+                return Help(level, PRESET, name, help_word if help_word in tail else "", tail)
             return _run_entry(level, name, tail, planner)
         level = enter(level, name, load)
         if not tail or tail[0] not in level.commands:
             if help_wanted:
-                return _help(level, help_word if help_word in tail else "")
+                return _help(level, help_word if help_word in tail else "", tail)
             return _end(level, tail, planner)
         rest = tail
     return Help(level)
 
 
-def _help(level: Level, group: str) -> Help | Unknown:
+def _help(level: Level, group: str, words: Sequence[str] = ()) -> Help | Unknown:
     """The page of a level; of a level with a program, also the page of a group of its options."""
     from fdl.args.parameter import ALL_GROUPS
 
     has_groups = level.entry and level.names
     if group in ("", ALL_GROUPS) or has_groups:
-        return Help(level, group=group)
+        return Help(level, group=group, words=words)
     return Unknown(level, group)
 
 
@@ -213,11 +219,14 @@ def _run_entry(
 
     schema = known(level)
     if schema is not None:
+        from fdl.dispatch.arguments import arguments
         from fdl.schema.validate import check_preset, check_tail
 
+        made = arguments(level, preset, tail, schema)
+        takes = made.schema or schema
         if preset is not None:
-            check_preset(schema, level, preset)
-        check_tail(schema, tail, level.typed(*([preset] if preset else [])), level.typed())
+            check_preset(takes, level, preset)
+        check_tail(takes, made.tail, level.typed(*([preset] if preset else [])), level.typed())
     return planner.entry(level, preset, tail, schema)
 
 

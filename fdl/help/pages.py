@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fdl.args.parameter import ALL_GROUPS
 from fdl.commands import RESERVED
+from fdl.dispatch.arguments import arguments
 from fdl.dispatch.classify import PRESET, RUN, SECTIONS
 from fdl.dispatch.compose import compose, join, quote
-from fdl.dispatch.generate import settings, text
-from fdl.dispatch.planner import entry_argv
+from fdl.dispatch.generate import settings
+from fdl.dispatch.spelling import text
 from fdl.dispatch.walk import Help, Level
 from fdl.errors import FdlError, UsageError
 from fdl.help import root
@@ -72,13 +73,24 @@ def render(
     page = DrawnPage(palette, width)
     if help_.kind == RUN:
         _run(page, help_.level, help_.name)
-    elif help_.group and (help_.name or help_.group != ALL_GROUPS):
-        _options(page, help_, ask(help_.level))
+        return page.render()
+    taken = ask(help_.level)
+    schema = _chosen(help_, taken)
+    if help_.group and (help_.name or help_.group != ALL_GROUPS):
+        _options(page, help_, schema)
     elif help_.kind == PRESET:
-        _preset(page, help_.level, help_.name, ask(help_.level))
+        _preset(page, help_, taken)
     else:
-        _command(page, help_.level, project.describe, ask(help_.level), help_.group)
+        _command(page, help_.level, project.describe, schema, help_.group)
     return page.render()
+
+
+def _chosen(help_: Help, schema: Schema | None) -> Schema | None:
+    """What the program takes, or its subcommand, if the command line names one."""
+    if schema is None or not schema.commands:
+        return schema
+    preset = help_.name if help_.kind == PRESET else None
+    return arguments(help_.level, preset, help_.words, schema).schema
 
 
 def _command(
@@ -166,8 +178,11 @@ def _entry(page: Page, level: Level, schema: Schema | None) -> None:
         )
 
 
-def _preset(page: drawn.Page, level: Level, name: str, schema: Schema | None) -> None:
+def _preset(page: drawn.Page, wanted: Help, schema: Schema | None) -> None:
+    level, name = wanted.level, wanted.name
     spec = level.commands[name]
+    made = arguments(level, name, wanted.words, schema)
+    schema = made.schema
     page.title(level.typed(name), spec.text("description"))
     page.usage(" ".join([level.typed(name), *_argument_slots(schema)]))
     merged = settings(level.manifest.node, spec)
@@ -179,10 +194,10 @@ def _preset(page: drawn.Page, level: Level, name: str, schema: Schema | None) ->
             for field, node in merged[section].items()
         ),
     )
-    argv, flags = entry_argv(level, name)
-    start = flags[0].index if flags else len(argv)
-    secrets = argv[:start] if level.entry and level.entry.secret else []
-    argv = _printable("entry", argv, flags, secrets).argv
+    flags = made.flags
+    start = flags[0].index if flags else len(made.argv)
+    secrets = made.argv[:start] if level.entry and level.entry.secret else []
+    argv = _printable("entry", made.argv, flags, secrets).argv
     groups = [argv[flag.index : flag.index + flag.count] for flag in flags]
     page.table(
         "Options",
@@ -192,15 +207,25 @@ def _preset(page: drawn.Page, level: Level, name: str, schema: Schema | None) ->
             if flag.field.startswith("options.")
         ),
     )
-    page.command("Runs", [*map(quote, argv[:start]), *map(join, groups), "[ARGS]"])
+    page.command("Runs", [*_in_groups(argv, flags), "[ARGS]"])
     _inside(page, level.manifest.node.text("docker"))
+
+
+def _in_groups(argv: list[str], flags: list[Flag]) -> Iterator[str]:
+    """The words of a command line; each flag with its values is one item."""
+    place = 0
+    for flag in flags:
+        yield from map(quote, argv[place : flag.index])
+        place = flag.index + flag.count
+        yield join(argv[flag.index : place])
+    yield from map(quote, argv[place:])
 
 
 def _declared(flag: Flag, schema: Schema | None) -> str:
     """What the program says about an option of a preset."""
     if schema is None:
         return ""
-    one = schema.options.get(flag.name.removeprefix("--"))
+    one = schema.spellings.get(flag.name) or schema.options.get(flag.name)
     if one is not None:
         return one.help or "(declared by the program)"
     return "(refused: the program has no such option)" if schema.strict else "(not declared)"

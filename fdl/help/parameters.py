@@ -102,17 +102,23 @@ def slots(parameters: Iterable[Parameter]) -> list[str]:
 
 def label(one: Parameter) -> str:
     """An option's left column: ``-n, --dry-run``, ``--lr FLOAT``, ``--report [PATH]``."""
-    short = f"-{one.short}, " if one.short else "    "
+    letters = [word for word in one.spellings if len(word) == 2 and word != one.flag]
+    short = f"{letters[0]}, " if letters else "    "
     value = "" if one.shape == "flag" else f" {_VALUE_WORDS[one.type]}"
     if one.shape == "optional" and one.default is not UNSET:
         value = f" [{value.strip()}]"
-    return f"{short}--{one.name}{value}"
+    off = f" / {one.negatives[0]}" if one.negatives else ""
+    return f"{short}{one.flag}{value}{off}"
 
 
 def notes(one: Parameter) -> str:
     """What may stand for an argument, behind the sentence that says what it is for."""
     words = []
     default = _default(one)
+    if one.required and one.kind == "option":
+        words.append("[required]")
+    if "default" in one.computed:
+        words.append("[default: computed by the program]")
     if default:
         bare = one.shape == "optional" and one.kind == "option"
         words.append(f"[{'bare' if bare else 'default'}: {default}]")
@@ -122,6 +128,7 @@ def notes(one: Parameter) -> str:
         words.append(f"[env: {one.env}]")
     if one.shape == "list" and one.kind == "option":
         several = "repeatable, or separated by commas" if one.commas else "several values"
+        several = f"{one.nargs} values" if isinstance(one.nargs, int) else several
         words.append(f"[{several}]")
     return " ".join(words)
 

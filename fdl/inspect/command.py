@@ -47,6 +47,7 @@ class Command:
         from fdl.inspect.program import fields
         from fdl.redaction import hidden_texts, redacted
         from fdl.schema import learn
+        from fdl.schema.subcommand import select
 
         self.level: Level = page.level
         self.kind = page.kind
@@ -54,6 +55,8 @@ class Command:
         self.plan = plan
         self.surroundings = surroundings
         self.schema: Schema | None = None if page.kind == RUN else learn(page.level, surroundings)
+        if self.schema is not None and plan.subcommand:
+            self.schema = select(self.schema, plan.subcommand).schema
         self.shown = Manifests([page.level.manifest], hidden_texts(plan))
         self.origins = Origins(plan.root, page.level.manifest)
         self.fields = fields(self)
@@ -83,7 +86,10 @@ class Command:
 
     def find(self, asked: str) -> list[Field]:
         """The fields of a name: a manifest path, a mapping, a flag, or a field that was removed."""
-        flag = "--" + asked.removeprefix("--").replace("_", "-")
+        from fdl.dispatch.spelling import Spelling
+
+        declared = Spelling(self.schema).declared(asked)
+        flag = declared.flag if declared else "--" + asked.removeprefix("--").replace("_", "-")
         return (
             [one for one in self.fields if one.name == asked or one.name.startswith(f"{asked}.")]
             or [one for one in self.fields if one.flag == flag]

@@ -7,7 +7,8 @@ Variables: ``env:`` < ``env_file`` < shell < typed.
 from __future__ import annotations
 
 from fdl.dispatch.classify import RUN
-from fdl.dispatch.generate import FIELDS, RIVALS, settings
+from fdl.dispatch.generate import FIELDS, RIVALS, settings, spelled
+from fdl.dispatch.spelling import Spelling
 from fdl.inspect.field import OVERRIDDEN, PART, REMOVED, WINS, Field, Statement, stated
 from fdl.inspect.typed import typed, typed_values
 from fdl.manifest.node import Node
@@ -114,6 +115,12 @@ class _Settings:
         self.preset = commands.get(target.preset) if commands and target.preset else None
         self.merged = settings(node, self.preset)
         self.options: dict[str, Parameter] = target.schema.options if target.schema else {}
+        self.words: dict[str, Parameter] = target.schema.spellings if target.schema else {}
+        self.spelling = Spelling(target.schema, target.level.style)
+        self.names = {
+            (section, field): spelled(field, flag, self.spelling)[1]
+            for (section, field), flag in _FLAGS.items()
+        }
         self.paths = self._paths()
         switches = [flag for flag, path in self.paths.items() if self._value(path) is True]
         self.typed = typed_values([*target.plan.kept, *target.plan.typed], self.options, switches)
@@ -137,7 +144,7 @@ class _Settings:
         for flag in [*(one.display for one in self.options.values()), *self.typed]:
             if flag not in done:
                 done.add(flag)
-                named = [one for one, name in _FLAGS.items() if name == flag]
+                named = [one for one, name in self.names.items() if name == flag]
                 field = self._field(named[0] if named else ("options", flag.lstrip("-")), flag)
                 if field.stack:
                     yield field
@@ -145,14 +152,15 @@ class _Settings:
     def _paths(self) -> dict[str, tuple[str, str]]:
         """Flag -> the field that generates it; of several the last, which the program uses."""
         found: dict[str, tuple[str, str]] = {}
-        for path, flag in _FLAGS.items():
+        for path, flag in self.names.items():
             if path[1] in self.merged[path[0]]:
                 # The exception is `timeline`: generated once, from the first field that is true.
                 if flag in found and self._value(found[flag]) is True:
                     continue
                 found[flag] = path
-        for key in sorted(self.merged["options"]):
-            found["--" + key.replace("_", "-")] = ("options", key)
+        nested = [("training", key) for key in self.merged["training"] if "." in key]
+        for path in (*nested, *(("options", key) for key in sorted(self.merged["options"]))):
+            found[self.spelling.flag(path[1], self.spelling.declared(path[1]))] = path
         return found
 
     def _value(self, path: tuple[str, str]) -> object:
@@ -160,7 +168,7 @@ class _Settings:
         return node.value if node else None
 
     def _field(self, path: tuple[str, str], flag: str) -> Field:
-        one = self.options.get(flag[2:])
+        one = self.words.get(flag)
         many = one is not None and one.shape == "list"
         said = self._typed(flag, many=many)
         said += self._program_variable(one)
@@ -202,7 +210,7 @@ class _Settings:
 
     def _generated(self, path: tuple[str, str], flag: str) -> list[Statement]:
         """The statements of manifest and preset, for every field that becomes this flag."""
-        paths = [path, *(one for one, name in _FLAGS.items() if name == flag and one != path)]
+        paths = [path, *(one for one, name in self.names.items() if name == flag and one != path)]
         made: list[Statement] = []
         for section, field in paths:
             node = self.merged.get(section, {}).get(field)

@@ -64,10 +64,15 @@ def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
         named = owner.text("name") if owner else None
         return is_secret_name(named or str(path[-2]))
     as_text = len(path) > 1 and path[-2] == "env"
+    # Options may be nested, and what is below a secret name is secret.
+    names = path[3:] if path[:1] == ("commands",) and path[2:3] == ("options",) else (name,)
     return any(
         not isinstance(one.value, dict)
-        and is_secret(name, str(one.value) if as_text and one.value is not None else one.plain())
+        and is_secret(
+            str(part), str(one.value) if as_text and one.value is not None else one.plain()
+        )
         for one in nodes
+        for part in names
     )
 
 

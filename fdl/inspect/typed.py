@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fdl.args.parameter import Parameter, is_number
+from fdl.schema.contract import spellings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,18 +19,21 @@ def typed_values(
     ignored. ``options`` are declared ones by long name, ``switches`` more flags without a value.
     """
     found: dict[str, list[object]] = {}
-    shorts = {one.short: one for one in options.values() if one.short}
+    declared = spellings(options.values())
     words = list(tokens[: tokens.index("--")] if "--" in tokens else tokens)
     while words:
         token = words.pop(0)
         if len(token) < 2 or token[0] != "-" or is_number(token):
             continue
         flag, equals, text = token.partition("=")
-        if token.startswith("--"):
-            one = options.get(flag[2:])
-        else:
-            one = shorts.get(flag[-1])
-            flag = one.display if one else flag
+        one = declared.get(flag)
+        if one is None and not flag.startswith("--"):
+            # The last letter of a cluster takes the value.
+            one = declared.get(f"-{flag[-1]}")
+        if one is not None and flag in one.negatives:
+            found.setdefault(one.display, []).append(False)
+            continue
+        flag = one.display if one else flag
         value: object = text
         if not equals:
             bare = flag in switches or (one is not None and one.shape == "flag")

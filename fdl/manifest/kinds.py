@@ -230,15 +230,17 @@ class Section(Kind):
         name: Its name among the definitions of the JSON Schema.
         about: One line for editors.
         keys: The keys it may hold, in the order in which they are listed and checked.
+        others: The kind of a mapping under any other key; None refuses other keys.
 
     Attributes:
         keys: Name -> key.
     """
 
-    def __init__(self, name: str, about: str, *keys: Key) -> None:
+    def __init__(self, name: str, about: str, *keys: Key, others: Kind | None = None) -> None:
         self.name = name
         self.about = about
         self.keys = {key.name: key for key in keys}
+        self.others = others
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse everything but mappings, then check every key."""
@@ -264,7 +266,11 @@ class Section(Kind):
                 problem = f"cannot stand beside `{key.excluded_by}`, which says the same"
                 found.append(Refused(child, (*path, name), f"{problem}; keep one of them"))
         for name, child in children.items():
-            if name not in self.keys:
+            if name in self.keys:
+                continue
+            if self.others is not None and isinstance(child.value, dict):
+                self.others.judge(child, (*path, name), found)
+            else:
                 found.append(Unknown(child, (*path, name), tuple(self.keys)))
 
     def rules(self) -> list[Rule]:
@@ -273,8 +279,9 @@ class Section(Kind):
 
     def definition(self) -> Rule:
         """The JSON Schema itself. It requires no key, because another layer may hold it."""
+        others = False if self.others is None else self.others.rules()[0]
         rule: Rule = {
-            "additionalProperties": False,
+            "additionalProperties": others,
             "description": self.about,
             "properties": {name: key.rule() for name, key in self.keys.items()},
             "type": "object",

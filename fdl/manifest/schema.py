@@ -115,7 +115,8 @@ def _demand_of_auto_or_switch(value: object) -> str:
 
 def _demand_of_option(value: object) -> str:
     if isinstance(value, dict):
-        return "cannot hold a mapping: an option is a scalar or a list"
+        problems = (_demand_of_option(item.value) for item in value.values())
+        return next((one for one in problems if one), "")
     if isinstance(value, list) and any(
         item.value is None or isinstance(item.value, dict | list) for item in value
     ):
@@ -192,8 +193,15 @@ NODES = Judged(
     ],
 )
 ENDPOINT = Judged(_demand_of_endpoint, [{"pattern": "^\\S+:[0-9]{1,5}$", "type": "string"}])
-OPTION = Judged(_demand_of_option, [_SCALAR, {"items": _SCALAR, "type": "array"}], described=False)
+_SETTING: list[Rule] = [_SCALAR, {"items": _SCALAR, "type": "array"}, {"$ref": "#/$defs/Settings"}]
+OPTION = Judged(_demand_of_option, _SETTING, described=False)
+_SETTINGS: Rule = {
+    "additionalProperties": {"anyOf": [*_SETTING, {"type": "null"}]},
+    "description": "Settings with dotted names: `optimizer: {lr: 0.1}` is `optimizer.lr`.",
+    "type": "object",
+}
 AUTO_OR_SWITCH = Judged(_demand_of_auto_or_switch, [{"const": "auto"}, {"type": "boolean"}])
+STYLE = one_of("kebab", "snake", "keyvalue", "hydra")
 ENV_FILES = Judged(_demand_of_env_files, [_ENV_FILE, {"items": _ENV_FILE, "type": "array"}])
 
 SPEED_HINT = Section(
@@ -323,6 +331,8 @@ TRAINING = Section(
     ),
     Key("lr", Number(), "Learning rate: `--lr`."),
     Key("seed", Whole(), "Start of the random numbers: `--seed`."),
+    # Only mappings get here. They belong to the program, which knows their keys.
+    others=Judged(_demand_of_option, [{"$ref": "#/$defs/Settings"}], described=False),
 )
 
 OUTPUT = Section(
@@ -342,6 +352,8 @@ COMMAND = Section(
     "One entry of ``commands``; which keys go together is judged when it is resolved.",
     Key("description", Text(), "One line for lists and help pages."),
     Key("run", Text(), "A shell command; arguments follow on the command line after `--`."),
+    Key("subcommand", Text(), "Subcommand of `entry`'s program that the preset calls: `fit`."),
+    Key("style", STYLE, "Spelling of flags, beside `entry`; see the same key of the manifest."),
     Key("append", Text(), "Arguments that always go with `run`; `--no-append` leaves them out."),
     Key(
         "path",
@@ -366,7 +378,8 @@ COMMAND = Section(
     Key(
         "options",
         Table(OPTION),
-        "Further flags of the preset: `model: big` is `--model big`, `fast: true` is `--fast`.",
+        "Further flags of the preset: `model: big` is `--model big`, `fast: true` is `--fast`. "
+        "Mappings become dotted names; a key with a dash in front is passed as it is written.",
     ),
 )
 
@@ -386,6 +399,13 @@ ROOT = Section(
         "entry",
         Text(),
         "The program of this folder: `python main.py`. It gets the settings below as flags.",
+    ),
+    Key("subcommand", Text(), "Subcommand of the program that gets the settings: `fit`."),
+    Key(
+        "style",
+        STYLE,
+        "Spelling of settings for a program whose flags fdl does not know: `kebab` "
+        "(`--batch-size 8`), `snake` (`--batch_size 8`), `keyvalue` (`batch_size=8`) or `hydra`.",
     ),
     Key("docker", Text(), "Docker compose service in which `entry` runs."),
     Key(
@@ -431,4 +451,5 @@ SECTIONS = {"ddp": DDP, "training": TRAINING, "output": OUTPUT}
 def json_schema() -> Rule:
     """The table as JSON Schema: the manifest at the top, its sections in ``$defs``."""
     sections = sorted((COMMAND, DDP, OUTPUT, SPEED_HINT, TRAINING), key=lambda one: one.name)
-    return {**ROOT.definition(), "$defs": {one.name: one.definition() for one in sections}}
+    definitions = {one.name: one.definition() for one in sections}
+    return {**ROOT.definition(), "$defs": {**definitions, "Settings": _SETTINGS}}

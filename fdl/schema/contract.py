@@ -136,6 +136,16 @@ class Schema:
         """Long name -> option."""
         return {one.name: one for one in self.parameters if one.kind == "option"}
 
+    @property
+    def spellings(self) -> dict[str, Parameter]:
+        """Every word that names an option on a command line -> the option."""
+        return spellings(self.options.values())
+
+
+def spellings(options: Iterable[Parameter]) -> dict[str, Parameter]:
+    """Every word that names one of some options on a command line -> the option."""
+    return {word: one for one in options for word in (*one.spellings, *one.negatives)}
+
 
 def parse(document: object, *, closed: bool = False, source: str = "program") -> Schema:
     """Check a document and turn it into parameters.

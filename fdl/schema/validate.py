@@ -8,10 +8,11 @@ Imported on the warm path, if there is a schema.
 from __future__ import annotations
 
 from fdl.args.parameter import is_number
+from fdl.dispatch.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened
 from fdl.dispatch.typed_ranks import OPTIONS
 from fdl.errors import ManifestError, UsageError
 from fdl.manifest import origin
-from fdl.schema.contract import spelled
+from fdl.schema.contract import spelled, spellings
 from fdl.secrets import REDACTED, is_secret
 from fdl.suggest import nearest
 
@@ -51,16 +52,15 @@ class _Tail:
         self._command = command
         self._page = page
         # fdl's own options are allowed too, even if the program does not declare them.
-        self._options = {**OPTIONS, **schema.options}
-        self._shorts = {one.short: one for one in self._options.values() if one.short}
-        self._arguments = schema.arguments
+        self._words = {**spellings(OPTIONS.values()), **schema.spellings}
+        self._arguments = [] if schema.style in KEYVALUE else schema.arguments
 
     def read(self, tokens: list[str]) -> None:
         while tokens:
             token = tokens.pop(0)
             if len(token) < 2 or token[0] != "-" or is_number(token):
                 self._positional(token)
-            elif token.startswith("--"):
+            elif token.startswith("--") or token.partition("=")[0] in self._words:
                 self._long(token, tokens)
             else:
                 self._cluster(token, tokens)
@@ -75,7 +75,9 @@ class _Tail:
 
     def _long(self, token: str, rest: list[str]) -> None:
         name, equals, value = token.partition("=")
-        one = self._options.get(name[2:])
+        one = self._words.get(name)
+        if one and name in one.negatives:
+            return
         if one:
             self._value(one, value if equals else None, rest)
         elif name not in _ALWAYS_KNOWN:
@@ -85,7 +87,7 @@ class _Tail:
         """``-x``, ``-x VALUE``, ``-x=VALUE`` and ``-abx``: the last letter takes the value."""
         letters, equals, value = token[1:].partition("=")
         for place, letter in enumerate(letters, 1):
-            one = self._shorts.get(letter)
+            one = self._words.get(f"-{letter}")
             if one and place == len(letters):
                 self._value(one, value if equals else None, rest)
             elif one and one.shape != "flag":
@@ -100,11 +102,14 @@ class _Tail:
         """Check the value of an option. The program itself reports a missing value."""
         if one.shape == "flag":
             return
-        if attached is None:
-            if not rest or not one.may_take(rest[0]):
-                return
-            attached = rest.pop(0)
-        self._allow(one, attached)
+        if attached is not None:
+            self._allow(one, attached)
+            return
+        # `*` and `+` take all words up to the next flag.
+        most = 1 if one.nargs is None else one.nargs if isinstance(one.nargs, int) else len(rest)
+        while most and rest and one.may_take(rest[0]):
+            self._allow(one, rest.pop(0))
+            most -= 1
 
     def _allow(self, one: Parameter, text: str) -> None:
         if problem := _refusal(one, text):
@@ -120,12 +125,21 @@ class _Tail:
                 # The next word may be this flag's value, so the positional arguments are unknown.
                 self._arguments = []
             return
-        close = nearest(flag, [one.display for one in self._options.values()])
+        if self._schema.source == "source" and self._abbreviates(flag):
+            return
+        close = nearest(flag, self._words)
+        place = self._words[close].place if close else ""
         raise UsageError(
             f"`{self._command}`: unknown flag `{flag}`",
-            hint=f"did you mean `{close}`?" if close else "what follows `--` is not checked",
+            hint=f"did you mean `{close}`?{f' ({place})' if place else ''}"
+            if close
+            else "what follows `--` is not checked",
             see=self._see(),
         )
+
+    def _abbreviates(self, flag: str) -> bool:
+        """Whether a flag is the beginning of exactly one other, which argparse accepts."""
+        return len({id(one) for word, one in self._words.items() if word.startswith(flag)}) == 1
 
     def _see(self) -> tuple[str, str]:
         # A command that is right does not pay for the import.
@@ -142,13 +156,14 @@ def check_preset(schema: Schema, level: Level, name: str) -> None:
         ManifestError: A value that is not allowed, or an option that does not exist.
     """
     options = level.commands[name].get("options")
-    declared = {key.replace("_", "-"): one for key, one in schema.options.items()}
-    for key, node in (options.mapping if options else {}).items():
-        if node.value is None:
+    spelling = Spelling(schema, level.style)
+    for key, node in flattened(options.mapping.items() if options else ()):
+        if key.startswith(AS_WRITTEN):
             continue
-        one = declared.get(key.replace("_", "-"))
+        one = spelling.declared(key)
         if one is None and schema.strict:
-            close = nearest(key, [*(known.field for known in declared.values()), *declared])
+            known = [word.lstrip("-") for word in schema.spellings]
+            close = nearest(key, [*(word.replace("-", "_") for word in known), *known])
             raise ManifestError(
                 f"{origin(node, level.root)}: preset `{level.typed(name)}`: the program has no "
                 f"option `{key}`",

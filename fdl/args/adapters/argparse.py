@@ -1,8 +1,4 @@
-"""argparse parsers as schemas.
-
-Of a parser with subcommands, the schema has the parser's own options and the names of the
-subcommands; what a subcommand takes is not in it.
-"""
+"""argparse parsers as schemas, subcommands included."""
 
 from __future__ import annotations
 
@@ -75,6 +71,9 @@ def _subcommands(draft: Draft, action: argparse.Action, *, opaque: bool) -> None
         choices=allowed(action.choices, "string"),
         help=_words(action.help, {}),
     )
+    parsers: Any = action.choices
+    for word, parser in parsers.items() if isinstance(parsers, dict) else ():
+        draw_parser(draft.command(word), parser)
 
 
 def _option(draft: Draft, action: argparse.Action, program: str, group: str) -> None:
@@ -98,7 +97,13 @@ def _option(draft: Draft, action: argparse.Action, program: str, group: str) -> 
         choices=_choices(action, type_, choices, many=many),
         help=_help(action, program),
         group=group,
+        nargs=action.nargs if action.nargs in ("*", "+") or _several(action.nargs) else None,
+        required=action.required,
     )
+
+
+def _several(nargs: int | str | None) -> bool:
+    return isinstance(nargs, int) and nargs > 1
 
 
 def _flag(draft: Draft, action: argparse.Action, program: str, group: str) -> None:
@@ -106,7 +111,15 @@ def _flag(draft: Draft, action: argparse.Action, program: str, group: str) -> No
     if _name(action) == "BooleanOptionalAction":
         negative = [one for one in strings if one[:5] == "--no-" and f"--{one[5:]}" in strings]
         strings = [one for one in strings if one not in negative]
-    draft.flag(strings, negative, action.default, help=_help(action, program), group=group)
+    draft.flag(
+        strings,
+        negative,
+        action.default,
+        help=_help(action, program),
+        group=group,
+        counted=_name(action) == "_CountAction",
+        required=action.required,
+    )
 
 
 def _argument(draft: Draft, action: argparse.Action, program: str) -> None:

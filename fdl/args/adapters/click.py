@@ -1,8 +1,7 @@
-"""click commands and typer apps as schemas.
+"""click commands and typer apps as schemas, the commands of groups included.
 
-Of a group, the schema has the group's own options and the names of its commands; what a command
-takes is not in it. typer brings a click of its own, whose parameters carry annotations instead of
-types; both are read here.
+typer brings a click of its own, whose parameters carry annotations instead of types; both are read
+here.
 """
 
 from __future__ import annotations
@@ -91,6 +90,8 @@ def _subcommands(draft: Draft, group: Any, *, renames: bool) -> None:
         required=not group.invoke_without_command,
         choices=shown if known and not hidden else (),
     )
+    for name in shown:
+        draw_command(draft.command(name), group.commands[name])
 
 
 def _option(draft: Draft, one: Any, completer: str | None) -> None:
@@ -99,7 +100,13 @@ def _option(draft: Draft, one: Any, completer: str | None) -> None:
         return
     group = getattr(one, "rich_help_panel", None) or ""
     if one.is_flag or one.count:
-        said = {"env": None if one.count else _env(one), "help": _help(one), "group": group}
+        said = {
+            "env": None if one.count else _env(one),
+            "help": _help(one),
+            "group": group,
+            "counted": bool(one.count),
+            "required": bool(one.required),
+        }
         draft.flag(one.opts, one.secondary_opts, one.default, **said)
         return
     type_, choices, exact = _type(one)
@@ -116,6 +123,8 @@ def _option(draft: Draft, one: Any, completer: str | None) -> None:
         completer=completer,
         help=_help(one),
         group=group,
+        nargs=one.nargs if one.nargs > 1 else None,
+        required=bool(one.required) and not one.envvar,
     )
 
 

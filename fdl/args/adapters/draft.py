@@ -55,6 +55,7 @@ class Draft:
         self._doubtful: set[str] = set()
         self._arguments: list[Parameter] = []
         self._opaque: set[int] = set()
+        self._commands: dict[str, Draft] = {}
 
     def option(
         self,
@@ -68,6 +69,10 @@ class Draft:
         completer: str | None = None,
         help: str = "",
         group: str = "",
+        negatives: Sequence[str] = (),
+        nargs: Any = None,
+        counted: bool = False,
+        required: bool = False,
     ) -> None:
         """Add an option that ``strings`` (``-x``, ``--example``) name; see :class:`Parameter`.
 
@@ -75,17 +80,18 @@ class Draft:
         """
         if all(string in _ALWAYS_KNOWN for string in strings):
             return
-        long, short = self._names(strings)
-        if any(string not in (f"--{long}", f"-{short}") for string in strings):
-            self.leave_out(strings)
-        if long is None:
+        name, short = self._names(strings)
+        self._take_note(strings)
+        if name is None:
+            self.strict = False
             return
         if short:
             self._shorts.add(short)
         if any(string in self.foreign for string in strings):
-            self._doubtful.add(long)
-        self._options[long] = Parameter(
-            long,
+            self._doubtful.add(name)
+        usual = (f"--{name}", f"-{short}") if short else (f"--{name}",)
+        self._options[name] = Parameter(
+            name,
             type=type,
             shape="flag" if type == "bool" else "list" if many else "value",
             default=default,
@@ -96,19 +102,32 @@ class Draft:
             completer=completer,
             help=help,
             group="" if group.lower() == _GENERAL else " ".join(group.split()),
+            flags=() if set(strings) == set(usual) else strings,
+            negatives=negatives,
+            nargs=nargs,
+            counted=counted,
+            required=required,
         )
 
     def flag(self, strings: Sequence[str], off: Sequence[str], default: Any, **said: Any) -> None:
-        """Add an option without a value; one that ``off`` can turn off is two flags."""
+        """Add an option without a value; ``off`` are the spellings that turn it off."""
         known = default_of(default, "bool") if off else UNSET
-        self.option(strings, type="bool", default=known, **said)
-        if off:
-            group = said.get("group", "")
-            self.option(off, type="bool", help=f"Turn off {strings[0]}", group=group)
+        if strings:
+            self.option(strings, type="bool", default=known, negatives=off, **said)
+        elif off:
+            self.option(off, type="bool", **said)
+
+    def command(self, name: str) -> Draft:
+        """Add a subcommand; returns its draft."""
+        return self._commands.setdefault(name, Draft())
 
     def leave_out(self, strings: Sequence[str]) -> None:
-        """Take note of an option that is not, or not wholly, in the schema."""
+        """Take note of an option that is not in the schema."""
         self.strict = False
+        self._take_note(strings)
+
+    def _take_note(self, strings: Sequence[str]) -> None:
+        """Take note of spellings that make other words ambiguous."""
         if any(_is_long_with_one_dash(string) for string in strings):
             # `-foo` might as well be `-f -o -o`.
             self.aligned = self.certain = False
@@ -116,15 +135,16 @@ class Draft:
             self.aligned = False
 
     def _names(self, strings: Sequence[str]) -> tuple[str | None, str | None]:
-        """The long name and the letter to declare, the first of each; no letter without a name."""
-        longs = (string[2:] for string in strings if string.startswith("--"))
-        shorts = (string[1:] for string in strings if string.startswith("-"))
+        """The name and the letter to declare, the first of each. A long spelling gives the name."""
+        longs = sorted(strings, key=lambda string: not string.startswith("--"))
+        shorts = (string[1:] for string in strings if string[1:2] != "-")
         taken, used = {*RESERVED_LONG, *self._options}, {*RESERVED_SHORT, *self._shorts}
-        long = next((one for one in longs if is_flag_name(one) and one not in taken), None)
-        if long is None:
+        names = (string.lstrip("-") for string in longs)
+        name = next((one for one in names if is_flag_name(one) and one not in taken), None)
+        if name is None:
             return None, None
         letters = (one for one in shorts if is_letter(one) and not one.isdigit())
-        return long, next((one for one in letters if one not in used), None)
+        return name, next((one for one in letters if one not in used), None)
 
     def argument(
         self,
@@ -171,7 +191,8 @@ class Draft:
             if not self.certain or name in self._doubtful:
                 option.choices = ()
         parameters = (*arguments, *self._options.values())
-        return document(self.description, parameters, strict=self.strict)
+        commands = {name: draft.document() for name, draft in self._commands.items()}
+        return document(self.description, parameters, strict=self.strict, commands=commands)
 
     def _orderly(self) -> list[Parameter]:
         """The positionals, or as many from the first on as fill up one by one."""

@@ -157,12 +157,16 @@ def test_argparse_says_what_it_takes(schema):
             "batch_size": {"type": "int", "default": 32},
             "lr": {"type": "float", "default": 1, "choices": [1, 0.5]},
             "color": {"type": "string", "default": "red", "choices": ["red", "blue"]},
-            "fast": {"type": "bool", "description": "Go", "default": True},
-            "no-fast": {"type": "bool", "description": "Turn off --fast"},
+            "fast": {
+                "type": "bool",
+                "description": "Go",
+                "default": True,
+                "negatives": ["--no-fast"],
+            },
             "dry": {"type": "bool"},
             "no-cache": {"type": "bool"},
             "tag": {"type": "list[string]", "default": ["a"], "commas": False},
-            "verbose": {"type": "bool"},
+            "verbose": {"type": "bool", "flags": ["-v", "--verbose"], "counted": True},
             "log": {"type": "path", "default": "-"},
             "mode": {"type": "string"},
             "api-key": {"type": "string", "description": "Key"},
@@ -197,10 +201,9 @@ def test_the_groups_of_argparse_are_kept(schema):
         "usual",
         "workers",
         "cache",
-        "no-cache",
         "untitled",
     ]
-    assert groups(document) == dict.fromkeys(("workers", "cache", "no-cache"), "Data loading")
+    assert groups(document) == dict.fromkeys(("workers", "cache"), "Data loading")
 
 
 def test_the_panels_of_typer_are_kept(schema):
@@ -217,10 +220,10 @@ def test_the_panels_of_typer_are_kept(schema):
 
         expose(main)
         """)
-    assert groups(document) == dict.fromkeys(("workers", "cache", "no-cache"), "Data")
+    assert groups(document) == dict.fromkeys(("workers", "cache"), "Data")
 
 
-def test_argparse_with_subcommands_says_their_names(schema):
+def test_argparse_says_what_each_subcommand_takes(schema):
     document = schema("""
         import argparse
         from fdl.args import expose
@@ -244,6 +247,10 @@ def test_argparse_with_subcommands_says_their_names(schema):
         ],
         # What `--mode` may be depends on where it stands.
         "options": {"mode": {"type": "string"}, "own": {"type": "string", "choices": ["a"]}},
+        "commands": {
+            name: {"options": {"mode": {"type": "string", "choices": ["b"]}}, "strict": False}
+            for name in ("train", "t")
+        },
         "strict": False,
     }
 
@@ -252,10 +259,10 @@ def test_argparse_with_subcommands_says_their_names(schema):
     ("declaration", "strict"),
     [
         ('add_argument("-n", "--epochs")', True),
-        ('add_argument("--epochs", "--passes")', False),
-        ('add_argument("-n")', False),
-        ('add_argument("-e", "--epochs")', False),
-        ('add_argument("-epochs")', False),
+        ('add_argument("--epochs", "--passes")', True),
+        ('add_argument("-n")', True),
+        ('add_argument("-e", "--epochs")', True),
+        ('add_argument("-epochs")', True),
         ('add_argument("--ep/ochs")', False),
         ('add_argument("--epochs", help=argparse.SUPPRESS)', False),
         ('add_argument("rest", nargs=argparse.REMAINDER)', False),
@@ -314,8 +321,7 @@ def test_a_click_command_says_what_it_takes(schema):
             "lr": {"type": "float", "default": 0.5},
             "mode": {"type": "string", "default": "fast", "choices": ["fast", "exact"]},
             "loose": {"type": "string"},
-            "shuffle": {"type": "bool", "default": True},
-            "keep-order": {"type": "bool", "description": "Turn off --shuffle"},
+            "shuffle": {"type": "bool", "default": True, "negatives": ["--keep-order"]},
             "dry": {"type": "bool"},
             "tag": {"type": "list[string]", "commas": False},
             "answer": {"type": "string", "default": "False"},
@@ -325,7 +331,7 @@ def test_a_click_command_says_what_it_takes(schema):
     }
 
 
-def test_a_click_group_says_its_commands(schema):
+def test_a_click_group_says_what_its_commands_take(schema):
     document = schema("""
         import click
         from fdl.args import expose
@@ -344,8 +350,29 @@ def test_a_click_group_says_its_commands(schema):
     assert document == {
         "args": [{"name": "command", "type": "string", "choices": ["train"], "required": True}],
         "options": {"mode": {"type": "string"}, "own": {"type": "string", "choices": ["a"]}},
+        "commands": {"train": {"options": {"mode": {"type": "string"}}, "strict": True}},
         "strict": False,
     }
+
+
+def test_a_typer_app_says_what_its_commands_take(schema):
+    document = schema("""
+        import typer
+        from fdl.args import expose
+
+        app = typer.Typer()
+
+        @app.command()
+        def fit(max_epochs: int = 3): pass
+
+        @app.command()
+        def test(verbose: int = typer.Option(0, "--verbose", "-w", count=True)): pass
+
+        expose(app)
+        """)
+    fit, test = document["commands"]["fit"], document["commands"]["test"]
+    assert fit["options"]["max-epochs"] == {"type": "int", "default": 3}
+    assert test["options"]["verbose"] == {"type": "bool", "short": "w", "counted": True}
 
 
 @pytest.mark.parametrize(
@@ -364,8 +391,7 @@ def test_typer_says_what_it_takes(schema, program, exposed):
             "epochs": {"type": "int", "default": 10, "short": "n", "env": "EPOCHS"},
             "mode": {"type": "string", "default": "fast", "choices": ["fast", "exact"]},
             "tag": {"type": "list[string]", "commas": False},
-            "shuffle": {"type": "bool", "default": True},
-            "no-shuffle": {"type": "bool", "description": "Turn off --shuffle"},
+            "shuffle": {"type": "bool", "default": True, "negatives": ["--no-shuffle"]},
         },
         "strict": True,
     }

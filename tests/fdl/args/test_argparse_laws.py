@@ -177,17 +177,18 @@ def test_defaults_are_what_argparse_takes(parser: argparse.ArgumentParser):
         found = vars(optional.parse_args([]))
     except SystemExit:
         assume(False)
-    for name, one in schema_of(parser).options.items():
-        if one.default is not UNSET and not name.startswith("no-"):
-            assert one.default == found[name.replace("-", "_")]
+    actions = parser._option_string_actions
+    for one in schema_of(parser).options.values():
+        if one.default is not UNSET:
+            assert one.default == found[actions[one.flag].dest]
 
 
 @settings(max_examples=300, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(parser=parsers())
 def test_choices_and_types_are_what_argparse_takes(parser: argparse.ArgumentParser):
     actions = parser._option_string_actions
-    for name, one in schema_of(parser).options.items():
-        action = actions[f"--{name}"]
+    for one in schema_of(parser).options.values():
+        action = actions[one.flag]
         if one.shape == "flag":
             assert action.nargs == 0
             continue

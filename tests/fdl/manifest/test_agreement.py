@@ -46,7 +46,7 @@ def fits(value: Any) -> bool:
 NAMES = st.sampled_from(
     [
         *DOCUMENT["properties"],
-        *(key for one in DOCUMENT["$defs"].values() for key in one["properties"]),
+        *(key for one in DOCUMENT["$defs"].values() for key in one.get("properties", ())),
     ]
 ) | st.sampled_from(["model", "comands", "A", "HF_TOKEN", "a b", 'q"q', "[x]", "schema_"])
 PATTERNED = ("x", "solo-0", "1:2", "gpu1:29400")
@@ -93,7 +93,9 @@ def anything(scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def suitable(rule: dict[str, Any], wild: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Values that fit a rule, with some of ``wild`` in between."""
     if "$ref" in rule:
-        return suitable(DOCUMENT["$defs"][rule["$ref"].rpartition("/")[2]], wild)
+        named = DOCUMENT["$defs"][rule["$ref"].rpartition("/")[2]]
+        # Settings and arguments of subcommands contain themselves.
+        return st.deferred(lambda: suitable(named, wild))
     if "anyOf" in rule:
         return st.one_of(*(suitable(one, wild) for one in rule["anyOf"]), wild)
     if "enum" in rule or "const" in rule:

@@ -83,6 +83,8 @@ ACCEPTED = [
     "~",
     "commands: {t: , u: {run: echo}, v: {description: x, env: {A: 1, B: true, C: ~, D: x}}}",
     "commands: {p: {options: {a: 1, b: [1, x], c: ~, d: true, e: 1.5}}}",
+    "commands: {p: {options: {a: {b: {c: 1}, d: [x]}, -lr: 1}, subcommand: fit}}",
+    "{entry: python x.py, style: hydra, training: {optimizer: {lr: 0.1, name: ~}}}",
     "inherit-from: ../fdl.yml",
     "inherit-from: ~",
     "{arg-name: recipe, compile: true, docker: dev, entry: python main.py}",
@@ -112,7 +114,7 @@ REFUSED = [
     "commands: {t: {run: [a]}}",
     "commands: {t: {run: 3}}",
     "commands: {t: {env: {A: [1]}}}",
-    "commands: {t: {options: {a: {b: 1}}}}",
+    "commands: {t: {options: {a: {b: [~]}}}}",
     "commands: {t: {options: {a: [[1]]}}}",
     "commands: {t: {options: {a: [~]}}}",
     "commands: {t: {compile: true}}",
@@ -189,14 +191,16 @@ def test_a_schema_in_the_manifest_may_hold_the_keys_of_the_contract():
 
 def test_every_key_tells_an_editor_what_it_is_for():
     made = document()
-    definitions = {name: one for name, one in made["$defs"].items() if name != "Arguments"}
+    definitions = {
+        name: one for name, one in made["$defs"].items() if name not in ("Arguments", "Settings")
+    }
     shown = {"Root": made, **definitions}
     sections = {one.name: one for one in (ROOT, COMMAND, SPEED_HINT, *SECTIONS.values())}
     assert set(shown) == set(sections)
     for name, section in sections.items():
         properties = shown[name]["properties"]
         assert list(properties) == list(section.keys)
-        assert shown[name]["additionalProperties"] is False
+        assert shown[name]["additionalProperties"] is False or name == "Training"
         for key, one in properties.items():
             assert len(one.get("description", "")) > 10, f"{name}.{key}"
     modes = made["$defs"]["Ddp"]["properties"]["mode"]["anyOf"][0]["enum"]
