@@ -44,7 +44,13 @@ class ScaffoldError(FdlError):
 
 
 class SchemaError(FdlError):
-    """A program that cannot be asked for its arguments, or whose answer makes no sense."""
+    """A program that cannot be asked for its arguments, or whose answer makes no sense.
+
+    Attributes:
+        passing: Whether the next request may succeed: the program took too long.
+    """
+
+    passing = False
 
 
 class LibtorchError(FdlError):

@@ -182,7 +182,9 @@ class Project:
             help_wanted=help_wanted,
             help_word=help_word,
             load=self.child,
-            planner=Planner(self.directory, surroundings, exported or {}, append),
+            planner=Planner(
+                self.directory, surroundings, exported or {}, append, keeps=self._write_cache
+            ),
         )
         if not isinstance(outcome, Refresh | Unknown):
             self.require_overlay_for(f"`fdl {' '.join(outcome.command)}`")

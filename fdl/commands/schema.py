@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,9 +13,9 @@ from fdl.commands.verb import Call, Complete, DryRun, Json, Verb, group
 from fdl.dispatch.compose import join
 from fdl.errors import FdlError
 from fdl.manifest.node import relative
-from fdl.schema.cache import fetch, location
+from fdl.schema.cache import FOLDER, SOURCES, fetch, location
 from fdl.schema.catalog import Cached, cached, delete, matches, name_of, programs
-from fdl.schema.consent import invites
+from fdl.schema.consent import agree, invites
 from fdl.schema.contract import Schema
 from fdl.schema.probe import question
 from fdl.schema.probe import refresh as asked
@@ -84,6 +85,9 @@ def _clear_one(one: Cached, project: Project, *, dry_run: bool) -> None:
     if not dry_run:
         try:
             delete(one.path)
+            source = one.path.replace(FOLDER, SOURCES)
+            if os.path.isfile(source):  # noqa: PTH113 - the paths of a Level are strings
+                delete(source)
         except OSError as problem:
             raise FdlError(
                 f"{shown}: cannot be deleted: {problem.strerror}",
@@ -149,6 +153,7 @@ def refresh_one(level: Level, surroundings: Surroundings | None, *, dry_run: boo
         asking = join(redact_tokens(plan.launch))
         output.write(sys.stdout, f"would run, in {plan.cwd}: {asking}\n")
         return 0
+    agree(level)
     schema = asked(level, surroundings, patient=True)
     output.write(sys.stdout, f"{level.typed()}: {_summary(schema)}\n")
     return 0

@@ -58,6 +58,7 @@ class Planner(Record):
         append: Whether to use ``append:``.
         distributes: Whether fdl starts the ranks that ``ddp`` asks for. If not, the program gets
             every setting as a flag and decides itself.
+        keeps: Whether what is read from the source of programs may be cached.
     """
 
     root: str
@@ -65,6 +66,7 @@ class Planner(Record):
     exported: dict[str, str]
     append: bool
     distributes: bool = True
+    keeps: bool = False
 
     def run(self, level: Level, name: str, user: Sequence[str]) -> Plan:
         """The plan of a ``run:`` command.

@@ -217,7 +217,7 @@ def _run_entry(
         return Refresh(level)
     from fdl.schema import known
 
-    schema = known(level)
+    schema = known(level, keep=planner.keeps)
     if schema is not None:
         from fdl.dispatch.arguments import arguments
         from fdl.schema.validate import check_preset, check_tail

@@ -1,12 +1,13 @@
 """What fdl knows about the arguments of a program.
 
-A schema comes from the program itself (``--fdl-schema``, kept in a cache beside the manifest) or
-from the manifest's ``schema:``. Imported on the warm path.
+A schema comes from the program itself (``--fdl-schema``), else from the manifest's ``schema:``,
+else from the program's source, which is read and not run. The first and the last are cached beside
+the manifest. Imported on the warm path.
 """
 
 from __future__ import annotations
 
-from fdl.schema.cache import fetch
+from fdl.schema.cache import SOURCES, fetch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["failure", "known", "learn"]
 
 
-def known(level: Level) -> Schema | None:
-    """The schema of a level's entry, if it is already known. Starts nothing.
+def known(level: Level, *, keep: bool = False) -> Schema | None:
+    """The schema of a level's entry, as far as it is known without starting the program.
+
+    With ``keep``, what was read from the program's source is cached for the next call.
 
     Raises:
         ManifestError: The manifest's own ``schema:`` is invalid.
@@ -26,7 +29,9 @@ def known(level: Level) -> Schema | None:
     if level.entry is None:
         return None
     record = fetch(level)
-    return record.schema if record and record.schema else _inline(level)
+    if record and record.schema:
+        return record.schema
+    return _inline(level) or _from_source(level, keep=keep)
 
 
 def learn(level: Level, surroundings: Surroundings | None = None) -> Schema | None:
@@ -51,13 +56,36 @@ def learn(level: Level, surroundings: Surroundings | None = None) -> Schema | No
 
             with suppress(FdlError):
                 return refresh(level, surroundings)
-    return record.schema if record and record.schema else _inline(level)
+    if record and record.schema:
+        return record.schema
+    return _inline(level) or _from_source(level, keep=True)
 
 
 def failure(level: Level) -> str:
     """Why the last request to the program of a level failed; empty if it did not fail."""
     record = fetch(level) if level.entry else None
     return record.problem if record else ""
+
+
+def _from_source(level: Level, *, keep: bool) -> Schema | None:
+    """What the source of the program declares."""
+    record = fetch(level, SOURCES)
+    if record is not None:
+        return record.schema
+    from fdl.schema.cache import stamps, store
+    from fdl.schema.contract import ContractError, parse
+    from fdl.schema.static import read
+
+    document, files = read(level)
+    try:
+        schema = parse(document, source="source") if document is not None else None
+    except ContractError:
+        # The source declares what no schema can hold; the program itself knows better.
+        document, schema = None, None
+    # While an example is used in place of the manifest, nothing is written beside it.
+    if keep and files and not level.manifest.found.is_example:
+        store(level, document, "" if schema else "nothing", stamps(level, files), SOURCES)
+    return schema
 
 
 def _inline(level: Level) -> Schema | None:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 FOLDER = os.path.join(".fdl", "schema-cache")
-"""The folder of a directory's records, relative to the directory."""
+"""The folder of a directory's answers, relative to the directory."""
+
+SOURCES = os.path.join(".fdl", "source-cache")
+"""The folder of what was read from the source of programs, relative to the directory."""
 
 _SUFFIXES = tuple(
     f"{kind}{example}"
@@ -48,8 +51,8 @@ class Record:
         self.problem = problem
 
 
-def location(level: Level) -> str:
-    """Path of the record of a level's entry.
+def location(level: Level, folder: str = FOLDER) -> str:
+    """Path of the record of a level's entry in one of the two folders.
 
     The record of the entry in the directory's own manifest has the directory's name. An entry that
     a parent or an overlay sets has a separate record, so that neither replaces the other.
@@ -59,13 +62,13 @@ def location(level: Level) -> str:
     entry = level.entry
     if entry is not None and entry.file != level.manifest.found.path:
         name += f"-{_digest(str(entry.value))}"
-    return os.path.join(directory, FOLDER, f"{name}.json")
+    return os.path.join(directory, folder, f"{name}.json")
 
 
-def fetch(level: Level) -> Record | None:
+def fetch(level: Level, folder: str = FOLDER) -> Record | None:
     """The record of a level's entry, if nothing it depends on has changed since."""
     try:
-        with open(location(level), encoding="utf-8") as stream:
+        with open(location(level, folder), encoding="utf-8") as stream:
             text = stream.read()
         from fdl.light_json import parse as parse_json
         from fdl.schema.contract import parse
@@ -78,7 +81,8 @@ def fetch(level: Level) -> Record | None:
             return None
         if document["problem"]:
             return Record(None, str(document["problem"]))
-        return Record(parse(document["schema"]), "")
+        source = "source" if folder == SOURCES else "program"
+        return Record(parse(document["schema"], source=source), "")
     except Exception:
         # A foreign file may hold anything, and some content makes the C scanner misbehave.
         return None
@@ -100,7 +104,13 @@ def stamps(level: Level, files: Sequence[str]) -> list[list[str | int]]:
     return [known for known in found if known]
 
 
-def store(level: Level, answer: object, problem: str, files: list[list[str | int]]) -> None:
+def store(
+    level: Level,
+    answer: object,
+    problem: str,
+    files: list[list[str | int]],
+    folder: str = FOLDER,
+) -> None:
     """Write a record. If that is impossible, do nothing and print nothing.
 
     The answer is a checked document, or None with a problem; ``files`` come from :func:`stamps`.
@@ -116,7 +126,7 @@ def store(level: Level, answer: object, problem: str, files: list[list[str | int
         make_folder(os.path.join(level.manifest.directory, ".fdl"))
         # Defaults may be private: only users who can read the manifest may read the record.
         mode = os.stat(level.manifest.found.path).st_mode & 0o666
-        put(location(level), json.dumps(document, separators=(",", ":")).encode(), mode)
+        put(location(level, folder), json.dumps(document, separators=(",", ":")).encode(), mode)
 
 
 def _key(level: Level) -> list[object]:

@@ -1,11 +1,13 @@
 """Whether fdl may start a program only to learn its arguments.
 
 A program that does not know ``--fdl-schema`` might start a training instead of answering. So fdl
-asks only if the program's own text or its manifest shows that it knows the flag.
+asks by itself only if the program's own text shows that it knows the flag. ``compile: true`` of a
+manifest is not enough in a fresh clone: the user consents once per project by typing
+``fdl schema refresh CMD`` or ``fdl CMD --refresh-schema``.
 """
 
 # The paths of a Level are strings.
-# ruff: noqa: PTH119
+# ruff: noqa: PTH110, PTH118, PTH119, PTH123
 from __future__ import annotations
 
 import os
@@ -26,7 +28,7 @@ def may_ask(level: Level) -> bool:
     # A program that is being asked must not start further requests.
     if os.environ.get(PROBE_VARIABLE):
         return False
-    if _declared(level):
+    if _declared(level) and os.path.exists(_consent(level)):
         return True
     file = script(level)
     return not is_slow(level) and file is not None and _mentions(file)
@@ -35,6 +37,22 @@ def may_ask(level: Level) -> bool:
 def invites(level: Level) -> bool:
     """Whether the program is expected to answer, at any speed."""
     return _declared(level) or any(_mentions(file) for file in named_files(level))
+
+
+def agree(level: Level) -> None:
+    """Remember that the user lets fdl ask the programs of this project."""
+    from contextlib import suppress
+
+    from fdl.manifest.cache import make_folder
+
+    with suppress(OSError):
+        make_folder(os.path.join(level.root, ".fdl"))
+        with open(_consent(level), "w", encoding="utf-8") as stream:
+            stream.write("fdl may ask the programs of this project for their arguments.\n")
+
+
+def _consent(level: Level) -> str:
+    return os.path.join(level.root, ".fdl", "may-ask-programs")
 
 
 def is_slow(level: Level) -> bool:

@@ -68,7 +68,8 @@ def refresh(
     except SchemaError as problem:
         # A temporary failure must not replace a known schema that has not changed since.
         known = cache.fetch(level)
-        if known is None or known.schema is None:
+        # A machine that was busy may answer in time when it is asked again.
+        if not problem.passing and (known is None or known.schema is None):
             _remember(level, None, problem.message, files)
         raise
     _remember(level, document, "", files)
@@ -164,7 +165,9 @@ def _answer(plan: Plan, limit: float) -> tuple[object, Schema]:
             problem = f"printed JSON in which {mistake}"
         except (ValueError, RecursionError) as mistake:
             problem = f"printed broken JSON: {mistake}"
-    raise _failure(plan, problem + _last_lines(err))
+    failure = _failure(plan, problem + _last_lines(err))
+    failure.passing = code is None
+    raise failure
 
 
 def _failure(plan: Plan, problem: str) -> SchemaError:

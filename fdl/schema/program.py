@@ -4,7 +4,7 @@ Everything here reads text; nothing is imported or executed.
 """
 
 # The paths of a Level are strings.
-# ruff: noqa: PTH113, PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: PTH113, PTH118, PTH119, PTH120, PTH123, PTH207
 from __future__ import annotations
 
 import ast
@@ -13,6 +13,10 @@ import shlex
 from itertools import pairwise
 
 from fdl.dispatch.walk import Level
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 _PYTHONS = ("python", "pypy")
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
@@ -136,3 +140,76 @@ def _imports(file: str) -> list[str]:
             names += [module] if module else []
             names += [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
     return [name for name in names if all(part.isidentifier() for part in name.split("."))]
+
+
+_LAUNCHERS = frozenset(
+    ("accelerate", "torchrun", "deepspeed", "uv", "poetry", "pdm", "hatch", "pipenv")
+)
+"""First words of entries that start another program, which is named further behind."""
+
+
+def script_of(level: Level, packages: Sequence[str]) -> tuple[str | None, str]:
+    """The Python file that an entry runs, and the function in it for an installed command.
+
+    Launchers (``accelerate launch``, ``torchrun``, ``uv run``) and modules of installed packages
+    are understood, too.
+
+    Args:
+        level: Where the entry is.
+        packages: Folders with installed packages.
+    """
+    tokens = words(level)
+    if not tokens:
+        return None, ""
+    if os.path.basename(tokens[0]) in _LAUNCHERS or _is_python(tokens[0]):
+        for place, token in enumerate(tokens[1:], 1):
+            if token == "-m" and place + 1 < len(tokens):
+                module = tokens[place + 1]
+                # `python -m torch.distributed.run train.py` starts another program, too.
+                if not module.endswith(("distributed.run", "distributed.launch")):
+                    return _module(level, module) or _installed(module, packages), ""
+            if token.endswith(".py") and (file := _file(level, token)):
+                return file, ""
+        return _command(tokens, packages)
+    file = script(level)
+    if file is not None:
+        return (file, "") if file.endswith(".py") or b"python" in content(file)[:80] else (None, "")
+    return _command(tokens, packages)
+
+
+def _installed(name: str, packages: Sequence[str]) -> str | None:
+    for folder in packages:
+        base = os.path.join(folder, *name.split("."))
+        for file in (f"{base}.py", os.path.join(base, "__main__.py")):
+            if os.path.isfile(file):
+                return file
+    return None
+
+
+def _command(tokens: Sequence[str], packages: Sequence[str]) -> tuple[str | None, str]:
+    """The file and the function of a command that a package has installed."""
+    wanted = next((word for word in tokens if os.path.basename(word) not in ("run", "uv")), "")
+    for folder in packages:
+        # Reading all entry points takes milliseconds; nothing is imported.
+        for target in _entry_points(folder, os.path.basename(wanted)):
+            module, _, function = target.partition(":")
+            if file := _installed(module, [folder]) or _package(module, folder):
+                return file, function.partition("[")[0].strip()
+    return None, ""
+
+
+def _package(name: str, folder: str) -> str | None:
+    file = os.path.join(folder, *name.split("."), "__init__.py")
+    return file if os.path.isfile(file) else None
+
+
+def _entry_points(folder: str, command: str) -> Iterator[str]:
+    import glob
+    import re
+
+    pattern = re.compile(rf"^{re.escape(command)}\s*=\s*(.+)$", re.MULTILINE)
+    for file in glob.glob(os.path.join(glob.escape(folder), "*.dist-info", "entry_points.txt")):
+        text = content(file).decode("utf-8", "replace")
+        _, _, scripts = text.partition("[console_scripts]")
+        if found := pattern.search(scripts.partition("\n[")[0]):
+            yield found[1].strip()

@@ -1,0 +1,272 @@
+"""click and Typer commands, from decorators and signatures."""
+
+from __future__ import annotations
+
+import ast
+
+from fdl.schema.static.interpret import Thing
+from fdl.schema.static.parsers import Parser
+from fdl.schema.static.records import annotation
+from fdl.schema.static.rows import COMPUTED, Program, Row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fdl.schema.static.interpret import Call, Definition, Interpreter
+
+_CLICK_TYPES = {"INT": "int", "FLOAT": "float", "IntRange": "int", "FloatRange": "float",
+                "Path": "path", "File": "path", "STRING": "string", "BOOL": "string"}  # fmt: skip
+
+
+class App(Thing):
+    """A click group or a ``typer.Typer``; its program holds the commands."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.rank = 1
+
+    def do_add_typer(self, call: Call) -> object:
+        """Hang another app below this one."""
+        other, name = call.get(0, "typer_instance"), call.named.get("name")
+        if isinstance(other, App) and isinstance(name, str):
+            self.program.commands[name] = other.program
+        else:
+            self.program.strict = False
+        return COMPUTED
+
+    def do_add_command(self, call: Call) -> object:
+        """Hang a click command below this group."""
+        other, name = call.get(0, "cmd"), call.get(1, "name")
+        if isinstance(other, App):
+            self.program.commands[name if isinstance(name, str) else other.name] = other.program
+        else:
+            self.program.strict = False
+        return COMPUTED
+
+    name = ""
+
+    def settled(self) -> Program:
+        """The program: an app with one command is that command."""
+        commands = self.program.commands
+        return next(iter(commands.values())) if len(commands) == 1 else self.program
+
+
+class Decorated:
+    """Collects the commands that decorators declare.
+
+    Attributes:
+        apps: Name of a function or variable -> its command or app.
+        hydra: ``hydra.main`` decorators with their modules.
+    """
+
+    def __init__(self) -> None:
+        self.apps: dict[str, App] = {}
+        self.singles: list[App] = []
+
+    def take(self, found: Definition, interpreter: Interpreter) -> None:
+        """Read a decorated function."""
+        if not isinstance(found.node, ast.FunctionDef):
+            return
+        node, module = found.node, found.module
+        for decorator in node.decorator_list:
+            target = decorator.func if isinstance(decorator, ast.Call) else decorator
+            dotted = module.origin(target)
+            kind = dotted.rpartition(".")[2]
+            if kind not in ("command", "group", "callback"):
+                continue
+            owner = self._owner(target, found)
+            is_typer = owner is not None and getattr(owner, "typer", False)
+            program = self._program(found, interpreter, typer=is_typer)
+            if kind == "callback" and owner is not None:
+                owner.program.options.update(program.options)
+                return
+            name = _command_name(decorator, node, interpreter, found)
+            app = App(program)
+            app.name = name
+            self.apps[node.name] = app
+            if owner is not None:
+                owner.program.commands[name] = program
+            else:
+                self.singles.append(app)
+            return
+
+    def _owner(self, target: ast.expr, found: Definition) -> Any:
+        if not isinstance(target, ast.Attribute) or not isinstance(target.value, ast.Name):
+            return None
+        name = target.value.id
+        if name in ("click", "typer", "rich_click"):
+            return None
+        if name in self.apps:
+            return self.apps[name]
+        constant = found.module.constants.get(name)
+        if constant is None or not isinstance(constant, ast.Call):
+            return None
+        if not found.module.origin(constant.func).endswith("Typer"):
+            return None
+        made = App(Program())
+        made.typer = True  # type: ignore[attr-defined]
+        self.apps[name] = made
+        self.singles.append(made)
+        return made
+
+    def _program(self, found: Definition, interpreter: Interpreter, *, typer: bool) -> Program:
+        node = found.node
+        program = Program((ast.get_docstring(node) or "").split("\n\n")[0])
+        if typer:
+            signature(program, found, interpreter)
+            return program
+        for decorator in node.decorator_list:
+            if isinstance(decorator, ast.Call):
+                kind = found.module.origin(decorator.func).rpartition(".")[2]
+                if kind in ("option", "argument"):
+                    _click(program, decorator, found, interpreter, kind)
+                    continue
+            if ast.unparse(decorator).rpartition(".")[2].split("(")[0] not in (
+                "command", "group", "pass_context", "version_option", "help_option",
+            ):  # fmt: skip
+                # A decorator of the project may add options.
+                program.strict = False
+        return program
+
+
+def signature(program: Program, found: Definition, interpreter: Interpreter) -> None:
+    """Add the parameters of a function as Typer reads them."""
+    node = found.node
+    if not isinstance(node, ast.FunctionDef):
+        return
+    names = [*node.args.args, *node.args.kwonlyargs]
+    positional = [None] * (len(node.args.args) - len(node.args.defaults)) + list(node.args.defaults)
+    defaults = [*positional, *node.args.kw_defaults]
+    for one, default in zip(names, defaults, strict=True):
+        _typer(program, one, default, found, interpreter)
+
+
+def _typer(
+    program: Program,
+    one: ast.arg,
+    default: ast.expr | None,
+    found: Definition,
+    interpreter: Interpreter,
+) -> None:
+    module = found.module
+    note = one.annotation
+    info: ast.Call | None = None
+    if isinstance(note, ast.Subscript) and module.origin(note.value).endswith("Annotated"):
+        parts = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
+        note = parts[0]
+        info = next((part for part in parts[1:] if isinstance(part, ast.Call)), None)
+    if isinstance(default, ast.Call) and module.origin(default.func).startswith("typer."):
+        info, default = default, (default.args[0] if default.args else None)
+        info = ast.Call(info.func, info.args[1:], info.keywords)
+    kind = module.origin(info.func).rpartition(".")[2] if info else ""
+    value = interpreter.value(default, {}, module) if default is not None else ...
+    required = value is ... or (isinstance(default, ast.Constant) and default.value is ...)
+    said = annotation(note, module, interpreter) if note is not None else None
+    if said is not None and said.inner is not None and ast.unparse(said.inner).endswith("Context"):
+        return
+    keywords = {
+        item.arg: interpreter.value(item.value, {}, module)
+        for item in (info.keywords if info else ())
+        if item.arg
+    }
+    type_ = said.type if said else "string"
+    row = Row(
+        type=type_,
+        default=None if required else value,
+        choices=said.choices if said else (),
+        help=keywords.get("help", ""),
+        many=bool(said and said.many),
+        counted=keywords.get("count") is True,
+        required=required,
+        group=keywords.get("rich_help_panel", ""),
+        place=module.place(one),
+        doubtful=bool(said and said.doubtful),
+    )
+    name = one.arg.replace("_", "-")
+    if kind == "Argument" or (kind == "" and required and type_ != "bool"):
+        many = bool(said and said.many)
+        program.argument(name, row, required=required, variadic=many)
+        return
+    words = [interpreter.value(item, {}, module) for item in (info.args if info else ())]
+    flags = [word for word in words if isinstance(word, str)]
+    on = [flag.partition("/")[0] for flag in flags]
+    off = [flag.partition("/")[2] for flag in flags if "/" in flag]
+    if type_ == "bool" and not flags:
+        off = [f"--no-{name}"]
+    if keywords.get("count") is True:
+        row.type = "bool"
+    row.negatives = [flag for flag in off if flag] if row.type == "bool" else ()
+    program.option(on or [f"--{name}"], row)
+
+
+def _click(
+    program: Program, node: ast.Call, found: Definition, interpreter: Interpreter, kind: str
+) -> None:
+    module = found.module
+    words = [interpreter.value(one, {}, module) for one in node.args]
+    keywords = {
+        one.arg: interpreter.value(one.value, {}, module) for one in node.keywords if one.arg
+    }
+    if any(not isinstance(word, str) for word in words):
+        program.strict = False
+        return
+    flags = [word for word in words if word.startswith("-")]
+    type_node = next((one.value for one in node.keywords if one.arg == "type"), None)
+    type_, choices, doubtful = _click_type(type_node, keywords, found, interpreter)
+    off = [flag.partition("/")[2].strip() for flag in flags if "/" in flag]
+    is_flag = bool(off) or keywords.get("is_flag") is True or keywords.get("count") is True
+    nargs = keywords.get("nargs")
+    row = Row(
+        type="bool" if is_flag else type_,
+        default=keywords.get("default"),
+        choices=() if is_flag else choices,
+        help=keywords.get("help", ""),
+        many=keywords.get("multiple") is True or nargs not in (None, 1),
+        nargs=nargs if isinstance(nargs, int) and nargs > 1 else None,
+        counted=keywords.get("count") is True,
+        required=keywords.get("required", False),
+        negatives=[flag for flag in off if flag],
+        place=module.place(node),
+        doubtful=doubtful and not is_flag,
+    )
+    if is_flag and not off:
+        row.default = None
+    if kind == "option":
+        program.option([flag.partition("/")[0].strip() for flag in flags], row)
+    elif words:
+        required = keywords.get("required", nargs != -1 and "default" not in keywords)
+        program.argument(
+            words[0].replace("_", "-"), row, required=required is True, variadic=nargs == -1
+        )
+
+
+def _click_type(
+    node: ast.expr | None, keywords: dict[str, Any], found: Definition, interpreter: Interpreter
+) -> tuple[str, object, bool]:
+    if node is None:
+        kind = type(keywords.get("default")).__name__
+        return {"int": "int", "float": "float"}.get(kind, "string"), (), False
+    target = node.func if isinstance(node, ast.Call) else node
+    name = found.module.origin(target).rpartition(".")[2]
+    if name == "Choice" and isinstance(node, ast.Call) and node.args:
+        return "string", interpreter.value(node.args[0], {}, found.module), False
+    known = {**_CLICK_TYPES, "str": "string", "int": "int", "float": "float", "bool": "string"}
+    return known.get(name, "string"), (), name not in known
+
+
+def _command_name(
+    decorator: ast.expr, node: ast.FunctionDef, interpreter: Interpreter, found: Definition
+) -> str:
+    if isinstance(decorator, ast.Call):
+        named = {one.arg: one.value for one in decorator.keywords}
+        first = decorator.args[0] if decorator.args else named.get("name")
+        value = interpreter.value(first, {}, found.module) if first is not None else None
+        if isinstance(value, str):
+            return value
+    return node.name.lower().replace("_", "-")
+
+
+def as_parser(app: App) -> Parser:
+    """A command as a parser that parses."""
+    return Parser(app.settled(), rank=2)

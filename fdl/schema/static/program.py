@@ -1,0 +1,223 @@
+"""The script behind an entry -> the schema that its source declares."""
+
+# The paths of a Level are strings.
+# ruff: noqa: PTH112, PTH118, PTH207
+from __future__ import annotations
+
+import glob
+import os
+from functools import partial
+
+from fdl.schema.program import script_of
+from fdl.schema.static import commands, hydra, records
+from fdl.schema.static.interpret import Interpreter, Thing
+from fdl.schema.static.parsers import Parser, new_parser
+from fdl.schema.static.rows import COMPUTED, Program, Row
+from fdl.schema.static.source import Library, Roots
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fdl.dispatch.walk import Level
+    from fdl.schema.static.interpret import Call, Definition
+    from fdl.schema.static.source import Module
+
+_ABSL = {"string": "string", "integer": "int", "float": "float", "bool": "bool",
+         "boolean": "bool", "enum": "string", "list": "string", "multi_string": "string",
+         "multi_integer": "int", "multi_float": "float"}  # fmt: skip
+_LIGHTNING = ("fit", "validate", "test", "predict")
+
+
+def read(level: Level) -> tuple[dict[str, Any] | None, list[str]]:
+    """The document that the source of a level's entry declares, and the files that were read.
+
+    The document is None if the source declares nothing that is understood.
+    """
+    packages = _packages(level)
+    file, function = script_of(level, packages)
+    if file is None:
+        return None, []
+    folders = [level.manifest.directory, level.root]
+    folders += [os.path.join(one, "src") for one in folders]
+    library = Library(Roots(level.root, folders, packages))
+    module = library.open(file)
+    if module is None:
+        return None, [file]
+    found = _Reader(library)
+    program = found.read(module, function)
+    files = [*library.files, *found.files]
+    return (program.document() if program is not None else None), files
+
+
+class _Reader:
+    """Reads one program with all readers; the one that surely parses wins."""
+
+    def __init__(self, library: Library) -> None:
+        self.files: list[str] = []
+        self._parsers: list[Parser] = []
+        self._decorated = commands.Decorated()
+        self._flags = Program()
+        self._interpreter = Interpreter(library, self._known(), self._take)
+
+    def read(self, module: Module, function: str) -> Program | None:
+        try:
+            self._interpreter.run(module, function)
+        except RecursionError:
+            return None
+        if self._flags.options:
+            return self._flags
+        found = self._parsers + [commands.as_parser(one) for one in self._commands(function)]
+        declaring = [one.program for one in sorted(found, key=lambda one: -one.rank)]
+        return next((one for one in declaring if one.declares), None)
+
+    def _commands(self, function: str) -> list[commands.App]:
+        named = self._decorated.apps.get(function)
+        singles = sorted(self._decorated.singles, key=lambda one: -len(one.program.commands))
+        return [named] if named else singles[:1]
+
+    def _take(self, found: Definition, interpreter: Interpreter) -> None:
+        settings = hydra.program_of(found, interpreter)
+        if settings is None:
+            self._decorated.take(found, interpreter)
+            return
+        self._parsers.append(Parser(settings[0], rank=3))
+        self.files += settings[1]
+
+    def _known(self) -> dict[str, Any]:
+        known: dict[str, Any] = {
+            "*.ArgumentParser": self._parser,
+            "*.HfArgumentParser": self._of_classes,
+            "*.TrlParser": self._of_classes,
+            "tyro.cli": lambda call: self._of_record(call, records.TYRO),
+            "simple_parsing.parse": lambda call: self._of_record(call, records.SIMPLE),
+            "fire.Fire": self._fire,
+            "typer.run": self._typer_run,
+            "*.LightningCLI": self._lightning,
+            "omegaconf.OmegaConf.from_cli": self._key_value,
+        }
+        for name, kind in _ABSL.items():
+            known[f"*.DEFINE_{name}"] = partial(self._absl, kind, name)
+        return known
+
+    def _keep(self, parser: Parser) -> Parser:
+        self._parsers.append(parser)
+        return parser
+
+    def _parser(self, call: Call) -> Thing:
+        return self._keep(new_parser(call))
+
+    def _of_classes(self, call: Call) -> Thing:
+        parser = self._keep(new_parser(call))
+        node = next(iter(call.node.args), None) or next(
+            (one.value for one in call.node.keywords if one.arg == "dataclass_types"), None
+        )
+        nodes = getattr(node, "elts", [node] if node is not None else [])
+        for one in nodes:
+            found = self._interpreter.definition(one, call.module)
+            if found is None:
+                parser.program.strict = False
+            else:
+                records.declare(parser.program, found, self._interpreter, records.HUGGING_FACE)
+        return parser
+
+    def _of_record(self, call: Call, rules: str) -> object:
+        found = self._first(call)
+        if found is not None:
+            parser = self._keep(Parser(Program(), rank=2))
+            if getattr(found.node, "bases", None) is None:
+                commands.signature(parser.program, found, self._interpreter)
+            else:
+                records.declare(parser.program, found, self._interpreter, rules)
+        return COMPUTED
+
+    def _first(self, call: Call) -> Definition | None:
+        """The function or class that is the first argument of a call."""
+        if not call.node.args:
+            return None
+        return self._interpreter.definition(call.node.args[0], call.module)
+
+    def _typer_run(self, call: Call) -> object:
+        found = (
+            self._interpreter.definition(call.node.args[0], call.module) if call.node.args else None
+        )
+        if found is not None:
+            parser = self._keep(Parser(Program(), rank=2))
+            commands.signature(parser.program, found, self._interpreter)
+        return COMPUTED
+
+    def _fire(self, call: Call) -> object:
+        found = (
+            self._interpreter.definition(call.node.args[0], call.module) if call.node.args else None
+        )
+        if found is not None and getattr(found.node, "bases", None) is None:
+            parser = self._keep(Parser(Program(), rank=2))
+            _signature_of_fire(parser.program, found, self._interpreter)
+        return COMPUTED
+
+    def _absl(self, kind: str, name: str, call: Call) -> object:
+        flag, default = call.get(0, "name"), call.get(1, "default")
+        if not isinstance(flag, str):
+            self._flags.strict = False
+            return COMPUTED
+        at_help = 3 if name == "enum" else 2
+        row = Row(
+            type=kind,
+            default=default,
+            choices=call.get(2, "enum_values", ()) if name == "enum" else (),
+            help=call.get(at_help, "help", ""),
+            many=name.startswith("multi") or name == "list",
+            negatives=[f"--no{flag}"] if kind == "bool" else (),
+            place=call.place,
+        )
+        self._flags.option([f"--{flag}"], row)
+        return COMPUTED
+
+    def _lightning(self, call: Call) -> object:
+        """Its subcommands are known; what each takes depends on the model's class."""
+        if call.named.get("run") is not False:
+            program = Program()
+            for name in _LIGHTNING:
+                program.commands[name] = Program()
+                program.commands[name].strict = False
+            self._keep(Parser(program, rank=2))
+        return COMPUTED
+
+    def _key_value(self, _: Call) -> object:
+        program = Program()
+        program.style, program.strict = "keyvalue", False
+        self._keep(Parser(program, rank=1))
+        return COMPUTED
+
+
+def _signature_of_fire(program: Program, found: Definition, interpreter: Interpreter) -> None:
+    """The parameters of a function; Fire takes each as a flag, also those without a default."""
+    arguments = found.node.args  # type: ignore[union-attr]
+    missing = len(arguments.args) - len(arguments.defaults)
+    for index, one in enumerate(arguments.args):
+        default = arguments.defaults[index - missing] if index >= missing else None
+        value = interpreter.value(default, {}, found.module) if default is not None else None
+        kind = {bool: "bool", int: "int", float: "float"}.get(type(value), "string")
+        # Fire takes a number for any parameter, so the type is only a guess from the default.
+        row = Row(
+            type=kind if kind != "bool" else "bool",
+            default=value,
+            required=default is None,
+            negatives=[f"--no{one.arg}"] if kind == "bool" else (),
+            place=found.module.place(one),
+            doubtful=kind == "string",
+        )
+        program.option([f"--{one.arg}", f"--{one.arg.replace('_', '-')}"], row)
+    program.strict = program.strict and arguments.kwarg is None
+
+
+def _packages(level: Level) -> list[str]:
+    """The folders of installed packages: in the project's ``.venv``, else of this interpreter."""
+    pattern = os.path.join(level.root, ".venv", "lib", "python*", "site-packages")
+    windows = os.path.join(level.root, ".venv", "Lib", "site-packages")
+    found = [*sorted(glob.glob(pattern)), *([windows] if os.path.isdir(windows) else [])]
+    if found:
+        return found
+    import sys
+
+    return [one for one in sys.path if one.endswith("site-packages")]

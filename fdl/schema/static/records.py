@@ -1,0 +1,231 @@
+"""Dataclasses whose fields become options: HfArgumentParser, tyro and simple-parsing."""
+
+from __future__ import annotations
+
+import ast
+
+from fdl.light_record import Record
+from fdl.schema.static.rows import COMPUTED, Program, Row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from fdl.schema.static.interpret import Definition, Interpreter
+    from fdl.schema.static.source import Module
+
+HUGGING_FACE, TYRO, SIMPLE = "hugging face", "tyro", "simple-parsing"
+
+_TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "Path": "path"}
+_LISTS = ("list", "List", "Sequence", "tuple", "Tuple", "set", "Set")
+_FIELDS = ("field", "HfArg", "arg", "Field")
+_DEEPEST = 12
+
+
+class Annotation(Record):
+    """What an annotation says about a field."""
+
+    type: str = "string"
+    many: bool = False
+    choices: object = ()
+    optional: bool = False
+    doubtful: bool = False
+    inner: ast.expr | None = None
+
+
+def declare(
+    program: Program, found: Definition, interpreter: Interpreter, rules: str, prefix: str = ""
+) -> None:
+    """Add the fields of a dataclass and of its base classes as options.
+
+    Args:
+        program: Receives them.
+        found: The class.
+        interpreter: Knows other classes and values.
+        rules: How the library spells flags.
+        prefix: Of nested classes: ``optimizer.``.
+    """
+    for node, module in _fields(found, interpreter, program, 0):
+        name = node.target.id if isinstance(node.target, ast.Name) else ""
+        text = ast.unparse(node.annotation)
+        if not name or "ClassVar" in text or "InitVar" in text:
+            continue
+        said = annotation(node.annotation, module, interpreter)
+        nested = _nested(said, module, interpreter) if rules != HUGGING_FACE else None
+        if nested is not None and prefix.count(".") < 4:
+            declare(program, nested, interpreter, rules, f"{prefix}{name}.")
+            continue
+        default, help_, init = _default(node.value, module, interpreter)
+        if init is not False:
+            _add(program, prefix + name, said, default, help_, module.place(node), rules)
+
+
+def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Annotation:
+    """Read an annotation."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        try:
+            node = ast.parse(node.value, mode="eval").body
+        except SyntaxError:
+            return Annotation(doubtful=True)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _union([*_alternatives(node)], module, interpreter)
+    if isinstance(node, ast.Subscript):
+        base = module.origin(node.value).rpartition(".")[2]
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if base == "Optional":
+            inner = [*inner, ast.Constant(None)]
+        if base in ("Optional", "Union"):
+            return _union(inner, module, interpreter)
+        if base in ("Annotated", "Required"):
+            return annotation(inner[0], module, interpreter)
+        if base == "Literal":
+            values = [one.value if isinstance(one, ast.Constant) else COMPUTED for one in inner]
+            same = {type(one).__name__ for one in values if one is not None}
+            kind = _TYPES.get(same.pop(), "string") if len(same) == 1 else "string"
+            return Annotation(kind, choices=[one for one in values if one is not None])
+        if base in _LISTS:
+            one = annotation(inner[0], module, interpreter)
+            return Annotation(one.type, True, one.choices, doubtful=one.doubtful)
+        return Annotation(doubtful=True)
+    name = module.origin(node).rpartition(".")[2]
+    if name in _TYPES:
+        return Annotation(_TYPES[name])
+    choices = _members(node, module, interpreter)
+    return Annotation(choices=choices or (), doubtful=not choices, inner=node)
+
+
+def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp):
+        yield from _alternatives(node.left)
+        yield from _alternatives(node.right)
+    else:
+        yield node
+
+
+def _union(parts: list[ast.expr], module: Module, interpreter: Interpreter) -> Annotation:
+    nothing = [one for one in parts if isinstance(one, ast.Constant) and one.value is None]
+    said = [annotation(one, module, interpreter) for one in parts if one not in nothing]
+    if not said:
+        return Annotation(doubtful=True)
+    first = said[0]
+    # Text as one of several takes every word; two other kinds decide at run time.
+    doubtful = first.doubtful or len(said) > 1
+    kind = first.type if len(said) == 1 else "string"
+    choices = first.choices if len(said) == 1 else ()
+    return Annotation(kind, first.many, choices, bool(nothing), doubtful, first.inner)
+
+
+def _members(node: ast.expr, module: Module, interpreter: Interpreter) -> list[Any]:
+    """The values of an enumeration."""
+    found = interpreter.definition(node, module)
+    if found is None or not isinstance(found.node, ast.ClassDef):
+        return []
+    bases = [found.module.origin(base).rpartition(".")[2] for base in found.node.bases]
+    if not any(base.endswith("Enum") for base in bases):
+        return []
+    return [
+        item.value.value
+        for item in found.node.body
+        if isinstance(item, ast.Assign) and isinstance(item.value, ast.Constant)
+    ]
+
+
+def _nested(said: Annotation, module: Module, interpreter: Interpreter) -> Definition | None:
+    if said.inner is None or said.choices or said.many:
+        return None
+    found = interpreter.definition(said.inner, module)
+    is_class = found is not None and isinstance(found.node, ast.ClassDef)
+    return found if is_class and found and _is_record(found.node) else None
+
+
+def _is_record(node: ast.AST) -> bool:
+    decorators = [ast.unparse(one) for one in getattr(node, "decorator_list", [])]
+    return any("dataclass" in one or "define" in one for one in decorators)
+
+
+def _fields(
+    found: Definition, interpreter: Interpreter, program: Program, depth: int
+) -> list[tuple[ast.AnnAssign, Module]]:
+    """The annotated fields, those of base classes first; a later one replaces an earlier one."""
+    fields: dict[str, tuple[ast.AnnAssign, Module]] = {}
+    if not isinstance(found.node, ast.ClassDef) or depth > _DEEPEST:
+        program.strict = False
+        return []
+    for base in reversed(found.node.bases):
+        if found.module.origin(base).rpartition(".")[2] in ("object", "ABC", "Generic", "Protocol"):
+            continue
+        above = interpreter.definition(base, found.module)
+        if above is None:
+            program.strict = False
+            continue
+        fields.update(
+            (ast.unparse(one[0].target), one)
+            for one in _fields(above, interpreter, program, depth + 1)
+        )
+    for item in found.node.body:
+        if isinstance(item, ast.AnnAssign):
+            fields[ast.unparse(item.target)] = (item, found.module)
+    return list(fields.values())
+
+
+def _default(
+    node: ast.expr | None, module: Module, interpreter: Interpreter
+) -> tuple[Any, object, object]:
+    """The default (``...`` for none), the help text, and whether it is set by the constructor."""
+    if node is None:
+        return ..., "", True
+    if not (isinstance(node, ast.Call) and module.origin(node.func).rpartition(".")[2] in _FIELDS):
+        return interpreter.value(node, {}, module), "", True
+    said = {one.arg: one.value for one in node.keywords if one.arg}
+    value: Any = ...
+    if "default" in said:
+        value = interpreter.value(said["default"], {}, module)
+    elif "default_factory" in said or node.args:
+        factory = said.get("default_factory")
+        lambda_ = factory.body if isinstance(factory, ast.Lambda) else None
+        empty = isinstance(factory, ast.Name) and factory.id == "list"
+        value = [] if empty else interpreter.value(lambda_, {}, module)
+    metadata = interpreter.value(said.get("metadata"), {}, module)
+    help_ = metadata.get("help", "") if isinstance(metadata, dict) else ""
+    if "help" in said:
+        help_ = interpreter.value(said["help"], {}, module)
+    init = interpreter.value(said["init"], {}, module) if "init" in said else True
+    return value, help_, init
+
+
+def _add(
+    program: Program,
+    name: str,
+    said: Annotation,
+    default: Any,
+    help_: object,
+    place: str,
+    rules: str,
+) -> None:
+    dashed = name.replace("_", "-")
+    spellings = [f"--{dashed}"] if rules == TYRO else [f"--{name}"]
+    if rules == HUGGING_FACE and dashed != name:
+        spellings.append(f"--{dashed}")
+    off: list[str] = []
+    if said.type == "bool" and not said.many:
+        if rules == TYRO:
+            head, _, last = dashed.rpartition(".")
+            off = [f"--{head}.no-{last}" if head else f"--no-{last}"]
+        elif rules == HUGGING_FACE and default is True:
+            off = [f"--no_{name}", f"--no-{dashed}"] if dashed != name else [f"--no_{name}"]
+        elif rules == SIMPLE:
+            off = [f"--no{name}"]
+    row = Row(
+        type=said.type,
+        default=None if default is ... else default,
+        choices=said.choices,
+        help=help_ if isinstance(help_, str) else "",
+        many=said.many,
+        nargs="+" if said.many and rules == HUGGING_FACE else "*" if said.many else None,
+        required=default is ... and not said.optional,
+        negatives=off,
+        place=place,
+        doubtful=said.doubtful,
+    )
+    program.option(spellings, row)
