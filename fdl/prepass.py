@@ -86,7 +86,7 @@ class Invocation:
         color: True for ``--ansi``, False for ``--no-ansi``, None without either.
         verbosity: 0 for ``-q``, 2 to 4 for ``-v`` to ``-vvv``, None without either; the last wins.
         append: False when ``--no-append`` was given.
-        env: The environment named by ``--env``, or None.
+        env: The environments named by ``--env``, joined by commas, or None.
         first_word_env: The environment that the first word named; taken out of ``tokens``.
         help: Whether ``-h`` or ``--help`` was given, or nothing was left to run.
         help_word: The word behind it, which may name a group of options; it is in ``tokens``, too.
@@ -194,5 +194,8 @@ def _select(found: Invocation, name: str | None) -> None:
     if name.startswith("-"):
         raise UsageError(f"`--env` needs the name of an environment, and `{name}` is a flag")
     if found.env is not None:
-        raise UsageError(f"`--env` was given twice: {found.env} and {name}")
+        raise UsageError(
+            f"`--env` was given twice: {found.env} and {name}",
+            hint=f"--env {found.env},{name}" if found.env != name else "give it once",
+        )
     found.env = name

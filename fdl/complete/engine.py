@@ -38,9 +38,9 @@ def complete(words: Sequence[str], *, describe: bool) -> Offer:
     if "--" in before:
         _Place(before, offer, describe=describe).behind_dashes()
     elif before[-1:] == ["--env"]:
-        _Place(before[:-1], offer, describe=describe).add_environments("")
+        _Place(before[:-1], offer, describe=describe).add_environments("", current)
     elif current.startswith("--env="):
-        _Place(before, offer, describe=describe).add_environments("--env=")
+        _Place(before, offer, describe=describe).add_environments("--env=", current[6:])
     else:
         place = _Place(before, offer, describe=describe)
         place.add(current)
@@ -98,13 +98,16 @@ class _Place:
         environments = free and self._found is not None
         add_global(self._offer, self._before, first=not self._tokens, env=environments)
 
-    def add_environments(self, prefix: str) -> None:
-        """Offer the names of environments."""
+    def add_environments(self, prefix: str, current: str) -> None:
+        """Offer the names of environments; of several, for the part behind the last comma."""
         if self._found is not None:
             from fdl.complete.sources import Asked, environments
 
             asked = Asked(self._project(self._found), (), "")
-            self._offer.add_all(environments(asked), prefix)
+            *before, _ = current.split(",")
+            prefix += "".join(f"{one}," for one in before)
+            found = [one for one in environments(asked) if one[0] not in before]
+            self._offer.add_all(found, prefix)
 
     def behind_dashes(self) -> None:
         """Offer files: what follows ``--`` belongs to a program that fdl knows nothing about."""
@@ -289,7 +292,6 @@ def _environment(invocation: Invocation, found: Found | None) -> str | None:
 
     One that the project does not have, perhaps left over from another project, is passed over.
     """
-    from fdl.manifest.layers import overlay_file
     from fdl.manifest.select import explicit, is_first_word
 
     if found is None:
@@ -298,9 +300,8 @@ def _environment(invocation: Invocation, found: Found | None) -> str | None:
     if asked is not None:
         from fdl.project import Project
 
-        env = asked[0]
-        known = overlay_file(found.directory, env) or env in Project(found).environments()
-        return env if known else None
+        existing = Project(found).environments()
+        return ",".join(one for one in asked[0].split(",") if one in existing) or None
     if not invocation.tokens:
         return None
 

@@ -142,7 +142,7 @@ def behind_environment(call: Call, words: Sequence[str]) -> tuple[Project, list[
         if not is_command:
             return call.project(word), rest[1:]
         output.note(f"`{word}` is the command here; for the environment, type --env {word}")
-    elif word and not is_command and word in Project(found).nested():
+    elif word and not is_command and ("," in word or word in Project(found).nested()):
         return call.project(word), rest[1:]
     return call.project(), rest
 

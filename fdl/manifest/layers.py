@@ -13,7 +13,7 @@ from fdl.manifest.discover import NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from fdl.manifest.node import Node
 
@@ -22,13 +22,22 @@ _EXTENSIONS = tuple(name.removeprefix("fdl") for name in NAMES)
 
 def overlay_file(directory: str, env: str) -> str | None:
     """The overlay ``fdl.ENV.yml`` (``.yaml``, ``.json``) of a directory, or None."""
-    if os.sep in env or "/" in env or "\0" in env:
+    if os.sep in env or "/" in env or "\0" in env or "," in env:
         return None
     for extension in _EXTENSIONS:
         file = os.path.join(directory, f"fdl.{env}{extension}")
         if os.path.lexists(file):
             return file
     return None
+
+
+def overlay_files(directory: str, env: str | None) -> dict[str, str]:
+    """Environment -> its overlay in a directory, in the order of ``env``: ``ci`` or ``ci,cloud``.
+
+    Names without an overlay there are left out.
+    """
+    files = {one: overlay_file(directory, one) for one in env.split(",")} if env else {}
+    return {one: file for one, file in files.items() if file}
 
 
 def environments(directory: str) -> list[str]:
@@ -40,19 +49,21 @@ def environments(directory: str) -> list[str]:
     found = set()
     for name in names:
         stem, extension = os.path.splitext(name)
-        if extension in _EXTENSIONS and stem.startswith("fdl.") and len(stem) > len("fdl."):
-            found.add(stem.removeprefix("fdl."))
+        env = stem.removeprefix("fdl.")
+        # A comma stands between two environments.
+        if extension in _EXTENSIONS and env not in ("", stem) and "," not in env:
+            found.add(env)
     return sorted(found)
 
 
-def stack(base: str, overlay: str | None, read: Callable[[str], Node]) -> list[Node]:
-    """The layers of a manifest, weakest first: ancestors of the base, base, the same for overlay.
+def stack(base: str, overlays: Iterable[str], read: Callable[[str], Node]) -> list[Node]:
+    """The layers of a manifest, weakest first: ancestors of the base, base, the same per overlay.
 
     A file that is reached twice counts once, at its weakest position.
 
     Args:
         base: The manifest.
-        overlay: The overlay over it, or None.
+        overlays: The overlays over it, weakest first.
         read: Reads and checks one file.
 
     Raises:
@@ -60,8 +71,8 @@ def stack(base: str, overlay: str | None, read: Callable[[str], Node]) -> list[N
     """
     layers: list[Node] = []
     seen: set[str] = set()
-    for top in (base, overlay):
-        for node in _chain(top, read) if top else ():
+    for top in (base, *overlays):
+        for node in _chain(top, read):
             canonical = os.path.realpath(node.file)
             if canonical not in seen:
                 seen.add(canonical)
