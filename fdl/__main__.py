@@ -218,6 +218,10 @@ def _carry_out(plan: Plan, project: Project, invocation: Invocation) -> int:
         if plan.preset:
             # Its arguments are announced on the terminal.
             plan.secrets += project.secrets()
+        if plan.confirm:
+            from fdl.run.confirm import require_yes
+
+            require_yes(project.without_secrets(plan.confirm), plan.command)
         return execute(plan)
     from fdl import dry_run, output
 

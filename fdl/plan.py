@@ -109,11 +109,12 @@ class Plan:
         commands: Names that could have followed the command, for a suggestion after a typo.
         notes: What was decided on the way, one sentence each, for readers of the plan.
         stop_timeout: Seconds that the program has to end after the first signal; None for no limit.
+        confirm: A question that is asked before anything runs; empty for none.
         grace: Seconds that the processes it left behind have, once it ended on a signal.
     """
 
     __slots__ = (
-        "argv", "command", "commands", "cwd", "env", "environment", "flags", "grace", "kept",
+        "argv", "command", "commands", "confirm", "cwd", "env", "environment", "flags", "grace", "kept",
         "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets", "service",
         "stop_timeout", "typed", "variables",
     )  # fmt: skip
@@ -153,6 +154,7 @@ class Plan:
         self.kept: list[str] = []
         self.commands: list[str] = []
         self.notes: list[str] = []
+        self.confirm = ""
         self.stop_timeout: float | None = None
         self.grace = GRACE_S
 
@@ -190,6 +192,7 @@ class Plan:
             "launch": self.launch,
             "ranks": None if self.ranks is None else _fields(self.ranks),
             "notes": self.notes,
+            "confirm": self.confirm,
             "stop_timeout": self.stop_timeout,
             "grace": self.grace,
         }

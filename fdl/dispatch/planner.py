@@ -88,7 +88,7 @@ class Planner(Record):
             command=[*level.names, name],
             argv=["cmd", "/C", script] if on_windows else ["sh", "-c", script],
             typed=user,
-            cwd=level.manifest.directory,
+            cwd=level.start_folder(name),
             root=self.root,
             service=service,
             flags=[],
@@ -97,7 +97,9 @@ class Planner(Record):
             environment=level.manifest.env,
             secrets=_marked(spec.get("run"), spec.get("append")),
         )
-        self._give_variables(plan, (*level.scopes, spec))
+        scopes = (*level.scopes, spec)
+        _check_start(plan, scopes, spec.get("cwd"))
+        self._give_variables(plan, scopes)
         return self._contained(plan, script) if service else self._on_host(plan)
 
     def entry(
@@ -125,7 +127,7 @@ class Planner(Record):
             command=[*level.names, *([preset] if preset else [])],
             argv=[*argv, *tail],
             typed=tail,
-            cwd=level.manifest.directory,
+            cwd=level.start_folder(preset),
             root=self.root,
             service=self._service(level.manifest.node),
             flags=flags,
@@ -136,7 +138,9 @@ class Planner(Record):
         )
         plan.commands = [] if preset else list(level.commands)
         scopes = level.scopes
-        self._give_variables(plan, (*scopes, level.commands[preset]) if preset else scopes)
+        named = (*scopes, level.commands[preset]) if preset else scopes
+        _check_start(plan, named, (named[-1].get("cwd") if preset else None) or level.cwd)
+        self._give_variables(plan, named)
         keep_heap(plan, scopes, self.surroundings.variables)
         if schema is not None and not schema.origins:
             _yield_to_variables(plan, schema, {} if plan.service else self.surroundings.variables)
@@ -196,6 +200,20 @@ class Planner(Record):
 
         here = self.surroundings
         return wrap(plan, inner, here.variables, terminal=here.terminal)
+
+
+def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:
+    """Refuse a missing working directory, and note the question to ask before the start.
+
+    The question of a path command is also that of the commands below it.
+    """
+    if cwd is not None and not os.path.isdir(plan.cwd):
+        raise ManifestError(
+            f"{origin(cwd, plan.root)}: `cwd: {cwd.value}`: there is no folder {plan.cwd}",
+            hint="create it; the path is relative to the folder of the fdl.yml",
+        )
+    for scope in scopes:
+        plan.confirm = scope.text("confirm") or plan.confirm
 
 
 def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:

@@ -33,6 +33,7 @@ class Level:
         names: The command names that lead to it; empty for the project.
         root: Directory of the project.
         entry: The program of this level: the manifest's own, or the one that a parent sets.
+        cwd: The folder in which it runs, set in the same two places; None for the manifest's own.
         description: The manifest's description, or the parent's description of this command.
         scopes: Mappings whose ``env`` and ``env_file`` apply here, weakest first: those of the
             levels above, the manifest, and the parent's entry for this command.
@@ -51,6 +52,7 @@ class Level:
         self.names = names
         self.root = root
         self.entry = (spec.get("entry") if spec else None) or node.get("entry")
+        self.cwd = (spec.get("cwd") if spec else None) or node.get("cwd")
         self.description = (spec.text("description") if spec else None) or node.text("description")
         self.scopes = (*above, node, *((spec,) if spec else ()))
 
@@ -71,6 +73,16 @@ class Level:
             ManifestError: Its keys contradict each other.
         """
         return classify(self.typed(name), self.commands[name], self.root)
+
+    def start_folder(self, name: str | None = None) -> str:
+        """The folder in which the entry runs, or a run command or preset of this level."""
+        spec = self.commands[name] if name else None
+        cwd = spec.get("cwd") if spec else None
+        if cwd is None and not (spec and spec.get("run")):
+            cwd = self.cwd
+        return os.path.normpath(
+            os.path.join(self.manifest.directory, str(cwd.value if cwd else ""))
+        )
 
     def child_directory(self, name: str) -> str:
         """The directory of a path command's manifest: its ``path``, or a folder of its name."""

@@ -349,6 +349,16 @@ COMMAND = Section(
         "A folder with an fdl.yml of its own; without `run` and `path`, the folder of this name.",
     ),
     Key("entry", Text(), "Program that takes the place of the one in the folder's fdl.yml."),
+    Key(
+        "cwd",
+        Text(),
+        "Folder in which the command runs, relative to the fdl.yml; by default its own folder.",
+    ),
+    Key(
+        "confirm",
+        Text(),
+        "Question to ask before the command runs; `fdl -y` answers yes. By default none.",
+    ),
     Key("docker", Text(), "Docker compose service in which `run` runs."),
     Key(
         "env",
@@ -386,6 +396,11 @@ ROOT = Section(
         "entry",
         Text(),
         "The program of this folder: `python main.py`. It gets the settings below as flags.",
+    ),
+    Key(
+        "cwd",
+        Text(),
+        "Folder in which `entry` runs, relative to this file; by default the folder of this file.",
     ),
     Key("docker", Text(), "Docker compose service in which `entry` runs."),
     Key(

@@ -538,7 +538,11 @@ def _stacked(project):
     """A project whose two environments set partly the same values."""
     return project(
         {
-            "fdl.yml": "commands: {t: {run: 'echo $A $B $C', env: {A: base, B: base, C: base}}, sub: }",
+            "fdl.yml": """
+                commands:
+                  t: {run: 'echo $A $B $C', env: {A: base, B: base, C: base}}
+                  sub:
+                """,
             "fdl.ci.yml": "commands: {t: {env: {A: ci, B: ci}}}",
             "fdl.cloud.yml": "commands: {t: {env: {B: cloud}}}",
             "sub/fdl.yml": "commands: {t: {run: echo base}}",
@@ -564,7 +568,7 @@ def test_several_environments_are_laid_in_the_order_of_their_names(stacked, fdl)
 @pytest.mark.usefixtures("stacked")
 def test_config_show_tells_which_of_several_environments_won(fdl):
     shown = fdl("config", "show", "ci,cloud").out
-    assert "B: cloud          # fdl.cloud.yml:1 (overrides fdl.ci.yml:1, fdl.yml:1)" in shown
+    assert "B: cloud          # fdl.cloud.yml:1 (overrides fdl.ci.yml:1, fdl.yml:2)" in shown
     assert fdl("--env", "ci,cloud", "config", "show").out == shown
     assert "Environments: ci (active), cloud (active)" in fdl("--env", "ci,cloud", "--help").out
 
