@@ -114,9 +114,9 @@ class Plan:
     """
 
     __slots__ = (
-        "argv", "command", "commands", "confirm", "cwd", "env", "environment", "flags", "grace", "kept",
-        "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets", "service",
-        "stop_timeout", "typed", "variables",
+        "argv", "command", "commands", "confirm", "cwd", "env", "environment", "flags", "grace",
+        "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets",
+        "service", "stop_timeout", "typed", "variables",
     )  # fmt: skip
 
     def __init__(

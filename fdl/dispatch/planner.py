@@ -153,6 +153,22 @@ class Planner(Record):
         hand_down(plan)
         return self._contained(plan, join(plan.argv)) if plan.service else plan
 
+    def with_values(self, level: Level, preset: str | None) -> Level:
+        """The level with values in place of ``${VAR}``, if any of its settings has one.
+
+        Raises:
+            ManifestError: A variable is not set, or its value is not allowed in that place.
+        """
+        nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+        sections = [node.get(key) for node in nodes for key in ("training", "output", "options")]
+        if not any(section and _refers(section) for section in sections):
+            return level
+        from fdl.dispatch.expand import finder, with_values
+
+        scopes = (*level.scopes, *nodes[1:])
+        variables = self.surroundings.variables
+        return with_values(level, preset, finder(scopes, self.root, variables, self.exported))
+
     def _service(self, node: Node) -> str | None:
         return None if self.surroundings.in_container else node.text("docker")
 
@@ -200,6 +216,15 @@ class Planner(Record):
 
         here = self.surroundings
         return wrap(plan, inner, here.variables, terminal=here.terminal)
+
+
+def _refers(node: Node) -> bool:
+    """Whether any text in a value may hold ``${VAR}`` or ``$$``."""
+    value = node.value
+    if isinstance(value, str):
+        return "$" in value
+    children = value if isinstance(value, list) else node.mapping.values()
+    return any(_refers(child) for child in children)
 
 
 def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:

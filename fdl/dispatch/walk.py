@@ -75,18 +75,32 @@ class Level:
         return classify(self.typed(name), self.commands[name], self.root)
 
     def start_folder(self, name: str | None = None) -> str:
-        """The folder in which the entry runs, or a run command or preset of this level."""
+        """The folder in which the entry runs, or a run command or preset of this level.
+
+        Raises:
+            ManifestError: ``cwd`` refers to a variable that is not set.
+        """
         spec = self.commands[name] if name else None
         cwd = spec.get("cwd") if spec else None
         if cwd is None and not (spec and spec.get("run")):
             cwd = self.cwd
-        return os.path.normpath(
-            os.path.join(self.manifest.directory, str(cwd.value if cwd else ""))
-        )
+        return self._folder(cwd, "", spec)
 
     def child_directory(self, name: str) -> str:
-        """The directory of a path command's manifest: its ``path``, or a folder of its name."""
-        path = self.commands[name].text("path") or name
+        """The directory of a path command's manifest: its ``path``, or a folder of its name.
+
+        Raises:
+            ManifestError: ``path`` refers to a variable that is not set.
+        """
+        spec = self.commands[name]
+        return self._folder(spec.get("path"), name, spec)
+
+    def _folder(self, node: Node | None, otherwise: str, scope: Node | None) -> str:
+        path = str(node.value) if node else otherwise
+        if node and "$" in path:
+            from fdl.dispatch.expand import folder_name
+
+            path = folder_name(self, node, scope)
         return os.path.normpath(os.path.join(self.manifest.directory, path))
 
 
@@ -223,6 +237,7 @@ def _run_entry(
         return Refresh(level)
     from fdl.schema import known
 
+    level = planner.with_values(level, preset)
     schema = known(level)
     if schema is not None:
         from fdl.schema.validate import check_preset, check_tail

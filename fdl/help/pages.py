@@ -240,6 +240,7 @@ def _command_row(level: Level, name: str, describe: Describe) -> Row:
         return Row(name, own or "", "(unreachable: a built-in command has this name)")
     try:
         kind = level.kind(name)
+        folder = level.child_directory(name)
     except FdlError:
         return Row(name, own or "", f"(broken: `{level.typed(name)}` says why)")
     if own:
@@ -248,7 +249,7 @@ def _command_row(level: Level, name: str, describe: Describe) -> Row:
         return Row(name, _first_line(_script(spec.get("run"))))
     if kind == PRESET:
         return Row(name, "", "(preset)" if level.entry else "(broken: a preset needs an `entry`)")
-    child = describe(level.child_directory(name))
+    child = describe(folder)
     return Row(name, child) if child else Row(name, "", "(sub-command)")
 
 

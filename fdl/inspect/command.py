@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fdl.dispatch.classify import PRESET, RUN
+from fdl.dispatch.planner import Planner
 from fdl.dispatch.walk import Help, Level, Unknown
 from fdl.errors import UsageError
 from fdl.inspect.document import SCHEMA_VERSION, node_of
@@ -188,6 +189,10 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
     if not isinstance(plan, Plan):
         raise UsageError(f"`{page.level.typed()}` runs nothing", hint="leave out --refresh-schema")
     plan.secrets += project.secrets()
+    preset = page.name if page.kind == PRESET else None
+    if page.kind != RUN:
+        planner = Planner(project.directory, call.here(), invocation.exported(), invocation.append)
+        page.level = planner.with_values(page.level, preset)
     return Command(page, plan, call.here(), project.warnings)
 
 

@@ -13,6 +13,7 @@ from fdl.manifest.kinds import (
     Kind,
     ListOf,
     Number,
+    Referring,
     Section,
     Table,
     Text,
@@ -314,15 +315,15 @@ DDP = Section(
 TRAINING = Section(
     "Training",
     "The length and pace of a training.",
-    Key("epochs", Whole(), "Passes over the data: `--epochs`."),
-    Key("batch_size", Whole(least=1), "Samples per step: `--batch-size`."),
+    Key("epochs", Referring(Whole()), "Passes over the data: `--epochs`."),
+    Key("batch_size", Referring(Whole(least=1)), "Samples per step: `--batch-size`."),
     Key(
         "batches_per_epoch",
-        Whole(),
+        Referring(Whole()),
         "Steps that make an epoch, in place of all the data: `--batches`.",
     ),
-    Key("lr", Number(), "Learning rate: `--lr`."),
-    Key("seed", Whole(), "Start of the random numbers: `--seed`."),
+    Key("lr", Referring(Number()), "Learning rate: `--lr`."),
+    Key("seed", Referring(Whole()), "Start of the random numbers: `--seed`."),
 )
 
 OUTPUT = Section(
