@@ -222,8 +222,7 @@ class _Place:
         level, rest = _descend(project, self._tokens)
         if rest and rest[0] in level.commands:
             if level.kind(rest[0]) == RUN:
-                if len(rest) == 1:
-                    self._offer.add("--", "Arguments of the command follow")
+                self._add_declared(level, rest[0], rest[1:], current)
                 return
             self._add_arguments(level, rest[1:], current)
             return
@@ -231,6 +230,21 @@ class _Place:
             self._add_commands(project, level)
         if level.names:
             self._add_arguments(level, rest, current)
+
+    def _add_declared(self, level: Level, name: str, tail: list[str], current: str) -> None:
+        """Offer the arguments under ``args:``; without any, the ``--`` before those of a script."""
+        if level.commands[name].get("args"):
+            from fdl.complete.arguments import Arguments
+            from fdl.complete.snippet import values
+            from fdl.dispatch.declared import declared
+
+            schema = declared(level, name)
+            place = (level.manifest.directory, level.root)
+            parameters = schema.parameters if schema else ()
+            arguments = Arguments(parameters, lambda one, *_: values(one, *place))
+            arguments.add(self._offer, tail, current)
+        elif not tail:
+            self._offer.add("--", "Arguments of the command follow")
 
     def _add_arguments(
         self, level: Level, tail: list[str], current: str, folder: str | None = None

@@ -68,11 +68,18 @@ class Planner(Record):
     append: bool
     distributes: bool = True
 
-    def run(self, level: Level, name: str, user: Sequence[str]) -> Plan:
+    def run(self, level: Level, name: str, user: Sequence[str], given: Sequence[str] = ()) -> Plan:
         """The plan of a ``run:`` command.
+
+        Args:
+            level: Where the command is.
+            name: Its name.
+            user: The words after ``--``.
+            given: The words before, for a command with ``args:``.
 
         Raises:
             ManifestError: Its variables cannot be settled, or its container is not available.
+            UsageError: The words do not fit ``args:``.
         """
         spec = level.commands[name]
         service = self._service(spec)
@@ -83,6 +90,14 @@ class Planner(Record):
             user,
             quote_cmd if on_windows else quote,
         )
+        variables: list[Variable] = []
+        if spec.get("args"):
+            from fdl.dispatch.declared import Given
+
+            values = Given(level, name, given, self.surroundings.variables)
+            variables = values.variables
+            if values.words and not on_windows:
+                script = f"set -- {join(values.words)}\n{script}"
         plan = Plan(
             kind="run",
             command=[*level.names, name],
@@ -100,6 +115,8 @@ class Planner(Record):
         scopes = (*level.scopes, spec)
         _check_start(plan, scopes, spec.get("cwd"))
         self._give_variables(plan, scopes)
+        for variable in variables:
+            plan.set(variable)
         return self._contained(plan, script) if service else self._on_host(plan)
 
     def entry(

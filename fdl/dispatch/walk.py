@@ -251,6 +251,8 @@ def _run_entry(
 def _run(level: Level, name: str, tail: list[str], planner: Planner) -> Plan:
     cut = tail.index("--") if "--" in tail else len(tail)
     user = tail[cut + 1 :]
+    if level.commands[name].get("args"):
+        return planner.run(level, name, user, tail[:cut])
     if cut:
         from fdl.dispatch.compose import join
 

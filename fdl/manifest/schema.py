@@ -345,6 +345,12 @@ COMMAND = Section(
     Key("run", Text(), "A shell command; arguments follow on the command line after `--`."),
     Key("append", Text(), "Arguments that always go with `run`; `--no-append` leaves them out."),
     Key(
+        "args",
+        Table(),
+        "Arguments of `run`: name -> default, or a row as in `schema` with `positional: true` for "
+        'words. The script has each as a variable, and the words as `"$@"`.',
+    ),
+    Key(
         "path",
         Text(),
         "A folder with an fdl.yml of its own; without `run` and `path`, the folder of this name.",
