@@ -50,7 +50,9 @@ class Layers:
         overlays = overlay_files(found.directory, env).values()
         layers = stack(found.path, overlays, self._read)
         node, removed = combine(layers)
-        files = tuple(one.file for one in layers)
+        tops = [one.file for one in layers]
+        # Included files come first: a new value goes into the manifest.
+        files = (*(one for one in self.nodes if one not in tops), *tops)
         self.manifest = Manifest(node, found, env, files, removed)
 
     def replaced(self, file: str, text: str) -> Layers:

@@ -72,6 +72,11 @@ def stamp(file: str) -> Stamp | None:
     return file, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
+def stamp_of_absent(file: str) -> Stamp:
+    """The stamp of a file that does not exist; when it appears, its stamp differs."""
+    return file, 0, 0, -1
+
+
 def fetch(key: Key) -> Content | None:
     """The content cached under ``key`` if none of its source files has changed."""
     try:
@@ -83,7 +88,9 @@ def fetch(key: Key) -> Content | None:
             document["key"] != key.as_list()
             or not stamped.issuperset(document["layers"])
             or not stamped.issuperset((key.base, *key.overlays.values()))
-            or any(stamp(known[0]) != tuple(known) for known in stamps)
+            or any(
+                (stamp(known[0]) or stamp_of_absent(known[0])) != tuple(known) for known in stamps
+            )
         ):
             return None
         files = document["files"]

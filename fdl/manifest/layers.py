@@ -56,7 +56,12 @@ def environments(directory: str) -> list[str]:
     return sorted(found)
 
 
-def stack(base: str, overlays: Iterable[str], read: Callable[[str], Node]) -> list[Node]:
+def stack(
+    base: str,
+    overlays: Iterable[str],
+    read: Callable[[str], Node],
+    absent: Callable[[str], None] = lambda _: None,
+) -> list[Node]:
     """The layers of a manifest, weakest first: ancestors of the base, base, the same per overlay.
 
     A file that is reached twice counts once, at its weakest position.
@@ -65,6 +70,7 @@ def stack(base: str, overlays: Iterable[str], read: Callable[[str], Node]) -> li
         base: The manifest.
         overlays: The overlays over it, weakest first.
         read: Reads and checks one file.
+        absent: Is called with each file under ``include`` that may be missing, and is.
 
     Raises:
         ManifestError: ``inherit-from`` names a missing file or forms a circle, or a file is broken.
@@ -72,7 +78,7 @@ def stack(base: str, overlays: Iterable[str], read: Callable[[str], Node]) -> li
     layers: list[Node] = []
     seen: set[str] = set()
     for top in (base, *overlays):
-        for node in _chain(top, read):
+        for node in _chain(top, read, absent):
             canonical = os.path.realpath(node.file)
             if canonical not in seen:
                 seen.add(canonical)
@@ -80,8 +86,8 @@ def stack(base: str, overlays: Iterable[str], read: Callable[[str], Node]) -> li
     return layers
 
 
-def _chain(file: str, read: Callable[[str], Node]) -> list[Node]:
-    """A file and its ancestors, the deepest one first, without their ``inherit-from``."""
+def _chain(file: str, read: Callable[[str], Node], absent: Callable[[str], None]) -> list[Node]:
+    """A file and its ancestors, the deepest one first, each with the commands that it includes."""
     chain: list[Node] = []
     visited: list[str] = []
     current: str | None = file
@@ -92,6 +98,10 @@ def _chain(file: str, read: Callable[[str], Node]) -> list[Node]:
             raise _circle(asked_by, [*visited, canonical])
         visited.append(canonical)
         node = read(current)
+        if node.get("include"):
+            from fdl.manifest.include import with_included
+
+            node = with_included(node, read, absent)
         asked_by = node.get("inherit-from")
         chain.insert(0, _stripped(node))
         current = _parent(asked_by) if asked_by else None

@@ -97,7 +97,7 @@ def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None
         check(node, whole=False)
         return node
 
-    layers = stack(base, overlays, layer)
+    layers = stack(base, overlays, layer, lambda file: stamps.append(cache.stamp_of_absent(file)))
     node, removed = combine(layers)
     check(node, whole=True)
     return cache.Content(node, tuple(one.file for one in layers), removed)

@@ -400,6 +400,11 @@ ROOT = Section(
         "inherit-from", Parent(), "Another manifest below this one: what is said here is stronger."
     ),
     Key(
+        "include",
+        ENV_FILES,
+        "Files with further `commands`, as if they were written here. By default none.",
+    ),
+    Key(
         "entry",
         Text(),
         "The program of this folder: `python main.py`. It gets the settings below as flags.",
