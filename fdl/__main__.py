@@ -87,10 +87,10 @@ def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
         answer_yes()
     if invocation.version:
         return _version()
-    if invocation.tokens == ["version"] and not invocation.help:
-        return _version()
     found = locate()
     _take_environment(invocation, found)
+    if invocation.tokens == ["version"] and not invocation.help:
+        return _version()
     return _route(found, invocation, surroundings)
 
 

@@ -73,7 +73,7 @@ class _Place:
             self._found = None
         self._env = _environment(self._invocation, self._found)
         self._tokens = self._invocation.tokens
-        # Then the word under the cursor names a command, or a group of options.
+        # Then the word under the cursor names a group of options; behind nothing else, a command.
         self._asks_for_help = before[-1:] in (["-h"], ["--help"])
         self._known: Project | None = None
         chosen = self._invocation.env or os.environ.get("FDL_ENV")
@@ -175,7 +175,7 @@ class _Place:
         names, tail = tree.find(self._tokens)
         below = tree.children(names)
         if below:
-            if not tail and not current.startswith("-"):
+            if not tail and not current.startswith("-") and not self._asks_for_help:
                 self._offer.add_all((name, tree.summary(*names, name)) for name in below)
             return
         if names[0] in PROGRAMS:
@@ -226,7 +226,7 @@ class _Place:
                 return
             self._add_arguments(level, rest[1:], current)
             return
-        if not rest and not current.startswith("-"):
+        if not rest and not current.startswith("-") and not self._asks_for_help:
             self._add_commands(project, level)
         if level.names:
             self._add_arguments(level, rest, current)

@@ -113,6 +113,7 @@ class Planner(Record):
             secrets=_marked(spec.get("run"), spec.get("append")),
         )
         scopes = (*level.scopes, spec)
+        self._note_container(plan, spec)
         _check_start(plan, scopes, spec.get("cwd"))
         self._give_variables(plan, scopes)
         for variable in variables:
@@ -156,6 +157,7 @@ class Planner(Record):
         plan.commands = [] if preset else list(level.commands)
         scopes = level.scopes
         named = (*scopes, level.commands[preset]) if preset else scopes
+        self._note_container(plan, level.manifest.node)
         _check_start(plan, named, (named[-1].get("cwd") if preset else None) or level.cwd)
         self._give_variables(plan, named)
         keep_heap(plan, scopes, self.surroundings.variables)
@@ -188,6 +190,13 @@ class Planner(Record):
 
     def _service(self, node: Node) -> str | None:
         return None if self.surroundings.in_container else node.text("docker")
+
+    def _note_container(self, plan: Plan, node: Node) -> None:
+        if self.surroundings.in_container and (docker := node.get("docker")):
+            plan.notes.append(
+                f"docker service `{docker.value}` ({origin(docker, self.root)}) was skipped: "
+                "fdl itself runs in a container"
+            )
 
     def _give_variables(self, plan: Plan, scopes: Sequence[Node]) -> None:
         """Add the variables from ``env`` and ``env_file``, and those that global flags set."""

@@ -153,7 +153,7 @@ def resolve(
         project: The root manifest.
         tokens: The command line without global flags.
         help_wanted: Whether a help flag was given; then the page of the deepest level is shown.
-        help_word: The word behind that flag. If it names no command, it names a group of options.
+        help_word: The word behind that flag. It names a group of options, never a command.
         load: Reads the manifest of a directory; None if the directory has none.
         planner: Turns the command into a Plan.
 
@@ -172,12 +172,12 @@ def resolve(
         if kind == PRESET:
             require_entry(level, name)
             if help_wanted:
-                return Help(level, PRESET, name, help_word if help_word in tail else "")
+                return Help(level, PRESET, name, help_word)
             return _run_entry(level, name, tail, planner)
         level = enter(level, name, load)
         if not tail or tail[0] not in level.commands:
             if help_wanted:
-                return _help(level, help_word if help_word in tail else "")
+                return _help(level, "" if help_word in level.commands else help_word)
             return _end(level, tail, planner)
         rest = tail
     return Help(level)
