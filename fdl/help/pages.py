@@ -6,7 +6,6 @@ from fdl.args.parameter import ALL_GROUPS
 from fdl.commands import RESERVED
 from fdl.dispatch.classify import PRESET, RUN, SECTIONS
 from fdl.dispatch.compose import compose, join, quote
-from fdl.dispatch.declared import declared
 from fdl.dispatch.generate import settings, text
 from fdl.dispatch.planner import entry_argv
 from fdl.dispatch.walk import Help, Level
@@ -210,9 +209,11 @@ def _declared(flag: Flag, schema: Schema | None) -> str:
 def _run(page: drawn.Page, level: Level, name: str) -> None:
     spec = level.commands[name]
     page.title(level.typed(name), spec.text("description"))
+    from fdl.dispatch.declared import declared
+
     schema = declared(level, name)
-    slots_ = _argument_slots(schema) if schema else []
-    page.usage(" ".join([level.typed(name), *slots_, "[-- ARGS [-- RUNNER_ARGS]]"]))
+    named = _argument_slots(schema) if schema else []
+    page.usage(" ".join([level.typed(name), *named, "[-- ARGS [-- RUNNER_ARGS]]"]))
     if schema:
         page.table("Arguments", argument_rows(schema.parameters))
         for heading, rows in option_tables(schema.parameters, {}, ()):
