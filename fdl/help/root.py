@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _OPTIONS = (
     Row("-h, --help", "Show help for a command; `--help all` shows all of it"),
     Row("-V, --version", "Show the version"),
-    Row("--env NAME[,NAME]", "Use the overlays fdl.NAME.yml of each manifest, in this order"),
+    Row("--env NAME[,NAME]", "Use the overlays fdl.NAME.yml, in this order"),
     Row("-v, -vv, -vvv", "Print more: verbose, debug, trace"),
     Row("-q, --quiet", "Print less"),
     Row("--ansi, --no-ansi", "Force or forbid colour"),

@@ -475,3 +475,23 @@ def test_a_command_that_fails_by_itself_gets_no_advice(project, engine):
     done = outside(folder, engine, "t")
     assert (done.returncode, done.stderr) == (1, "no\n")
     assert engine.questions() == ["events"]
+
+
+def test_cwd_and_arguments_reach_the_container(project):
+    folder = project(
+        {
+            "fdl.yml": """
+                commands:
+                  t: {run: 'echo "$n" "$@"', docker: dev, cwd: src,
+                      args: {n: 1, word: {positional: true}}}
+                """,
+            "src/x": "",
+            "compose.yaml": COMPOSE,
+        }
+    )
+    *wrapper, inner = launch(folder, "t", "two words")
+    assert inner == 'cd /app/src && set -- \'two words\'\necho "$n" "$@"'
+    assert [wrapper[place + 1] for place, one in enumerate(wrapper) if one == "-e"][:2] == [
+        "word",
+        "n",
+    ]
