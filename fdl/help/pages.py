@@ -194,6 +194,7 @@ def _preset(page: drawn.Page, level: Level, name: str, schema: Schema | None) ->
     )
     page.command("Runs", [*map(quote, argv[:start]), *map(join, groups), "[ARGS]"])
     _inside(page, level.manifest.node.text("docker"))
+    _question(page, level, spec)
 
 
 def _declared(flag: Flag, schema: Schema | None) -> str:
@@ -228,6 +229,7 @@ def _run(page: drawn.Page, level: Level, name: str) -> None:
     whole = compose(script, append, placeholders, str)
     page.verbatim("Runs", _printable("run", [whole], [], secrets).argv[-1].splitlines())
     _inside(page, spec.text("docker"))
+    _question(page, level, spec)
     page.prose(
         f"Type arguments after `--`: `{level.typed(name)} -- -x` adds `-x` to the command. "
         "Arguments after a second `--` stand after a `--` in the command, too."
@@ -238,6 +240,12 @@ def _inside(page: Page, service: str | None) -> None:
     if service:
         wrapper = f"docker compose run --rm {quote(service)} bash -c '...'"
         page.table("Inside", [Row(f"docker service {service}", aside=wrapper)])
+
+
+def _question(page: Page, level: Level, spec: Node) -> None:
+    questions = [one.text("confirm") for one in (*level.scopes, spec)]
+    if asked := next(filter(None, reversed(questions)), None):
+        page.prose(f"Asks before it runs: {asked}")
 
 
 def _command_row(level: Level, name: str, describe: Describe) -> Row:

@@ -74,6 +74,7 @@ def test_a_question_needs_a_terminal_or_yes(project, fdl):
     assert "asks `Deploy to production?`, and there is no terminal to ask on" in done.err
     assert "hint: fdl -y deploy answers yes" in done.err
     assert fdl("-y", "deploy").out == "deployed\n"
+    assert "Asks before it runs: Deploy to production?" in fdl("deploy", "--help").out
     assert "confirm   Deploy to production?" in fdl("-n", "deploy").out
     assert json.loads(fdl("-n", "--json", "deploy").out)["confirm"] == "Deploy to production?"
 

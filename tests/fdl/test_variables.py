@@ -141,3 +141,19 @@ def test_a_value_made_from_a_secret_is_a_secret(project, fdl):
 def test_runs_are_found_in_a_folder_named_by_a_variable(project, fdl):
     project({"fdl.yml": 'entry: echo\noutput: {dir: "${WORK:-w}/runs"}'})
     assert "there are no runs in w/runs" in fdl("runs", "show", "last").err
+
+
+def test_the_value_of_a_variable_is_checked_against_the_schema(project, fdl):
+    project(
+        {
+            "fdl.yml": """
+                entry: echo
+                schema: {options: {model: {type: string, choices: [big, small]}}}
+                commands: {t: {options: {model: "${MODEL:-small}"}}}
+                """
+        }
+    )
+    assert fdl("t").out == "--model small\n"
+    done = fdl("t", env={"MODEL": "bigg"})
+    assert (done.exit, done.out) == (1, "")
+    assert "invalid value `bigg` for `--model` -- allowed: big, small" in done.err
