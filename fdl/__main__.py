@@ -87,10 +87,10 @@ def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
         answer_yes()
     if invocation.version:
         return _version()
-    if invocation.tokens == ["version"] and not invocation.help:
-        return _version()
     found = locate()
     _take_environment(invocation, found)
+    if invocation.tokens == ["version"] and not invocation.help:
+        return _version()
     return _route(found, invocation, surroundings)
 
 
@@ -218,6 +218,10 @@ def _carry_out(plan: Plan, project: Project, invocation: Invocation) -> int:
         if plan.preset:
             # Its arguments are announced on the terminal.
             plan.secrets += project.secrets()
+        if plan.confirm:
+            from fdl.run.confirm import require_yes
+
+            require_yes(project.without_secrets(plan.confirm), plan.command)
         return execute(plan)
     from fdl import dry_run, output
 

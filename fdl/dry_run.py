@@ -30,6 +30,8 @@ def as_text(plan: Plan, palette: Palette) -> str:
     if plan.service:
         rows += [("service", plan.service), ("inside", plan.launch[-1])]
     rows += [("argv", join(plan.launch)), *(("note", note) for note in plan.notes)]
+    if plan.confirm:
+        rows.append(("confirm", plan.confirm))
     lines = labelled(rows, palette)
     variables = [(_assignment(one), one.origin) for one in plan.variables]
     flags = [

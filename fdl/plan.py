@@ -110,13 +110,14 @@ class Plan:
         notes: What was decided on the way, one sentence each, for readers of the plan.
         subcommand: Names of the program's own subcommands that it is started with.
         stop_timeout: Seconds that the program has to end after the first signal; None for no limit.
+        confirm: A question that is asked before anything runs; empty for none.
         grace: Seconds that the processes it left behind have, once it ended on a signal.
     """
 
     __slots__ = (
-        "argv", "command", "commands", "cwd", "env", "environment", "flags", "grace", "kept",
-        "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets", "service",
-        "stop_timeout", "subcommand", "typed", "variables",
+        "argv", "command", "commands", "confirm", "cwd", "env", "environment", "flags", "grace",
+        "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets",
+        "service", "stop_timeout", "subcommand", "typed", "variables",
     )  # fmt: skip
 
     def __init__(
@@ -155,6 +156,7 @@ class Plan:
         self.commands: list[str] = []
         self.notes: list[str] = []
         self.subcommand: list[str] = []
+        self.confirm = ""
         self.stop_timeout: float | None = None
         self.grace = GRACE_S
 
@@ -193,6 +195,7 @@ class Plan:
             "ranks": None if self.ranks is None else _fields(self.ranks),
             "notes": self.notes,
             "subcommand": self.subcommand,
+            "confirm": self.confirm,
             "stop_timeout": self.stop_timeout,
             "grace": self.grace,
         }

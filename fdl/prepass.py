@@ -86,10 +86,11 @@ class Invocation:
         color: True for ``--ansi``, False for ``--no-ansi``, None without either.
         verbosity: 0 for ``-q``, 2 to 4 for ``-v`` to ``-vvv``, None without either; the last wins.
         append: False when ``--no-append`` was given.
-        env: The environment named by ``--env``, or None.
+        env: The environments named by ``--env``, joined by commas, or None.
         first_word_env: The environment that the first word named; taken out of ``tokens``.
         help: Whether ``-h`` or ``--help`` was given, or nothing was left to run.
-        help_word: The word behind it, which may name a group of options; it is in ``tokens``, too.
+        help_word: The word behind it, which names a group of options. Behind a command such words
+            are not in ``tokens``: they select nothing.
         version: Whether the first remaining token asks for the version.
         dry_run: Whether ``-n`` or ``--dry-run`` stood before the command.
         json: Whether ``--json`` stood before the command.
@@ -136,7 +137,9 @@ def scan(argv: Sequence[str]) -> Invocation:
     found = Invocation()
     end = argv.index("--") if "--" in argv else len(argv)
     words = iter(argv[:end])
+    helped = 0
     for token in words:
+        asked = found.help
         if token == "--env" or token.startswith("--env="):
             _select(found, token.partition("=")[2] if "=" in token else next(words, None))
         elif not found.tokens and token.partition("=")[0] in _VALUED:
@@ -144,12 +147,17 @@ def scan(argv: Sequence[str]) -> Invocation:
             found.work.take(flag, value if equals else next(words, None))
         elif not _take(found, token):
             found.tokens.append(token)
+        if found.help and not asked:
+            helped = len(found.tokens)
     found.version = bool(found.tokens) and found.tokens[0] in ("-V", "--version")
-    found.tokens.extend(argv[end:])
     if found.help:
-        from fdl.args.parameter import help_word
+        from fdl.args.parameter import ALL_GROUPS, help_word
 
-        found.help_word = help_word(argv[:end])
+        word = help_word(argv[:end])
+        found.help_word = word if helped or word == ALL_GROUPS else ""
+        if helped:
+            del found.tokens[helped:]
+    found.tokens.extend(argv[end:])
     found.help = found.help or not found.tokens
     return found
 
@@ -194,5 +202,8 @@ def _select(found: Invocation, name: str | None) -> None:
     if name.startswith("-"):
         raise UsageError(f"`--env` needs the name of an environment, and `{name}` is a flag")
     if found.env is not None:
-        raise UsageError(f"`--env` was given twice: {found.env} and {name}")
+        raise UsageError(
+            f"`--env` was given twice: {found.env} and {name}",
+            hint=f"--env {found.env},{name}" if found.env != name else "give it once",
+        )
     found.env = name

@@ -29,7 +29,7 @@ class Project:
 
     Attributes:
         found: The project's manifest on disk.
-        env: The active environment, or None.
+        env: The active environments, joined by commas, or None.
         examples: Whether an example stood in for a manifest that does not exist yet.
         warnings: What the manifests read so far give reason to warn about.
     """
@@ -140,15 +140,14 @@ class Project:
         """
         from fdl.manifest.layers import overlay_file
 
-        env = self.env
         read = (self.directory, *self._read)
-        if env is None or any(overlay_file(directory, env) for directory in read):
-            return
-        known = self.nested().get(env)
-        if known:
-            from fdl.dispatch.nested import misplaced
+        for env in self.env.split(",") if self.env else ():
+            if any(overlay_file(directory, env) for directory in read):
+                continue
+            if known := self.nested().get(env):
+                from fdl.dispatch.nested import misplaced
 
-            raise misplaced(env, what, known, self.directory)
+                raise misplaced(env, what, known, self.directory)
 
     def resolve(
         self,

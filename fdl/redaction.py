@@ -38,6 +38,7 @@ def redacted(plan: Plan) -> Plan:
         environment=plan.environment,
     )
     shown.notes = [redact_text(note, hidden) for note in plan.notes]
+    shown.confirm = redact_text(plan.confirm, hidden)
     if plan.ranks is not None:
         ranks = plan.ranks
         meeting = redact_text(ranks.rdzv, hidden)

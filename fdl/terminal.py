@@ -27,6 +27,11 @@ def answer_yes() -> None:
     _yes = True
 
 
+def has_yes() -> bool:
+    """Whether ``-y`` answers every question."""
+    return _yes
+
+
 def is_set(variables: Mapping[str, str], name: str) -> bool:
     """Whether a switch such as ``CI`` is on; empty, ``0`` and ``false`` are off."""
     return variables.get(name, "").strip().lower() not in _OFF

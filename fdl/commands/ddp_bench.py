@@ -53,8 +53,7 @@ def ddp_bench(
         from fdl.dispatch.walk import Help
 
         preset, word = _preset(found, words), call.invocation.help_word
-        group = word if word in words and word != preset else ""
-        page = Help(found, PRESET if preset else "level", preset or "", group)
+        page = Help(found, PRESET if preset else "level", preset or "", word)
         return bundle.show(page, call.here())
     if _REFRESH in words:
         from fdl.commands.schema import refresh_one

@@ -62,7 +62,15 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
 
 
 @verbs.command("clear", cls=Verb)
-def clear(ctx: typer.Context, cmd: Words = None, dry_run: DryRun = False) -> int:
+def clear(
+    ctx: typer.Context,
+    cmd: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only this command, as you type it: `tools report`"),
+        Complete("schemas"),
+    ] = None,
+    dry_run: DryRun = False,
+) -> int:
     """Delete cached schemas.
 
     Raises:

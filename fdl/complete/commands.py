@@ -27,13 +27,14 @@ def listed(
             continue
         try:
             kind = level.kind(name)
+            folder = level.child_directory(name)
         except FdlError:
             continue
         if kind == PRESET and not level.entry:
             continue
         text = (spec.text("description") or "") if describe else ""
         if kind == PATH:
-            below = _below(level.child_directory(name), project, describe=describe and not text)
+            below = _below(folder, project, describe=describe and not text)
             if below is None:
                 continue
             text = text or below

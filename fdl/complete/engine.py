@@ -38,9 +38,9 @@ def complete(words: Sequence[str], *, describe: bool) -> Offer:
     if "--" in before:
         _Place(before, offer, describe=describe).behind_dashes()
     elif before[-1:] == ["--env"]:
-        _Place(before[:-1], offer, describe=describe).add_environments("")
+        _Place(before[:-1], offer, describe=describe).add_environments("", current)
     elif current.startswith("--env="):
-        _Place(before, offer, describe=describe).add_environments("--env=")
+        _Place(before, offer, describe=describe).add_environments("--env=", current[6:])
     else:
         place = _Place(before, offer, describe=describe)
         place.add(current)
@@ -73,7 +73,7 @@ class _Place:
             self._found = None
         self._env = _environment(self._invocation, self._found)
         self._tokens = self._invocation.tokens
-        # Then the word under the cursor names a command, or a group of options.
+        # Then the word under the cursor names a group of options; behind nothing else, a command.
         self._asks_for_help = before[-1:] in (["-h"], ["--help"])
         self._known: Project | None = None
         chosen = self._invocation.env or os.environ.get("FDL_ENV")
@@ -98,13 +98,16 @@ class _Place:
         environments = free and self._found is not None
         add_global(self._offer, self._before, first=not self._tokens, env=environments)
 
-    def add_environments(self, prefix: str) -> None:
-        """Offer the names of environments."""
+    def add_environments(self, prefix: str, current: str) -> None:
+        """Offer the names of environments; of several, for the part behind the last comma."""
         if self._found is not None:
             from fdl.complete.sources import Asked, environments
 
             asked = Asked(self._project(self._found), (), "")
-            self._offer.add_all(environments(asked), prefix)
+            *before, _ = current.split(",")
+            prefix += "".join(f"{one}," for one in before)
+            found = [one for one in environments(asked) if one[0] not in before]
+            self._offer.add_all(found, prefix)
 
     def behind_dashes(self) -> None:
         """Offer files: what follows ``--`` belongs to a program that fdl knows nothing about."""
@@ -172,7 +175,7 @@ class _Place:
         names, tail = tree.find(self._tokens)
         below = tree.children(names)
         if below:
-            if not tail and not current.startswith("-"):
+            if not tail and not current.startswith("-") and not self._asks_for_help:
                 self._offer.add_all((name, tree.summary(*names, name)) for name in below)
             return
         if names[0] in PROGRAMS:
@@ -219,15 +222,29 @@ class _Place:
         level, rest = _descend(project, self._tokens)
         if rest and rest[0] in level.commands:
             if level.kind(rest[0]) == RUN:
-                if len(rest) == 1:
-                    self._offer.add("--", "Arguments of the command follow")
+                self._add_declared(level, rest[0], rest[1:], current)
                 return
             self._add_arguments(level, rest[1:], current, preset=rest[0])
             return
-        if not rest and not current.startswith("-"):
+        if not rest and not current.startswith("-") and not self._asks_for_help:
             self._add_commands(project, level)
         if level.names:
             self._add_arguments(level, rest, current)
+
+    def _add_declared(self, level: Level, name: str, tail: list[str], current: str) -> None:
+        """Offer the arguments under ``args:``; without any, the ``--`` before those of a script."""
+        if level.commands[name].get("args"):
+            from fdl.complete.arguments import Arguments
+            from fdl.complete.snippet import values
+            from fdl.dispatch.declared import declared
+
+            schema = declared(level, name)
+            place = (level.manifest.directory, level.root)
+            parameters = schema.parameters if schema else ()
+            arguments = Arguments(parameters, lambda one, *_: values(one, *place))
+            arguments.add(self._offer, tail, current)
+        elif not tail:
+            self._offer.add("--", "Arguments of the command follow")
 
     def _add_arguments(
         self,
@@ -299,7 +316,6 @@ def _environment(invocation: Invocation, found: Found | None) -> str | None:
 
     One that the project does not have, perhaps left over from another project, is passed over.
     """
-    from fdl.manifest.layers import overlay_file
     from fdl.manifest.select import explicit, is_first_word
 
     if found is None:
@@ -308,9 +324,8 @@ def _environment(invocation: Invocation, found: Found | None) -> str | None:
     if asked is not None:
         from fdl.project import Project
 
-        env = asked[0]
-        known = overlay_file(found.directory, env) or env in Project(found).environments()
-        return env if known else None
+        existing = Project(found).environments()
+        return ",".join(one for one in asked[0].split(",") if one in existing) or None
     if not invocation.tokens:
         return None
 

@@ -116,6 +116,17 @@ def programs(asked: Asked) -> Values:
     return _steps(asked.project, asked.before, programs_only=True)
 
 
+def schemas(asked: Asked) -> Values:
+    """The same, and the caches of programs whose manifest is gone."""
+    yield from programs(asked)
+    if not asked.before:
+        from fdl.schema.catalog import cached
+
+        for one in cached(asked.project.level(), asked.project.remembered):
+            if one.status == "orphan":
+                yield one.name, "Its manifest is gone"
+
+
 def command_line(asked: Asked) -> Values:
     """A whole command line as one word: ``train quick``."""
     *before, _ = asked.text.split(" ")
@@ -195,6 +206,7 @@ SOURCES: dict[str, Source] = {
     "programs": programs,
     "run-states": run_states,
     "runs": runs,
+    "schemas": schemas,
     "torch-versions": torch_versions,
     "variants": variants,
 }

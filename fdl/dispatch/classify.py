@@ -57,7 +57,7 @@ def _refuse_contradictions(command: str, spec: Node, root: str) -> None:
         return ManifestError(f"{place}: command `{command}`: {text}", hint=hint)
 
     runs = spec.get("run") is not None
-    for key in ("docker", "append"):
+    for key in ("docker", "append", "args"):
         if spec.get(key) and not runs:
             raise refuse(
                 key,

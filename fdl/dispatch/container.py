@@ -20,6 +20,7 @@ DEFAULT_ROOT = "/workspace"
 
 # These settings of fdl also apply to programs inside the container.
 _HANDED_THROUGH = ("FLODL_VERBOSITY", "FLODL_COLOR")
+_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def wrap(plan: Plan, inner: str, shell: Mapping[str, str], *, terminal: bool) -> Plan:
@@ -44,6 +45,9 @@ def wrap(plan: Plan, inner: str, shell: Mapping[str, str], *, terminal: bool) ->
     relative = _inside_project(plan)
     names = sorted((one.name for one in plan.variables), key=lambda name: name != PLAN_VARIABLE)
     inside = [name for name in names if name not in _HANDED_THROUGH] + [*_HANDED_THROUGH]
+    # If it is not set, the compose file's own value must stay.
+    if _GPUS in shell and _GPUS not in names:
+        inside.append(_GPUS)
     if relative != "." or plan.kind == "entry":
         root = container_root(plan.root, plan.service or "")
         if relative != ".":

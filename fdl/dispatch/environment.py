@@ -42,11 +42,11 @@ def variables(
         ManifestError: An env file is missing or broken, or a manifest must not set the variable.
             The message never repeats a value.
     """
-    held = _written(scopes, root)
+    held = _written(scopes, root, shell, typed)
     known = {name: found[0].value for name, found in held.items()}
     for scope in scopes:
         for item in _files(scope):
-            for one in _from_file(item, root, known, shell):
+            for one in _from_file(item, root, known, {**shell, **typed}):
                 held.setdefault(one.name, []).insert(0, one)
                 known[one.name] = one.value
     return [_settled(found, shell, typed) for found in held.values()]
@@ -68,22 +68,36 @@ def _settled(found: list[Variable], shell: Mapping[str, str], typed: Mapping[str
     )
 
 
-def _written(scopes: Sequence[Node], root: str) -> dict[str, list[Variable]]:
+def _written(
+    scopes: Sequence[Node], root: str, shell: Mapping[str, str], typed: Mapping[str, str]
+) -> dict[str, list[Variable]]:
     """Name -> the values under ``env:``, strongest first. A null drops the weaker ones."""
     held: dict[str, list[Variable]] = {}
+    nodes: dict[str, Node] = {}
     for scope in scopes:
         env = scope.get("env")
         for name, node in env.mapping.items() if env else ():
             _refuse_fixed(name, origin(node, root))
             if node.value is None:
                 held.pop(name, None)
+                nodes.pop(name, None)
                 continue
+            nodes[name] = node
             mine = [
                 Variable(name, text(one.value), origin(one, root), secret=node.secret)
                 for one in (node, *node.losers)
                 if one.value is not None
             ]
             held[name] = [*mine, *held.get(name, [])]
+    used = [name for name in held if "$" in held[name][0].value and name not in {**shell, **typed}]
+    if used:
+        from fdl.dispatch.expand import Variables
+
+        known = Variables(nodes, root, typed, shell)
+        for name in used:
+            found = known.find(name)
+            if found:
+                held[name][0].value, held[name][0].secret = found
     return held
 
 
@@ -109,6 +123,10 @@ def _from_file(
 ) -> Iterator[Variable]:
     """The variables of one env file, which may refer to weaker ones and to the shell's."""
     written = item.get("path") or item
+    if "$" in str(written.value):
+        from fdl.dispatch.expand import Variables, expanded
+
+        written = expanded(written, Variables({}, root, shell, weaker).find, root)
     file = os.path.join(os.path.dirname(item.file), str(written.value))
     required = item.get("required")
     if required is not None and required.value is False and not os.path.lexists(file):

@@ -11,6 +11,7 @@ import os
 import sys
 
 from fdl.dispatch.compose import compose, join, quote, quote_cmd
+from fdl.errors import ManifestError
 from fdl.light_record import Record
 from fdl.manifest import origin
 from fdl.plan import PLAN_VARIABLE, Plan, Variable
@@ -68,11 +69,18 @@ class Planner(Record):
     distributes: bool = True
     keeps: bool = False
 
-    def run(self, level: Level, name: str, user: Sequence[str]) -> Plan:
+    def run(self, level: Level, name: str, user: Sequence[str], given: Sequence[str] = ()) -> Plan:
         """The plan of a ``run:`` command.
+
+        Args:
+            level: Where the command is.
+            name: Its name.
+            user: The words after ``--``.
+            given: The words before, for a command with ``args:``.
 
         Raises:
             ManifestError: Its variables cannot be settled, or its container is not available.
+            UsageError: The words do not fit ``args:``.
         """
         spec = level.commands[name]
         service = self._service(spec)
@@ -83,12 +91,20 @@ class Planner(Record):
             user,
             quote_cmd if on_windows else quote,
         )
+        variables: list[Variable] = []
+        if spec.get("args"):
+            from fdl.dispatch.declared import Given
+
+            values = Given(level, name, given, self.surroundings.variables)
+            variables = values.variables
+            if values.words and not on_windows:
+                script = f"set -- {join(values.words)}\n{script}"
         plan = Plan(
             kind="run",
             command=[*level.names, name],
             argv=["cmd", "/C", script] if on_windows else ["sh", "-c", script],
             typed=user,
-            cwd=level.manifest.directory,
+            cwd=level.start_folder(name),
             root=self.root,
             service=service,
             flags=[],
@@ -97,7 +113,12 @@ class Planner(Record):
             environment=level.manifest.env,
             secrets=_marked(spec.get("run"), spec.get("append")),
         )
-        self._give_variables(plan, (*level.scopes, spec))
+        scopes = (*level.scopes, spec)
+        self._note_container(plan, spec)
+        _check_start(plan, scopes, spec.get("cwd"))
+        self._give_variables(plan, scopes)
+        for variable in variables:
+            plan.set(variable)
         return self._contained(plan, script) if service else self._on_host(plan)
 
     def entry(
@@ -126,7 +147,7 @@ class Planner(Record):
             command=[*level.names, *([preset] if preset else [])],
             argv=[*made.argv, *made.tail],
             typed=made.tail,
-            cwd=level.manifest.directory,
+            cwd=level.start_folder(preset),
             root=self.root,
             service=self._service(level.manifest.node),
             flags=made.flags,
@@ -138,7 +159,10 @@ class Planner(Record):
         plan.subcommand = made.subcommand
         plan.commands = [] if preset else list(level.commands)
         scopes = level.scopes
-        self._give_variables(plan, (*scopes, level.commands[preset]) if preset else scopes)
+        named = (*scopes, level.commands[preset]) if preset else scopes
+        self._note_container(plan, level.manifest.node)
+        _check_start(plan, named, (named[-1].get("cwd") if preset else None) or level.cwd)
+        self._give_variables(plan, named)
         keep_heap(plan, scopes, self.surroundings.variables)
         if schema is not None and not schema.origins:
             _yield_to_variables(plan, schema, {} if plan.service else self.surroundings.variables)
@@ -151,8 +175,31 @@ class Planner(Record):
         hand_down(plan)
         return self._contained(plan, join(plan.argv)) if plan.service else plan
 
+    def with_values(self, level: Level, preset: str | None) -> Level:
+        """The level with values in place of ``${VAR}``, if any of its settings has one.
+
+        Raises:
+            ManifestError: A variable is not set, or its value is not allowed in that place.
+        """
+        nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+        sections = [node.get(key) for node in nodes for key in ("training", "output", "options")]
+        if not any(section and _refers(section) for section in sections):
+            return level
+        from fdl.dispatch.expand import finder, with_values
+
+        scopes = (*level.scopes, *nodes[1:])
+        variables = self.surroundings.variables
+        return with_values(level, preset, finder(scopes, self.root, variables, self.exported))
+
     def _service(self, node: Node) -> str | None:
         return None if self.surroundings.in_container else node.text("docker")
+
+    def _note_container(self, plan: Plan, node: Node) -> None:
+        if self.surroundings.in_container and (docker := node.get("docker")):
+            plan.notes.append(
+                f"docker service `{docker.value}` ({origin(docker, self.root)}) was skipped: "
+                "fdl itself runs in a container"
+            )
 
     def _give_variables(self, plan: Plan, scopes: Sequence[Node]) -> None:
         """Add the variables from ``env`` and ``env_file``, and those that global flags set."""
@@ -198,6 +245,29 @@ class Planner(Record):
 
         here = self.surroundings
         return wrap(plan, inner, here.variables, terminal=here.terminal)
+
+
+def _refers(node: Node) -> bool:
+    """Whether any text in a value may hold ``${VAR}`` or ``$$``."""
+    value = node.value
+    if isinstance(value, str):
+        return "$" in value
+    children = value if isinstance(value, list) else node.mapping.values()
+    return any(_refers(child) for child in children)
+
+
+def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:
+    """Refuse a missing working directory, and note the question to ask before the start.
+
+    The question of a path command is also that of the commands below it.
+    """
+    if cwd is not None and not os.path.isdir(plan.cwd):
+        raise ManifestError(
+            f"{origin(cwd, plan.root)}: `cwd: {cwd.value}`: there is no folder {plan.cwd}",
+            hint="create it; the path is relative to the folder of the fdl.yml",
+        )
+    for scope in scopes:
+        plan.confirm = scope.text("confirm") or plan.confirm
 
 
 def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:

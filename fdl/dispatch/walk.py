@@ -35,6 +35,7 @@ class Level:
         entry: The program of this level: the manifest's own, or the one that a parent sets.
         style: How settings are written for a program without declared spellings; may be empty.
         subcommand: The subcommand of the program that this level selects, or None.
+        cwd: The folder in which it runs, set in the same two places; None for the manifest's own.
         description: The manifest's description, or the parent's description of this command.
         scopes: Mappings whose ``env`` and ``env_file`` apply here, weakest first: those of the
             levels above, the manifest, and the parent's entry for this command.
@@ -55,6 +56,7 @@ class Level:
         self.entry = (spec.get("entry") if spec else None) or node.get("entry")
         self.style = (spec.text("style") if spec else None) or node.text("style") or ""
         self.subcommand = (spec.text("subcommand") if spec else None) or node.text("subcommand")
+        self.cwd = (spec.get("cwd") if spec else None) or node.get("cwd")
         self.description = (spec.text("description") if spec else None) or node.text("description")
         self.scopes = (*above, node, *((spec,) if spec else ()))
 
@@ -76,9 +78,33 @@ class Level:
         """
         return classify(self.typed(name), self.commands[name], self.root)
 
+    def start_folder(self, name: str | None = None) -> str:
+        """The folder in which the entry runs, or a run command or preset of this level.
+
+        Raises:
+            ManifestError: ``cwd`` refers to a variable that is not set.
+        """
+        spec = self.commands[name] if name else None
+        cwd = spec.get("cwd") if spec else None
+        if cwd is None and not (spec and spec.get("run")):
+            cwd = self.cwd
+        return self._folder(cwd, "", spec)
+
     def child_directory(self, name: str) -> str:
-        """The directory of a path command's manifest: its ``path``, or a folder of its name."""
-        path = self.commands[name].text("path") or name
+        """The directory of a path command's manifest: its ``path``, or a folder of its name.
+
+        Raises:
+            ManifestError: ``path`` refers to a variable that is not set.
+        """
+        spec = self.commands[name]
+        return self._folder(spec.get("path"), name, spec)
+
+    def _folder(self, node: Node | None, otherwise: str, scope: Node | None) -> str:
+        path = str(node.value) if node else otherwise
+        if node and "$" in path:
+            from fdl.dispatch.expand import folder_name
+
+            path = folder_name(self, node, scope)
         return os.path.normpath(os.path.join(self.manifest.directory, path))
 
 
@@ -133,7 +159,7 @@ def resolve(
         project: The root manifest.
         tokens: The command line without global flags.
         help_wanted: Whether a help flag was given; then the page of the deepest level is shown.
-        help_word: The word behind that flag. If it names no command, it names a group of options.
+        help_word: The word behind that flag. It names a group of options, never a command.
         load: Reads the manifest of a directory; None if the directory has none.
         planner: Turns the command into a Plan.
 
@@ -152,12 +178,12 @@ def resolve(
         if kind == PRESET:
             require_entry(level, name)
             if help_wanted:
-                return Help(level, PRESET, name, help_word if help_word in tail else "", tail)
+                return Help(level, PRESET, name, help_word, tail)
             return _run_entry(level, name, tail, planner)
         level = enter(level, name, load)
         if not tail or tail[0] not in level.commands:
             if help_wanted:
-                return _help(level, help_word if help_word in tail else "", tail)
+                return _help(level, "" if help_word in level.commands else help_word, tail)
             return _end(level, tail, planner)
         rest = tail
     return Help(level)
@@ -217,6 +243,7 @@ def _run_entry(
         return Refresh(level)
     from fdl.schema import known
 
+    level = planner.with_values(level, preset)
     schema = known(level, keep=planner.keeps)
     if schema is not None:
         from fdl.dispatch.arguments import arguments
@@ -233,6 +260,8 @@ def _run_entry(
 def _run(level: Level, name: str, tail: list[str], planner: Planner) -> Plan:
     cut = tail.index("--") if "--" in tail else len(tail)
     user = tail[cut + 1 :]
+    if level.commands[name].get("args"):
+        return planner.run(level, name, user, tail[:cut])
     if cut:
         from fdl.dispatch.compose import join
 

@@ -209,6 +209,7 @@ def _preset(page: drawn.Page, wanted: Help, schema: Schema | None) -> None:
     )
     page.command("Runs", [*_in_groups(argv, flags), "[ARGS]"])
     _inside(page, level.manifest.node.text("docker"))
+    _question(page, level, spec)
 
 
 def _in_groups(argv: list[str], flags: list[Flag]) -> Iterator[str]:
@@ -234,7 +235,15 @@ def _declared(flag: Flag, schema: Schema | None) -> str:
 def _run(page: drawn.Page, level: Level, name: str) -> None:
     spec = level.commands[name]
     page.title(level.typed(name), spec.text("description"))
-    page.usage(f"{level.typed(name)} [-- ARGS [-- RUNNER_ARGS]]")
+    from fdl.dispatch.declared import declared
+
+    schema = declared(level, name)
+    named = _argument_slots(schema) if schema else []
+    page.usage(" ".join([level.typed(name), *named, "[-- ARGS [-- RUNNER_ARGS]]"]))
+    if schema:
+        page.table("Arguments", argument_rows(schema.parameters))
+        for heading, rows in option_tables(schema.parameters, {}, ()):
+            page.table(heading, rows)
     script, append = spec.text("run") or "", spec.text("append")
     # Where `append` has no `--` of its own, the second part appears only with its arguments.
     fixed = "--" in (append or "").split()
@@ -245,6 +254,7 @@ def _run(page: drawn.Page, level: Level, name: str) -> None:
     whole = compose(script, append, placeholders, str)
     page.verbatim("Runs", _printable("run", [whole], [], secrets).argv[-1].splitlines())
     _inside(page, spec.text("docker"))
+    _question(page, level, spec)
     page.prose(
         f"Type arguments after `--`: `{level.typed(name)} -- -x` adds `-x` to the command. "
         "Arguments after a second `--` stand after a `--` in the command, too."
@@ -257,6 +267,12 @@ def _inside(page: Page, service: str | None) -> None:
         page.table("Inside", [Row(f"docker service {service}", aside=wrapper)])
 
 
+def _question(page: Page, level: Level, spec: Node) -> None:
+    questions = [one.text("confirm") for one in (*level.scopes, spec)]
+    if asked := next(filter(None, reversed(questions)), None):
+        page.prose(f"Asks before it runs: {asked}")
+
+
 def _command_row(level: Level, name: str, describe: Describe) -> Row:
     """One command of a list; a broken one is listed and says so."""
     spec = level.commands[name]
@@ -265,6 +281,7 @@ def _command_row(level: Level, name: str, describe: Describe) -> Row:
         return Row(name, own or "", "(unreachable: a built-in command has this name)")
     try:
         kind = level.kind(name)
+        folder = level.child_directory(name)
     except FdlError:
         return Row(name, own or "", f"(broken: `{level.typed(name)}` says why)")
     if own:
@@ -273,7 +290,7 @@ def _command_row(level: Level, name: str, describe: Describe) -> Row:
         return Row(name, _first_line(_script(spec.get("run"))))
     if kind == PRESET:
         return Row(name, "", "(preset)" if level.entry else "(broken: a preset needs an `entry`)")
-    child = describe(level.child_directory(name))
+    child = describe(folder)
     return Row(name, child) if child else Row(name, "", "(sub-command)")
 
 

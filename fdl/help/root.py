@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _OPTIONS = (
     Row("-h, --help", "Show help for a command; `--help all` shows all of it"),
     Row("-V, --version", "Show the version"),
-    Row("--env NAME", "Use the overlay fdl.NAME.yml of each manifest"),
+    Row("--env NAME[,NAME]", "Use the overlays fdl.NAME.yml, in this order"),
     Row("-v, -vv, -vvv", "Print more: verbose, debug, trace"),
     Row("-q, --quiet", "Print less"),
     Row("--ansi, --no-ansi", "Force or forbid colour"),
@@ -52,7 +52,10 @@ def draw(
     page.table("Commands", commands)
     environments = project.environments() if project else []
     if project and environments:
-        marked = (f"{one} (active)" if one == project.env else one for one in environments)
+        marked = (
+            f"{one} (active)" if one in (project.env or "").split(",") else one
+            for one in environments
+        )
         page.line("Environments", ", ".join(marked))
     if project and not full:
         rows = [Row(panel, ", ".join(names)) for panel, names in PANELS.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fdl.dispatch.classify import PRESET, RUN
+from fdl.dispatch.planner import Planner
 from fdl.dispatch.walk import Help, Level, Unknown
 from fdl.errors import UsageError
 from fdl.inspect.document import SCHEMA_VERSION, node_of
@@ -148,7 +149,7 @@ def behind_environment(call: Call, words: Sequence[str]) -> tuple[Project, list[
         if not is_command:
             return call.project(word), rest[1:]
         output.note(f"`{word}` is the command here; for the environment, type --env {word}")
-    elif word and not is_command and word in Project(found).nested():
+    elif word and not is_command and ("," in word or word in Project(found).nested()):
         return call.project(word), rest[1:]
     return call.project(), rest
 
@@ -194,6 +195,10 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
     if not isinstance(plan, Plan):
         raise UsageError(f"`{page.level.typed()}` runs nothing", hint="leave out --refresh-schema")
     plan.secrets += project.secrets()
+    preset = page.name if page.kind == PRESET else None
+    if page.kind != RUN:
+        planner = Planner(project.directory, call.here(), invocation.exported(), invocation.append)
+        page.level = planner.with_values(page.level, preset)
     return Command(page, plan, call.here(), project.warnings)
 
 

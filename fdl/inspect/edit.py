@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fdl.inspect.command import Command
     from fdl.inspect.field import Field
 
-_INHERIT = "inherit-from"
+_LINKS = ("inherit-from", "include")
 _MARK = b"\xef\xbb\xbf"
 
 # What a preset sets for itself. The other keys belong to the manifest around it.
@@ -209,9 +209,9 @@ def _keys(path: str) -> tuple[str, ...]:
                 f"`{path}` is one item of a list", hint="set the whole list: `[first, second]`"
             )
         keys.append(step)
-    if keys[0] == _INHERIT:
+    if keys[0] in _LINKS:
         raise UsageError(
-            f"`{_INHERIT}` decides which layers there are, so it is not a value of the manifest",
+            f"`{keys[0]}` decides which layers there are, so it is not a value of the manifest",
             hint="change it in the file by hand",
         )
     return tuple(keys)

@@ -10,7 +10,7 @@ from fdl.dispatch.nested import below
 from fdl.errors import ManifestError, UsageError
 from fdl.manifest import Found, Manifest
 from fdl.manifest.check import check
-from fdl.manifest.layers import environments, overlay_file, stack
+from fdl.manifest.layers import environments, overlay_file, overlay_files, stack
 from fdl.manifest.node import Node
 from fdl.manifest.overlay import combine
 from fdl.manifest.read import parse
@@ -47,10 +47,12 @@ class Layers:
         self.texts: dict[str, str] = {}
         self.nodes: dict[str, Node] = {}
         self._instead = instead or {}
-        overlay = overlay_file(found.directory, env) if env else None
-        layers = stack(found.path, overlay, self._read)
+        overlays = overlay_files(found.directory, env).values()
+        layers = stack(found.path, overlays, self._read)
         node, removed = combine(layers)
-        files = tuple(one.file for one in layers)
+        tops = [one.file for one in layers]
+        # Included files come first: a new value goes into the manifest.
+        files = (*(one for one in self.nodes if one not in tops), *tops)
         self.manifest = Manifest(node, found, env, files, removed)
 
     def replaced(self, file: str, text: str) -> Layers:

@@ -36,7 +36,7 @@ def fields(target: Command) -> list[Field]:
 def _run(target: Command) -> Iterator[Field]:
     path = ("commands", target.name)
     spec = target.shown.tree(target.level.commands[target.name], path)
-    for key in ("run", "append", "docker"):
+    for key in ("run", "append", "cwd", "docker", "confirm"):
         if node := spec.get(key):
             yield target.origins.field((key,), [node, *node.losers])
 
@@ -44,15 +44,16 @@ def _run(target: Command) -> Iterator[Field]:
 def _entry(target: Command) -> Iterator[Field]:
     level = target.level
     parent = level.scopes[-1] if level.names else None
-    own = target.shown.tree(level.manifest.node)
-    nodes: list[Node] = []
-    for scope in (target.shown.tree(parent) if parent else None, own):
-        if entry := scope.get("entry") if scope else None:
-            nodes += [entry, *entry.losers]
-    if nodes:
-        yield target.origins.field(("entry",), nodes)
-    if docker := own.get("docker"):
-        yield target.origins.field(("docker",), [docker, *docker.losers])
+    preset = level.commands.get(target.name)
+    own, *others = [
+        target.shown.tree(one) for one in (level.manifest.node, parent, preset) if one is not None
+    ]
+    for key in ("entry", "cwd", "docker", "confirm"):
+        scopes = [own] if key == "docker" else [*reversed(others), own]
+        nodes = [node for scope in scopes if (node := scope.get(key))]
+        if nodes:
+            stack = [one for node in nodes for one in (node, *node.losers)]
+            yield target.origins.field((key,), stack)
 
 
 def _scopes(target: Command) -> list[Node]:

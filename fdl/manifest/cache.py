@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Stamp = tuple[str, int, int, int]
 
 # Increase it when the format of the cache or the meaning of a check changes within one version.
-FORMAT = 2
+FORMAT = 3
 
 # The coarsest clock tick of the supported file systems. A file that changes again within one tick
 # keeps its stamp. So content that was read that soon after a change is not cached.
@@ -32,24 +32,26 @@ _TICK_NS = 10_000_000
 
 
 class Key:
-    """The key of a cache entry: the manifest's directory and path, its overlay and environment."""
+    """The key of a cache entry: the manifest's directory and path, and its overlays.
 
-    def __init__(self, directory: str, base: str, overlay: str | None, env: str | None) -> None:
+    ``overlays`` maps environments to their overlays, weakest first.
+    """
+
+    def __init__(self, directory: str, base: str, overlays: dict[str, str]) -> None:
         self.directory = directory
         self.base = base
-        self.overlay = overlay
-        self.env = env
+        self.overlays = overlays
 
     @property
     def location(self) -> str:
-        """Path of the cache file, one per environment."""
-        name = f"manifest.{self.env}.json" if self.env else "manifest.json"
+        """Path of the cache file, one per combination of environments."""
+        name = f"manifest.{','.join(self.overlays)}.json" if self.overlays else "manifest.json"
         return os.path.join(self.directory, ".fdl", name)
 
     def as_list(self) -> list[object]:
         """The values that must be equal for a cache to be valid, as JSON data."""
         # Another interpreter may read YAML and numbers differently.
-        return [FORMAT, __version__, sys.hexversion, self.base, self.overlay, self.env]
+        return [FORMAT, __version__, sys.hexversion, self.base, self.overlays]
 
 
 class Content:
@@ -70,6 +72,11 @@ def stamp(file: str) -> Stamp | None:
     return file, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
+def stamp_of_absent(file: str) -> Stamp:
+    """The stamp of a file that does not exist; when it appears, its stamp differs."""
+    return file, 0, 0, -1
+
+
 def fetch(key: Key) -> Content | None:
     """The content cached under ``key`` if none of its source files has changed."""
     try:
@@ -80,8 +87,10 @@ def fetch(key: Key) -> Content | None:
         if (
             document["key"] != key.as_list()
             or not stamped.issuperset(document["layers"])
-            or not stamped.issuperset(file for file in (key.base, key.overlay) if file)
-            or any(stamp(known[0]) != tuple(known) for known in stamps)
+            or not stamped.issuperset((key.base, *key.overlays.values()))
+            or any(
+                (stamp(known[0]) or stamp_of_absent(known[0])) != tuple(known) for known in stamps
+            )
         ):
             return None
         files = document["files"]

@@ -150,6 +150,21 @@ class Number(Kind):
         return [{**rule, "type": "number"}]
 
 
+class Referring(Kind):
+    """A value of another kind, or text with ``${VAR}``, which is checked when it has a value."""
+
+    kind: Kind
+
+    def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
+        """Leave text with a reference for later."""
+        if not (isinstance(node.value, str) and "${" in node.value):
+            self.kind.judge(node, path, found)
+
+    def rules(self) -> list[Rule]:
+        """The kind's own, and text with a reference."""
+        return [*self.kind.rules(), {"pattern": "\\$\\{", "type": "string"}]
+
+
 class ListOf(Kind):
     """A list of items of one kind; no item is null."""
 

@@ -13,7 +13,7 @@ from fdl.manifest.discover import NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from fdl.manifest.node import Node
 
@@ -22,13 +22,22 @@ _EXTENSIONS = tuple(name.removeprefix("fdl") for name in NAMES)
 
 def overlay_file(directory: str, env: str) -> str | None:
     """The overlay ``fdl.ENV.yml`` (``.yaml``, ``.json``) of a directory, or None."""
-    if os.sep in env or "/" in env or "\0" in env:
+    if os.sep in env or "/" in env or "\0" in env or "," in env:
         return None
     for extension in _EXTENSIONS:
         file = os.path.join(directory, f"fdl.{env}{extension}")
         if os.path.lexists(file):
             return file
     return None
+
+
+def overlay_files(directory: str, env: str | None) -> dict[str, str]:
+    """Environment -> its overlay in a directory, in the order of ``env``: ``ci`` or ``ci,cloud``.
+
+    Names without an overlay there are left out.
+    """
+    files = {one: overlay_file(directory, one) for one in env.split(",")} if env else {}
+    return {one: file for one, file in files.items() if file}
 
 
 def environments(directory: str) -> list[str]:
@@ -40,28 +49,36 @@ def environments(directory: str) -> list[str]:
     found = set()
     for name in names:
         stem, extension = os.path.splitext(name)
-        if extension in _EXTENSIONS and stem.startswith("fdl.") and len(stem) > len("fdl."):
-            found.add(stem.removeprefix("fdl."))
+        env = stem.removeprefix("fdl.")
+        # A comma stands between two environments.
+        if extension in _EXTENSIONS and env not in ("", stem) and "," not in env:
+            found.add(env)
     return sorted(found)
 
 
-def stack(base: str, overlay: str | None, read: Callable[[str], Node]) -> list[Node]:
-    """The layers of a manifest, weakest first: ancestors of the base, base, the same for overlay.
+def stack(
+    base: str,
+    overlays: Iterable[str],
+    read: Callable[[str], Node],
+    absent: Callable[[str], None] = lambda _: None,
+) -> list[Node]:
+    """The layers of a manifest, weakest first: ancestors of the base, base, the same per overlay.
 
     A file that is reached twice counts once, at its weakest position.
 
     Args:
         base: The manifest.
-        overlay: The overlay over it, or None.
+        overlays: The overlays over it, weakest first.
         read: Reads and checks one file.
+        absent: Is called with each file under ``include`` that may be missing, and is.
 
     Raises:
         ManifestError: ``inherit-from`` names a missing file or forms a circle, or a file is broken.
     """
     layers: list[Node] = []
     seen: set[str] = set()
-    for top in (base, overlay):
-        for node in _chain(top, read) if top else ():
+    for top in (base, *overlays):
+        for node in _chain(top, read, absent):
             canonical = os.path.realpath(node.file)
             if canonical not in seen:
                 seen.add(canonical)
@@ -69,8 +86,8 @@ def stack(base: str, overlay: str | None, read: Callable[[str], Node]) -> list[N
     return layers
 
 
-def _chain(file: str, read: Callable[[str], Node]) -> list[Node]:
-    """A file and its ancestors, the deepest one first, without their ``inherit-from``."""
+def _chain(file: str, read: Callable[[str], Node], absent: Callable[[str], None]) -> list[Node]:
+    """A file and its ancestors, the deepest one first, each with the commands that it includes."""
     chain: list[Node] = []
     visited: list[str] = []
     current: str | None = file
@@ -81,6 +98,10 @@ def _chain(file: str, read: Callable[[str], Node]) -> list[Node]:
             raise _circle(asked_by, [*visited, canonical])
         visited.append(canonical)
         node = read(current)
+        if node.get("include"):
+            from fdl.manifest.include import with_included
+
+            node = with_included(node, read, absent)
         asked_by = node.get("inherit-from")
         chain.insert(0, _stripped(node))
         current = _parent(asked_by) if asked_by else None

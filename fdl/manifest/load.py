@@ -6,10 +6,12 @@ Imported on the warm path: yaml is loaded only when a file has to be read.
 from __future__ import annotations
 
 from fdl.manifest import cache
-from fdl.manifest.layers import overlay_file
+from fdl.manifest.layers import overlay_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fdl.manifest.discover import Found
     from fdl.manifest.node import Node, Removed
 
@@ -21,7 +23,8 @@ class Manifest:
         node: The root mapping. Its keys and types are checked.
         found: The base file.
         directory: Absolute directory of that file. Paths in it are relative to this directory.
-        env: The environment it was read for, or None. This manifest may have no overlay for it.
+        env: The environment it was read for (``ci``, or several: ``ci,cloud``), or None. This
+            manifest may have no overlay for it.
         layers: The files that made it, weakest first.
         removed: Keys that an overlay deleted.
         warnings: Messages about it for the user.
@@ -49,7 +52,7 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
 
     Args:
         found: The manifest file.
-        env: The environment. Its overlay is merged if there is one.
+        env: The environments, joined by commas. Their overlays are merged if there are any.
         write_cache: Whether to keep the result under ``.fdl/`` for the next call.
 
     Raises:
@@ -61,7 +64,7 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
     key = _key(found, env)
     # Stamp before reading: a change in between leaves a stale cache, never a wrong one.
     stamps: list[cache.Stamp | None] = []
-    content = _content(found.path, key.overlay, stamps)
+    content = _content(found.path, key.overlays.values(), stamps)
     if write_cache:
         cache.store(key, content, stamps)
         from fdl.schema import editor_copy
@@ -79,11 +82,10 @@ def known(found: Found, env: str | None = None) -> Manifest | None:
 
 
 def _key(found: Found, env: str | None) -> cache.Key:
-    overlay = overlay_file(found.directory, env) if env else None
-    return cache.Key(found.directory, found.path, overlay, env if overlay else None)
+    return cache.Key(found.directory, found.path, overlay_files(found.directory, env))
 
 
-def _content(base: str, overlay: str | None, stamps: list[cache.Stamp | None]) -> cache.Content:
+def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None]) -> cache.Content:
     from fdl.manifest.check import check
     from fdl.manifest.layers import stack
     from fdl.manifest.overlay import combine
@@ -95,7 +97,7 @@ def _content(base: str, overlay: str | None, stamps: list[cache.Stamp | None]) -
         check(node, whole=False)
         return node
 
-    layers = stack(base, overlay, layer)
+    layers = stack(base, overlays, layer, lambda file: stamps.append(cache.stamp_of_absent(file)))
     node, removed = combine(layers)
     check(node, whole=True)
     return cache.Content(node, tuple(one.file for one in layers), removed)

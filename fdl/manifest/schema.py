@@ -13,6 +13,7 @@ from fdl.manifest.kinds import (
     Kind,
     ListOf,
     Number,
+    Referring,
     Section,
     Table,
     Text,
@@ -322,15 +323,15 @@ DDP = Section(
 TRAINING = Section(
     "Training",
     "The length and pace of a training.",
-    Key("epochs", Whole(), "Passes over the data: `--epochs`."),
-    Key("batch_size", Whole(least=1), "Samples per step: `--batch-size`."),
+    Key("epochs", Referring(Whole()), "Passes over the data: `--epochs`."),
+    Key("batch_size", Referring(Whole(least=1)), "Samples per step: `--batch-size`."),
     Key(
         "batches_per_epoch",
-        Whole(),
+        Referring(Whole()),
         "Steps that make an epoch, in place of all the data: `--batches`.",
     ),
-    Key("lr", Number(), "Learning rate: `--lr`."),
-    Key("seed", Whole(), "Start of the random numbers: `--seed`."),
+    Key("lr", Referring(Number()), "Learning rate: `--lr`."),
+    Key("seed", Referring(Whole()), "Start of the random numbers: `--seed`."),
     # Only mappings get here. They belong to the program, which knows their keys.
     others=Judged(_demand_of_option, [{"$ref": "#/$defs/Settings"}], described=False),
 )
@@ -356,11 +357,27 @@ COMMAND = Section(
     Key("style", STYLE, "Spelling of flags, beside `entry`; see the same key of the manifest."),
     Key("append", Text(), "Arguments that always go with `run`; `--no-append` leaves them out."),
     Key(
+        "args",
+        Table(),
+        "Arguments of `run`: name -> default, or a row as in `schema` with `positional: true` for "
+        'words. The script has each as a variable, and the words as `"$@"`.',
+    ),
+    Key(
         "path",
         Text(),
         "A folder with an fdl.yml of its own; without `run` and `path`, the folder of this name.",
     ),
     Key("entry", Text(), "Program that takes the place of the one in the folder's fdl.yml."),
+    Key(
+        "cwd",
+        Text(),
+        "Folder in which the command runs, relative to the fdl.yml; by default its own folder.",
+    ),
+    Key(
+        "confirm",
+        Text(),
+        "Question to ask before the command runs; `fdl -y` answers yes. By default none.",
+    ),
     Key("docker", Text(), "Docker compose service in which `run` runs."),
     Key(
         "env",
@@ -396,6 +413,11 @@ ROOT = Section(
         "inherit-from", Parent(), "Another manifest below this one: what is said here is stronger."
     ),
     Key(
+        "include",
+        ENV_FILES,
+        "Files with further `commands`, as if they were written here. By default none.",
+    ),
+    Key(
         "entry",
         Text(),
         "The program of this folder: `python main.py`. It gets the settings below as flags.",
@@ -406,6 +428,11 @@ ROOT = Section(
         STYLE,
         "Spelling of settings for a program whose flags fdl does not know: `kebab` "
         "(`--batch-size 8`), `snake` (`--batch_size 8`), `keyvalue` (`batch_size=8`) or `hydra`.",
+    ),
+    Key(
+        "cwd",
+        Text(),
+        "Folder in which `entry` runs, relative to this file; by default the folder of this file.",
     ),
     Key("docker", Text(), "Docker compose service in which `entry` runs."),
     Key(

@@ -29,13 +29,28 @@ def explicit(flag: str | None, variables: Mapping[str, str]) -> tuple[str, str] 
 
 
 def require_overlay(found: Found | None, env: str, asked: str) -> None:
-    """Refuse an environment that has no overlay in the project, nor in a folder below it.
+    """Refuse environments without an overlay in the project, and in the folders below it.
 
-    ``asked`` is how the user gave it: ``--env ci``.
+    Args:
+        found: The project's manifest.
+        env: The environments, joined by commas.
+        asked: How the user gave them: ``--env ci,cloud``.
 
     Raises:
-        UsageError: There is no manifest, or no overlay. Lists the existing environments.
+        UsageError: There is no manifest, one of them has no overlay or comes twice. The message
+            lists the existing environments.
     """
+    names = env.split(",")
+    for place, name in enumerate(names):
+        if not name or name in names[:place]:
+            problem = f"names `{name}` twice" if name else "has an empty name"
+            raise UsageError(
+                f"`{asked}` {problem}", hint=f"--env {','.join(filter(None, dict.fromkeys(names)))}"
+            )
+        _require_one(found, name, asked)
+
+
+def _require_one(found: Found | None, env: str, asked: str) -> None:
     remedy = f"unset FDL_ENV, or create fdl.{env}.yml" if asked.startswith("FDL_ENV") else ""
     if found is None:
         raise UsageError(

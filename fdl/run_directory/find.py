@@ -51,8 +51,11 @@ def _declared(project: Project) -> Iterator[str]:
 def _of_level(level: Level) -> Iterator[str]:
     for node in (level.manifest.node, *level.commands.values()):
         output = node.get("output")
-        if output and (folder := output.text("dir")):
-            yield folder
+        if output and (folder := output.get("dir")):
+            from fdl.dispatch.expand import known_folder
+
+            if name := known_folder(level, folder, node):
+                yield name
     if not level.entry:
         return
     from fdl.schema import known

@@ -105,14 +105,14 @@ def _is_interpreter(token: str) -> bool:
 
 
 def _file(level: Level, token: str) -> str | None:
-    path = os.path.normpath(os.path.join(level.manifest.directory, token))
+    path = os.path.normpath(os.path.join(level.start_folder(), token))
     return path if os.path.isfile(path) else None
 
 
 def _module(level: Level, name: str, beside: str = "") -> str | None:
     """The file of a module, or the file that runs when its package is started."""
     parts = name.split(".")
-    roots = [level.manifest.directory, level.root]
+    roots = [level.start_folder(), level.root]
     folders = [beside] if beside else []
     folders += [folder for root in roots for folder in (root, os.path.join(root, "src"))]
     for folder in folders:

@@ -172,6 +172,28 @@ def test_inside_a_container_nothing_is_wrapped(project):
     assert done.stdout == "direct\n"
 
 
+def test_inside_a_container_the_dry_run_says_what_was_skipped(project):
+    folder = project({"fdl.yml": "commands: {t: {run: echo t, docker: dev}}"})
+    code = (
+        "import os; from fdl.__main__ import main; from fdl.dispatch.planner import Surroundings; "
+        "main(['-n', 't'], Surroundings(os.environ, in_container=True, terminal=False))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    assert (
+        "note      docker service `dev` (fdl.yml:1:37) was skipped: fdl itself runs in a container"
+        in done.stdout
+    )
+
+
+def test_the_visible_gpus_are_those_of_the_shell_in_a_container_too(project, engine):
+    folder = project({"fdl.yml": "commands: {t: {run: echo, docker: dev}}", "compose.yaml": ""})
+    plan = json.loads(outside(folder, engine, "-n", "--json", "t").stdout)
+    assert "CUDA_VISIBLE_DEVICES" not in plan["launch"]
+    told = outside(folder, engine, "-n", "--json", "t", CUDA_VISIBLE_DEVICES="1")
+    launch = json.loads(told.stdout)["launch"]
+    assert launch[launch.index("CUDA_VISIBLE_DEVICES") - 1] == "-e"
+
+
 def test_without_docker_the_error_says_so(project):
     folder = project({"fdl.yml": "commands: {t: {run: echo, docker: dev}}", "bin/x": ""})
     done = outside_container("t", cwd=folder, env={"PATH": str(folder / "bin")})
@@ -453,3 +475,23 @@ def test_a_command_that_fails_by_itself_gets_no_advice(project, engine):
     done = outside(folder, engine, "t")
     assert (done.returncode, done.stderr) == (1, "no\n")
     assert engine.questions() == ["events"]
+
+
+def test_cwd_and_arguments_reach_the_container(project):
+    folder = project(
+        {
+            "fdl.yml": """
+                commands:
+                  t: {run: 'echo "$n" "$@"', docker: dev, cwd: src,
+                      args: {n: 1, word: {positional: true}}}
+                """,
+            "src/x": "",
+            "compose.yaml": COMPOSE,
+        }
+    )
+    *wrapper, inner = launch(folder, "t", "two words")
+    assert inner == 'cd /app/src && set -- \'two words\'\necho "$n" "$@"'
+    assert [wrapper[place + 1] for place, one in enumerate(wrapper) if one == "-e"][:2] == [
+        "word",
+        "n",
+    ]

@@ -60,7 +60,10 @@ def test_a_command_named_like_a_lower_candidate_keeps_its_word(project, fdl):
         (("t", "--env"), "`--env` needs the name of an environment"),
         (("t", "--env="), "`--env=` names no environment"),
         (("--env", "--help"), "`--help` is a flag"),
-        (("--env", "ci", "t", "--env=prod"), "`--env` was given twice: ci and prod"),
+        (
+            ("--env", "ci", "t", "--env=prod"),
+            "`--env` was given twice: ci and prod\nhint: --env ci,prod",
+        ),
         (("--env", "ci", "--env", "ci", "t"), "given twice"),
     ],
 )
@@ -528,3 +531,65 @@ def test_a_program_learns_the_name_of_the_environment(project, fdl, typed, env):
     )
     assert json.loads(fdl(*typed).out)["env"] == env
     assert json.loads(fdl("-n", "--json", *typed).out)["environment"] == env
+
+
+@pytest.fixture(name="stacked")
+def _stacked(project):
+    """A project whose two environments set partly the same values."""
+    return project(
+        {
+            "fdl.yml": """
+                commands:
+                  t: {run: 'echo $A $B $C', env: {A: base, B: base, C: base}}
+                  sub:
+                """,
+            "fdl.ci.yml": "commands: {t: {env: {A: ci, B: ci}}}",
+            "fdl.cloud.yml": "commands: {t: {env: {B: cloud}}}",
+            "sub/fdl.yml": "commands: {t: {run: echo base}}",
+            "sub/fdl.deep.yml": "commands: {t: {run: echo deep}}",
+        }
+    )
+
+
+def test_several_environments_are_laid_in_the_order_of_their_names(stacked, fdl):
+    assert fdl("--env", "ci,cloud", "t").out == "ci cloud base\n"
+    assert fdl("--env=cloud,ci", "t").out == "ci ci base\n"
+    assert fdl("t", env={"FDL_ENV": "ci,cloud"}).out == "ci cloud base\n"
+    assert fdl("--env", "ci,deep", "sub", "t").out == "deep\n"
+    assert sorted(one.name for one in (stacked / ".fdl").glob("manifest*")) == [
+        "manifest.ci,cloud.json", "manifest.ci.json", "manifest.cloud,ci.json",
+    ]  # fmt: skip
+    (stacked / "fdl.cloud.yml").write_text("commands: {t: {env: {B: changed}}}")
+    assert fdl("--env", "ci,cloud", "t").out == "ci changed base\n"
+    plan = json.loads(fdl("--env", "ci,cloud", "--dry-run", "--json", "t").out)
+    assert plan["environment"] == "ci,cloud"
+
+
+@pytest.mark.usefixtures("stacked")
+def test_config_show_tells_which_of_several_environments_won(fdl):
+    shown = fdl("config", "show", "ci,cloud").out
+    assert "B: cloud          # fdl.cloud.yml:1 (overrides fdl.ci.yml:1, fdl.yml:2)" in shown
+    assert fdl("--env", "ci,cloud", "config", "show").out == shown
+    assert "Environments: ci (active), cloud (active)" in fdl("--env", "ci,cloud", "--help").out
+
+
+@pytest.mark.usefixtures("stacked")
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("ci,clod", "error: `--env ci,clod`: there is no fdl.clod.yml in"),
+        ("ci,", "error: `--env ci,` has an empty name\nhint: --env ci\n"),
+        ("ci,cloud,ci", "error: `--env ci,cloud,ci` names `ci` twice\nhint: --env ci,cloud\n"),
+        ("ci,deep", "environment `deep` has no overlay for `fdl t`; it has only sub/fdl.deep.yml"),
+    ],
+)
+def test_the_wrong_one_of_several_environments_is_named(fdl, given, reason):
+    done = fdl("--env", given, "t")
+    assert (done.exit, done.out) == (1, "")
+    assert reason in done.err
+
+
+@pytest.mark.usefixtures("stacked")
+def test_completion_offers_further_environments_behind_a_comma(fdl):
+    assert fdl("__complete", "bash", "--", "--env", "ci,").out == "ci,cloud\nci,deep\n"
+    assert fdl("__complete", "bash", "--", "--env=cloud,c").out == "--env=cloud,ci\n"

@@ -113,6 +113,16 @@ def test_the_version_needs_no_manifest_and_heeds_no_environment(fdl):
     assert (done.exit, done.out, done.err) == (0, f"flodl-cli {__version__}\n", "")
 
 
+def test_version_is_ambiguous_beside_an_environment_of_that_name(project, fdl):
+    project({"fdl.yml": "", "fdl.version.yaml": ""})
+    done = fdl("version")
+    assert (done.exit, done.out) == (1, "")
+    assert done.err.startswith(
+        "error: `version` is ambiguous: a built-in command and the environment of fdl.version.yaml"
+    )
+    assert fdl("--env", "version", "version").out == f"flodl-cli {__version__}\n"
+
+
 @pytest.mark.parametrize("typed", [("-V",), ("version",), ("-v", "--version"), ("-q", "version")])
 def test_other_ways_to_ask_for_the_version(fdl, typed):
     done = fdl(*typed)

@@ -168,7 +168,19 @@ def test_the_page_of_a_group(project, fdl):
     assert group in fdl("train", "quick", "--help", "all").out
     # A word before the flag is an argument of the program, and a preset stays a preset.
     assert fdl("train", "distributed", "--help").out == fdl("train", "--help").out
-    assert fdl("train", "--help", "quick").out == fdl("train", "quick", "--help").out
+    assert fdl("train", "--help", "quick").out == fdl("train", "--help").out, "it selects nothing"
+
+
+def test_words_behind_the_help_flag_select_nothing(project, fdl):
+    project(
+        {"fdl.yml": "commands: {a: , t: {run: echo t}}", "a/fdl.yml": "commands: {b: {run: x}}"}
+    )
+    assert fdl("a", "--help", "b").out == fdl("a", "--help").out
+    assert fdl("a", "--help", "b", "c").out == fdl("a", "--help").out
+    assert fdl("t", "-h", "a").out == fdl("t", "--help").out
+    assert fdl("--help", "a", "b").out == fdl("a", "b", "--help").out, "no command was named yet"
+    assert fdl("config", "--help", "show").out == fdl("config", "--help").out
+    assert fdl("__complete", "bash", "--", "a", "--help", "").out == ""
 
 
 def test_an_unknown_group_is_refused_with_the_groups(project, fdl):
@@ -222,7 +234,7 @@ def test_the_page_of_a_preset_shows_what_it_would_run(project, fdl):
         "--model linear [ARGS]"
     )
     assert "docker service cuda" in page.out
-    assert fdl("train", "-h", "quick").out == page.out
+    assert fdl("-h", "train", "quick").out == page.out
 
 
 def test_the_page_of_a_run_command_shows_where_arguments_go(project, fdl):

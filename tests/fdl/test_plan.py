@@ -7,7 +7,10 @@ from fdl.plan import SCHEMA_VERSION, Flag, Plan, Variable
 from fdl.secrets import REDACTED
 
 # What the started program does not learn about itself.
-OUTER = ("env", "environment", "launch", "notes", "stop_timeout", "subcommand", "grace", "ranks")
+OUTER = (
+    *("confirm", "env", "environment", "launch", "notes", "stop_timeout", "subcommand", "grace"),
+    "ranks",
+)
 
 FILES = {
     "fdl.yml": "commands:\n  t: {run: touch made, append: -- b}\n  train:\n",

@@ -451,3 +451,13 @@ def test_help_that_only_reads_an_example_writes_nothing(project, fdl):
 
 def test_bare_schema_is_its_help(fdl):
     assert "Usage: fdl schema" in fdl("schema").out
+
+
+def test_completion_of_clear_offers_caches_whose_manifest_is_gone(project, fdl):
+    folder = project({"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: python x.py"})
+    cache = folder / "gone/.fdl/schema-cache/gone.json"
+    cache.parent.mkdir(parents=True)
+    cache.write_text("{}")
+    assert fdl("__complete", "bash", "--", "schema", "clear", "").out == "train\ngone\n"
+    assert fdl("__complete", "bash", "--", "schema", "refresh", "").out == "train\n"
+    assert fdl("schema", "clear", "gone").out == "deleted gone/.fdl/schema-cache/gone.json\n"

@@ -137,7 +137,7 @@ def test_a_style_without_an_entry_is_refused(project, fdl):
         ("{a: '1'}", ["a='1'"]),
         ("{a: it's}", ["a='it\\'s'"]),
         ("{a: 'x,y'}", ["a='x,y'"]),
-        ("{a: '${b.c}'}", ["a=${b.c}"]),
+        ("{a: '$${b.c}'}", ["a=${b.c}"]),
         ("{+a: 1}", ["+a=1"]),
         ("{++a.b: 1}", ["++a.b=1"]),
         ("{~a: true}", ["~a"]),

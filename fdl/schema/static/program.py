@@ -38,7 +38,7 @@ def read(level: Level) -> tuple[dict[str, Any] | None, list[str]]:
     file, function = script_of(level, packages)
     if file is None:
         return None, []
-    folders = [level.manifest.directory, level.root]
+    folders = [level.start_folder(), level.root]
     folders += [os.path.join(one, "src") for one in folders]
     library = Library(Roots(level.root, folders, packages))
     module = library.open(file)

@@ -95,7 +95,8 @@ def test_the_page_of_a_command_has_its_arguments(project, fdl):
     assert done.exit == 0, done.err
     assert "fdl flodl-hf convert" in done.out
     assert "--revision" in done.out
-    assert fdl("flodl-hf", "--help", "convert").out == done.out
+    assert fdl("--help", "flodl-hf", "convert").out == done.out
+    assert fdl("flodl-hf", "--help", "convert").out == fdl("flodl-hf", "--help").out
 
 
 def test_bad_usage_exits_with_2_and_help(project, fdl):

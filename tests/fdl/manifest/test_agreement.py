@@ -49,7 +49,7 @@ NAMES = st.sampled_from(
         *(key for one in DOCUMENT["$defs"].values() for key in one.get("properties", ())),
     ]
 ) | st.sampled_from(["model", "comands", "A", "HF_TOKEN", "a b", 'q"q', "[x]", "schema_"])
-PATTERNED = ("x", "solo-0", "1:2", "gpu1:29400")
+PATTERNED = ("x", "solo-0", "1:2", "gpu1:29400", "${A}")
 TEXTS = st.sampled_from(
     [
         "auto",
@@ -66,6 +66,7 @@ TEXTS = st.sampled_from(
         "nan",
         "true",
         ".env",
+        "${A}",
     ]
 )
 SCALARS = st.one_of(

@@ -1,0 +1,29 @@
+"""The question of ``confirm:``, asked before a command runs."""
+
+from __future__ import annotations
+
+from fdl.errors import FdlError
+from fdl.terminal import ask, has_yes, may_ask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def require_yes(question: str, command: Sequence[str]) -> None:
+    """Ask on the terminal; ``-y`` answers yes, Enter alone means no.
+
+    Raises:
+        FdlError: The answer is no, or no terminal is there to ask.
+    """
+    if has_yes():
+        return
+    typed = " ".join(command)
+    if not may_ask():
+        raise FdlError(
+            f"`fdl {typed}` asks `{question}`, and there is no terminal to ask on",
+            hint=f"fdl -y {typed} answers yes",
+        )
+    answer = ask(f"{question} [y/N] ")
+    if answer is None or answer.lower() not in ("y", "yes"):
+        raise FdlError(f"`fdl {typed}` was not confirmed, so nothing ran")
