@@ -150,6 +150,10 @@ def _from_manifest(
     if not invocation.tokens or (found is None and asks_for_all):
         return _help_page(found, invocation)
     env = active_environment(invocation, found)
+    if found and invocation.work.jobs and not invocation.help:
+        from fdl.jobs.several import run
+
+        return run(found, env, invocation, surroundings)
     from fdl import output
 
     if found is None:
