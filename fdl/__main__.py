@@ -150,10 +150,6 @@ def _from_manifest(
     if not invocation.tokens or (found is None and asks_for_all):
         return _help_page(found, invocation)
     env = active_environment(invocation, found)
-    if found and invocation.work.jobs and not invocation.help:
-        from fdl.jobs.several import run
-
-        return run(found, env, invocation, surroundings)
     from fdl import output
 
     if found is None:
@@ -163,6 +159,10 @@ def _from_manifest(
         )
         output.see(_USAGE, "fdl")
         return 1
+    if (invocation.work.jobs or invocation.work.gpus_each) and not invocation.help:
+        from fdl.jobs.several import run
+
+        return run(found, env, invocation, surroundings)
     from fdl.plan import Plan
 
     outcome, project = _resolve(found, env, invocation, surroundings)
@@ -173,6 +173,11 @@ def _from_manifest(
     for text in project.warnings:
         output.warning(text)
     if isinstance(outcome, Plan):
+        if outcome.depends:
+            from fdl.dispatch.planner import here
+            from fdl.jobs.several import one
+
+            return one(outcome, project, invocation, surroundings or here())
         return _carry_out(outcome, project, invocation)
     return _explain(outcome, project, invocation, surroundings)
 

@@ -17,6 +17,12 @@ def as_json(plan: Plan) -> str:
     return json.dumps(redacted(plan).as_dict(), indent=2) + "\n"
 
 
+def all_as_json(plans: Sequence[Plan]) -> str:
+    """The document of the last plan, with those that run before it under ``before``."""
+    *before, last = (redacted(plan).as_dict() for plan in plans)
+    return json.dumps({**last, "before": before}, indent=2) + "\n"
+
+
 def as_text(plan: Plan, palette: Palette) -> str:
     """Labelled lines; the command lines in them can be pasted into a shell."""
     plan = redacted(plan)

@@ -110,11 +110,12 @@ class Plan:
         notes: What was decided on the way, one sentence each, for readers of the plan.
         stop_timeout: Seconds that the program has to end after the first signal; None for no limit.
         grace: Seconds that the processes it left behind have, once it ended on a signal.
+        depends: Whether the manifest gives the command `needs` or `inputs`.
     """
 
     __slots__ = (
-        "argv", "command", "commands", "cwd", "env", "environment", "flags", "grace", "kept",
-        "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets", "service",
+        "argv", "command", "commands", "cwd", "depends", "env", "environment", "flags", "grace",
+        "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets", "service",
         "stop_timeout", "typed", "variables",
     )  # fmt: skip
 
@@ -155,6 +156,7 @@ class Plan:
         self.notes: list[str] = []
         self.stop_timeout: float | None = None
         self.grace = GRACE_S
+        self.depends = False
 
     def drop(self, unwanted: Iterable[Flag]) -> None:
         """Take generated argument groups out of ``argv``."""

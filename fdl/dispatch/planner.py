@@ -97,6 +97,7 @@ class Planner(Record):
             environment=level.manifest.env,
             secrets=_marked(spec.get("run"), spec.get("append")),
         )
+        plan.depends = _depends(spec)
         self._give_variables(plan, (*level.scopes, spec))
         return self._contained(plan, script) if service else self._on_host(plan)
 
@@ -135,6 +136,7 @@ class Planner(Record):
             secrets=_marked(entry) and argv[: len(argv) - sum(flag.count for flag in flags)],
         )
         plan.commands = [] if preset else list(level.commands)
+        plan.depends = _depends(level.spec, level.commands[preset] if preset else None)
         scopes = level.scopes
         self._give_variables(plan, (*scopes, level.commands[preset]) if preset else scopes)
         keep_heap(plan, scopes, self.surroundings.variables)
@@ -196,6 +198,11 @@ class Planner(Record):
 
         here = self.surroundings
         return wrap(plan, inner, here.variables, terminal=here.terminal)
+
+
+def _depends(*specs: Node | None) -> bool:
+    """Whether a command waits for others, or may be skipped. If not, both packages are not read."""
+    return any(one and ("needs" in one.mapping or "inputs" in one.mapping) for one in specs)
 
 
 def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:

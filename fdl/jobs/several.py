@@ -2,18 +2,75 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+from fdl.dispatch.planner import Surroundings, here
 from fdl.errors import UsageError
+from fdl.jobs.chain import Chain
+from fdl.plan import Plan
+from fdl.project import Project
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.dispatch.planner import Surroundings
     from fdl.dispatch.walk import Help, Level, Refresh, Unknown
     from fdl.manifest import Found
-    from fdl.plan import Plan
     from fdl.prepass import Invocation
-    from fdl.project import Project
+
+
+def run(
+    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
+) -> int:
+    """Run the commands that are typed, with what they need; the exit code of the call.
+
+    Raises:
+        FdlError: A word is not a command, a manifest is broken, or there are too few GPUs.
+    """
+    acts = not invocation.dry_run
+    project = Project(found, env, write_cache=acts)
+    chain = _chain(project, invocation, surroundings or here())
+    if project.examples and acts:
+        project = Project(found, env, executes=True, write_cache=True)
+        chain = _chain(project, invocation, surroundings or here())
+    from fdl import output
+
+    for text in project.warnings:
+        output.warning(text)
+    return finish(chain, project, invocation)
+
+
+def one(plan: Plan, project: Project, invocation: Invocation, surroundings: Surroundings) -> int:
+    """Run a command behind what it needs, if it has to run; the exit code of the call.
+
+    Raises:
+        FdlError: A needed command is not one, or a program cannot be started.
+    """
+    chain = Chain(project, lambda words: _resolved(words, project, invocation, surroundings))
+    chain.add(plan)
+    return finish(chain, project, invocation)
+
+
+def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
+    """Carry a chain out, or show its plans."""
+    if not invocation.dry_run:
+        from fdl.jobs.carry_out import carry_out
+
+        for step in chain.steps:
+            if step.plan.preset:
+                # Its arguments are announced on the terminal.
+                step.plan.secrets += project.secrets()
+        return carry_out(chain, invocation.work)
+    from fdl import dry_run, output
+
+    plans = [step.plan for step in chain.steps]
+    if invocation.json:
+        text = dry_run.all_as_json(plans)
+    else:
+        text = "\n".join(dry_run.as_text(plan, output.palette(sys.stdout)) for plan in plans)
+    output.write(sys.stdout, project.without_secrets(text))
+    return 0
 
 
 def split(level: Level, word: str) -> list[str]:
@@ -23,13 +80,34 @@ def split(level: Level, word: str) -> list[str]:
     return word.replace("/", " ").split()
 
 
-def lines(level: Level, tokens: Sequence[str]) -> list[list[str]]:
+def _chain(project: Project, invocation: Invocation, place: Surroundings) -> Chain:
+    work, variables, terminal = invocation.work, place.variables, place.terminal
+    lines = _lines(project.level(), invocation.tokens) if work.jobs else [invocation.tokens]
+    if work.gpus_each:
+        from fdl.jobs.devices import DEVICES_VARIABLE, groups
+
+        # Every job sees as many devices as the first one; the pool says which.
+        variables = {**variables, DEVICES_VARIABLE: groups(work.gpus_each, os.environ)[0]}
+        terminal = False
+    elif len(lines) > 1:
+        terminal = False
+    place = Surroundings(variables, place.in_container, terminal)
+    chain = Chain(project, lambda words: _resolved(words, project, invocation, place))
+    for words in lines:
+        outcome = _resolved(words, project, invocation, place)
+        if not isinstance(outcome, Plan):
+            raise _refused(outcome, words)
+        chain.add(outcome)
+    return chain
+
+
+def _lines(level: Level, tokens: Sequence[str]) -> list[list[str]]:
     """The command lines that the words after ``--jobs N`` name, one for each word.
 
-    A command with its arguments is one: several commands take none.
+    A command with its arguments is one line: several commands take none.
 
     Raises:
-        UsageError: Arguments or flags stand among several commands, or one is named twice.
+        UsageError: Arguments or flags stand behind several commands, or one is named twice.
     """
     flag = next((place for place, word in enumerate(tokens) if word.startswith("-")), len(tokens))
     words, arguments = list(tokens[:flag]), list(tokens[flag:])
@@ -39,7 +117,7 @@ def lines(level: Level, tokens: Sequence[str]) -> list[list[str]]:
         what = "arguments after `--`" if arguments[0] == "--" else f"`{arguments[0]}`"
         raise UsageError(
             f"{what}: several commands take no arguments, and `--jobs` makes every word a command",
-            hint=f"fdl {words[0]} ... runs one command with arguments, without `--jobs`",
+            hint=f'write words that belong together as one: "{" ".join(words[:2])}"',
         )
     for place, word in enumerate(words):
         if word in words[:place]:
@@ -47,60 +125,21 @@ def lines(level: Level, tokens: Sequence[str]) -> list[list[str]]:
     return [split(level, word) for word in words]
 
 
-def run(
-    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
-) -> int:
-    """Run every command that is named; the exit code of the call.
-
-    Raises:
-        FdlError: A word is not a command, a manifest is broken, or there are too few GPUs.
-    """
-    from fdl.dispatch.planner import here
-    from fdl.jobs.job import Job
-    from fdl.jobs.pool import exit_code, run_all
-    from fdl.project import Project
-
-    work = invocation.work
-    project = Project(found, env, executes=True, write_cache=True)
-    surroundings = surroundings or here()
-    jobs = []
-    for words in lines(project.level(), invocation.tokens):
-        plan = planned(words, invocation, project, surroundings)
-        jobs.append(Job(" ".join(plan.command), plan))
-    return exit_code(run_all(jobs, at_once=work.jobs or 1, gpus_each=work.gpus_each))
+def _resolved(
+    words: Sequence[str], project: Project, invocation: Invocation, place: Surroundings
+) -> Plan | Help | Refresh | Unknown:
+    return project.resolve(words, place, exported=invocation.exported(), append=invocation.append)
 
 
-def planned(
-    words: Sequence[str], invocation: Invocation, project: Project, surroundings: Surroundings
-) -> Plan:
-    """The plan of one command among several: it has no terminal.
-
-    Raises:
-        FdlError: The words are not a command that runs.
-    """
-    from fdl.dispatch.planner import Surroundings
-    from fdl.plan import Plan
-
-    place = Surroundings(surroundings.variables, surroundings.in_container, False)
-    outcome = project.resolve(
-        words, place, exported=invocation.exported(), append=invocation.append
-    )
-    if isinstance(outcome, Plan):
-        return outcome
-    raise refused(outcome, words)
-
-
-def refused(outcome: Help | Refresh | Unknown, words: Sequence[str]) -> UsageError:
-    """The error for words that are not a command that runs, with the nearest one."""
+def _refused(outcome: Help | Refresh | Unknown, words: Sequence[str]) -> UsageError:
+    """The error for words that are not a command that runs."""
     from fdl.dispatch.walk import Unknown
 
-    if not isinstance(outcome, Unknown):
-        return UsageError(f"`fdl {' '.join(words)}` runs nothing", hint="name one of its commands")
-    from fdl.suggest import nearest
+    if isinstance(outcome, Unknown):
+        from fdl.inspect.command import unknown
 
-    level = outcome.level
-    close = nearest(outcome.token, level.commands)
+        return unknown(outcome)
     return UsageError(
-        f"unknown command: {' '.join([*level.names, outcome.token])}",
-        hint=f"did you mean `{' '.join([*level.names, close])}`?" if close else "fdl list",
+        f"`fdl {' '.join(words)}` runs nothing by itself",
+        hint=f"`fdl {' '.join(words)} --help` lists its commands",
     )

@@ -176,6 +176,12 @@ def _is_env_file(value: object) -> bool:
     )
 
 
+def _demand_of_texts(value: object) -> str:
+    items = [item.value for item in value] if isinstance(value, list) else [value]
+    fits = all(isinstance(item, str) and item.strip() for item in items)
+    return "" if fits else "must be text, or a list of texts"
+
+
 MODE = Judged(
     _demand_of_mode,
     [{"enum": list(NAMED_MODES)}, {"pattern": "^solo-[0-9]{1,6}$", "type": "string"}],
@@ -195,6 +201,10 @@ ENDPOINT = Judged(_demand_of_endpoint, [{"pattern": "^\\S+:[0-9]{1,5}$", "type":
 OPTION = Judged(_demand_of_option, [_SCALAR, {"items": _SCALAR, "type": "array"}], described=False)
 AUTO_OR_SWITCH = Judged(_demand_of_auto_or_switch, [{"const": "auto"}, {"type": "boolean"}])
 ENV_FILES = Judged(_demand_of_env_files, [_ENV_FILE, {"items": _ENV_FILE, "type": "array"}])
+
+TEXTS = Judged(
+    _demand_of_texts, [{"type": "string"}, {"items": {"type": "string"}, "type": "array"}]
+)
 
 SPEED_HINT = Section(
     "SpeedHint",
@@ -359,6 +369,22 @@ COMMAND = Section(
         "env_file",
         ENV_FILES,
         "Files of `NAME=value` lines with further variables, stronger than `env`.",
+    ),
+    Key(
+        "needs",
+        TEXTS,
+        "Commands that run before this one, as you type them after `fdl`; each runs once.",
+    ),
+    Key(
+        "inputs",
+        TEXTS,
+        "Files that the command reads, as patterns (`data/**/*.csv`), and variables (`env:NAME`). "
+        "It is skipped if none has changed since its last success; without the key it always runs.",
+    ),
+    Key(
+        "outputs",
+        TEXTS,
+        "Files that the command writes, as patterns; it also runs if one is missing or changed.",
     ),
     Key("ddp", DDP, "How the preset spreads the work over devices."),
     Key("training", TRAINING, "Length and pace of the preset's training."),
