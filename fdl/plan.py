@@ -115,8 +115,8 @@ class Plan:
 
     __slots__ = (
         "argv", "command", "commands", "cwd", "depends", "env", "environment", "flags", "grace",
-        "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets", "service",
-        "stop_timeout", "typed", "variables",
+        "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets",
+        "service", "stop_timeout", "typed", "variables",
     )  # fmt: skip
 
     def __init__(

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from fdl import output
 from fdl.dispatch.ranks import SETTINGS_VARIABLE
@@ -45,7 +46,7 @@ class Rule:
         self._outputs = outputs
         self._digests = digests
         self._file = state_file(plan.root, _name(plan))
-        self._now: dict[str, object] = {}
+        self._now: dict[str, Any] = {}
 
     @property
     def watches(self) -> bool:
@@ -94,7 +95,7 @@ class Rule:
         self._write({**self._now, "outputs": written, "finished": True, "when": time.time()})
         return self._outputs.missing()
 
-    def _measured(self, inputs: Patterns) -> dict[str, object]:
+    def _measured(self, inputs: Patterns) -> dict[str, Any]:
         # What the command writes itself is not an input, also where a pattern covers both.
         written = set(self._outputs.files())
         files = [file for file in inputs.required(_typed(self._plan)) if file not in written]
@@ -106,9 +107,9 @@ class Rule:
             "inputs": {file: self._digests.of(file) for file in files},
         }
 
-    def _change(self, before: Mapping[str, dict[str, str]]) -> str:
+    def _change(self, before: Mapping[str, Any]) -> str:
         """The first difference to the last success; empty without one."""
-        now: dict[str, dict[str, str]] = self._now  # type: ignore[assignment]
+        now = self._now
         if now["command"] != before["command"]:
             return "the command changed"
         variables = [
@@ -172,7 +173,7 @@ def _digest(value: object) -> str:
     return blake3.blake3(json.dumps(value).encode()).hexdigest(length=16)
 
 
-def _read(file: str) -> dict[str, dict[str, str]] | None:
+def _read(file: str) -> dict[str, Any] | None:
     """The record of the last run; None if there is none, or none that this fdl understands."""
     try:
         with open(file, encoding="utf-8") as stream:

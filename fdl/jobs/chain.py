@@ -114,7 +114,7 @@ class Chain:
         while words[0] not in level.commands:
             known += level.commands
             if level.parent is None:
-                raise self._unknown(node, plan, words, nearest(words[0], known))
+                raise self._unknown(node, plan, nearest(words[0], known))
             level = level.parent
         found = self._resolve([*level.names, *words])
         if isinstance(found, Plan):
@@ -123,11 +123,9 @@ class Chain:
         if isinstance(found, Unknown) and found.token in words:
             close = nearest(found.token, found.level.commands)
             words[words.index(found.token)] = close or found.token
-        raise self._unknown(node, plan, words, close and shlex.join(words))
+        raise self._unknown(node, plan, close and shlex.join(words))
 
-    def _unknown(
-        self, node: Node, plan: Plan, words: list[str], close: str | None
-    ) -> ManifestError:
+    def _unknown(self, node: Node, plan: Plan, close: str | None) -> ManifestError:
         return ManifestError(
             f"{self._place(node)}: `fdl {' '.join(plan.command)}` needs `{node.value}`, which is "
             "not a command that runs",

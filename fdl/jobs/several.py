@@ -66,7 +66,7 @@ def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
 
     plans = [step.plan for step in chain.steps]
     if invocation.json:
-        text = dry_run.all_as_json(plans)
+        text = dry_run.several_as_json(plans, asked=sum(step.asked for step in chain.steps))
     else:
         text = "\n".join(dry_run.as_text(plan, output.palette(sys.stdout)) for plan in plans)
     output.write(sys.stdout, project.without_secrets(text))
