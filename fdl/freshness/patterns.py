@@ -1,7 +1,7 @@
 """The files that ``inputs`` and ``outputs`` of a command name."""
 
 # The paths are strings, thousands of them.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH206, PTH208
+# ruff: noqa: PTH112, PTH113, PTH118, PTH206, PTH207, PTH208
 from __future__ import annotations
 
 import glob

@@ -30,10 +30,10 @@ def run(
     """
     acts = not invocation.dry_run
     project = Project(found, env, write_cache=acts)
-    chain = _chain(project, invocation, surroundings or here())
+    chain = _typed(project, invocation, surroundings or here())
     if project.examples and acts:
         project = Project(found, env, executes=True, write_cache=True)
-        chain = _chain(project, invocation, surroundings or here())
+        chain = _typed(project, invocation, surroundings or here())
     from fdl import output
 
     for text in project.warnings:
@@ -80,7 +80,28 @@ def split(level: Level, word: str) -> list[str]:
     return word.replace("/", " ").split()
 
 
-def _chain(project: Project, invocation: Invocation, place: Surroundings) -> Chain:
+def chain_of(
+    project: Project,
+    lines: Sequence[Sequence[str]],
+    invocation: Invocation,
+    surroundings: Surroundings,
+) -> Chain:
+    """Several command lines with what they need.
+
+    Raises:
+        FdlError: One of them is not a command that runs, or needs something that is not.
+    """
+    chain = Chain(project, lambda words: _resolved(words, project, invocation, surroundings))
+    for words in lines:
+        outcome = _resolved(words, project, invocation, surroundings)
+        if not isinstance(outcome, Plan):
+            raise _refused(outcome, words)
+        chain.add(outcome)
+    return chain
+
+
+def _typed(project: Project, invocation: Invocation, place: Surroundings) -> Chain:
+    """The chain of the commands that are typed, planned for where they run."""
     work, variables, terminal = invocation.work, place.variables, place.terminal
     lines = _lines(project.level(), invocation.tokens) if work.jobs else [invocation.tokens]
     if work.gpus_each:
@@ -88,17 +109,9 @@ def _chain(project: Project, invocation: Invocation, place: Surroundings) -> Cha
 
         # Every job sees as many devices as the first one; the pool says which.
         variables = {**variables, DEVICES_VARIABLE: groups(work.gpus_each, os.environ)[0]}
-        terminal = False
-    elif len(lines) > 1:
-        terminal = False
+    terminal = terminal and len(lines) == 1 and not work.gpus_each
     place = Surroundings(variables, place.in_container, terminal)
-    chain = Chain(project, lambda words: _resolved(words, project, invocation, place))
-    for words in lines:
-        outcome = _resolved(words, project, invocation, place)
-        if not isinstance(outcome, Plan):
-            raise _refused(outcome, words)
-        chain.add(outcome)
-    return chain
+    return chain_of(project, lines, invocation, place)
 
 
 def _lines(level: Level, tokens: Sequence[str]) -> list[list[str]]:
