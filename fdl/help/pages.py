@@ -14,6 +14,7 @@ from fdl.help import root
 from fdl.help.layout import Page, Row
 from fdl.help.parameters import argument_rows, option_tables, slots
 from fdl.manifest import origin
+from fdl.manifest.node import texts
 from fdl.output import Palette
 from fdl.plan import Plan
 from fdl.redaction import redacted
@@ -148,6 +149,7 @@ def _entry(page: Page, level: Level, schema: Schema | None) -> None:
         "Entry",
         [Row(_script(level.entry), aside=f"in docker service {service}" if service else "")],
     )
+    _dependencies(page, level.root, level.spec)
     merged = settings(level.manifest.node, None)
     page.table(
         "Defaults",
@@ -194,6 +196,7 @@ def _preset(page: drawn.Page, level: Level, name: str, schema: Schema | None) ->
     )
     page.command("Runs", [*map(quote, argv[:start]), *map(join, groups), "[ARGS]"])
     _inside(page, level.manifest.node.text("docker"))
+    _dependencies(page, level.root, spec, level.spec)
 
 
 def _declared(flag: Flag, schema: Schema | None) -> str:
@@ -220,6 +223,7 @@ def _run(page: drawn.Page, level: Level, name: str) -> None:
     whole = compose(script, append, placeholders, str)
     page.verbatim("Runs", _printable("run", [whole], [], secrets).argv[-1].splitlines())
     _inside(page, spec.text("docker"))
+    _dependencies(page, level.root, spec)
     page.prose(
         f"Type arguments after `--`: `{level.typed(name)} -- -x` adds `-x` to the command. "
         "Arguments after a second `--` stand after a `--` in the command, too."
@@ -230,6 +234,20 @@ def _inside(page: Page, service: str | None) -> None:
     if service:
         wrapper = f"docker compose run --rm {quote(service)} bash -c '...'"
         page.table("Inside", [Row(f"docker service {service}", aside=wrapper)])
+
+
+def _dependencies(page: Page, root: str, *specs: Node | None) -> None:
+    """What runs before a command, and which files decide whether it runs; the strongest first."""
+    keys = ("needs", "inputs", "outputs")
+    stated = {key: one for one in specs[::-1] if one for key in keys if one.get(key)}
+    page.table(
+        "Dependencies",
+        (
+            Row(key, ", ".join(texts(stated[key], key)), origin(stated[key].mapping[key], root))
+            for key in keys
+            if key in stated and texts(stated[key], key)
+        ),
+    )
 
 
 def _command_row(level: Level, name: str, describe: Describe) -> Row:

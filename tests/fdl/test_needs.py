@@ -521,3 +521,48 @@ def test_a_command_without_these_keys_loads_none_of_it(project, fdl):
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=os.environ
     )
     assert done.stdout == "[]\n"
+
+
+# What shows it ------------------------------------------------------------------------------
+
+
+def test_help_and_list_show_it(project, fdl):
+    project(CHAIN)
+    page = [line.split() for line in fdl("train", "--help").out.splitlines()]
+    assert ["needs", "prepare", "fdl.yml:8:12"] in page
+    assert ["inputs", "all.txt,", "env:SEED", "fdl.yml:9:13"] in page
+    assert ["outputs", "model.txt", "fdl.yml:10:14"] in page
+    assert "Dependencies" in fdl("prepare", "--help").out
+    assert fdl("list").out.splitlines()[1].endswith("(needs prepare)")
+    commands = json.loads(fdl("list", "--json").out)["commands"]
+    assert [one["needs"] for one in commands] == [[], ["prepare"]]
+
+
+def test_the_page_of_a_preset_shows_what_its_folder_needs(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {get: {run: 'true'}, train: {needs: get, inputs: [train]}}",
+            "train/fdl.yml": "entry: echo\ncommands: {q: {options: {a: 1}, inputs: fdl.yml}}",
+        }
+    )
+    assert "needs   get    fdl.yml:1:47" in fdl("train", "--help").out
+    page = [line.split() for line in fdl("train", "q", "--help").out.splitlines()]
+    assert ["needs", "get", "fdl.yml:1:47"] in page
+    assert ["inputs", "fdl.yml", "train/fdl.yml:2:44"] in page
+
+
+def test_completion_offers_further_commands_behind_jobs(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {a: {run: 'true'}, b: {run: 'true'}, sub: }",
+            "sub/fdl.yml": "commands: {fast: {run: 'true'}, slow: {run: 'true'}}",
+        }
+    )
+
+    def offered(*words):
+        return fdl("__complete", "bash", "--", *words).out.splitlines()
+
+    assert offered("--jobs", "2", "a", "") == ["b", "sub"]
+    assert offered("--jobs=2", "b", "sub/fast", "sub/") == ["sub/slow"]
+    assert offered("a", "") == ["--"]
+    assert offered("--fo") == ["--force"]
