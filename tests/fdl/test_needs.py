@@ -548,7 +548,7 @@ def test_the_page_of_a_preset_shows_what_its_folder_needs(project, fdl):
     assert "needs   get    fdl.yml:1:47" in fdl("train", "--help").out
     page = [line.split() for line in fdl("train", "q", "--help").out.splitlines()]
     assert ["needs", "get", "fdl.yml:1:47"] in page
-    assert ["inputs", "fdl.yml", "train/fdl.yml:2:44"] in page
+    assert ["inputs", "fdl.yml", "train/fdl.yml:2:40"] in page
 
 
 def test_completion_offers_further_commands_behind_jobs(project, fdl):
