@@ -194,6 +194,7 @@ class Plan:
             "notes": self.notes,
             "stop_timeout": self.stop_timeout,
             "grace": self.grace,
+            "depends": self.depends,
         }
 
     def inner(self) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fdl import output
+from fdl.dispatch.compose import join
 from fdl.jobs.chain import Chain, Step
 from fdl.jobs.job import DONE, FAILED, Job, Outcome
 from fdl.prepass import Work
@@ -53,7 +54,7 @@ def _in_order(steps: list[Step], work: Work) -> int:
 def _side_by_side(steps: list[Step], work: Work) -> int:
     from fdl.jobs.pool import exit_code, run_all
 
-    jobs = [Job(step.name, step.plan) for step in steps]
+    jobs = [Job(name, step.plan) for name, step in zip(_names(steps), steps, strict=True)]
     of = {id(job): step for job, step in zip(jobs, steps, strict=True)}
 
     def ended(outcome: Outcome) -> None:
@@ -74,6 +75,19 @@ def _side_by_side(steps: list[Step], work: Work) -> int:
         ended=ended,
     )
     return exit_code(outcomes)
+
+
+def _names(steps: list[Step]) -> list[str]:
+    """The commands; those that run more than once have their arguments behind them."""
+    from fdl.redaction import redacted
+
+    names = [step.name for step in steps]
+    return [
+        step.name
+        if names.count(step.name) == 1
+        else f"{step.name} {join(redacted(step.plan).typed)}"
+        for step in steps
+    ]
 
 
 def _leads_to(failed: Step, step: Step, steps: list[Step]) -> bool:

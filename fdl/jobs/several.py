@@ -146,8 +146,14 @@ def _resolved(
 
 def _refused(outcome: Help | Refresh | Unknown, words: Sequence[str]) -> UsageError:
     """The error for words that are not a command that runs."""
+    from fdl.commands import BUILTINS
     from fdl.dispatch.walk import Unknown
 
+    if isinstance(outcome, Unknown) and words[0] in BUILTINS:
+        return UsageError(
+            f"`{words[0]}` is a built-in command, and `--jobs` runs commands of the project",
+            hint=f"fdl {' '.join(words)}",
+        )
     if isinstance(outcome, Unknown):
         from fdl.inspect.command import unknown
 

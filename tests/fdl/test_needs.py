@@ -77,6 +77,16 @@ def test_presets_folders_and_arguments_can_be_needed_as_they_are_typed(project, 
     assert (done.exit, done.out) == (0, "--size 1\n--size 7\nshow x\nall\n")
 
 
+def test_a_command_that_runs_twice_is_told_apart_by_its_arguments(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {d: , e: {run: 'true', needs: [d 1, d 2]}}",
+            "d/fdl.yml": "entry: echo",
+        }
+    )
+    assert fdl("--jobs", "2", "e").out in ("d 1 | 1\nd 2 | 2\n", "d 2 | 2\nd 1 | 1\n")
+
+
 def test_a_preset_takes_what_its_folder_needs_unless_it_says_otherwise(project, fdl):
     project(
         {
@@ -548,7 +558,7 @@ def test_the_page_of_a_preset_shows_what_its_folder_needs(project, fdl):
     assert "needs   get    fdl.yml:1:47" in fdl("train", "--help").out
     page = [line.split() for line in fdl("train", "q", "--help").out.splitlines()]
     assert ["needs", "get", "fdl.yml:1:47"] in page
-    assert ["inputs", "fdl.yml", "train/fdl.yml:2:40"] in page
+    assert ["inputs", "fdl.yml", "train/fdl.yml:2:41"] in page
 
 
 def test_completion_offers_further_commands_behind_jobs(project, fdl):

@@ -7,7 +7,7 @@ from fdl.plan import SCHEMA_VERSION, Flag, Plan, Variable
 from fdl.secrets import REDACTED
 
 # What the started program does not learn about itself.
-OUTER = ("env", "environment", "launch", "notes", "stop_timeout", "grace", "ranks")
+OUTER = ("env", "environment", "launch", "notes", "depends", "stop_timeout", "grace", "ranks")
 
 FILES = {
     "fdl.yml": "commands:\n  t: {run: touch made, append: -- b}\n  train:\n",

@@ -22,6 +22,18 @@ def table(text):
     return {row[0]: row[1:3] for row in map(str.split, lines[heads + 1 :])}
 
 
+def until(happened):
+    limit = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def state(pid):
+    """The letter of a process in the process table: T for a stopped one."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_lines_stand_behind_their_command_and_on_their_stream(project, fdl):
     project(
         {
@@ -126,6 +138,27 @@ def test_ctrl_c_on_a_terminal_reaches_every_job_once(project):
     assert "\x1b[36ma\x1b[0m | " in terminal.text
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the state of processes from /proc")
+def test_ctrl_z_stops_the_jobs_and_they_continue_with_fdl(project):
+    wait = "echo $$; while [ ! -e go ]; do sleep 0.01; done; echo gone"
+    folder = project({"fdl.yml": f"commands: {{a: {{run: '{wait}'}}, b: {{run: 'true'}}}}"})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fdl", "--jobs", "2", "a", "b"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        job = int(process.stdout.readline().removeprefix("a | "))
+        process.send_signal(signal.SIGTSTP)
+        for pid in (job, process.pid):
+            until(lambda pid=pid: state(pid) == "T")
+        (folder / "go").touch()
+        process.send_signal(signal.SIGCONT)
+        out, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (0, "a | gone\n")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no parent-death signal")
 def test_killing_fdl_ends_its_jobs(project):
     folder = project(
@@ -140,10 +173,7 @@ def test_killing_fdl_ends_its_jobs(project):
     with process:
         job = int(process.stdout.readline().removeprefix("a | "))
         process.kill()
-    limit = time.monotonic() + PATIENCE
-    while Path(f"/proc/{job}").exists():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    until(lambda: not Path(f"/proc/{job}").exists())
 
 
 def test_a_daemon_that_keeps_the_stream_open_is_not_waited_for(project, fdl):
@@ -206,11 +236,20 @@ def test_too_few_gpus_are_an_error(project, fdl, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["lint", "tset"], "unknown command: tset", "did you mean `test`?"),
-        (["lint", "sub/fsat"], "unknown command: sub fsat", "did you mean `sub fast`?"),
+        (["lint", "tset"], "unknown command: tset", "did you mean `fdl test`?"),
+        (["lint", "sub/fsat"], "unknown command: sub fsat", "did you mean `fdl sub fast`?"),
+        (["lint", "list"], "`list` is a built-in command", "fdl list"),
         (["lint", "lint"], "`lint` is named twice", "each command once"),
-        (["lint", "test", "--", "-k", "x"], "arguments after `--`: several commands", "fdl lint"),
-        (["lint", "test", "--fast"], "`--fast`: several commands take no arguments", "fdl lint"),
+        (
+            ["lint", "test", "--", "-k", "x"],
+            "arguments after `--`: several commands",
+            'as one: "lint test"',
+        ),
+        (
+            ["lint", "test", "--fast"],
+            "`--fast`: several commands take no arguments",
+            'as one: "lint test"',
+        ),
     ],
 )
 def test_words_that_are_no_commands_are_refused(project, fdl, words, message, hint):
