@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from fdl import output
 from fdl.jobs.job import DONE, FAILED, SKIPPED, STOPPED, Job, Outcome
@@ -22,6 +22,8 @@ _OTHERS = ("SIGUSR1", "SIGUSR2", "SIGTSTP")
 
 _LAST_LINES_S = 1.0
 """How long the last output is waited for, while a daemon that the job left holds its stream."""
+
+_WAIT_S = 0.2
 
 INTERRUPTED = 130
 
@@ -122,7 +124,7 @@ class _Pool:
                 else:
                     self._start(place)
             if self._running:
-                event = self.events.get()
+                event = self._next_event()
                 if isinstance(event, int):
                     self._relay(event)
                     continue
@@ -134,6 +136,12 @@ class _Pool:
         for place in self._waiting:
             note(place, STOPPED, None, 0.0, "")
         return [self._outcomes[place] for place in range(len(self._jobs))]
+
+    def _next_event(self) -> int | tuple[int, int]:
+        while True:
+            # Python handles a signal that arrives just before it waits only after the wait.
+            with suppress(Empty):
+                return self.events.get(timeout=_WAIT_S)
 
     def _startable(self) -> Iterator[int]:
         """Jobs to start now; whoever asks for the next one has dealt with the last."""

@@ -151,10 +151,12 @@ def test_ctrl_z_stops_the_jobs_and_they_continue_with_fdl(project):
     with process:
         job = int(process.stdout.readline().removeprefix("a | "))
         process.send_signal(signal.SIGTSTP)
-        for pid in (job, process.pid):
-            until(lambda pid=pid: state(pid) == "T")
-        (folder / "go").touch()
-        process.send_signal(signal.SIGCONT)
+        try:
+            for pid in (job, process.pid):
+                until(lambda pid=pid: state(pid) == "T")
+        finally:
+            (folder / "go").touch()
+            process.send_signal(signal.SIGCONT)
         out, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, "a | gone\n")
 
