@@ -5,12 +5,24 @@
 from __future__ import annotations
 
 import os
+import time
 
 from fdl.errors import FdlError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fdl.plan import Plan
+
+JOB_VARIABLE = "FDL_JOB"
+"""Marks the processes of a job: one part for each `fdl` around it, joined by ``/``."""
+
+
+def marked(variables: dict[str, str]) -> str:
+    """Add a new mark to the variables of a job, and return it: it finds lost processes again."""
+    own = f"{os.getpid()}.{time.time_ns()}"
+    outer = variables.get(JOB_VARIABLE)
+    variables[JOB_VARIABLE] = f"{outer}/{own}" if outer else own
+    return variables[JOB_VARIABLE]
 
 
 def locate(name: str, path: str, cwd: str) -> str | None:
