@@ -55,3 +55,22 @@ def cannot_start(plan: Plan, reason: str) -> FdlError:
     else:
         hint = "install it, or activate the environment that has it"
     return FdlError(f"{plan.origin}: cannot start `{name}`: {reason}", hint=hint)
+
+
+def too_long(plan: Plan, variables: dict[str, str]) -> FdlError:
+    """The error for arguments that are longer than the system takes."""
+    words = [len(os.fsencode(word)) + 1 for word in plan.launch]
+    around = sum(len(os.fsencode(name + value)) + 2 for name, value in variables.items())
+    # Linux limits one argument to 32 pages; `getconf ARG_MAX` is the limit of everything.
+    one = 32 * os.sysconf("SC_PAGE_SIZE")
+    if max(words) > one:
+        measured = f"one argument has {max(words)} bytes, and the limit is {one}"
+    else:
+        limit = os.sysconf("SC_ARG_MAX")
+        measured = (
+            f"the arguments have {sum(words)} bytes and the environment {around}, "
+            f"and the limit is {limit} together"
+        )
+    problem = cannot_start(plan, f"Argument list too long: {measured}")
+    problem.hint = "write the values to a file, and pass the name of the file"
+    return problem
