@@ -56,6 +56,7 @@ _PAUSE_S = 0.02
 # macOS has neither the system call nor the environment of other processes.
 _WATCHES = hasattr(_signal, "sigtimedwait")
 _E2BIG = 7
+_FOREVER = float("inf")
 
 
 def run(plan: Plan) -> int:
@@ -117,8 +118,8 @@ class _Attendant:
     """
 
     __slots__ = (
-        "_awaited", "_child_handler", "_mark", "_plan", "_pressed_at", "_reached", "_sent_at",
-        "_signal", "_stop_at", "_watcher", "blocked_before", "killed",
+        "_awaited", "_child_handler", "_foreground", "_mark", "_plan", "_pressed_at", "_reached",
+        "_sent_at", "_signal", "_stop_at", "_watcher", "blocked_before", "killed",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, mark: str) -> None:
@@ -133,6 +134,7 @@ class _Attendant:
         # The last signal that asked the job to end, and the processes that were there.
         self._signal = 0
         self._reached: set[int] = set()
+        self._foreground: list[int] = []
         self._stop_at: float | None = None
         self._watcher: Watcher | None = None
         self.blocked_before: set[int] = set()
@@ -194,11 +196,9 @@ class _Attendant:
     def _asked(self, number: int, known: bool, child: int) -> bool:
         """Pass on a signal that asks the job to end; return whether to kill the job instead."""
         now = time.monotonic()
-        sent = self._sent_at
-        if sent is not None and number == self._signal and now - sent < _SAME_WITHIN_S:
+        if self._repeats(number):
             return False
-        # A terminal that closes says so more than once: its shell does, and then the kernel.
-        again = sent is not None and not (number == self._signal == _signal.SIGHUP)
+        again = self._sent_at is not None
         pressed = self._pressed_at is not None and now - self._pressed_at <= _TWICE_WITHIN_S
         if known and number == _signal.SIGINT:
             self._pressed_at = now
@@ -220,8 +220,10 @@ class _Attendant:
             if not known:
                 _hand_on(number, child)
             return
-        from fdl.run.tree import descendants, send
+        from fdl.run.tree import descendants, foreground, send
 
+        if self._plan.kind == "run":
+            self._foreground = foreground(child)
         below = descendants(child, self._mark) if known else send(child, number, self._mark)
         self._reached.update(below)
 
@@ -249,6 +251,9 @@ class _Attendant:
     def _end_leftovers(self, child: int) -> None:
         from fdl.run.tree import alive, deliver, descendants, end
 
+        # A shell ends at once, but the program is the command that it has waited for.
+        limit = _FOREVER if self._stop_at is None else self._stop_at - time.monotonic()
+        end(self._foreground, limit, self._hurried)
         left = alive({*self._reached, *descendants(child, self._mark)})
         if self._signal != _signal.SIGTERM:
             # A shell starts its background commands with SIGINT ignored.
@@ -258,8 +263,16 @@ class _Attendant:
 
     def _hurried(self) -> bool:
         """Whether another signal that asks the job to end has arrived."""
-        pending = self._awaited & _signal.sigpending()
-        return any(number in pending for number in _ENDING)
+        number, _ = self._next(0)
+        self.killed = self.killed or (number in _ENDING and not self._repeats(number))
+        return self.killed
+
+    def _repeats(self, number: int) -> bool:
+        """Whether a signal says the same as the last one, and is not a second request."""
+        if self._sent_at is None or number != self._signal:
+            return False
+        # A terminal that closes says so more than once: its shell does, and then the kernel.
+        return number == _signal.SIGHUP or time.monotonic() - self._sent_at < _SAME_WITHIN_S
 
     def _dismiss(self) -> None:
         if self._watcher is not None:

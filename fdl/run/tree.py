@@ -64,6 +64,35 @@ def kill(pid: int, mark: str = "", known: Iterable[int] = ()) -> None:
         doomed = descendants(pid, mark)
 
 
+def foreground(pid: int) -> list[int]:
+    """The commands that a shell waits for; empty for every other program."""
+    if _text(pid, "comm") != "sh":
+        return []
+    # A shell starts its background commands with these two ignored.
+    ignored = (1 << signal.SIGINT - 1) | (1 << signal.SIGQUIT - 1)
+    # Everything ignores them if fdl itself is a background command. Then each one counts.
+    if _ignores(os.getpid(), ignored):
+        ignored = 0
+    found = []
+    for one in processes():
+        if one.parent == pid and one.state != "Z" and not (ignored and _ignores(one.pid, ignored)):
+            found += [one.pid, *foreground(one.pid)]
+    return found
+
+
+def _ignores(pid: int, signals: int) -> bool:
+    lines = _text(pid, "status").splitlines()
+    mask = next((int(one.split()[1], 16) for one in lines if one.startswith("SigIgn:")), 0)
+    return mask & signals == signals
+
+
+def _text(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def end(pids: Iterable[int], grace: float, hurried: Callable[[], bool] = lambda: False) -> None:
     """Wait until processes have ended that have received a signal; kill them after ``grace``.
 
