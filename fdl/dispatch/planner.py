@@ -14,7 +14,7 @@ from fdl.dispatch.compose import compose, join, quote, quote_cmd
 from fdl.errors import ManifestError
 from fdl.light_record import Record
 from fdl.manifest import origin
-from fdl.plan import PLAN_VARIABLE, Plan, Variable
+from fdl.plan import GRACE_S, PLAN_VARIABLE, Plan, Variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Planner(Record):
             secrets=_marked(spec.get("run"), spec.get("append")),
         )
         plan.depends = _depends(spec)
-        self._give_variables(plan, (*level.scopes, spec))
+        self._settle(plan, (*level.scopes, spec))
         return self._contained(plan, script) if service else self._on_host(plan)
 
     def entry(
@@ -138,7 +138,7 @@ class Planner(Record):
         plan.commands = [] if preset else list(level.commands)
         plan.depends = _depends(level.spec, level.commands[preset] if preset else None)
         scopes = level.scopes
-        self._give_variables(plan, (*scopes, level.commands[preset]) if preset else scopes)
+        self._settle(plan, (*scopes, level.commands[preset]) if preset else scopes)
         keep_heap(plan, scopes, self.surroundings.variables)
         if schema is not None and not schema.origins:
             _yield_to_variables(plan, schema, {} if plan.service else self.surroundings.variables)
@@ -154,8 +154,16 @@ class Planner(Record):
     def _service(self, node: Node) -> str | None:
         return None if self.surroundings.in_container else node.text("docker")
 
-    def _give_variables(self, plan: Plan, scopes: Sequence[Node]) -> None:
-        """Add the variables from ``env`` and ``env_file``, and those that global flags set."""
+    def _settle(self, plan: Plan, scopes: Sequence[Node]) -> None:
+        """Add the variables from ``env`` and ``env_file``, and those that global flags set.
+
+        Also set how the program is stopped.
+        """
+        for scope in scopes:
+            if (limit := scope.mapping.get("stop_timeout")) is not None:
+                plan.stop_timeout = limit.value
+            if (grace := scope.mapping.get("grace")) is not None:
+                plan.grace = GRACE_S if grace.value is None else grace.value
         shell, mine = self.surroundings.variables, self.exported
         settled: list[Variable] = []
         if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):

@@ -321,6 +321,17 @@ DDP = Section(
     ),
 )
 
+STOP_TIMEOUT = Key(
+    "stop_timeout",
+    Number(least=0),
+    "Seconds until a program that was told to end is killed (no limit by default, or with null).",
+)
+GRACE = Key(
+    "grace",
+    Number(least=0),
+    "Seconds that processes left behind have after the program ended on a signal (10 by default).",
+)
+
 TRAINING = Section(
     "Training",
     "The length and pace of a training.",
@@ -386,6 +397,8 @@ COMMAND = Section(
         TEXTS,
         "Files that the command writes, as patterns; it also runs if one is missing or changed.",
     ),
+    STOP_TIMEOUT,
+    GRACE,
     Key("ddp", DDP, "How the preset spreads the work over devices."),
     Key("training", TRAINING, "Length and pace of the preset's training."),
     Key("output", OUTPUT, "Where the preset's run writes."),
@@ -430,6 +443,8 @@ ROOT = Section(
         ENV_FILES,
         "Files of `NAME=value` lines with further variables, stronger than `env`.",
     ),
+    STOP_TIMEOUT,
+    GRACE,
     Key("ddp", DDP, "How the work is spread over devices."),
     Key("training", TRAINING, "Length and pace of a training."),
     Key("output", OUTPUT, "Where a run writes, and where it can be watched."),

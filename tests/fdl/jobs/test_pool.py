@@ -140,8 +140,24 @@ def test_ctrl_c_on_a_terminal_reaches_every_job_once(project):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the state of processes from /proc")
 def test_ctrl_z_stops_the_jobs_and_they_continue_with_fdl(project):
-    wait = "echo $$; while [ ! -e go ]; do sleep 0.01; done; echo gone"
-    folder = project({"fdl.yml": f"commands: {{a: {{run: '{wait}'}}, b: {{run: 'true'}}}}"})
+    # Not a shell loop: a shell whose new child is stopped early waits in another state.
+    folder = project(
+        {
+            "fdl.yml": f"""
+            commands:
+              a: {{run: exec {sys.executable} wait.py}}
+              b: {{run: 'true'}}
+            """,
+            "wait.py": """
+            import os, time
+
+            print(os.getpid(), flush=True)
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            print("gone")
+            """,
+        }
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "fdl", "--jobs", "2", "a", "b"],
         cwd=folder,
