@@ -37,6 +37,7 @@ def redacted(plan: Plan) -> Plan:
         origin=plan.origin,
         environment=plan.environment,
     )
+    shown.stop_timeout, shown.grace = plan.stop_timeout, plan.grace
     shown.notes = [redact_text(note, hidden) for note in plan.notes]
     if plan.ranks is not None:
         ranks = plan.ranks
