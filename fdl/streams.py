@@ -24,15 +24,13 @@ def replace_closed() -> None:
 
 def failed(problem: OSError, *, silent: bool) -> int:
     """Report in one line what could not be written, and return the exit code."""
-    text = f"cannot write to standard output: {problem.strerror}"
-    try:
-        # What could not be written is still there, so a stream that failed fails again.
-        sys.stdout.flush()
-        text = f"cannot write {problem.filename or 'a file'}: {problem.strerror}"
-    except OSError as of_stream:
-        text = f"cannot write to standard output: {of_stream.strerror}"
-        _give_up(sys.stdout.fileno())
-    if not silent and not isinstance(problem, BrokenPipeError):
+    # A stream has no name. `fdl.rewrite.put` gives the name of a file.
+    place = problem.filename or "to standard output"
+    _give_up(sys.stdout.fileno())
+    if isinstance(problem, BrokenPipeError):
+        return 1
+    text = f"cannot write {place}: {problem.strerror}"
+    if not silent:
         try:
             sys.stderr.write(f"error: {text}\n")
             sys.stderr.flush()

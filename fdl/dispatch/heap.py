@@ -27,7 +27,8 @@ MEMORY_VARIABLE = "FDL_MEMORY"
 
 TUNABLES_VARIABLE = "GLIBC_TUNABLES"
 
-AUTO, DEFAULT = MODES = ("auto", "default")
+AUTO, KEEP, DEFAULT = MODES = ("auto", "keep", "default")
+"""Programs that use flodl keep their heap; every program does; none does."""
 
 KEPT_HEAP = {
     # Back large parts of the heap with huge pages: one fault for 2 MiB instead of 512.

@@ -19,12 +19,9 @@ WORDS = [
     "--dry-run t",
     "--dry-run --json t",
     "config show",
-    "why t",
     "completions bash",
     "schema manifest",
-    "schema list",
     "diagnose --json",
-    "libtorch list",
     "init --help",
 ]
 
