@@ -36,6 +36,20 @@ def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = 
         surroundings: Where commands are taken to run; looked up when omitted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if sys.stdout is None or sys.stderr is None:
+        from fdl.streams import replace_closed
+
+        replace_closed()
+    try:
+        return _answer(arguments, surroundings)
+    # A full disk, or a stream that cannot be written.
+    except OSError as problem:
+        from fdl.streams import failed
+
+        return failed(problem, silent=arguments[:1] == ["__complete"])
+
+
+def _answer(arguments: list[str], surroundings: Surroundings | None) -> int:
     invocation = None
     try:
         # Asking for the version is common enough in scripts to load nothing for it.

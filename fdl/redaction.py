@@ -38,6 +38,7 @@ def redacted(plan: Plan) -> Plan:
         environment=plan.environment,
     )
     shown.depends = plan.depends
+    shown.stop_timeout, shown.grace = plan.stop_timeout, plan.grace
     shown.notes = [redact_text(note, hidden) for note in plan.notes]
     if plan.ranks is not None:
         ranks = plan.ranks

@@ -161,9 +161,10 @@ class Planner(Record):
         """
         for scope in scopes:
             if (limit := scope.mapping.get("stop_timeout")) is not None:
-                plan.stop_timeout = limit.value
+                plan.stop_timeout = _seconds(limit)
             if (grace := scope.mapping.get("grace")) is not None:
-                plan.grace = GRACE_S if grace.value is None else grace.value
+                given = _seconds(grace)
+                plan.grace = GRACE_S if given is None else given
         shell, mine = self.surroundings.variables, self.exported
         settled: list[Variable] = []
         if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
@@ -206,6 +207,11 @@ class Planner(Record):
 
         here = self.surroundings
         return wrap(plan, inner, here.variables, terminal=here.terminal)
+
+
+def _seconds(node: Node) -> float | None:
+    """A number of seconds, or None for null."""
+    return float(node.value) if isinstance(node.value, int | float) else None
 
 
 def _depends(*specs: Node | None) -> bool:

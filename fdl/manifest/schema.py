@@ -37,7 +37,7 @@ NAMED_MODES = (
     *(f"{backend}-{policy}" for backend in BACKENDS for policy in _AVERAGING),
 )
 _SOLO = "solo-"
-_MEMORY = ("auto", "default")
+_MEMORY = ("auto", "keep", "default")
 
 _SCALAR: Rule = {"type": ["string", "number", "boolean"]}
 _ENV_FILE: Rule = {
@@ -430,8 +430,8 @@ ROOT = Section(
     Key(
         "memory",
         one_of(*_MEMORY),
-        "Whether `entry` keeps freed memory for its next step (`auto`, where the system can), or "
-        "has the system's own heap (`default`); the variable `FDL_MEMORY` is stronger.",
+        "Whether `entry` keeps freed memory for its next step: `keep`, `default` (never) or "
+        "`auto` (programs that use flodl); the variable `FDL_MEMORY` is stronger.",
     ),
     Key(
         "env",

@@ -49,7 +49,7 @@ _SAME_WITHIN_S = 0.2
 """`timeout` and terminals that close send one signal to fdl twice. Within this time it counts once.
 """
 
-_WATCHED_AFTER_S = 0.03
+_WATCHED_AFTER_S = 0.1
 """A job that ends earlier gets no watcher, so short commands do not pay for one."""
 
 _PAUSE_S = 0.02

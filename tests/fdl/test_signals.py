@@ -61,7 +61,6 @@ def job(project):
             cwd=folder,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
-            preexec_fn=heed_signals,  # noqa: PLW1509
         )
         process.folder = folder
         process.names = names
@@ -76,12 +75,6 @@ def job(project):
         for name in process.names:
             if holds(process, name):
                 os.kill(pid(process, name), signal.SIGKILL)
-
-
-def heed_signals():
-    """Undo `nohup`, and what a shell does to a background job."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_for(condition):
