@@ -36,6 +36,20 @@ def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = 
         surroundings: Where commands are taken to run; looked up when omitted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if sys.stdout is None or sys.stderr is None:
+        from fdl.streams import replace_closed
+
+        replace_closed()
+    try:
+        return _answer(arguments, surroundings)
+    # A full disk, or a stream that cannot be written.
+    except OSError as problem:
+        from fdl.streams import failed
+
+        return failed(problem, silent=arguments[:1] == ["__complete"])
+
+
+def _answer(arguments: list[str], surroundings: Surroundings | None) -> int:
     invocation = None
     try:
         # Asking for the version is common enough in scripts to load nothing for it.
@@ -159,6 +173,10 @@ def _from_manifest(
         )
         output.see(_USAGE, "fdl")
         return 1
+    if (invocation.work.jobs or invocation.work.gpus_each) and not invocation.help:
+        from fdl.jobs.several import run
+
+        return run(found, env, invocation, surroundings)
     from fdl.plan import Plan
 
     outcome, project = _resolve(found, env, invocation, surroundings)
@@ -169,6 +187,11 @@ def _from_manifest(
     for text in project.warnings:
         output.warning(text)
     if isinstance(outcome, Plan):
+        if outcome.depends:
+            from fdl.dispatch.planner import here
+            from fdl.jobs.several import one
+
+            return one(outcome, project, invocation, surroundings or here())
         return _carry_out(outcome, project, invocation)
     return _explain(outcome, project, invocation, surroundings)
 

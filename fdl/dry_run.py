@@ -8,13 +8,23 @@ from collections.abc import Iterable, Sequence
 
 from fdl.dispatch.compose import join, quote
 from fdl.output import Palette
-from fdl.plan import PLAN_VARIABLE, Plan, Variable
+from fdl.plan import PLAN_VARIABLE, SCHEMA_VERSION, Plan, Variable
 from fdl.redaction import redacted
 
 
 def as_json(plan: Plan) -> str:
     """One JSON document, with ``schema_version``."""
     return json.dumps(redacted(plan).as_dict(), indent=2) + "\n"
+
+
+def several_as_json(plans: Sequence[Plan], *, asked: int) -> str:
+    """One document: of a command with those it needs under ``needs``, or of several ``jobs``."""
+    documents = [redacted(plan).as_dict() for plan in plans]
+    if asked == 1:
+        document = {**documents[-1], "needs": documents[:-1]}
+    else:
+        document = {"schema_version": SCHEMA_VERSION, "jobs": documents}
+    return json.dumps(document, indent=2) + "\n"
 
 
 def as_text(plan: Plan, palette: Palette) -> str:

@@ -112,11 +112,12 @@ class Plan:
         stop_timeout: Seconds that the program has to end after the first signal; None for no limit.
         confirm: A question that is asked before anything runs; empty for none.
         grace: Seconds that the processes it left behind have, once it ended on a signal.
+        depends: Whether the manifest gives the command `needs` or `inputs`.
     """
 
     __slots__ = (
-        "argv", "command", "commands", "confirm", "cwd", "env", "environment", "flags", "grace",
-        "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets",
+        "argv", "command", "commands", "confirm", "cwd", "depends", "env", "environment", "flags",
+        "grace", "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets",
         "service", "stop_timeout", "subcommand", "typed", "variables",
     )  # fmt: skip
 
@@ -159,6 +160,7 @@ class Plan:
         self.confirm = ""
         self.stop_timeout: float | None = None
         self.grace = GRACE_S
+        self.depends = False
 
     def drop(self, unwanted: Iterable[Flag]) -> None:
         """Take generated argument groups out of ``argv``."""
@@ -198,6 +200,7 @@ class Plan:
             "confirm": self.confirm,
             "stop_timeout": self.stop_timeout,
             "grace": self.grace,
+            "depends": self.depends,
         }
 
     def inner(self) -> dict[str, object]:

@@ -37,6 +37,8 @@ def redacted(plan: Plan) -> Plan:
         origin=plan.origin,
         environment=plan.environment,
     )
+    shown.depends = plan.depends
+    shown.stop_timeout, shown.grace = plan.stop_timeout, plan.grace
     shown.notes = [redact_text(note, hidden) for note in plan.notes]
     shown.confirm = redact_text(plan.confirm, hidden)
     if plan.ranks is not None:

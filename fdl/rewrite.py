@@ -45,9 +45,12 @@ def put(file: str | Path, content: bytes, mode: int | None = None) -> None:
                 os.chown(temporary, old.st_uid, old.st_gid)
             os.chmod(temporary, old.st_mode & 0o7777)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as problem:
         with suppress(OSError):
             os.remove(temporary)
+        # A write to a full disk does not say to which file.
+        if isinstance(problem, OSError) and problem.filename is None:
+            problem.filename = str(file)
         raise
 
 

@@ -14,7 +14,7 @@ from fdl.commands.verb import Call, Json, Verb, group
 from fdl.dispatch.classify import RUN
 from fdl.dispatch.compose import join
 from fdl.dispatch.survey import BROKEN, Entry, survey
-from fdl.manifest.node import relative
+from fdl.manifest.node import relative, texts
 from fdl.secrets import REDACTED, redact_tokens
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def _as_json(entries: list[Entry], root: str, env: str | None) -> str:
                 "command": list(entry.names),
                 "kind": entry.kind,
                 "description": entry.description,
+                "needs": texts(entry.spec, "needs"),
                 "origin": _place(entry, root),
                 "reason": entry.reason or None,
             }
@@ -99,9 +100,9 @@ def _words(entry: Entry) -> str:
     """What a line ends in: the reason, the description, or the script that speaks for itself."""
     if entry.reason:
         return _printable(entry.reason.splitlines()[0])
-    if entry.description:
-        return _printable(entry.description)
-    return _printable(_script(entry)) if entry.kind == RUN else ""
+    words = entry.description or (_script(entry) if entry.kind == RUN else "")
+    needs = ", ".join(texts(entry.spec, "needs"))
+    return _printable(f"{words} (needs {needs})" if needs else words)
 
 
 def _script(entry: Entry) -> str:

@@ -79,10 +79,14 @@ class _Place:
         chosen = self._invocation.env or os.environ.get("FDL_ENV")
         if not chosen and self._tokens[:1] and self._tokens[0] not in (*BUILTINS, *HIDDEN):
             self._take_environment()
+        self._first = not self._tokens
 
     def add(self, current: str) -> None:
         """Offer what is no global flag."""
-        if not self._tokens:
+        work = self._invocation.work
+        if work.jobs and not work.each and self._found and (self._tokens or "/" in current):
+            self._add_further_commands(self._project(self._found), current)
+        elif not self._tokens:
             if not current.startswith("-"):
                 self._add_first_words()
                 if self._asks_for_help:
@@ -96,7 +100,7 @@ class _Place:
         """Offer the global flags."""
         free = self._invocation.env is None and self._invocation.first_word_env is None
         environments = free and self._found is not None
-        add_global(self._offer, self._before, first=not self._tokens, env=environments)
+        add_global(self._offer, self._before, first=self._first, env=environments)
 
     def add_environments(self, prefix: str, current: str) -> None:
         """Offer the names of environments; of several, for the part behind the last comma."""
@@ -167,6 +171,19 @@ class _Place:
 
         for name, _, text in listed(level, project, describe=self._describe):
             self._offer.add(name, text)
+
+    def _add_further_commands(self, project: Project, current: str) -> None:
+        """Offer commands behind ``--jobs N``: every word is one, ``folder/name`` below a folder."""
+        if current.startswith("-") or any(word.startswith("-") for word in self._tokens):
+            return
+        from fdl.complete.commands import listed
+
+        *folders, _ = current.split("/")
+        level, rest = _descend(project, folders)
+        for name, _, text in listed(level, project, describe=self._describe):
+            word = "/".join([*folders, name])
+            if not rest and word not in self._tokens:
+                self._offer.add(word, text)
 
     def _add_built_in(self, current: str) -> None:
         from fdl.commands import tree

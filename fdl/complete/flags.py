@@ -40,6 +40,9 @@ ANYWHERE = (
 BEFORE = (
     Flag("--dry-run", "Show what would run, and run nothing", "-n"),
     Flag("--yes", "Answer every question with yes", "-y"),
+    Flag("--jobs", "Run several commands, N at the same time"),
+    Flag("--force", "Run a command even if its inputs are unchanged"),
+    Flag("--gpus-each", "Give each command N GPUs of its own"),
 )
 """Flags that count before the command only."""
 

@@ -27,7 +27,8 @@ MEMORY_VARIABLE = "FDL_MEMORY"
 
 TUNABLES_VARIABLE = "GLIBC_TUNABLES"
 
-AUTO, DEFAULT = MODES = ("auto", "default")
+AUTO, KEEP, DEFAULT = MODES = ("auto", "keep", "default")
+"""Programs that use flodl keep their heap; every program does; none does."""
 
 KEPT_HEAP = {
     # Back large parts of the heap with huge pages: one fault for 2 MiB instead of 512.
@@ -46,15 +47,22 @@ _FIRST_VERSION = (2, 35)
 
 
 def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> None:
-    """Set the tunables for an entry's program, if glibc supports them and the user did not decline.
+    """Set the tunables for an entry's program that uses flodl or asks for them, if glibc can.
 
     The scopes are mappings that may hold ``memory``, weakest first.
 
     Raises:
         UsageError: ``FDL_MEMORY`` is not a known word.
     """
-    if _declined(plan, scopes, shell) or not (plan.service or _glibc_can()):
+    mode = _mode(plan, scopes, shell)
+    if mode == DEFAULT or not (plan.service or _glibc_can()):
         return
+    if mode == AUTO:
+        from fdl.dispatch.imports import uses_flodl
+
+        generated = sum(flag.count for flag in plan.flags) + len(plan.typed)
+        if not uses_flodl(plan.argv[: len(plan.argv) - generated], plan.cwd):
+            return
     given = plan.env.get(TUNABLES_VARIABLE) or shell.get(TUNABLES_VARIABLE, "")
     merged = _merged(given)
     if merged == given:
@@ -63,25 +71,26 @@ def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> N
     plan.set(Variable(TUNABLES_VARIABLE, merged, "fdl", losers=losers))
 
 
-def _declined(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> bool:
-    """Whether the user declined. The program also gets the choice of a manifest as a variable."""
+def _mode(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> str:
+    """What the user asks for. The program is also told when a manifest or the shell declines."""
     asked = shell.get(MEMORY_VARIABLE) or plan.env.get(MEMORY_VARIABLE)
     if asked:
         if asked not in MODES:
             raise UsageError(
                 f"{MEMORY_VARIABLE}={asked} ({_origin(plan, MEMORY_VARIABLE)}): "
-                f"must be `{AUTO}` or `{DEFAULT}`",
+                f"must be `{AUTO}`, `{KEEP}` or `{DEFAULT}`",
                 hint=f"unset it, or set {MEMORY_VARIABLE}={DEFAULT} to leave the heap alone",
             )
         if asked == DEFAULT and MEMORY_VARIABLE not in plan.env:
             # A container needs the variable too; on the host the program inherits it.
             plan.variables.append(Variable(MEMORY_VARIABLE, asked, "shell"))
-        return asked == DEFAULT
+        return asked
     stated = [node for scope in scopes if (node := scope.get("memory"))]
-    if not stated or stated[-1].value != DEFAULT:
-        return False
-    plan.set(Variable(MEMORY_VARIABLE, DEFAULT, origin(stated[-1], plan.root)))
-    return True
+    if not stated:
+        return AUTO
+    if stated[-1].value == DEFAULT:
+        plan.set(Variable(MEMORY_VARIABLE, DEFAULT, origin(stated[-1], plan.root)))
+    return str(stated[-1].value)
 
 
 def _origin(plan: Plan, name: str) -> str:

@@ -14,7 +14,7 @@ from fdl.dispatch.compose import compose, join, quote, quote_cmd
 from fdl.errors import ManifestError
 from fdl.light_record import Record
 from fdl.manifest import origin
-from fdl.plan import PLAN_VARIABLE, Plan, Variable
+from fdl.plan import GRACE_S, PLAN_VARIABLE, Plan, Variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,9 +114,10 @@ class Planner(Record):
             secrets=_marked(spec.get("run"), spec.get("append")),
         )
         scopes = (*level.scopes, spec)
+        plan.depends = _depends(spec)
         self._note_container(plan, spec)
         _check_start(plan, scopes, spec.get("cwd"))
-        self._give_variables(plan, scopes)
+        self._settle(plan, scopes)
         for variable in variables:
             plan.set(variable)
         return self._contained(plan, script) if service else self._on_host(plan)
@@ -158,11 +159,12 @@ class Planner(Record):
         )
         plan.subcommand = made.subcommand
         plan.commands = [] if preset else list(level.commands)
+        plan.depends = _depends(level.spec, level.commands[preset] if preset else None)
         scopes = level.scopes
         named = (*scopes, level.commands[preset]) if preset else scopes
         self._note_container(plan, level.manifest.node)
         _check_start(plan, named, (named[-1].get("cwd") if preset else None) or level.cwd)
-        self._give_variables(plan, named)
+        self._settle(plan, named)
         keep_heap(plan, scopes, self.surroundings.variables)
         if schema is not None and not schema.origins:
             _yield_to_variables(plan, schema, {} if plan.service else self.surroundings.variables)
@@ -201,8 +203,17 @@ class Planner(Record):
                 "fdl itself runs in a container"
             )
 
-    def _give_variables(self, plan: Plan, scopes: Sequence[Node]) -> None:
-        """Add the variables from ``env`` and ``env_file``, and those that global flags set."""
+    def _settle(self, plan: Plan, scopes: Sequence[Node]) -> None:
+        """Add the variables from ``env`` and ``env_file``, and those that global flags set.
+
+        Also set how the program is stopped.
+        """
+        for scope in scopes:
+            if (limit := scope.mapping.get("stop_timeout")) is not None:
+                plan.stop_timeout = _seconds(limit)
+            if (grace := scope.mapping.get("grace")) is not None:
+                given = _seconds(grace)
+                plan.grace = GRACE_S if given is None else given
         shell, mine = self.surroundings.variables, self.exported
         settled: list[Variable] = []
         if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
@@ -268,6 +279,16 @@ def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:
         )
     for scope in scopes:
         plan.confirm = scope.text("confirm") or plan.confirm
+
+
+def _seconds(node: Node) -> float | None:
+    """A number of seconds, or None for null."""
+    return float(node.value) if isinstance(node.value, int | float) else None
+
+
+def _depends(*specs: Node | None) -> bool:
+    """Whether a command waits for others, or may be skipped. If not, both packages are not read."""
+    return any(one and ("needs" in one.mapping or "inputs" in one.mapping) for one in specs)
 
 
 def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:

@@ -39,6 +39,8 @@ class Level:
         description: The manifest's description, or the parent's description of this command.
         scopes: Mappings whose ``env`` and ``env_file`` apply here, weakest first: those of the
             levels above, the manifest, and the parent's entry for this command.
+        spec: The parent's entry for this command; None for the project.
+        parent: The level above; None for the project.
     """
 
     def __init__(
@@ -48,8 +50,11 @@ class Level:
         root: str,
         spec: Node | None,
         above: tuple[Node, ...] = (),
+        parent: Level | None = None,
     ) -> None:
         node = manifest.node
+        self.spec = spec
+        self.parent = parent
         self.manifest = manifest
         self.names = names
         self.root = root
@@ -215,7 +220,7 @@ def enter(level: Level, name: str, load: Callable[[str], Manifest | None]) -> Le
             hint="create it, or give the command a `run:` or another `path:`",
         )
     names = (*level.names, name)
-    return Level(manifest, names, level.root, level.commands[name], level.scopes)
+    return Level(manifest, names, level.root, level.commands[name], level.scopes, level)
 
 
 def _end(level: Level, tail: list[str], planner: Planner) -> Plan | Help | Refresh | Unknown:

@@ -15,6 +15,7 @@ from fdl.help import root
 from fdl.help.layout import Page, Row
 from fdl.help.parameters import argument_rows, option_tables, slots
 from fdl.manifest import origin
+from fdl.manifest.node import texts
 from fdl.output import Palette
 from fdl.plan import Plan
 from fdl.redaction import redacted
@@ -160,6 +161,7 @@ def _entry(page: Page, level: Level, schema: Schema | None) -> None:
         "Entry",
         [Row(_script(level.entry), aside=f"in docker service {service}" if service else "")],
     )
+    _dependencies(page, level.root, level.spec)
     merged = settings(level.manifest.node, None)
     page.table(
         "Defaults",
@@ -210,6 +212,7 @@ def _preset(page: drawn.Page, wanted: Help, schema: Schema | None) -> None:
     page.command("Runs", [*_in_groups(argv, flags), "[ARGS]"])
     _inside(page, level.manifest.node.text("docker"))
     _question(page, level, spec)
+    _dependencies(page, level.root, spec, level.spec)
 
 
 def _in_groups(argv: list[str], flags: list[Flag]) -> Iterator[str]:
@@ -255,6 +258,7 @@ def _run(page: drawn.Page, level: Level, name: str) -> None:
     page.verbatim("Runs", _printable("run", [whole], [], secrets).argv[-1].splitlines())
     _inside(page, spec.text("docker"))
     _question(page, level, spec)
+    _dependencies(page, level.root, spec)
     page.prose(
         f"Type arguments after `--`: `{level.typed(name)} -- -x` adds `-x` to the command. "
         "Arguments after a second `--` stand after a `--` in the command, too."
@@ -271,6 +275,20 @@ def _question(page: Page, level: Level, spec: Node) -> None:
     questions = [one.text("confirm") for one in (*level.scopes, spec)]
     if asked := next(filter(None, reversed(questions)), None):
         page.prose(f"Asks before it runs: {asked}")
+
+
+def _dependencies(page: Page, root: str, *specs: Node | None) -> None:
+    """What runs before a command, and which files decide whether it runs; the strongest first."""
+    keys = ("needs", "inputs", "outputs")
+    stated = {key: one for one in specs[::-1] if one for key in keys if one.get(key)}
+    page.table(
+        "Dependencies",
+        (
+            Row(key, ", ".join(texts(stated[key], key)), origin(stated[key].mapping[key], root))
+            for key in keys
+            if key in stated and texts(stated[key], key)
+        ),
+    )
 
 
 def _command_row(level: Level, name: str, describe: Describe) -> Row:

@@ -174,7 +174,7 @@ def page_of(call: Call, project: Project, words: Sequence[str]) -> Help:
     """
     page = project.resolve(words, call.here(), help_wanted=True) if words else None
     if isinstance(page, Unknown):
-        raise _unknown(page)
+        raise unknown(page)
     if isinstance(page, Help) and (page.name or page.level.entry):
         return page
     level = page.level if isinstance(page, Help) else project.level()
@@ -190,7 +190,7 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
         words, call.here(), exported=invocation.exported(), append=invocation.append
     )
     if isinstance(plan, Unknown):
-        raise _unknown(plan)
+        raise unknown(plan)
     page = page_of(call, project, words)
     if not isinstance(plan, Plan):
         raise UsageError(f"`{page.level.typed()}` runs nothing", hint="leave out --refresh-schema")
@@ -202,7 +202,8 @@ def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
     return Command(page, plan, call.here(), project.warnings)
 
 
-def _unknown(found: Unknown) -> UsageError:
+def unknown(found: Unknown) -> UsageError:
+    """The error for a word that does not name a command, with the nearest name."""
     from fdl.prepass import GLOBAL_FLAGS
     from fdl.suggest import nearest
 

@@ -129,9 +129,11 @@ class Number(Kind):
 
     Args:
         above: The number it must exceed, or None.
+        least: The smallest number allowed, or None.
     """
 
     above: int | None = None
+    least: int | None = None
 
     def judge(self, node: Node, path: Path, found: list[Mistake]) -> None:
         """Refuse other types, infinities, NaN, and numbers that are too small."""
@@ -143,10 +145,14 @@ class Number(Kind):
             found.append(Unsuitable(node, path, "must be a finite number"))
         elif self.above is not None and not number > self.above:
             found.append(Unsuitable(node, path, f"must be greater than {self.above}"))
+        elif self.least is not None and number < self.least:
+            found.append(Unsuitable(node, path, f"must be at least {self.least}"))
 
     def rules(self) -> list[Rule]:
         """One type, with its limit."""
         rule: Rule = {} if self.above is None else {"exclusiveMinimum": self.above}
+        if self.least is not None:
+            rule["minimum"] = self.least
         return [{**rule, "type": "number"}]
 
 

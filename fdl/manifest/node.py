@@ -108,6 +108,18 @@ class Removed:
         self.by = by
 
 
+def texts(spec: Node, key: str) -> list[str]:
+    """The texts under a key that holds one text or a list of them; empty without the key."""
+    node = spec.get(key)
+    if node is None:
+        return []
+    return (
+        [str(one.value) for one in node.value]
+        if isinstance(node.value, list)
+        else [str(node.value)]
+    )
+
+
 def origin(node: Node, root: str) -> str:
     """Return where a value is, relative to the project root: ``train/fdl.yml:9:13``."""
     return f"{relative(node.file, root)}:{node.line}:{node.column}"

@@ -38,7 +38,7 @@ NAMED_MODES = (
     *(f"{backend}-{policy}" for backend in BACKENDS for policy in _AVERAGING),
 )
 _SOLO = "solo-"
-_MEMORY = ("auto", "default")
+_MEMORY = ("auto", "keep", "default")
 
 _SCALAR: Rule = {"type": ["string", "number", "boolean"]}
 _ENV_FILE: Rule = {
@@ -178,6 +178,12 @@ def _is_env_file(value: object) -> bool:
     )
 
 
+def _demand_of_texts(value: object) -> str:
+    items = [item.value for item in value] if isinstance(value, list) else [value]
+    fits = all(isinstance(item, str) and item.strip() for item in items)
+    return "" if fits else "must be text, or a list of texts"
+
+
 MODE = Judged(
     _demand_of_mode,
     [{"enum": list(NAMED_MODES)}, {"pattern": "^solo-[0-9]{1,6}$", "type": "string"}],
@@ -204,6 +210,10 @@ _SETTINGS: Rule = {
 AUTO_OR_SWITCH = Judged(_demand_of_auto_or_switch, [{"const": "auto"}, {"type": "boolean"}])
 STYLE = one_of("kebab", "snake", "keyvalue", "hydra")
 ENV_FILES = Judged(_demand_of_env_files, [_ENV_FILE, {"items": _ENV_FILE, "type": "array"}])
+
+TEXTS = Judged(
+    _demand_of_texts, [{"type": "string"}, {"items": {"type": "string"}, "type": "array"}]
+)
 
 SPEED_HINT = Section(
     "SpeedHint",
@@ -320,6 +330,17 @@ DDP = Section(
     ),
 )
 
+STOP_TIMEOUT = Key(
+    "stop_timeout",
+    Number(least=0),
+    "Seconds until a program that was told to end is killed (no limit by default, or with null).",
+)
+GRACE = Key(
+    "grace",
+    Number(least=0),
+    "Seconds that processes left behind have after the program ended on a signal (10 by default).",
+)
+
 TRAINING = Section(
     "Training",
     "The length and pace of a training.",
@@ -389,6 +410,24 @@ COMMAND = Section(
         ENV_FILES,
         "Files of `NAME=value` lines with further variables, stronger than `env`.",
     ),
+    Key(
+        "needs",
+        TEXTS,
+        "Commands that run before this one, as you type them after `fdl`; each runs once.",
+    ),
+    Key(
+        "inputs",
+        TEXTS,
+        "Files that the command reads, as patterns (`data/**/*.csv`), and variables (`env:NAME`). "
+        "It is skipped if none has changed since its last success; without the key it always runs.",
+    ),
+    Key(
+        "outputs",
+        TEXTS,
+        "Files that the command writes, as patterns; it also runs if one is missing or changed.",
+    ),
+    STOP_TIMEOUT,
+    GRACE,
     Key("ddp", DDP, "How the preset spreads the work over devices."),
     Key("training", TRAINING, "Length and pace of the preset's training."),
     Key("output", OUTPUT, "Where the preset's run writes."),
@@ -438,8 +477,8 @@ ROOT = Section(
     Key(
         "memory",
         one_of(*_MEMORY),
-        "Whether `entry` keeps freed memory for its next step (`auto`, where the system can), or "
-        "has the system's own heap (`default`); the variable `FDL_MEMORY` is stronger.",
+        "Whether `entry` keeps freed memory for its next step: `keep`, `default` (never) or "
+        "`auto` (programs that use flodl); the variable `FDL_MEMORY` is stronger.",
     ),
     Key(
         "env",
@@ -451,6 +490,8 @@ ROOT = Section(
         ENV_FILES,
         "Files of `NAME=value` lines with further variables, stronger than `env`.",
     ),
+    STOP_TIMEOUT,
+    GRACE,
     Key("ddp", DDP, "How the work is spread over devices."),
     Key("training", TRAINING, "Length and pace of a training."),
     Key("output", OUTPUT, "Where a run writes, and where it can be watched."),

@@ -47,8 +47,8 @@ def _say_first(plan: Plan) -> None:
             _announce(plan)
         sys.stdout.flush()
         sys.stderr.flush()
-    # The output pipe is closed. Run anyway: the child gets the same pipe and decides itself.
-    except BrokenPipeError:
+    # The stream is closed or full. Run anyway: the child gets the same one and decides itself.
+    except OSError:
         return
 
 

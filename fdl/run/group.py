@@ -59,7 +59,7 @@ def reads_keys() -> bool:
 
 
 def _doomed(child: int) -> list[int]:
-    table = {one.pid: one for one in _processes()}
+    table = {one.pid: one for one in processes()}
     spared, ancestor = {os.getpid()}, os.getppid()
     while ancestor in table and ancestor not in spared:
         spared.add(ancestor)
@@ -73,7 +73,8 @@ def _doomed(child: int) -> list[int]:
     ]
 
 
-def _processes() -> Iterator[Process]:
+def processes() -> Iterator[Process]:
+    """The process table."""
     if not Path("/proc/self/stat").exists():
         yield from _listed_by_ps()
         return

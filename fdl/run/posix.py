@@ -11,13 +11,14 @@ import time
 
 from fdl import output
 from fdl.errors import FdlError
-from fdl.run.program import cannot_start, locate
+from fdl.run.program import cannot_start, locate, marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
 
     from fdl.plan import Plan
+    from fdl.run.watcher import Watcher
 else:
     # The compiled part of `signal`, which every interpreter loads at its start.
     import _signal
@@ -32,6 +33,8 @@ _RELAYED = (
     _signal.SIGUSR1,
     _signal.SIGUSR2,
 )
+# These ask the whole job to end. The others are for the program alone.
+_ENDING = (_signal.SIGINT, _signal.SIGHUP, _signal.SIGTERM)
 _FROM_TERMINAL = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP)
 # Python ignores these two, and a child would inherit that.
 _RESTORED = (_signal.SIGPIPE, _signal.SIGXFSZ)
@@ -42,16 +45,30 @@ _TWICE_WITHIN_S = 10.0
 """Presses of Ctrl-C further apart than this count as first presses, because an interactive program
 may get many of them."""
 
+_SAME_WITHIN_S = 0.2
+"""`timeout` and terminals that close send one signal to fdl twice. Within this time it counts once.
+"""
+
+_WATCHED_AFTER_S = 0.1
+"""A job that ends earlier gets no watcher, so short commands do not pay for one."""
+
+_PAUSE_S = 0.02
+# macOS has neither the system call nor the environment of other processes.
+_WATCHES = hasattr(_signal, "sigtimedwait")
+_E2BIG = 7
+_FOREVER = float("inf")
+
 
 def run(plan: Plan) -> int:
     """Run ``plan.launch`` and return its exit code.
 
-    It is 128 + n if signal n ended the child, and 130 after a second Ctrl-C.
+    It is 128 + n if signal n ended the child, or if fdl killed it after that signal.
 
     Raises:
         FdlError: The program cannot be started.
     """
     variables = {**os.environ, **plan.env}
+    mark = marked(variables)
     if plan.ranks is not None:
         # Ranks end when this process ends: flodl.distributed.launching.lifeline reads it.
         variables["FDL_PID"] = str(os.getpid())
@@ -62,7 +79,7 @@ def run(plan: Plan) -> int:
     program = locate(plan.launch[0], variables.get("PATH", os.defpath), plan.cwd)
     if program is None:
         raise cannot_start(plan, "no such program")
-    with _Attendant() as attendant:
+    with _Attendant(plan, mark) as attendant:
         try:
             child = os.posix_spawn(
                 program,
@@ -72,34 +89,54 @@ def run(plan: Plan) -> int:
                 setsigmask=attendant.blocked_before,
             )
         except (OSError, ValueError) as problem:
-            reason = getattr(problem, "strerror", None) or str(problem)
-            raise cannot_start(plan, reason) from None
+            raise _refused(plan, variables, problem) from None
         code = attendant.wait(child)
     if attendant.killed and plan.service:
         output.hint("the container is Docker's and may still be running: `docker compose ps`")
     return code
 
 
-class _Attendant:
-    """Waits until the child ends, and passes every signal to it exactly once.
+def _refused(plan: Plan, variables: dict[str, str], problem: Exception) -> FdlError:
+    """The error for a program that the system refuses to start."""
+    if getattr(problem, "errno", None) != _E2BIG:
+        return cannot_start(plan, getattr(problem, "strerror", None) or str(problem))
+    from fdl.run.program import too_long
 
-    Keys pressed on the terminal reach the child directly, because it is in fdl's process group. A
+    return too_long(plan, variables)
+
+
+class _Attendant:
+    """Waits until the child ends, and passes every signal to the job exactly once.
+
+    Keys pressed on the terminal reach the job directly, because it is in fdl's process group. A
     signal that is sent to fdl alone must be forwarded. To tell the two apart, signals are blocked
     and fetched one by one; there are no handlers.
 
     Attributes:
         blocked_before: The signals that were blocked before; they are also blocked in the child.
-        killed: Whether the child was killed because of a second Ctrl-C.
+        killed: Whether fdl killed the child.
     """
 
-    __slots__ = ("_awaited", "_child_handler", "_pressed_at", "blocked_before", "killed")
+    __slots__ = (
+        "_awaited", "_child_handler", "_foreground", "_mark", "_plan", "_pressed_at", "_reached",
+        "_sent_at", "_signal", "_stop_at", "_watcher", "blocked_before", "killed",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan, mark: str) -> None:
         # An ignored signal (nohup, a background job) stays ignored in fdl and in the child.
         heeded = [one for one in _RELAYED if _signal.getsignal(one) != _signal.SIG_IGN]
         self._awaited = {*heeded, _signal.SIGCHLD}
         self._child_handler: object = _signal.SIG_DFL
+        self._plan = plan
+        self._mark = mark
         self._pressed_at: float | None = None
+        self._sent_at: float | None = None
+        # The last signal that asked the job to end, and the processes that were there.
+        self._signal = 0
+        self._reached: set[int] = set()
+        self._foreground: list[int] = []
+        self._stop_at: float | None = None
+        self._watcher: Watcher | None = None
         self.blocked_before: set[int] = set()
         self.killed = False
 
@@ -124,43 +161,156 @@ class _Attendant:
 
     def wait(self, child: int) -> int:
         """Forward signals until the child has ended; return its exit code."""
+        started = time.monotonic()
         while True:
-            number, known = self._next()
-            if number == _signal.SIGCHLD:
+            now = time.monotonic()
+            if self._stop_at is not None and now >= self._stop_at:
+                return self._kill(child)
+            number, known = self._next(self._patience(now - started))
+            if not number:
+                if self._watcher is None:
+                    self._watch(child)
+            elif number == _signal.SIGCHLD:
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
-                    code = os.waitstatus_to_exitcode(status)
-                    return code if code >= 0 else 128 - code
-            elif not known:
+                    return self._ended(child, os.waitstatus_to_exitcode(status))
+            elif number not in _ENDING:
+                if not known:
+                    _hand_on(number, child)
+            elif self._asked(number, known, child):
+                return self._kill(child)
+
+    def _patience(self, passed: float) -> float | None:
+        """Seconds until there is something to do without a signal; None for never."""
+        if self._stop_at is not None:
+            return max(0.0, self._stop_at - time.monotonic())
+        if self._watcher is None and _WATCHES:
+            return max(0.0, _WATCHED_AFTER_S - passed)
+        return None
+
+    def _watch(self, child: int) -> None:
+        from fdl.run.watcher import Watcher
+
+        self._watcher = Watcher(child, self._mark)
+
+    def _asked(self, number: int, known: bool, child: int) -> bool:
+        """Pass on a signal that asks the job to end; return whether to kill the job instead."""
+        now = time.monotonic()
+        if self._repeats(number):
+            return False
+        again = self._sent_at is not None
+        pressed = self._pressed_at is not None and now - self._pressed_at <= _TWICE_WITHIN_S
+        if known and number == _signal.SIGINT:
+            self._pressed_at = now
+            again = (again or pressed) and not _reads_keys()
+        else:
+            again = again or pressed
+            self._sent_at = now
+        self._signal = number
+        if again:
+            return True
+        self._tell(number, known, child)
+        if self._plan.stop_timeout is not None and self._stop_at is None:
+            self._stop_at = now + self._plan.stop_timeout
+        return False
+
+    def _tell(self, number: int, known: bool, child: int) -> None:
+        if self._plan.service:
+            # The docker command passes signals to the container itself.
+            if not known:
                 _hand_on(number, child)
-            elif number == _signal.SIGINT and self._pressed_twice():
-                from fdl.run.group import kill_foreground
+            return
+        from fdl.run.tree import descendants, foreground, send
 
-                self.killed = True
-                kill_foreground(child)
-                os.waitpid(child, 0)
-                return 130
+        if self._plan.kind == "run":
+            self._foreground = foreground(child)
+        below = descendants(child, self._mark) if known else send(child, number, self._mark)
+        self._reached.update(below)
 
-    def _next(self) -> tuple[int, bool]:
-        """The next signal, and whether the child has received it too."""
+    def _kill(self, child: int) -> int:
+        from fdl.run.tree import kill
+
+        self.killed = True
+        if self._pressed_at is not None and self._signal == _signal.SIGINT:
+            from fdl.run.group import kill_foreground
+
+            kill_foreground(child)
+        kill(child, self._mark, self._reached)
+        os.waitpid(child, 0)
+        self._dismiss()
+        return 128 + self._signal
+
+    def _ended(self, child: int, code: int) -> int:
+        """End what the child left behind after a signal; return the exit code."""
+        # A program may use Ctrl-C itself and end in another way later.
+        if self._signal and (code or self._sent_at is not None) and not self._plan.service:
+            self._end_leftovers(child)
+        self._dismiss()
+        return code if code >= 0 else 128 - code
+
+    def _end_leftovers(self, child: int) -> None:
+        from fdl.run.tree import alive, deliver, descendants, end
+
+        # A shell ends at once, but the program is the command that it has waited for.
+        limit = _FOREVER if self._stop_at is None else self._stop_at - time.monotonic()
+        end(self._foreground, limit, self._hurried)
+        left = alive({*self._reached, *descendants(child, self._mark)})
+        if self._signal != _signal.SIGTERM:
+            # A shell starts its background commands with SIGINT ignored.
+            for pid in left:
+                deliver(pid, _signal.SIGTERM)
+        end(left, self._plan.grace, self._hurried)
+
+    def _hurried(self) -> bool:
+        """Whether another signal that asks the job to end has arrived."""
+        number, _ = self._next(0)
+        self.killed = self.killed or (number in _ENDING and not self._repeats(number))
+        return self.killed
+
+    def _repeats(self, number: int) -> bool:
+        """Whether a signal says the same as the last one, and is not a second request."""
+        if self._sent_at is None or number != self._signal:
+            return False
+        # A terminal that closes says so more than once: its shell does, and then the kernel.
+        return number == _signal.SIGHUP or time.monotonic() - self._sent_at < _SAME_WITHIN_S
+
+    def _dismiss(self) -> None:
+        if self._watcher is not None:
+            self._watcher.dismiss()
+
+    def _next(self, timeout: float | None) -> tuple[int, bool]:
+        """The next signal, or 0 after ``timeout``; and whether the child has received it too."""
         if not hasattr(_signal, "sigwaitinfo"):
+            if timeout is not None and not self._arrives(timeout):
+                return 0, False
             number = int(_signal.sigwait(self._awaited))
             return number, number in _FROM_TERMINAL and _in_terminal_foreground()
-        taken = _signal.sigwaitinfo(self._awaited)
+        if timeout is None:
+            taken = _signal.sigwaitinfo(self._awaited)
+        else:
+            found = _signal.sigtimedwait(self._awaited, timeout)
+            if found is None:
+                return 0, False
+            taken = found
         # A closing terminal sends SIGHUP only to the leader of its session, which may be fdl.
         alone = taken.si_signo == _signal.SIGHUP and os.getsid(0) == os.getpid()
         return taken.si_signo, taken.si_code == _SI_KERNEL and not alone
 
-    def _pressed_twice(self) -> bool:
-        """Record a Ctrl-C; return whether it is the second one for a child that does not end."""
-        now, before = time.monotonic(), self._pressed_at
-        self._pressed_at = now
-        if before is None or now - before > _TWICE_WITHIN_S:
-            return False
-        from fdl.run.group import reads_keys
+    def _arrives(self, timeout: float) -> bool:
+        """Whether a signal is there within ``timeout``; macOS has no system call for it."""
+        limit = time.monotonic() + timeout
+        while not self._awaited & _signal.sigpending():
+            if time.monotonic() >= limit:
+                return False
+            time.sleep(_PAUSE_S)
+        return True
 
-        # Prompts and full-screen programs use the key themselves.
-        return not reads_keys()
+
+def _reads_keys() -> bool:
+    """Whether the program reads single keys: prompts and full-screen programs use Ctrl-C."""
+    from fdl.run.group import reads_keys
+
+    return reads_keys()
 
 
 def _hand_on(number: int, child: int) -> None:

@@ -5,12 +5,24 @@
 from __future__ import annotations
 
 import os
+import time
 
 from fdl.errors import FdlError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fdl.plan import Plan
+
+JOB_VARIABLE = "FDL_JOB"
+"""Marks the processes of a job: one part for each `fdl` around it, joined by ``/``."""
+
+
+def marked(variables: dict[str, str]) -> str:
+    """Add a new mark to the variables of a job, and return it: it finds lost processes again."""
+    own = f"{os.getpid()}.{time.time_ns()}"
+    outer = variables.get(JOB_VARIABLE)
+    variables[JOB_VARIABLE] = f"{outer}/{own}" if outer else own
+    return variables[JOB_VARIABLE]
 
 
 def locate(name: str, path: str, cwd: str) -> str | None:
@@ -43,3 +55,22 @@ def cannot_start(plan: Plan, reason: str) -> FdlError:
     else:
         hint = "install it, or activate the environment that has it"
     return FdlError(f"{plan.origin}: cannot start `{name}`: {reason}", hint=hint)
+
+
+def too_long(plan: Plan, variables: dict[str, str]) -> FdlError:
+    """The error for arguments that are longer than the system takes."""
+    words = [len(os.fsencode(word)) + 1 for word in plan.launch]
+    around = sum(len(os.fsencode(name + value)) + 2 for name, value in variables.items())
+    # Linux limits one argument to 32 pages; `getconf ARG_MAX` is the limit of everything.
+    one = 32 * os.sysconf("SC_PAGE_SIZE")
+    if max(words) > one:
+        measured = f"one argument has {max(words)} bytes, and the limit is {one}"
+    else:
+        limit = os.sysconf("SC_ARG_MAX")
+        measured = (
+            f"the arguments have {sum(words)} bytes and the environment {around}, "
+            f"and the limit is {limit} together"
+        )
+    problem = cannot_start(plan, f"Argument list too long: {measured}")
+    problem.hint = "write the values to a file, and pass the name of the file"
+    return problem

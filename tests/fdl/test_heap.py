@@ -19,7 +19,7 @@ ENTRY = "entry: python main.py\n"
 PROJECT = {
     "fdl.yml": "commands: {train: , shell: {run: 'echo [$GLIBC_TUNABLES]'}}",
     "train/fdl.yml": ENTRY + "commands: {quick: {training: {epochs: 1}}}",
-    "train/main.py": "import os\nprint(os.environ.get('GLIBC_TUNABLES'))",
+    "train/main.py": "import os  # flodl\nprint(os.environ.get('GLIBC_TUNABLES'))",
 }
 
 GLIBC = pytest.mark.skipif(
@@ -78,7 +78,13 @@ def test_an_entry_gets_a_kept_heap_and_the_plan_says_from_whom(project, fdl, wor
 
 @GLIBC
 def test_the_childs_allocator_obeys(project, fdl):
-    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": ENTRY, "train/main.py": MEASURE})
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": ENTRY,
+            "train/main.py": "# flodl" + MEASURE,
+        }
+    )
     assert fdl("train").out == "kept\n"
     assert fdl("train", env={"FDL_MEMORY": "default"}).out == "given back\n"
 
@@ -157,11 +163,11 @@ def test_an_unknown_word_is_refused(project, fdl):
     project(PROJECT)
     session = fdl("train", env={"FDL_MEMORY": "lots"})
     assert (session.exit, session.out) == (1, "")
-    assert "FDL_MEMORY=lots (shell): must be `auto` or `default`" in session.err
+    assert "FDL_MEMORY=lots (shell): must be `auto`, `keep` or `default`" in session.err
     project({"train/fdl.yml": ENTRY + "memory: lots"})
     session = fdl("train")
     assert session.exit == 1
-    assert "train/fdl.yml:2:9: `memory` must be `auto` or `default`" in session.err
+    assert "train/fdl.yml:2:9: `memory` must be `auto`, `keep` or `default`" in session.err
 
 
 @pytest.mark.parametrize(
@@ -173,7 +179,7 @@ def test_a_container_gets_the_same(project, tmp_path_factory, asked, seen):
         {
             "fdl.yml": "commands: {train: }",
             "train/fdl.yml": ENTRY + "docker: dev",
-            "train/main.py": "",
+            "train/main.py": "import flodl",
             "compose.yml": f"services: {{dev: {{image: x, volumes: ['.:{mount}']}}}}",
         }
     )
@@ -207,3 +213,14 @@ def test_where_the_library_is_not_glibc_nothing_is_set(project):
         check=True,
     )
     assert TUNABLES not in json.loads(done.stdout)["env"]
+
+
+@GLIBC
+def test_only_programs_that_use_flodl_or_ask_keep_their_heap(project, fdl):
+    project({**PROJECT, "train/main.py": "import numpy, part.model", "train/part/model.py": ""})
+    assert TUNABLES not in plan(fdl, "train")
+    assert TUNABLES in plan(fdl, "train", FDL_MEMORY="keep")
+    project({"train/part/model.py": "from flodl import Graph"})
+    assert TUNABLES in plan(fdl, "train")
+    project({"train/part/model.py": "", "train/fdl.yml": ENTRY + "memory: keep"})
+    assert TUNABLES in plan(fdl, "train")

@@ -69,6 +69,7 @@ def test_json_holds_the_same_with_the_words_apart(project, fdl):
     assert commands["tools report last"] == {
         "kind": "preset",
         "description": None,
+        "needs": [],
         "origin": "lib/tools/report/fdl.yml:2:12",
         "reason": None,
     }

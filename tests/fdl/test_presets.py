@@ -192,7 +192,7 @@ def test_the_plan_reaches_the_program(project, fdl):
     assert carried["flags"][0]["origin"] == "train/fdl.yml:2:20"
     assert (carried["env"], "launch" in carried) == (None, False)
     assert set(Plan.__slots__) - set(carried) == {
-        *("confirm", "environment", "grace", "launch", "notes", "ranks", "secrets"),
+        *("confirm", "depends", "environment", "grace", "launch", "notes", "ranks", "secrets"),
         *("stop_timeout", "subcommand"),
     }
 

@@ -285,8 +285,8 @@ def test_global_flags_are_offered_anywhere_before_them(complete: Complete) -> No
     # Behind a command these are the command's own.
     assert complete("test", "--dr") == []
     assert complete("-n", "--d") == []
-    assert complete("--dry-run", "--j") == ["--json"]
-    assert complete("--j") == []
+    assert complete("--dry-run", "--js") == ["--json"]
+    assert complete("--js") == []
     assert complete("--json", "--d") == ["--dry-run"]
     assert complete("-v", "--quiet", "t") == ["train", "test"]
     assert complete("--help", "tra") == ["train"]

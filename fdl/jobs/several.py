@@ -1,0 +1,164 @@
+"""``fdl --jobs 4 lint test``: several commands of the project in one call."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from fdl.dispatch.planner import Surroundings, here
+from fdl.errors import UsageError
+from fdl.jobs.chain import Chain
+from fdl.plan import Plan
+from fdl.project import Project
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.dispatch.walk import Help, Level, Refresh, Unknown
+    from fdl.manifest import Found
+    from fdl.prepass import Invocation
+
+
+def run(
+    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
+) -> int:
+    """Run the commands that are typed, with what they need; the exit code of the call.
+
+    Raises:
+        FdlError: A word is not a command, a manifest is broken, or there are too few GPUs.
+    """
+    acts = not invocation.dry_run
+    project = Project(found, env, write_cache=acts)
+    chain = _typed(project, invocation, surroundings or here())
+    if project.examples and acts:
+        project = Project(found, env, executes=True, write_cache=True)
+        chain = _typed(project, invocation, surroundings or here())
+    from fdl import output
+
+    for text in project.warnings:
+        output.warning(text)
+    return finish(chain, project, invocation)
+
+
+def one(plan: Plan, project: Project, invocation: Invocation, surroundings: Surroundings) -> int:
+    """Run a command behind what it needs, if it has to run; the exit code of the call.
+
+    Raises:
+        FdlError: A needed command is not one, or a program cannot be started.
+    """
+    chain = Chain(project, lambda words: _resolved(words, project, invocation, surroundings))
+    chain.add(plan)
+    return finish(chain, project, invocation)
+
+
+def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
+    """Carry a chain out, or show its plans."""
+    if not invocation.dry_run:
+        from fdl.jobs.carry_out import carry_out
+
+        for step in chain.steps:
+            if step.plan.preset:
+                # Its arguments are announced on the terminal.
+                step.plan.secrets += project.secrets()
+        return carry_out(chain, invocation.work)
+    from fdl import dry_run, output
+
+    plans = [step.plan for step in chain.steps]
+    if invocation.json:
+        text = dry_run.several_as_json(plans, asked=sum(step.asked for step in chain.steps))
+    else:
+        text = "\n".join(dry_run.as_text(plan, output.palette(sys.stdout)) for plan in plans)
+    output.write(sys.stdout, project.without_secrets(text))
+    return 0
+
+
+def split(level: Level, word: str) -> list[str]:
+    """The words of a command that one word names: ``train/quick`` and ``train quick`` are two."""
+    if word in level.commands:
+        return [word]
+    return word.replace("/", " ").split()
+
+
+def chain_of(
+    project: Project,
+    lines: Sequence[Sequence[str]],
+    invocation: Invocation,
+    surroundings: Surroundings,
+) -> Chain:
+    """Several command lines with what they need.
+
+    Raises:
+        FdlError: One of them is not a command that runs, or needs something that is not.
+    """
+    chain = Chain(project, lambda words: _resolved(words, project, invocation, surroundings))
+    for words in lines:
+        outcome = _resolved(words, project, invocation, surroundings)
+        if not isinstance(outcome, Plan):
+            raise _refused(outcome, words)
+        chain.add(outcome)
+    return chain
+
+
+def _typed(project: Project, invocation: Invocation, place: Surroundings) -> Chain:
+    """The chain of the commands that are typed, planned for where they run."""
+    work, variables, terminal = invocation.work, place.variables, place.terminal
+    lines = _lines(project.level(), invocation.tokens) if work.jobs else [invocation.tokens]
+    if work.gpus_each:
+        from fdl.jobs.devices import DEVICES_VARIABLE, groups
+
+        # Every job sees as many devices as the first one; the pool says which.
+        variables = {**variables, DEVICES_VARIABLE: groups(work.gpus_each, os.environ)[0]}
+    terminal = terminal and len(lines) == 1 and not work.gpus_each
+    place = Surroundings(variables, place.in_container, terminal)
+    return chain_of(project, lines, invocation, place)
+
+
+def _lines(level: Level, tokens: Sequence[str]) -> list[list[str]]:
+    """The command lines that the words after ``--jobs N`` name, one for each word.
+
+    A command with its arguments is one line: several commands take none.
+
+    Raises:
+        UsageError: Arguments or flags stand behind several commands, or one is named twice.
+    """
+    flag = next((place for place, word in enumerate(tokens) if word.startswith("-")), len(tokens))
+    words, arguments = list(tokens[:flag]), list(tokens[flag:])
+    if len(words) == 1:
+        return [[*split(level, words[0]), *arguments]]
+    if arguments:
+        what = "arguments after `--`" if arguments[0] == "--" else f"`{arguments[0]}`"
+        raise UsageError(
+            f"{what}: several commands take no arguments, and `--jobs` makes every word a command",
+            hint=f'write words that belong together as one: "{" ".join(words[:2])}"',
+        )
+    for place, word in enumerate(words):
+        if word in words[:place]:
+            raise UsageError(f"`{word}` is named twice", hint="name each command once")
+    return [split(level, word) for word in words]
+
+
+def _resolved(
+    words: Sequence[str], project: Project, invocation: Invocation, place: Surroundings
+) -> Plan | Help | Refresh | Unknown:
+    return project.resolve(words, place, exported=invocation.exported(), append=invocation.append)
+
+
+def _refused(outcome: Help | Refresh | Unknown, words: Sequence[str]) -> UsageError:
+    """The error for words that are not a command that runs."""
+    from fdl.commands import BUILTINS
+    from fdl.dispatch.walk import Unknown
+
+    if isinstance(outcome, Unknown) and words[0] in BUILTINS:
+        return UsageError(
+            f"`{words[0]}` is a built-in command, and `--jobs` runs commands of the project",
+            hint=f"fdl {' '.join(words)}",
+        )
+    if isinstance(outcome, Unknown):
+        from fdl.inspect.command import unknown
+
+        return unknown(outcome)
+    return UsageError(
+        f"`fdl {' '.join(words)}` runs nothing by itself",
+        hint=f"`fdl {' '.join(words)} --help` lists its commands",
+    )

@@ -1,0 +1,143 @@
+"""The processes of a job: find them, send them a signal, end them.
+
+Imported when the first signal arrives. A process that lost its parent is found by the mark that
+:func:`fdl.run.program.marked` puts into the job's environment. Linux shows the environment of other
+processes; on macOS only parents are followed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from fdl.run.group import processes
+from fdl.run.program import JOB_VARIABLE
+
+_PAUSE_S = 0.02
+_ROUNDS = 50
+
+
+def descendants(pid: int, mark: str = "") -> list[int]:
+    """All processes below one, and those that carry the mark of its job.
+
+    Args:
+        pid: The job's first process. It is not in the result.
+        mark: The job's mark; read from the first process when omitted.
+    """
+    table = {one.pid: one for one in processes() if one.state != "Z"}
+    if not mark and pid != os.getpid():
+        mark = mark_of(pid)
+    below = {pid}
+    # A pass adds one generation at least, so this ends.
+    while added := {one.pid for one in table.values() if one.parent in below} - below:
+        below |= added
+    below |= {one for one in table if mark and _inside(mark_of(one), mark)}
+    return sorted(below - {pid, os.getpid()})
+
+
+def send(pid: int, number: int, mark: str = "") -> list[int]:
+    """Send a signal to a process and all its descendants, each once; return the descendants.
+
+    An `fdl` among them passes the signal to its own job.
+    """
+    mark = mark or mark_of(pid)
+    below = descendants(pid, mark)
+    # The parent comes first, so that a shell does not start its next command.
+    for one in (pid, *(one for one in below if not mark or not _deeper(mark_of(one), mark))):
+        deliver(one, number)
+    return below
+
+
+def kill(pid: int, mark: str = "", known: Iterable[int] = ()) -> None:
+    """Kill a process and all its descendants, also those that start meanwhile."""
+    mark = mark or mark_of(pid)
+    doomed: Sequence[int] = sorted({pid, *known, *descendants(pid, mark)})
+    for _ in range(_ROUNDS):
+        if not doomed:
+            return
+        for one in doomed:
+            deliver(one, signal.SIGKILL)
+        time.sleep(_PAUSE_S)
+        doomed = descendants(pid, mark)
+
+
+def foreground(pid: int) -> list[int]:
+    """The commands that a shell waits for; empty for every other program."""
+    if _text(pid, "comm") != "sh":
+        return []
+    # A shell starts its background commands with these two ignored.
+    ignored = (1 << signal.SIGINT - 1) | (1 << signal.SIGQUIT - 1)
+    # Everything ignores them if fdl itself is a background command. Then each one counts.
+    if _ignores(os.getpid(), ignored):
+        ignored = 0
+    found = []
+    for one in processes():
+        if one.parent == pid and one.state != "Z" and not (ignored and _ignores(one.pid, ignored)):
+            found += [one.pid, *foreground(one.pid)]
+    return found
+
+
+def _ignores(pid: int, signals: int) -> bool:
+    lines = _text(pid, "status").splitlines()
+    mask = next((int(one.split()[1], 16) for one in lines if one.startswith("SigIgn:")), 0)
+    return mask & signals == signals
+
+
+def _text(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def end(pids: Iterable[int], grace: float, hurried: Callable[[], bool] = lambda: False) -> None:
+    """Wait until processes have ended that have received a signal; kill them after ``grace``.
+
+    Args:
+        pids: The processes.
+        grace: Seconds.
+        hurried: Whether to kill them now, asked again and again.
+    """
+    limit = time.monotonic() + grace
+    left = alive(pids)
+    while left and time.monotonic() < limit and not hurried():
+        time.sleep(_PAUSE_S)
+        left = alive(left)
+    for one in left:
+        deliver(one, signal.SIGKILL)
+
+
+def alive(pids: Iterable[int]) -> list[int]:
+    """Those of the processes that still run."""
+    running = {one.pid for one in processes() if one.state != "Z"}
+    return [one for one in pids if one in running]
+
+
+def mark_of(pid: int) -> str:
+    """The mark that a process carries; empty if it has none or hides it."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    start = f"{JOB_VARIABLE}=".encode()
+    found = (one.removeprefix(start) for one in variables if one.startswith(start))
+    return os.fsdecode(next(found, b""))
+
+
+def deliver(pid: int, number: int) -> None:
+    """Send a signal to one process, if it still exists and belongs to this user."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return
+
+
+def _inside(found: str, mark: str) -> bool:
+    return found == mark or _deeper(found, mark)
+
+
+def _deeper(found: str, mark: str) -> bool:
+    return found.startswith(f"{mark}/")

@@ -1,0 +1,45 @@
+"""Standard output and standard error that are closed, full or broken.
+
+Imported only when one of them is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+
+def replace_closed() -> None:
+    """Put a stream in place of each one that was closed before fdl started (`>&-`).
+
+    The new standard output refuses what is written. The new standard error drops it, because
+    there is no place for a message. Children get neither.
+    """
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
+def failed(problem: OSError, *, silent: bool) -> int:
+    """Report in one line what could not be written, and return the exit code."""
+    # A stream has no name. `fdl.rewrite.put` gives the name of a file.
+    place = problem.filename or "to standard output"
+    _give_up(sys.stdout.fileno())
+    if isinstance(problem, BrokenPipeError):
+        return 1
+    text = f"cannot write {place}: {problem.strerror}"
+    if not silent:
+        try:
+            sys.stderr.write(f"error: {text}\n")
+            sys.stderr.flush()
+        except OSError:
+            _give_up(sys.stderr.fileno())
+    return 1
+
+
+def _give_up(descriptor: int) -> None:
+    """Drop what a stream still holds, so that the interpreter does not try again at its exit."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -1,0 +1,218 @@
+"""Signals to fdl: they reach the whole job, and nothing is left behind."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.fdl.terminal import PATIENCE
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+# A process that holds a lock in place of a GPU, as its last owner would.
+HOLDER = """
+import fcntl, os, signal, sys, time
+name, *ignored = sys.argv[1:]
+for number in ignored:
+    signal.signal(getattr(signal, number), signal.SIG_IGN)
+gpu = open(name + ".gpu", "w")
+fcntl.flock(gpu, fcntl.LOCK_EX)
+open(name + ".pid", "w").write(str(os.getpid()))
+while True:
+    time.sleep(0.05)
+"""
+
+SAVER = """
+import os, signal, sys, time
+def save(number, frame):
+    time.sleep(1.5)
+    open("saved", "a").write(signal.Signals(number).name)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, save)
+open("saver.pid", "w").write(str(os.getpid()))
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def job(project):
+    """Start a command and wait for the named processes; everything is killed at the end."""
+    started = []
+
+    def start(script, *names, **keys):
+        settings = "".join(f"\n    {key}: {value}" for key, value in keys.items())
+        script = script.replace("python", sys.executable)
+        folder = project(
+            {
+                "fdl.yml": f"commands:\n  t:{settings}\n    run: |\n      {script}\n"
+                f"  u: {{run: exec {sys.executable} save.py}}\n",
+                "hold.py": HOLDER,
+                "save.py": SAVER,
+            }
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fdl", "t"],
+            cwd=folder,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+        )
+        process.folder = folder
+        process.names = names
+        started.append(process)
+        wait_for(lambda: all(pid(process, name) for name in names))
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        for name in process.names:
+            if holds(process, name):
+                os.kill(pid(process, name), signal.SIGKILL)
+
+
+def wait_for(condition):
+    limit = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def pid(process, name):
+    path = process.folder / f"{name}.pid"
+    return int(path.read_text() or 0) if path.exists() else 0
+
+
+def holds(process, name):
+    """Whether the process with this name still holds its GPU."""
+    path = process.folder / f"{name}.gpu"
+    if not path.exists():
+        return False
+    with path.open() as gpu:
+        try:
+            fcntl.flock(gpu, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+FAMILY = "python hold.py a & (python hold.py b; true); true"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_to_fdl_alone_reaches_the_whole_family(job, name):
+    number = getattr(signal, name)
+    fdl = job(FAMILY, "a", "b")
+    fdl.send_signal(number)
+    assert fdl.wait(PATIENCE) == 128 + number
+    assert not holds(fdl, "a")
+    assert not holds(fdl, "b")
+
+
+def test_a_process_that_lost_its_parent_is_reached_too(job):
+    fdl = job("(setsid python hold.py lost &) ; python hold.py near; true", "lost", "near")
+    fdl.terminate()
+    assert fdl.wait(PATIENCE) == 143
+    assert not holds(fdl, "lost")
+
+
+def test_a_long_checkpoint_is_not_cut(job):
+    fdl = job("exec python save.py", "saver", grace=0.1)
+    fdl.terminate()
+    assert fdl.wait(PATIENCE) == 7
+    assert (fdl.folder / "saved").read_text() == "SIGTERM"
+
+
+def test_a_long_checkpoint_below_a_shell_is_not_cut(job):
+    fdl = job("python save.py; echo unreachable > next", "saver", grace=0.1)
+    fdl.terminate()
+    fdl.wait(PATIENCE)
+    assert (fdl.folder / "saved").read_text() == "SIGTERM"
+    assert not (fdl.folder / "next").exists()
+
+
+def test_a_leftover_that_ignores_the_signal_is_killed_after_the_grace(job):
+    fdl = job("python hold.py deaf SIGTERM & exec python hold.py x", "deaf", "x", grace=0.3)
+    fdl.terminate()
+    assert fdl.wait(PATIENCE) == 143
+    assert not holds(fdl, "deaf")
+
+
+def test_a_normal_exit_kills_nobody(job):
+    fdl = job("python hold.py stays & while [ ! -e stays.pid ]; do sleep 0.05; done", "stays")
+    assert fdl.wait(PATIENCE) == 0
+    assert holds(fdl, "stays")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGTERM"), ("SIGTERM", "SIGINT")]
+)
+def test_the_second_signal_kills(job, first, second):
+    fdl = job("exec python hold.py deaf SIGTERM SIGINT", "deaf")
+    fdl.send_signal(getattr(signal, first))
+    time.sleep(0.5)
+    assert fdl.poll() is None
+    fdl.send_signal(getattr(signal, second))
+    assert fdl.wait(PATIENCE) == 128 + getattr(signal, second)
+    assert not holds(fdl, "deaf")
+
+
+def test_the_program_is_killed_after_its_stop_timeout(job):
+    fdl = job("exec python hold.py deaf SIGTERM", "deaf", stop_timeout=0.3)
+    fdl.terminate()
+    assert fdl.wait(PATIENCE) == 143
+    assert not holds(fdl, "deaf")
+
+
+def test_a_killed_fdl_takes_its_job_along(job):
+    fdl = job(FAMILY, "a", "b")
+    time.sleep(0.3)
+    fdl.kill()
+    assert fdl.wait(PATIENCE) == -9
+    wait_for(lambda: not holds(fdl, "a") and not holds(fdl, "b"))
+
+
+def test_a_signal_reaches_the_job_of_an_fdl_within_fdl_once(job):
+    fdl = job("exec python -m fdl u", "saver")
+    fdl.terminate()
+    assert fdl.wait(PATIENCE) == 7
+    assert (fdl.folder / "saved").read_text() == "SIGTERM"
+
+
+def test_a_signal_that_comes_twice_at_once_counts_once(job):
+    fdl = job("exec python save.py", "saver")
+    fdl.terminate()
+    time.sleep(0.05)
+    fdl.terminate()
+    assert fdl.wait(PATIENCE) == 7
+    assert (fdl.folder / "saved").read_text() == "SIGTERM"
+
+
+def test_the_closer_manifest_says_how_a_program_is_stopped(project, fdl):
+    project(
+        {
+            "fdl.yml": "stop_timeout: 60\ngrace: 1\ncommands:\n"
+            "  a: {run: x}\n  b: {run: x, stop_timeout: null, grace: 2.5}\n"
+            "  c: {run: x, grace: null}\n"
+        }
+    )
+    plans = [json.loads(fdl("--dry-run", "--json", name).out) for name in "abc"]
+    stopped = [(plan["stop_timeout"], plan["grace"]) for plan in plans]
+    assert stopped == [(60, 1), (None, 2.5), (60, 10)]
+    project({"fdl.yml": "grace: -1\ncommands: {a: {run: x}}"})
+    assert "fdl.yml:1:8: `grace` must be at least 0" in fdl("a").err
+
+
+def test_arguments_that_are_too_long_are_measured(project, fdl):
+    project({"fdl.yml": "commands: {t: {run: 'true', append: " + "x" * 200_000 + "}}"})
+    done = fdl("t")
+    assert done.exit == 1
+    assert "Argument list too long: one argument has 200" in done.err
+    assert "the limit is 131072" in done.err
+    assert "hint: write the values to a file" in done.err
