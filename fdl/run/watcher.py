@@ -22,7 +22,7 @@ class Watcher:
         os.close(reading)
 
     def dismiss(self) -> None:
-        """End the watcher; the job goes on."""
+        """End the watcher; the job continues."""
         os.write(self._pipe, b".")
         os.close(self._pipe)
         os.waitpid(self._pid, 0)
