@@ -5,8 +5,8 @@ package. :mod:`fdl.app` imports that module when its name is typed.
 """
 
 PANELS = {
-    "Project": ("init", "add", "list", "config", "why", "why-run", "plan", "schema"),
-    "Runs": ("runs", "verify-run"),
+    "Project": ("init", "add", "list", "config", "why", "why-run", "plan", "sweep", "schema"),
+    "Runs": ("runs", "sweep", "verify-run"),
     "Machine and libtorch": ("setup", "diagnose", "libtorch"),
     "Models": ("flodl-hf", "ddp-bench", "api-ref", "skill"),
     "Shell": ("install", "completions", "autocomplete"),

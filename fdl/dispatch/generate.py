@@ -130,11 +130,11 @@ def _option_groups(name: str, node: Node, *, switch: bool = True) -> list[list[s
     if isinstance(value, list):
         items = [text(item.value) for item in value if item.value is not None]
         if any("," in item for item in items):
-            return [_valued(name, item) for item in items]
-        return [_valued(name, ",".join(items))] if items else []
+            return [valued(name, item) for item in items]
+        return [valued(name, ",".join(items))] if items else []
     if switch and isinstance(value, bool):
         return [[name]] if value else []
-    return [_valued(name, text(value))]
+    return [valued(name, text(value))]
 
 
 def _is_marked(node: Node) -> bool:
@@ -162,7 +162,7 @@ def _loser_text(node: Node) -> str:
     return text(node.value)
 
 
-def _valued(name: str, value: str) -> list[str]:
+def valued(name: str, value: str) -> list[str]:
     """Flag and value; one token if a parser would take the value for another flag."""
     if len(value) > 1 and value.startswith("-") and not is_number(value):
         return [f"{name}={value}"]
