@@ -41,6 +41,10 @@ def complete(words: Sequence[str], *, describe: bool) -> Offer:
         _Place(before[:-1], offer, describe=describe).add_environments("")
     elif current.startswith("--env="):
         _Place(before, offer, describe=describe).add_environments("--env=")
+    elif before[-1:] == ["--each"]:
+        _Place(before[:-1], offer, describe=describe).add_keys("")
+    elif current.startswith("--each="):
+        _Place(before, offer, describe=describe).add_keys("--each=")
     else:
         place = _Place(before, offer, describe=describe)
         place.add(current)
@@ -109,6 +113,20 @@ class _Place:
 
             asked = Asked(self._project(self._found), (), "")
             self._offer.add_all(environments(asked), prefix)
+
+    def add_keys(self, prefix: str) -> None:
+        """Offer what a sweep can vary: options of the program, else the settings of a manifest."""
+        from fdl.dispatch.generate import FIELDS
+
+        level, _ = _descend(self._project(self._found), self._tokens) if self._found else (None, [])
+        keys = [(f"{section}.{field}", "") for section, field, _ in FIELDS if field != "dir"]
+        if level is not None and level.entry:
+            from fdl.schema import known
+
+            schema = known(level)
+            if schema:
+                keys = [(name, one.help) for name, one in schema.options.items()]
+        self._offer.add_all(((f"{name}=", text) for name, text in keys), prefix)
 
     def behind_dashes(self) -> None:
         """Offer files: what follows ``--`` belongs to a program that fdl knows nothing about."""

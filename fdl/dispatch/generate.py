@@ -40,7 +40,7 @@ FIELDS = tuple(
 RIVALS = {"mode": ("policy", "backend"), "policy": ("mode",), "backend": ("mode",)}
 """Field of ``ddp`` -> the fields that it replaces, because both set the same thing."""
 
-_SWITCHES = ("timeline", "no_divergence_guard")
+SWITCHES = ("timeline", "no_divergence_guard")
 """Fields that become bare flags without a value."""
 
 
@@ -102,7 +102,7 @@ def generate(merged: Mapping[str, Section], start: int, root: str) -> tuple[list
 
     for section, field, name in FIELDS:
         node = merged.get(section, {}).get(field)
-        if node is None or (field in _SWITCHES and (node.value is False or name in seen)):
+        if node is None or (field in SWITCHES and (node.value is False or name in seen)):
             continue
         seen.add(name)
         add(name, f"{section}.{field}", node, _section_groups(field, name, node))
@@ -113,7 +113,7 @@ def generate(merged: Mapping[str, Section], start: int, root: str) -> tuple[list
 
 
 def _section_groups(field: str, name: str, node: Node) -> list[list[str]]:
-    if field in _SWITCHES:
+    if field in SWITCHES:
         return [[name]]
     if field == "speed_hint":
         hint = node.mapping

@@ -18,6 +18,7 @@ Point = dict[str, str]
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?(:log)?")
 _MOST_POINTS = 10_000
+_LONGEST_NAME = 90
 _EXAMPLE = "fdl COMMAND --each lr=1e-3,3e-3 --each seed=1..3"
 
 
@@ -191,7 +192,10 @@ def name_of(point: Point, number: int | None = None) -> str:
     """The name of a point, which is the name of its directory: ``lr=1e-3,seed=1``.
 
     Unsafe characters are replaced and long names are shortened; a hash keeps such names apart.
+    With the ``number`` of a trial, which keeps names apart as well, fractions are rounded.
     """
+    if number is not None:
+        point = {key: _rounded(value) for key, value in point.items()}
     full = ",".join(f"{key}={value}" for key, value in point.items())
     safe = re.sub(r"[^A-Za-z0-9._+=,-]", "_", full)
     if safe != full or len(safe) > _LONGEST_NAME:
@@ -201,4 +205,5 @@ def name_of(point: Point, number: int | None = None) -> str:
     return safe if number is None else f"{number},{safe}"
 
 
-_LONGEST_NAME = 90
+def _rounded(value: str) -> str:
+    return f"{float(value):.4g}" if re.fullmatch(_NUMBER, value) and "." in value else value

@@ -126,6 +126,8 @@ def resume(
         # Another process may have changed it before the lock was free.
         sweep = Sweep.read(sweep.path) or sweep
         rows = [row for row in sweep.rows if row.state in wanted]
+        for row in rows:
+            row.state = WAITING
         return Runner(sweep, maker, request, _search(request)).run(rows)
 
 
@@ -201,7 +203,7 @@ class Runner:
     def _job(self, row: Row, job: Job | None = None) -> Job:
         """The job of a row; with ``job``, that job takes the row's plan."""
         folder = self._sweep.directory(row)
-        plan = self._maker.plan(row, folder, _resumable(folder) if row.state != FAILED else None)
+        plan = self._maker.plan(row, folder, _resumable(folder))
         made = Job(
             row.name, plan, {record.DIRECTORY_VARIABLE: str(folder)}, str(folder), row.varied
         )

@@ -85,8 +85,8 @@ class Search:
                         distributions=self._space,
                     )
                 )
-            if row.state != DONE:
-                # It may run again, with the values that it has.
+            else:
+                # It runs again, with the values that it has.
                 self._study.enqueue_trial(self._params(row.varied))
                 self._asked[row.name] = self._study.ask(self._space)
 

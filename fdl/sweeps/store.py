@@ -18,7 +18,7 @@ from fdl.run_directory.run import read_json
 from fdl.secrets import redact_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from fdl.project import Project
     from fdl.run_directory.run import Run
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FILE = "sweep.json"
 _LOCK = ".sweep.lock"
 _DEPTH = 4
+_EXAMPLE = "fdl COMMAND --each lr=1e-3,3e-3"
 
 WAITING, RUNNING = "waiting", "running"
 STATES = (DONE, FAILED, STOPPED, RUNNING, WAITING)
@@ -213,11 +214,3 @@ def choose(word: str, project: Project) -> Sweep:
 def now() -> str:
     """The time, as the records of runs have it."""
     return datetime.now().astimezone().isoformat(timespec="microseconds")
-
-
-def names(sweeps: Iterable[Sweep]) -> list[str]:
-    """The names of some sweeps."""
-    return [one.name for one in sweeps]
-
-
-_EXAMPLE = "fdl COMMAND --each lr=1e-3,3e-3"

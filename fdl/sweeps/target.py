@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.dispatch.classify import PATH, SECTIONS
-from fdl.dispatch.generate import FIELDS, valued
+from fdl.dispatch.generate import FIELDS, SWITCHES, valued
 from fdl.dispatch.walk import Level, enter
 from fdl.errors import UsageError
 from fdl.plan import Plan
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _OUTPUT = "output.dir"
 _FLAGS = {f"{section}.{field}": flag for section, field, flag in FIELDS}
+_SWITCHES = [f"{section}.{field}" for section, field, _ in FIELDS if field in SWITCHES]
 _STYLES_WITHOUT_DASHES = ("hydra", "keyvalue")
 
 
@@ -98,7 +99,8 @@ class Target:
 
     def _inside(self, path: Path) -> str:
         """A path as the program sees it: in a container, the project is in another place."""
-        return str(path.relative_to(self._plan.root) if self._plan.service else path)
+        is_below = self._plan.service and path.is_relative_to(self._plan.root)
+        return str(path.relative_to(self._plan.root) if is_below else path)
 
     def _tokens(self, key: str, value: str) -> list[str]:
         """A setting as the program's arguments."""
@@ -114,35 +116,41 @@ class Target:
                 hint="set it in the environment",
             )
         if key in _FLAGS:
-            return self._spelled(_FLAGS[key].removeprefix("--"), value)
+            return self._spelled(_FLAGS[key].removeprefix("--"), value, bare=key in _SWITCHES)
         if dot and section == "options" and key not in self._options:
-            return self._tokens(key.partition(".")[2], value)
+            return self._spelled(self._known(key, key.partition(".")[2]), value, bare=True)
         if dot and section in SECTIONS and key not in self._options:
             raise self._unknown(key, _FLAGS)
-        name = key if key in self._options else key.replace("_", "-")
+        return self._spelled(self._known(key, key), value)
+
+    def _known(self, key: str, option: str) -> str:
+        """The name of the option that a key means."""
+        name = option if option in self._options else option.replace("_", "-")
         if name not in self._options and self._schema is not None and self._schema.strict:
             raise self._unknown(key, self._options)
-        return self._spelled(name, value)
+        return name
 
-    def _spelled(self, name: str, value: str) -> list[str]:
-        """An option with its value, in the program's spelling."""
+    def _spelled(self, name: str, value: str, *, bare: bool = False) -> list[str]:
+        """An option with its value, in the program's spelling.
+
+        With ``bare``, an option that no schema describes is a flag if its value is true or false.
+        """
         one = self._options.get(name)
         style = self._schema.style if self._schema else ""
         if style in _STYLES_WITHOUT_DASHES and not (one and one.flags):
             return [f"{one.name if one else name}={value}"]
-        if one and one.shape == "flag" and value in ("true", "false"):
-            return self._switch(one, on=value == "true")
-        return valued(one.flag if one else f"--{name}", value)
-
-    def _switch(self, one: Parameter, *, on: bool) -> list[str]:
-        if on:
-            return [one.flag]
-        if not one.negatives and any(flag.name in one.spellings for flag in self._plan.flags):
+        flag = one.flag if one else f"--{name}"
+        if value not in ("true", "false") or not (one.shape == "flag" if one else bare):
+            return valued(flag, value)
+        if value == "true":
+            return [flag]
+        negatives = one.negatives if one else ()
+        if not negatives and any(given.name == flag for given in self._plan.flags):
             raise UsageError(
-                f"`--each {one.name}`: the manifest sets `{one.flag}`, and no flag turns it off",
+                f"`--each {name}`: the manifest sets `{flag}`, and no flag turns it off",
                 hint="remove it from the manifest",
             )
-        return list(one.negatives[:1])
+        return list(negatives[:1])
 
     def _unknown(self, key: str, names: Mapping[str, object]) -> UsageError:
         close = nearest(key, names)
