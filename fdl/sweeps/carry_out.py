@@ -314,7 +314,7 @@ def _show(
     if json:
         from fdl import dry_run
 
-        text = dry_run.several_as_json(plans, asked=len(plans))
+        text = dry_run.several_as_json(plans, asked=0)
     else:
         heading = ""
         if request.search:

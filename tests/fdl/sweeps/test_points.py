@@ -11,14 +11,16 @@ def behind(lines, count=2):
     return [line[-count:] for line in lines]
 
 
-def test_the_runs_are_every_combination(scores, command_lines):
+@pytest.mark.usefixtures("scores")
+def test_the_runs_are_every_combination(command_lines):
     lines = command_lines("train", "--each", "lr=1e-3,3e-3", "--each", "seed=1..3")
     assert behind(lines, 4) == [
         ["--lr", lr, "--seed", seed] for lr in ("1e-3", "3e-3") for seed in ("1", "2", "3")
     ]
 
 
-def test_zip_takes_the_values_side_by_side(scores, fdl, command_lines):
+@pytest.mark.usefixtures("scores")
+def test_zip_takes_the_values_side_by_side(fdl, command_lines):
     lines = command_lines("--zip", "train", "--each", "lr=0.1,0.2", "--each", "seed=1,2")
     assert behind(lines, 4) == [["--lr", "0.1", "--seed", "1"], ["--lr", "0.2", "--seed", "2"]]
     done = fdl("--zip", "train", "--each", "lr=0.1,0.2", "--each", "seed=1..3")
@@ -26,6 +28,7 @@ def test_zip_takes_the_values_side_by_side(scores, fdl, command_lines):
     assert "`--zip` needs as many values of each key: lr has 2, seed has 3" in done.err
 
 
+@pytest.mark.usefixtures("scores")
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -38,7 +41,7 @@ def test_zip_takes_the_values_side_by_side(scores, fdl, command_lines):
         ("../data,./x", ["../data", "./x"]),
     ],
 )
-def test_values_keep_their_spelling(scores, command_lines, values, expected):
+def test_values_keep_their_spelling(command_lines, values, expected):
     lines = command_lines("train", "--each", f"lr={values}")
     assert behind(lines) == [["--lr", value] for value in expected]
 
@@ -70,17 +73,20 @@ def test_a_wrong_each_is_refused_before_anything_runs(scores, fdl, each, problem
     assert not (scores / "runs").exists()
 
 
-def test_a_key_cannot_be_there_twice(scores, fdl):
+@pytest.mark.usefixtures("scores")
+def test_a_key_cannot_be_there_twice(fdl):
     done = fdl("train", "--each", "lr=1,2", "--each", "lr=3")
     assert "`--each lr` is there twice" in done.err
 
 
-def test_too_many_combinations_are_refused(scores, fdl):
+@pytest.mark.usefixtures("scores")
+def test_too_many_combinations_are_refused(fdl):
     done = fdl("train", "--each", "lr=1..1000", "--each", "seed=1..1000")
     assert "a sweep of 1000000 runs: the most is 10000" in done.err
 
 
-def test_a_strict_program_refuses_a_key_that_it_does_not_have(strict, fdl):
+@pytest.mark.usefixtures("strict")
+def test_a_strict_program_refuses_a_key_that_it_does_not_have(fdl):
     done = fdl("train", "--each", "lrr=1,2")
     assert done.exit == 1
     assert "`--each lrr`: `fdl train` has no setting `lrr`" in done.err
@@ -119,7 +125,8 @@ def test_a_flag_that_the_manifest_sets_cannot_be_turned_off(project, fdl):
     assert "the manifest sets `--fast`, and no flag turns it off" in done.err
 
 
-def test_dotted_settings_become_their_flags(scores, command_lines):
+@pytest.mark.usefixtures("scores")
+def test_dotted_settings_become_their_flags(command_lines):
     lines = command_lines("train", "--each", "training.batch_size=8", "--each", "options.a_b=x")
     assert lines[0][2:] == ["--batch-size", "8", "--a-b", "x"]
 
@@ -141,7 +148,8 @@ def test_arguments_of_a_run_command_stand_behind_its_own(project, command_lines)
     assert [line[-1] for line in lines] == [f"python count.py --all --n {n}" for n in "12"]
 
 
-def test_each_may_stand_before_the_command(scores, command_lines):
+@pytest.mark.usefixtures("scores")
+def test_each_may_stand_before_the_command(command_lines):
     assert command_lines("--each", "lr=1,2", "train") == command_lines("train", "--each", "lr=1,2")
 
 
@@ -157,12 +165,14 @@ def test_a_program_keeps_an_each_of_its_own(project, fdl):
     assert done.out.splitlines()[1::2] == ["  echo --each y --x 1", "  echo --each y --x 2"]
 
 
-def test_words_after_the_dashes_belong_to_the_program(scores, command_lines):
+@pytest.mark.usefixtures("scores")
+def test_words_after_the_dashes_belong_to_the_program(command_lines):
     (line,) = command_lines("train", "--each", "lr=1", "--", "--each", "lr=2")
     assert line[2:] == ["--lr", "1", "--", "--each", "lr=2"]
 
 
-def test_a_run_of_a_sweep_is_the_command_line_that_a_user_would_type(scores, fdl):
+@pytest.mark.usefixtures("scores")
+def test_a_run_of_a_sweep_is_the_command_line_that_a_user_would_type(fdl):
     swept = json.loads(fdl("--dry-run", "--json", "train", "quick", "--each", "lr=1,2").out)
     typed = json.loads(fdl("--dry-run", "--json", "train", "quick", "--lr", "2").out)
     swept["jobs"][1].pop("schema_version")

@@ -61,7 +61,8 @@ def test_failed_trials_are_trials(scores, fdl):
     assert "3 of 3 runs failed" in done.err
 
 
-def test_a_run_that_did_not_measure_the_goal_counts_as_failed_for_the_search(scores, fdl):
+@pytest.mark.usefixtures("scores")
+def test_a_run_that_did_not_measure_the_goal_counts_as_failed_for_the_search(fdl):
     done = fdl(
         "--search", "random", "--goal", "accuracy", "--trials", "2", "train", "--each", "lr=0..1"
     )
@@ -75,6 +76,7 @@ def test_several_trials_run_at_once(scores, fdl):
     assert len(states(scores)) == 6
 
 
+@pytest.mark.usefixtures("scores")
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
@@ -85,13 +87,14 @@ def test_several_trials_run_at_once(scores, fdl):
         (["--search", "tpe:x", "--trials", "3", "--goal", "x"], "the samplers are tpe and random"),
     ],
 )
-def test_flags_that_do_not_fit_together_are_refused(scores, fdl, flags, problem):
+def test_flags_that_do_not_fit_together_are_refused(fdl, flags, problem):
     done = fdl(*flags, "train", "--each", "lr=0..1")
     assert done.exit == 1
     assert problem in done.err
 
 
-def test_a_range_that_optuna_refuses_is_named(scores, fdl):
+@pytest.mark.usefixtures("scores")
+def test_a_range_that_optuna_refuses_is_named(fdl):
     done = fdl(*SEARCH, "3", "train", "--each", "lr=0..1:log")
     assert "`--each lr=0..1:log`" in done.err
     assert done.exit == 1

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.fdl.run_directory.test_real_runs import FILES, wait_for
 from tests.fdl.sweeps.conftest import states
 from tests.fdl.terminal import PATIENCE
@@ -36,7 +38,8 @@ def test_each_run_has_a_directory_with_its_values_log_and_record(scores, fdl):
     assert json.loads((run / "config.json").read_text())["lr"]["value"] == "0.25"
 
 
-def test_the_comparison_stands_at_the_end(scores, fdl):
+@pytest.mark.usefixtures("scores")
+def test_the_comparison_stands_at_the_end(fdl):
     done = fdl("--quiet", "train", "--each", "lr=0.5,0.25")
     table = done.out[done.out.index("lr=0.5") :]
     assert "0.0625 @1" in table
@@ -78,12 +81,12 @@ def test_an_interrupted_sweep_continues(project, fdl):
         }
     )
     process = start(root, "wait", "--each", "n=1..3")
-    wait_for(lambda: (root / "started").exists())
+    wait_for((root / "started").exists)
     locked = fdl("sweep", "resume")
-    assert "another process runs the sweep" in locked.err
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
+    assert "another process runs the sweep" in locked.err
+    assert process.returncode == 143
     assert "3 of 3 runs are not finished" in err
     assert states(root) == {"n=1": "stopped", "n=2": "waiting", "n=3": "waiting"}
     (root / "go").touch()
@@ -123,9 +126,9 @@ def test_a_wrong_sweep_of_the_manifest_is_refused_with_its_place(project, fdl):
     assert "no sweep `b`" in fdl("sweep", "run", "b").err
     assert "never ends" in fdl("sweep", "run", "a").err
     project({"fdl.yml": files["fdl.yml"].replace("3..1..1", "'a,,b'")})
-    assert "fdl.yml:3:28: `--each lr=a,,b` has no value" in fdl("sweep", "run", "a").err
+    assert "fdl.yml:3:30: `--each lr=a,,b` has no value" in fdl("sweep", "run", "a").err
     project({"fdl.yml": files["fdl.yml"].replace("each", "eech")})
-    assert "fdl.yml:3:6" in fdl("sweep", "run", "a").err
+    assert "fdl.yml:3:19" in fdl("sweep", "run", "a").err
 
 
 def test_needed_commands_run_once_before_the_sweep(project, fdl):
@@ -183,7 +186,8 @@ def test_an_interrupted_training_is_resumed_from_its_checkpoint(project, fdl):
     assert "loss" in done.out
 
 
-def test_flags_of_a_sweep_need_each(scores, fdl):
+@pytest.mark.usefixtures("scores")
+def test_flags_of_a_sweep_need_each(fdl):
     done = fdl("--zip", "train")
     assert done.exit == 1
     assert "belong to a sweep" in done.err
