@@ -1,6 +1,6 @@
 """Values that Optuna chooses, from what the finished runs of a sweep have measured.
 
-There is no database: at each start the study is made anew from the run directories.
+There is no database: each start makes the study from the run directories.
 """
 
 from __future__ import annotations
