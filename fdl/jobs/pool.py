@@ -173,7 +173,7 @@ class _Pool:
     def _attend(self, place: int, process: subprocess.Popen[bytes], message: bytes) -> None:
         """Hand a process its plan and copy its output until it ends."""
         sources = (process.stdout, process.stderr)
-        log = _log(self._jobs[place].directory)
+        log = self._log(self._jobs[place].directory)
         readers = [
             threading.Thread(
                 target=self.printer.copy, args=(source, place, target, log), daemon=True
@@ -192,6 +192,19 @@ class _Pool:
         if log:
             os.close(log)
         self.events.put((place, code if code >= 0 else 128 - code))
+
+    def _log(self, directory: str) -> int | None:
+        """The log of a job with a directory of its own, or None."""
+        if not directory:
+            return None
+        from fdl.run_directory.run import LOG
+
+        try:
+            return os.open(f"{directory}/{LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as problem:
+            # The job runs all the same; fdl reports the problem at the end.
+            self.printer.problem = problem
+            return None
 
     def _free(self, place: int) -> float:
         """Give back what a job held; the seconds that it took."""
@@ -234,15 +247,6 @@ class _Pool:
         for process, _, _ in self._running.values():
             with suppress(OSError):
                 os.killpg(process.pid, number)
-
-
-def _log(directory: str) -> int | None:
-    """The log of a job with a directory of its own, or None."""
-    if not directory:
-        return None
-    from fdl.run_directory.run import LOG
-
-    return os.open(f"{directory}/{LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ def offered(fdl):
     """The candidates behind words: ``offered("train", "--each", "l")``."""
 
     def run(*words):
-        done = fdl("__complete", "bash", *words)
+        done = fdl("__complete", "fish", "--", *words)
         assert done.exit == 0, done.err
         return [line.split("\t")[0] for line in done.out.splitlines()]
 
