@@ -173,6 +173,11 @@ def _from_manifest(
         )
         output.see(_USAGE, "fdl")
         return 1
+    words = invocation.tokens
+    if invocation.work.wants_sweep() or any(word.startswith("--each") for word in words):
+        code = _sweep(found, env, invocation, surroundings)
+        if code is not None:
+            return code
     if (invocation.work.jobs or invocation.work.gpus_each) and not invocation.help:
         from fdl.jobs.several import run
 
@@ -194,6 +199,17 @@ def _from_manifest(
             return one(outcome, project, invocation, surroundings or here())
         return _carry_out(outcome, project, invocation)
     return _explain(outcome, project, invocation, surroundings)
+
+
+def _sweep(
+    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
+) -> int | None:
+    """Run a command with several values; None if it is no sweep."""
+    if invocation.help:
+        return None
+    from fdl.sweeps.start import run
+
+    return run(found, env, invocation, surroundings)
 
 
 def _is_environment(outcome: Plan | Help | Refresh | Unknown, project: Project) -> bool:

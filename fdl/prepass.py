@@ -57,6 +57,10 @@ class Work:
         self.goal = ""
         self.on = ""
 
+    def wants_sweep(self) -> bool:
+        """Whether a flag asks for runs with several values."""
+        return bool(self.each or self.zip or self.search or self.trials or self.goal)
+
     def take(self, flag: str, value: str | None) -> None:
         """Record a flag that takes a value.
 

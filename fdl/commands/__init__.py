@@ -6,7 +6,7 @@ package. :mod:`fdl.app` imports that module when its name is typed.
 
 PANELS = {
     "Project": ("init", "add", "list", "config", "why", "why-run", "plan", "schema"),
-    "Runs": ("runs", "verify-run"),
+    "Runs": ("runs", "sweep", "verify-run"),
     "Machine and libtorch": ("setup", "diagnose", "libtorch"),
     "Models": ("flodl-hf", "ddp-bench", "api-ref", "skill"),
     "Shell": ("install", "completions", "autocomplete"),
@@ -22,7 +22,7 @@ HIDDEN = ("version", "__complete")
 PROGRAMS = ("ddp-bench", "flodl-hf")
 """Built-in commands that are programs with a manifest of their own: presets, help, dry runs."""
 
-YIELDING = ("verify-run", "why-run", "plan", *PROGRAMS)
+YIELDING = ("verify-run", "why-run", "plan", "sweep", *PROGRAMS)
 """Built-in commands that a project's command of the same name replaces."""
 
 JOINING = ("flodl-hf",)

@@ -41,6 +41,10 @@ def complete(words: Sequence[str], *, describe: bool) -> Offer:
         _Place(before[:-1], offer, describe=describe).add_environments("", current)
     elif current.startswith("--env="):
         _Place(before, offer, describe=describe).add_environments("--env=", current[6:])
+    elif before[-1:] == ["--each"]:
+        _Place(before[:-1], offer, describe=describe).add_keys("")
+    elif current.startswith("--each="):
+        _Place(before, offer, describe=describe).add_keys("--each=")
     else:
         place = _Place(before, offer, describe=describe)
         place.add(current)
@@ -112,6 +116,20 @@ class _Place:
             prefix += "".join(f"{one}," for one in before)
             found = [one for one in environments(asked) if one[0] not in before]
             self._offer.add_all(found, prefix)
+
+    def add_keys(self, prefix: str) -> None:
+        """Offer what a sweep can vary: options of the program, else the settings of a manifest."""
+        from fdl.dispatch.generate import FIELDS
+
+        level, _ = _descend(self._project(self._found), self._tokens) if self._found else (None, [])
+        keys = [(f"{section}.{field}", "") for section, field, _ in FIELDS if field != "dir"]
+        if level is not None and level.entry:
+            from fdl.schema import known
+
+            schema = known(level)
+            if schema:
+                keys = [(name, one.help) for name, one in schema.options.items()]
+        self._offer.add_all(((f"{name}=", text) for name, text in keys), prefix)
 
     def behind_dashes(self) -> None:
         """Offer files: what follows ``--`` belongs to a program that fdl knows nothing about."""

@@ -43,6 +43,11 @@ BEFORE = (
     Flag("--jobs", "Run several commands, N at the same time"),
     Flag("--force", "Run a command even if its inputs are unchanged"),
     Flag("--gpus-each", "Give each command N GPUs of its own"),
+    Flag("--each", "Run the command once for each value: lr=1e-3,3e-3 or seed=1..3"),
+    Flag("--zip", "Take the values of `--each` side by side"),
+    Flag("--search", "Let Optuna pick the values: tpe or random"),
+    Flag("--trials", "How many runs a search makes"),
+    Flag("--goal", "Metric that a search improves: val_loss:min"),
 )
 """Flags that count before the command only."""
 

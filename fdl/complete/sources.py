@@ -193,6 +193,22 @@ def metrics(asked: Asked) -> Values:
     return [(name, "") for name in _metric_names(_runs(asked))]
 
 
+def sweeps(asked: Asked) -> Values:
+    """Names of the sweeps that have run."""
+    from fdl.sweeps.store import find
+
+    yield "last", "The newest sweep"
+    for sweep in find(asked.project):
+        yield sweep.name, f"fdl {' '.join(sweep.settings['command'])}"
+
+
+def manifest_sweeps(asked: Asked) -> Values:
+    """Names under ``sweeps:`` in the manifest."""
+    blocks = asked.project.root.node.get("sweeps")
+    for name, block in (blocks.mapping if blocks else {}).items():
+        yield name, f"fdl {block.text('command')}"
+
+
 SOURCES: dict[str, Source] = {
     "command-line": command_line,
     "cuda-versions": cuda_versions,
@@ -202,11 +218,13 @@ SOURCES: dict[str, Source] = {
     "layers": layers,
     "libtorch-names": libtorch_names,
     "libtorch-sources": libtorch_sources,
+    "manifest-sweeps": manifest_sweeps,
     "metrics": metrics,
     "programs": programs,
     "run-states": run_states,
     "runs": runs,
     "schemas": schemas,
+    "sweeps": sweeps,
     "torch-versions": torch_versions,
     "variants": variants,
 }

@@ -42,7 +42,7 @@ FIELDS = tuple(
 RIVALS = {"mode": ("policy", "backend"), "policy": ("mode",), "backend": ("mode",)}
 """Field of ``ddp`` -> the fields that it replaces, because both set the same thing."""
 
-_SWITCHES = ("timeline", "no_divergence_guard")
+SWITCHES = ("timeline", "no_divergence_guard")
 """Fields that become bare flags without a value."""
 
 
@@ -150,7 +150,7 @@ def _of_sections(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[
     seen: set[str] = set()
     for section, field, name in FIELDS:
         node = merged.get(section, {}).get(field)
-        if node is None or (field in _SWITCHES and (node.value is False or name in seen)):
+        if node is None or (field in SWITCHES and (node.value is False or name in seen)):
             continue
         seen.add(name)
         yield from _section_groups(section, field, name, node, spelling)
@@ -168,7 +168,7 @@ def _section_groups(
     section: str, field: str, name: str, node: Node, spelling: Spelling
 ) -> Iterator[Group]:
     key, flag, one = spelled(field, name, spelling)
-    if field in _SWITCHES and not spelling.bare:
+    if field in SWITCHES and not spelling.bare:
         yield Group([flag], flag, f"{section}.{field}", node, one)
     elif field == "speed_hint":
         hint = node.mapping

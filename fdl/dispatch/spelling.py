@@ -87,7 +87,7 @@ class Spelling(Record):
         if one is not None and one.counted and isinstance(value, int):
             return [[name]] * value
         if not isinstance(value, list):
-            return [_valued(name, text(value))]
+            return [valued(name, text(value))]
         items = [text(item.value) for item in value if item.value is not None]
         if not items:
             return []
@@ -95,8 +95,8 @@ class Spelling(Record):
             return [[name, *items]]
         repeated = one is not None and one.shape == "list" and not one.commas
         if repeated or any("," in item for item in items):
-            return [_valued(name, item) for item in items]
-        return [_valued(name, ",".join(items))]
+            return [valued(name, item) for item in items]
+        return [valued(name, ",".join(items))]
 
     def _switch(self, name: str, value: bool, one: Parameter | None, *, switch: bool) -> Groups:
         if one is None:
@@ -105,7 +105,7 @@ class Spelling(Record):
             bare = one.shape == "optional" and one.default is not UNSET
             takes_word = one.shape != "flag" and not (bare and value)
         if takes_word:
-            return [_valued(name, text(value))]
+            return [valued(name, text(value))]
         if value:
             return [[name]]
         if one is None or one.default is False:
@@ -143,7 +143,7 @@ def _items(node: Node) -> Sequence[Node]:
     return node.value if isinstance(node.value, list) else [node]
 
 
-def _valued(name: str, value: str) -> list[str]:
+def valued(name: str, value: str) -> list[str]:
     """Flag and value; one token if a parser would take the value for another flag."""
     if len(value) > 1 and value.startswith("-") and not is_number(value):
         return [f"{name}={value}"]

@@ -34,8 +34,10 @@ class Printer:
         self._width = max(map(len, names), default=0)
         self._lock = threading.Lock()
 
-    def copy(self, source: BinaryIO, place: int, target: TextIO) -> None:
+    def copy(self, source: BinaryIO, place: int, target: TextIO, log: int | None = None) -> None:
         """Copy a stream of the job at ``place`` until it ends, then print its last line.
+
+        Its bytes go to the file ``log`` as well, unchanged.
 
         If the target cannot be written, the source is closed, as it is for a single command.
         """
@@ -43,6 +45,8 @@ class Printer:
         with source:
             try:
                 while data := os.read(source.fileno(), 1 << 16):
+                    if log is not None:
+                        os.write(log, data)
                     *whole, rest = (rest + data).replace(b"\r\n", b"\n").split(b"\n")
                     bar_is_due = b"\r" in rest and time.monotonic() - printed > _PROGRESS_S
                     if len(rest) > _LONGEST or bar_is_due:

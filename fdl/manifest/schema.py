@@ -215,6 +215,17 @@ TEXTS = Judged(
     _demand_of_texts, [{"type": "string"}, {"items": {"type": "string"}, "type": "array"}]
 )
 
+
+def _demand_of_values(value: object) -> str:
+    items = [item.value for item in value] if isinstance(value, list) else [value]
+    fits = items and all(
+        isinstance(item, str | bool | int | float) and item != "" for item in items
+    )
+    return "" if fits else "must be a value, or a list of values, none of them empty"
+
+
+VALUES = Judged(_demand_of_values, [_SCALAR, {"items": _SCALAR, "type": "array"}], described=False)
+
 SPEED_HINT = Section(
     "SpeedHint",
     "Which rank is slow, and how many times slower.",
@@ -439,6 +450,29 @@ COMMAND = Section(
     ),
 )
 
+SWEEP = Section(
+    "Sweep",
+    "One command, run once for each combination of values.",
+    Key("command", Text(), "The command as you type it after `fdl`: `train quick`.", required=True),
+    Key(
+        "each",
+        Table(VALUES),
+        "Option or setting -> its values: a list, or text such as `1..3`, `a,b` and, for a search, "
+        "`1e-5..1e-1:log`.",
+        required=True,
+    ),
+    Key("zip", SWITCH, "Whether values are taken side by side (default: every combination)."),
+    Key("jobs", Whole(least=1), "How many runs run at the same time (default: 1)."),
+    Key("gpus_each", Whole(least=1), "GPUs that each run has to itself (default: all share)."),
+    Key(
+        "search",
+        Text(),
+        "Sampler of Optuna that picks the values: `tpe` or `random`, with a seed as in `tpe:1`.",
+    ),
+    Key("trials", Whole(least=1), "How many runs a search makes."),
+    Key("goal", Text(), "Metric that is to be best, with its direction: `val_loss:min`."),
+)
+
 ROOT = Section(
     "Root",
     "A whole manifest, of a project or of a sub-command's directory.",
@@ -495,6 +529,7 @@ ROOT = Section(
     Key("ddp", DDP, "How the work is spread over devices."),
     Key("training", TRAINING, "Length and pace of a training."),
     Key("output", OUTPUT, "Where a run writes, and where it can be watched."),
+    Key("sweeps", Table(SWEEP), "Name -> sweep: `fdl sweep run NAME` runs it."),
     Key(
         "arg-name",
         Text(),
@@ -518,6 +553,6 @@ SECTIONS = {"ddp": DDP, "training": TRAINING, "output": OUTPUT}
 
 def json_schema() -> Rule:
     """The table as JSON Schema: the manifest at the top, its sections in ``$defs``."""
-    sections = sorted((COMMAND, DDP, OUTPUT, SPEED_HINT, TRAINING), key=lambda one: one.name)
+    sections = sorted((COMMAND, DDP, OUTPUT, SPEED_HINT, SWEEP, TRAINING), key=lambda one: one.name)
     definitions = {one.name: one.definition() for one in sections}
     return {**ROOT.definition(), "$defs": {**definitions, "Settings": _SETTINGS}}

@@ -157,14 +157,23 @@ class Comparison:
         config: Configuration that differs: name -> one setting per run, None if a run has none.
         environment: The same for the environment, with plain values.
         metrics: Metric -> one best value per run, None if a run has none.
+
+    Args:
+        runs: The runs.
+        names: What the columns are called, if not by the runs' own names.
+        without: Configuration that is not compared.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(
+        self, runs: Sequence[Run], names: Sequence[str] = (), without: Sequence[str] = ()
+    ) -> None:
         self.runs = runs
-        self.config = _differing([settings(run) for run in runs])
+        self._names = names or _told_apart(runs)
+        differing = _differing([settings(run) for run in runs])
+        self.config = {name: row for name, row in differing.items() if name not in without}
         self.environment = _differing([environment(run) for run in runs])
-        names = dict.fromkeys(name for run in runs for name in run.metrics.names)
-        parsed = {name: Metric.parse(name) for name in names}
+        measured = dict.fromkeys(name for run in runs for name in run.metrics.names)
+        parsed = {name: Metric.parse(name) for name in measured}
         self.metrics = {
             name: [run.metrics.best(metric) for run in runs] for name, metric in parsed.items()
         }
@@ -213,7 +222,7 @@ class Comparison:
         for title, body in sections:
             if body:
                 rows += [("", *missing), (Text(f"{title}:", style="bold"), *missing), *body]
-        heads = ["", *map(printable, _told_apart(self.runs))]
+        heads = ["", *map(printable, self._names)]
         return table(rows, heads, wrap=range(len(heads)))
 
     def _metric_row(self, name: str) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ USUAL_FOLDER = "runs"
 """Where runs are searched if no manifest names a folder."""
 
 _BEST = "best:"
-# `runs` holds `runs/train`, which holds the runs.
-_DEPTH = 2
+# `runs` holds `runs/train`, which holds the runs. A sweep there has a folder for each of its runs.
+_DEPTH = 4
 _MOST_CANDIDATES = 5
 _TRAIN_OR_NAME = "train first, or look into another folder: fdl runs list FOLDER"
 

@@ -12,6 +12,8 @@ from fdl.errors import UsageError
 _RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 _FIRST = ("epoch", "duration_s")
 
+_COUNTERS = ("epoch", "step")
+
 LOWEST, HIGHEST = DIRECTIONS = ("min", "max")
 
 _HIGHER_IS_BETTER = (
@@ -62,6 +64,34 @@ class Metrics:
             rows.append((int(line[0]), {name: _number(cell) for name, cell in cells if cell}))
         return cls(names, rows)
 
+    @classmethod
+    def of_program(cls, folder: Path) -> Metrics:
+        """The metrics that a program without run directories wrote into a folder.
+
+        ``metrics.csv`` has a heading, and a row for each epoch; ``metrics.json`` is one object.
+        Values that are not numbers are skipped.
+        """
+        try:
+            with (folder / "metrics.csv").open(encoding="utf-8", errors="replace") as stream:
+                rows: list[dict[str, object]] = list(csv.DictReader(stream))
+        except (OSError, csv.Error):
+            from fdl.run_directory.run import read_json
+
+            rows = [read_json(folder / "metrics.json") or {}]
+        measured = [
+            {name: number for name, cell in row.items() if (number := _value(cell)) is not None}
+            for row in rows
+        ]
+        names = dict.fromkeys(name for row in measured for name in row if name not in _COUNTERS)
+        return cls(
+            list(names),
+            [
+                (int(row.get("epoch", place)), {name: row[name] for name in names if name in row})
+                for place, row in enumerate(measured, 1)
+                if row
+            ],
+        )
+
     @property
     def epochs(self) -> int:
         """The last epoch of the table."""
@@ -110,6 +140,13 @@ class Metric(NamedTuple):
     def rank(self, value: float) -> float:
         """A number that grows as the value gets worse."""
         return -value if self.higher else value
+
+
+def _value(cell: object) -> float | None:
+    try:
+        return float(cell) if isinstance(cell, str | int | float) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _number(text: str) -> float:

@@ -113,6 +113,9 @@ class Run:
     @cached_property
     def metrics(self) -> Metrics:
         """Its table of metrics; empty before the first epoch."""
+        if "argv" in self.record:
+            # fdl wrote the record, so the metrics are in the program's own format.
+            return Metrics.of_program(self.path)
         return Metrics.read(self.path / METRICS)
 
     def environment(self) -> dict[str, Any]:

@@ -30,13 +30,13 @@ def listing(runs: Sequence[Run], metric: Metric | None = None) -> Table:
     """
     rows = []
     for run in runs:
-        measured = _best(run, metric) if metric else _values(run.metrics.last())
+        values = _best(run, metric) if metric else measured(run.metrics.last())
         if run.resumed_from:
             origin = f"(resumed {run.predecessor or run.resumed_from})"
-            measured = f"{measured}  {origin}" if measured else origin
+            values = f"{values}  {origin}" if values else origin
         state = Text(run.state, style=_STYLES.get(run.state, ""))
         path, time = printable(str(shortened(run.path))), duration(run.seconds)
-        rows.append((path, state, str(run.epochs), time, printable(measured)))
+        rows.append((path, state, str(run.epochs), time, printable(values)))
     last = f"BEST {metric.name}" if metric else "LAST"
     return table(rows, ("RUN", "STATE", "EPOCHS", "TIME", last), right=(2, 3))
 
@@ -46,7 +46,8 @@ def _best(run: Run, metric: Metric) -> str:
     return f"{number(best.value)} (epoch {best.epoch})" if best else ""
 
 
-def _values(metrics: Mapping[str, float]) -> str:
+def measured(metrics: Mapping[str, float]) -> str:
+    """Metrics in one line."""
     return "  ".join(f"{name}={number(value)}" for name, value in metrics.items())
 
 

@@ -309,7 +309,7 @@ def test_an_environment_is_completed_where_one_is_named(complete: Complete) -> N
     assert complete("ci", "cl") == []
     assert complete("config", "show", "") == ["ci", "cloud", *COMMANDS]
     assert complete("config", "show", "ci", "n") == ["nightly"]
-    assert complete("--env", "ci", "--e") == []
+    assert complete("--env", "ci", "--en") == []
 
 
 def test_the_environment_decides_what_is_offered(complete: Complete) -> None:

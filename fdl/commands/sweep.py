@@ -1,0 +1,167 @@
+"""``fdl sweep``: begin the sweeps of the manifest; list, look into and continue those that ran."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fdl import output
+from fdl.commands.verb import Call, Complete, Json, Verb, group
+
+if TYPE_CHECKING:
+    from fdl.sweeps.store import Sweep
+
+verbs = group("sweep", "Run, list and continue sweeps: one command with many values.")
+
+SCHEMA_VERSION = 1
+
+OneSweep = Annotated[
+    str,
+    typer.Argument(help="last, a name or its beginning, or a path"),
+    Complete("sweeps"),
+]
+
+
+@verbs.command("run", cls=Verb)
+def run(
+    ctx: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(help="A name under `sweeps:` in the manifest"),
+        Complete("manifest-sweeps"),
+    ],
+) -> int:
+    """Run a sweep of the manifest. `fdl --jobs 4 sweep run NAME` runs four at the same time.
+
+    Returns:
+        0, or the exit code of the first run that failed.
+
+    Raises:
+        FdlError: There is no such sweep, or it is wrong.
+    """
+    from fdl.sweeps.carry_out import begin
+    from fdl.sweeps.request import of_manifest
+
+    call: Call = ctx.obj
+    project = call.project()
+    request = of_manifest(project, name, call.invocation.work)
+    return begin(project, request, call.invocation, call.here())
+
+
+@verbs.command("resume", cls=Verb)
+def resume(
+    ctx: typer.Context,
+    name: OneSweep = "last",
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Run those again that failed, too")
+    ] = False,
+) -> int:
+    """Continue a sweep that was interrupted. Runs that are done do not run again.
+
+    Returns:
+        0, or the exit code of the first run that failed; 1 if a run of before has failed.
+
+    Raises:
+        FdlError: There is no such sweep, or another process runs it.
+    """
+    from fdl.project import Project
+    from fdl.sweeps import carry_out
+    from fdl.sweeps.request import Request
+
+    call: Call = ctx.obj
+    sweep = _chosen(call, name)
+    project = Project(call.project().found, sweep.settings["env"], write_cache=True)
+    call.invocation.append = sweep.settings["append"]
+    request = Request.of_record(sweep.settings, call.invocation.work)
+    return carry_out.resume(sweep, project, request, call.invocation, call.here(), failed=failed)
+
+
+@verbs.command("list", cls=Verb)
+def list_(ctx: typer.Context, json: Json = False) -> int:
+    """List the sweeps, newest first.
+
+    Raises:
+        FdlError: There is no project, or its manifest is broken.
+    """
+    from fdl.run_directory.find import shortened
+    from fdl.sweeps.store import STATES, find
+    from fdl.tables import table
+
+    sweeps = find(_call(ctx).project())
+    if json:
+        return _print_json({"sweeps": [_as_json(one) for one in sweeps]})
+    if not sweeps:
+        output.note("there are no sweeps; `fdl COMMAND --each KEY=A,B` makes one")
+        return 0
+    rows = [
+        (
+            str(shortened(one.path)),
+            " ".join(["fdl", *one.settings["command"]]),
+            ", ".join(f"{one.count(state)} {state}" for state in STATES if one.count(state)),
+        )
+        for one in sweeps
+    ]
+    output.show(table(rows, ("SWEEP", "COMMAND", "RUNS"), wrap=(1,)))
+    return 0
+
+
+@verbs.command("show", cls=Verb)
+def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int:
+    """Show the runs of a sweep with their states and last metrics.
+
+    Raises:
+        FdlError: The word means no sweep.
+    """
+    from fdl.run_directory.text import duration, measured
+    from fdl.tables import table
+
+    sweep = _chosen(_call(ctx), name)
+    if json:
+        return _print_json(_as_json(sweep))
+    runs = sweep.runs()
+    rows = [
+        (
+            one.name,
+            one.state,
+            "" if one.code is None else str(one.code),
+            duration(one.seconds) if one.seconds else "",
+            measured(runs[one.name].metrics.last()) if one.name in runs else "",
+        )
+        for one in sweep.rows
+    ]
+    heads = ("RUN", "STATE", "EXIT CODE", "TIME", "LAST")
+    output.show(table(rows, heads, right=(2, 3), wrap=(4,)))
+    return 0
+
+
+def _call(ctx: typer.Context) -> Call:
+    call: Call = ctx.obj
+    return call
+
+
+def _chosen(call: Call, word: str) -> Sweep:
+    from fdl.sweeps.store import choose
+
+    return choose(word, call.project())
+
+
+def _as_json(sweep: Sweep) -> dict[str, object]:
+    from fdl.secrets import redact_tokens
+
+    settings = {**sweep.settings, "command": redact_tokens(sweep.settings["command"])}
+    runs = sweep.runs()
+    rows = [
+        {**vars(row), "path": str(runs[row.name].path) if row.name in runs else None}
+        for row in sweep.rows
+    ]
+    return {"name": sweep.name, "path": str(sweep.path), **settings, "runs": rows}
+
+
+def _print_json(document: dict[str, object]) -> int:
+    from json import dumps
+
+    text = dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2, ensure_ascii=False)
+    output.write(sys.stdout, f"{text}\n")
+    return 0

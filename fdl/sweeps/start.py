@@ -1,0 +1,41 @@
+"""From a command line with ``--each`` to a sweep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fdl import output
+from fdl.dispatch.planner import Surroundings, here
+from fdl.project import Project
+from fdl.schema import known
+from fdl.sweeps.carry_out import begin
+from fdl.sweeps.request import of_flags, take_flags
+from fdl.sweeps.target import level_of
+
+if TYPE_CHECKING:
+    from fdl.manifest import Found
+    from fdl.prepass import Invocation
+
+
+def run(
+    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
+) -> int | None:
+    """Begin the sweep that is typed; the exit code, or None if ``--each`` is the program's own.
+
+    Raises:
+        FdlError: The sweep cannot begin.
+    """
+    acts = not invocation.dry_run
+    project = Project(found, env, executes=acts, write_cache=acts)
+    words = [word for word in invocation.tokens if not word.startswith("-")]
+    schema = known(level_of(project, words))
+    declared = [
+        one for option in (schema.options.values() if schema else ()) for one in option.spellings
+    ]
+    invocation.tokens = take_flags(invocation.tokens, invocation.work, declared)
+    if not invocation.work.wants_sweep():
+        return None
+    for text in project.warnings:
+        output.warning(text)
+    request = of_flags(invocation.tokens, invocation.work)
+    return begin(project, request, invocation, surroundings or here())

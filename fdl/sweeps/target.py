@@ -1,0 +1,192 @@
+"""The command of a sweep: its program's options, and command lines with varied settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdl.dispatch.classify import PATH, SECTIONS
+from fdl.dispatch.generate import FIELDS, SWITCHES
+from fdl.dispatch.spelling import Spelling, output_keys, valued
+from fdl.dispatch.walk import Level, enter
+from fdl.errors import UsageError
+from fdl.plan import Plan
+from fdl.run_directory.find import USUAL_FOLDER
+from fdl.schema import known
+from fdl.schema.subcommand import select
+from fdl.secrets import is_secret
+from fdl.suggest import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fdl.args.parameter import Parameter
+    from fdl.project import Project
+    from fdl.schema.contract import Schema
+
+_OUTPUT = "output.dir"
+_FLAGS = {f"{section}.{field}": flag for section, field, flag in FIELDS}
+_SWITCHES = [f"{section}.{field}" for section, field, _ in FIELDS if field in SWITCHES]
+
+
+def level_of(project: Project, words: Sequence[str]) -> Level:
+    """The deepest level that the words of a command enter.
+
+    Raises:
+        ManifestError: A manifest on the way is broken.
+    """
+    level = project.level()
+    for word in words:
+        if word not in level.commands or level.kind(word) != PATH:
+            break
+        level = enter(level, word, project.child)
+    return level
+
+
+class Target:
+    """What a sweep runs.
+
+    Args:
+        project: The project.
+        words: The command line without ``fdl``, as it would be typed for a single run.
+        plan: The plan of that command line.
+    """
+
+    def __init__(self, project: Project, words: Sequence[str], plan: Plan) -> None:
+        self._words = list(words)
+        self._plan = plan
+        self._schema: Schema | None = None
+        style = ""
+        if plan.kind == "entry":
+            level = level_of(project, plan.command)
+            found = known(level)
+            self._schema = select(found, plan.subcommand).schema if found else None
+            style = level.style
+        self._spelling = Spelling(self._schema, style)
+        self._output = self._spelling.declared(*output_keys(style))
+        self._options: Mapping[str, Parameter] = self._schema.options if self._schema else {}
+        self._typed = f"fdl {' '.join(plan.command)}"
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the program takes the folder of its runs as a setting."""
+        return self._output is not None or bool(self._output_of_manifest())
+
+    def folder(self) -> Path:
+        """The folder of its runs: typed, in the manifest, the program's default, or ``runs/…``."""
+        option = self._output
+        default = option.default if option and isinstance(option.default, str) else ""
+        usual = str(Path(USUAL_FOLDER, *self._plan.command))
+        text = self._typed_output() or self._output_of_manifest() or default or usual
+        return Path(self._plan.root, text)
+
+    def words(
+        self, settings: Mapping[str, str], output: Path, resume: Path | None = None
+    ) -> list[str]:
+        """The command line with settings behind it, and as a setting of its own the run's folder.
+
+        Args:
+            settings: Key -> value.
+            output: The folder of the run.
+            resume: A run to continue, or None.
+
+        Raises:
+            UsageError: A setting is not one of the program.
+        """
+        extra = [token for key, value in settings.items() for token in self._tokens(key, value)]
+        if self.has_output:
+            extra += self._spelled(
+                self._output.name if self._output else "output", self._inside(output)
+            )
+        if resume is not None:
+            extra += self._spelled("resume", self._inside(resume))
+        words = self._words
+        cut = words.index("--") if "--" in words else len(words)
+        if self._plan.kind == "entry":
+            return [*words[:cut], *extra, *words[cut:]]
+        return [*words[:cut], "--", *words[cut + 1 :], *extra] if extra else words
+
+    def _inside(self, path: Path) -> str:
+        """A path as the program sees it: in a container, the project is in another place."""
+        is_below = self._plan.service and path.is_relative_to(self._plan.root)
+        return str(path.relative_to(self._plan.root) if is_below else path)
+
+    def _tokens(self, key: str, value: str) -> list[str]:
+        """A setting as the program's arguments."""
+        section, dot, _ = key.partition(".")
+        named = self._spelling.declared(key)
+        if (
+            key == _OUTPUT
+            or (key == "output" and self.has_output)
+            or (named and named is self._output)
+        ):
+            raise UsageError(
+                f"`--each {key}`: a sweep gives each run a folder of its own",
+                hint=f"`{self._typed} --output FOLDER --each …` sets the folder of the sweep",
+            )
+        if is_secret(key, value):
+            raise UsageError(
+                f"`--each {key}`: the values are part of folder names, and this is a secret",
+                hint="set it in the environment",
+            )
+        if key in _FLAGS:
+            return self._spelled(_FLAGS[key].removeprefix("--"), value, bare=key in _SWITCHES)
+        if dot and section == "options" and key not in self._options:
+            return self._spelled(self._known(key, key.partition(".")[2]), value, bare=True)
+        if dot and section in SECTIONS and key not in self._options:
+            raise self._unknown(key, _FLAGS)
+        return self._spelled(self._known(key, key), value)
+
+    def _known(self, key: str, option: str) -> str:
+        """The name of the option that a key means."""
+        one = self._spelling.declared(option)
+        if one is None and self._schema is not None and self._schema.strict:
+            raise self._unknown(key, self._options)
+        return one.name if one else option
+
+    def _spelled(self, name: str, value: str, *, bare: bool = False) -> list[str]:
+        """An option with its value, in the program's spelling.
+
+        With ``bare``, an option that no schema describes is a flag if its value is true or false.
+        """
+        one = self._spelling.declared(name)
+        flag = self._spelling.flag(name, one)
+        if self._spelling.bare and not flag.startswith("-"):
+            return [f"{flag}={value}"]
+        if value not in ("true", "false") or not (one.shape == "flag" if one else bare):
+            return valued(flag, value)
+        if value == "true":
+            return [flag]
+        negatives = one.negatives if one else ()
+        if not negatives and any(given.name == flag for given in self._plan.flags):
+            raise UsageError(
+                f"`--each {name}`: the manifest sets `{flag}`, and no flag turns it off",
+                hint="remove it from the manifest",
+            )
+        return list(negatives[:1])
+
+    def _unknown(self, key: str, names: Mapping[str, object]) -> UsageError:
+        close = nearest(key, names)
+        return UsageError(
+            f"`--each {key}`: `{self._typed}` has no setting `{key}`",
+            hint=f"did you mean `{close}`?" if close else f"`{self._typed} --help` lists them",
+        )
+
+    def _typed_output(self) -> str:
+        option = self._output
+        spellings = option.spellings if option else ("--output",) if self.has_output else ()
+        found, words = "", self._plan.typed
+        for place, word in enumerate(words):
+            flag, equals, value = word.partition("=")
+            if word == "--":
+                break
+            if flag in spellings:
+                found = value if equals else "".join(words[place + 1 : place + 2])
+        return found
+
+    def _output_of_manifest(self) -> str:
+        for flag in self._plan.flags:
+            if flag.field == _OUTPUT:
+                *_, last = self._plan.argv[flag.index : flag.index + flag.count]
+                return last if flag.count > 1 else last.partition("=")[2]
+        return ""

@@ -1,0 +1,193 @@
+"""Sweeps that run: their directories, failures, interruptions and comparison."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fdl.run_directory.test_real_runs import FILES, wait_for
+from tests.fdl.sweeps.conftest import states
+from tests.fdl.terminal import PATIENCE
+
+
+def start(root: Path, *args: str) -> subprocess.Popen[str]:
+    """Type a sweep in a project that goes on meanwhile."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.Popen(
+        [sys.executable, "-m", "fdl", *args], cwd=root, start_new_session=True, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env={**os.environ, "CI": "1", "PATH": path},
+    )  # fmt: skip
+
+
+def test_each_run_has_a_directory_with_its_values_log_and_record(scores, fdl):
+    done = fdl("--jobs", "2", "train", "--each", "lr=0.5,0.25", "--each", "seed=1..2")
+    assert done.exit == 0, done.err
+    (folder,) = scores.glob("runs/train/*")
+    names = [f"lr={lr},seed={seed}" for lr in ("0.5", "0.25") for seed in (1, 2)]
+    assert states(scores) == dict.fromkeys(names, "done")
+    run = folder / "lr=0.25,seed=2"
+    assert "lr 0.25 seed 2 model small\n" in (run / "training.log").read_text()
+    record = json.loads((run / "run.json").read_text())
+    assert record["argv"][-4:] == ["--lr", "0.25", "--seed", "2"]
+    assert (record["state"], record["exit_code"]) == ("complete", 0)
+    assert json.loads((run / "config.json").read_text())["lr"]["value"] == "0.25"
+
+
+@pytest.mark.usefixtures("scores")
+def test_the_comparison_stands_at_the_end(fdl):
+    done = fdl("--quiet", "train", "--each", "lr=0.5,0.25")
+    table = done.out[done.out.index("lr=0.5") :]
+    assert "0.0625 @1" in table
+    assert "0 @1*" in table
+
+
+def test_failed_runs_are_kept_and_the_others_go_on(scores, fdl):
+    done = fdl("train", "--each", "seed=13,1")
+    assert done.exit == 3
+    assert states(scores) == {"seed=13": "failed", "seed=1": "done"}
+    assert "1 of 2 runs failed" in done.err
+    (folder,) = scores.glob("runs/train/*")
+    assert f"fdl sweep resume {folder.name} --failed" in done.err
+    record = json.loads((folder / "seed=13/run.json").read_text())
+    assert (record["state"], record["error"]) == ("failed", "exit code 3")
+    shown = fdl("sweep", "show").out
+    assert "seed=13  failed" in shown
+
+
+def test_failed_runs_run_again_only_if_asked(scores, fdl):
+    fdl("train", "--each", "seed=13,1")
+    (done_log,) = scores.glob("runs/train/*/seed=1/training.log")
+    before = done_log.read_text()
+    (scores / "mended").touch()
+    again = fdl("sweep", "resume")
+    assert again.exit == 1
+    assert "is left to run" in again.err
+    assert states(scores)["seed=13"] == "failed"
+    assert fdl("sweep", "resume", "--failed").exit == 0
+    assert states(scores) == {"seed=13": "done", "seed=1": "done"}
+    assert done_log.read_text() == before
+
+
+def test_an_interrupted_sweep_continues(project, fdl):
+    root = project(
+        {
+            "fdl.yml": "commands: {wait: {run: sh wait.sh}}",
+            "wait.sh": 'echo "$2" >> started; while [ ! -e go ]; do sleep 0.01; done',
+        }
+    )
+    process = start(root, "wait", "--each", "n=1..3")
+    wait_for((root / "started").exists)
+    locked = fdl("sweep", "resume")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert "another process runs the sweep" in locked.err
+    assert process.returncode == 143
+    assert "3 of 3 runs are not finished" in err
+    assert states(root) == {"n=1": "stopped", "n=2": "waiting", "n=3": "waiting"}
+    (root / "go").touch()
+    assert fdl("sweep", "resume", "last").exit == 0
+    assert (root / "started").read_text().split() == ["1", "1", "2", "3"]
+    assert set(states(root).values()) == {"done"}
+
+
+def test_a_run_that_was_killed_with_its_sweep_runs_again(scores, fdl):
+    fdl("train", "--each", "seed=1,2")
+    (file,) = scores.rglob("sweep.json")
+    content = json.loads(file.read_text())
+    content["runs"][1].update(state="running", code=None)
+    file.write_text(json.dumps(content))
+    done = fdl("sweep", "resume")
+    assert done.exit == 0
+    assert "seed 2 " in done.out
+    assert "seed 1 " not in done.out
+
+
+def test_a_sweep_of_the_manifest_has_its_name(scores, fdl):
+    assert fdl("sweep", "run", "rates").exit == 0
+    assert fdl("sweep", "run", "rates").exit == 0
+    assert sorted(path.name for path in scores.glob("runs/train/quick/*")) == ["rates", "rates-2"]
+    record = json.loads((scores / "runs/train/quick/rates/lr=0.5,seed=1/run.json").read_text())
+    assert record["argv"][2:] == ["--model", "big", "--lr", "0.5", "--seed", "1"]
+    listed = fdl("sweep", "list").out
+    assert "rates-2" in listed
+    assert "4 done" in listed
+
+
+def test_a_wrong_sweep_of_the_manifest_is_refused_with_its_place(project, fdl):
+    files = {
+        "fdl.yml": "commands: {t: {run: echo}}\nsweeps:\n  a: {command: t, each: {lr: 3..1..1}}\n"
+    }
+    project(files)
+    assert "no sweep `b`" in fdl("sweep", "run", "b").err
+    assert "never ends" in fdl("sweep", "run", "a").err
+    project({"fdl.yml": files["fdl.yml"].replace("3..1..1", "'a,,b'")})
+    assert "fdl.yml:3:30: `--each lr=a,,b` has no value" in fdl("sweep", "run", "a").err
+    project({"fdl.yml": files["fdl.yml"].replace("each", "eech")})
+    assert "fdl.yml:3:19" in fdl("sweep", "run", "a").err
+
+
+def test_needed_commands_run_once_before_the_sweep(project, fdl):
+    root = project(
+        {
+            "fdl.yml": """
+            commands:
+              data: {run: echo made >> made}
+              train: {run: cat made, needs: data}
+            """
+        }
+    )
+    assert fdl("train", "--each", "n=1", "--", "made").exit != 2
+    assert (root / "made").read_text() == "made\n"
+
+
+def test_metrics_of_a_table_count_too(project, fdl):
+    project(
+        {
+            "fdl.yml": "commands: {t: {run: sh t.sh}}",
+            "t.sh": 'printf "step,loss\\n1,9\\n2,$2\\n" > "$FDL_RUN_DIR/metrics.csv"',
+        }
+    )
+    assert fdl("t", "--each", "n=3,4").exit == 0
+    rows = json.loads(fdl("runs", "list", "--json").out)["runs"]
+    assert sorted(row["metrics"]["loss"] for row in rows) == [3.0, 4.0]
+
+
+def test_a_typed_folder_holds_the_sweep(project, fdl):
+    root = project(
+        {
+            "fdl.yml": "commands: {train: {path: train}}",
+            "train/fdl.yml": "entry: echo\noutput: {dir: out}",
+        }
+    )
+    done = fdl("-n", "train", "--output", "mine", "--each", "lr=1")
+    assert f"--lr 1 --output {root}/mine/" in done.out
+
+
+def test_an_interrupted_training_is_resumed_from_its_checkpoint(project, fdl):
+    root = project(FILES)
+    process = start(root, "train", "--epochs", "12", "--each", "lr=0.1,0.2")
+    wait_for(lambda: list(root.glob("out/train/*/lr=0.1/*/last.fdl")))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert "2 of 2 runs are not finished" in err
+    assert states(root) == {"lr=0.1": "stopped", "lr=0.2": "waiting"}
+    done = fdl("sweep", "resume", timeout=120)
+    assert done.exit == 0, done.err
+    first, second = sorted(root.glob("out/train/*/lr=0.1/*/run.json"))
+    again = json.loads(second.read_text())
+    assert again["resumed_from"] == str(first.with_name("last.fdl"))
+    assert (again["state"], again["epochs"]) == ("complete", 12)
+    assert len(list(root.glob("out/train/*/lr=0.2/*/run.json"))) == 1
+    assert "loss" in done.out
+
+
+@pytest.mark.usefixtures("scores")
+def test_flags_of_a_sweep_need_each(fdl):
+    done = fdl("--zip", "train")
+    assert done.exit == 1
+    assert "belong to a sweep" in done.err
