@@ -17,13 +17,13 @@ _COLOR = {"--ansi": True, "--no-ansi": False}
 GLOBAL_FLAGS = (
     "--help", "--version", "--env", "--quiet", "--ansi", "--no-ansi", "--no-append", "--dry-run",
     "--yes", "--jobs", "--force", "--gpus-each", "--each", "--zip", "--search", "--trials",
-    "--goal", "--on",
+    "--goal",
 )  # fmt: skip
 """Long global flags, for suggestions."""
 
 
 _COUNTS = {"--jobs": "jobs", "--gpus-each": "gpus_each", "--trials": "trials"}
-_WORDS = {"--search": "search", "--goal": "goal", "--on": "on"}
+_WORDS = {"--search": "search", "--goal": "goal"}
 _VALUED = frozenset((*_COUNTS, *_WORDS, "--each"))
 
 
@@ -39,11 +39,10 @@ class Work:
         search: ``--search SAMPLER``: who chooses the values; empty for all of them.
         trials: ``--trials N``: how many are tried; 0 without the flag.
         goal: ``--goal METRIC:min`` or ``:max``; empty without the flag.
-        on: ``--on SYSTEM``: the batch system that runs the jobs; empty for this machine.
     """
 
     __slots__ = (
-        "each", "force", "goal", "gpus_each", "jobs", "on", "search", "trials", "zip",
+        "each", "force", "goal", "gpus_each", "jobs", "search", "trials", "zip",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -55,7 +54,6 @@ class Work:
         self.search = ""
         self.trials = 0
         self.goal = ""
-        self.on = ""
 
     def wants_sweep(self) -> bool:
         """Whether a flag asks for runs with several values."""

@@ -28,10 +28,15 @@ _OPTIONS = (
     Row("--no-append", "Leave out the `append` arguments of a run command"),
     Row("-n, --dry-run [--json]", "Show what would run, and run nothing (before the command)"),
     Row("-y, --yes", "Answer every question with yes (before the command)"),
+    Row("--force", "Run a command even if its inputs are unchanged (before the command)"),
+    Row("--jobs N", "Run several commands, or the runs of a sweep, N at a time"),
+    Row("--gpus-each N", "Give each of these jobs N GPUs of its own"),
+    Row("--each KEY=VALUES", "Sweep: run a command once for each value; --zip pairs the values"),
+    Row("--search tpe", "Let Optuna choose the values, with --trials N --goal METRIC:min"),
 )
 _NAMES = (
     "--help, --version, --env NAME, -v, --quiet, --ansi, --no-ansi, --no-append, --dry-run, "
-    "--json, --yes"
+    "--json, --yes, --force, --jobs N, --gpus-each N, --each KEY=VALUES"
 )
 
 

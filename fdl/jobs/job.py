@@ -13,11 +13,9 @@ if TYPE_CHECKING:
 
     from fdl.plan import Plan
 
-DONE, FAILED, STOPPED, SKIPPED, QUEUED = STATES = (
-    "done", "failed", "stopped", "skipped", "queued",
-)  # fmt: skip
-"""How a job ended: exit code 0, another one, ended by fdl or by a signal, not needed because its
-inputs are unchanged, or handed to a batch system where it still waits or runs."""
+DONE, FAILED, STOPPED, SKIPPED = STATES = ("done", "failed", "stopped", "skipped")
+"""How a job ended: with exit code 0, with another one, by fdl or a signal, or not started because
+its inputs are unchanged."""
 
 
 class Job(Record):
@@ -46,7 +44,7 @@ class Outcome(Record):
         state: One of :data:`STATES`.
         code: The exit code, 128 + n after signal n; None for a job that was not started.
         seconds: Wall time.
-        reason: Why it was skipped, or the identifier of a queued job; else empty.
+        reason: Why it was skipped; else empty.
     """
 
     job: Job

@@ -56,7 +56,9 @@ def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
     """Carry a chain out, or show its plans."""
     if not invocation.dry_run:
         from fdl.jobs.carry_out import carry_out
+        from fdl.run.confirm import confirm_all
 
+        confirm_all((step.plan for step in chain.steps), project)
         for step in chain.steps:
             if step.plan.preset:
                 # Its arguments are announced on the terminal.

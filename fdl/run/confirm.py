@@ -7,7 +7,23 @@ from fdl.terminal import ask, has_yes, may_ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from fdl.plan import Plan
+    from fdl.project import Project
+
+
+def confirm_all(plans: Iterable[Plan], project: Project) -> None:
+    """Ask the question of each plan, every question once.
+
+    Raises:
+        FdlError: An answer is no, or no terminal is there to ask.
+    """
+    asked: set[str] = set()
+    for plan in plans:
+        if plan.confirm and plan.confirm not in asked:
+            asked.add(plan.confirm)
+            require_yes(project.without_secrets(plan.confirm), plan.command)
 
 
 def require_yes(question: str, command: Sequence[str]) -> None:

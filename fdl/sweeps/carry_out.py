@@ -63,6 +63,7 @@ class Maker:
         self._place = Surroundings(variables, place.in_container, False)
         self.needed = self._chain(request.words)
         plan = self.needed.steps.pop().plan
+        self.plans = [*(step.plan for step in self.needed.steps), plan]
         self.target = Target(project, request.words, plan)
 
     def plan(self, row: Row, folder: Path, resume: Path | None = None) -> Plan:
@@ -164,6 +165,9 @@ class Runner:
         Raises:
             FdlError: A program cannot be started.
         """
+        from fdl.run.confirm import confirm_all
+
+        confirm_all(self._maker.plans, self._maker.project)
         if self._maker.needed.steps:
             from fdl.jobs.carry_out import carry_out
 

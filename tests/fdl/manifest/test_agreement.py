@@ -127,7 +127,7 @@ ANY = suitable(DOCUMENT, anything(SCALARS | BEYOND))
 def test_the_manifests_tried_are_of_both_sorts() -> None:
     verdicts = []
 
-    @settings(max_examples=150, database=None, derandomize=True)
+    @settings(max_examples=300, database=None, derandomize=True)
     @given(TELLABLE)
     def collect(value: Any) -> None:
         verdicts.append(is_accepted(node_of(value)))

@@ -21,8 +21,8 @@ def test_keys_are_the_options_of_the_program(offered):
     assert "--each=model=" in offered("train", "--each=m")
 
 
-@pytest.mark.usefixtures("scores")
-def test_without_a_known_program_keys_are_settings(offered):
+def test_without_a_known_program_keys_are_settings(offered, project):
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: ./train\n"})
     assert "training.lr=" in offered("train", "--each", "training.l")
 
 

@@ -126,7 +126,8 @@ def test_a_flag_that_the_manifest_sets_cannot_be_turned_off(project, fdl):
 
 
 @pytest.mark.usefixtures("scores")
-def test_dotted_settings_become_their_flags(command_lines):
+def test_dotted_settings_become_their_flags(command_lines, project):
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: python a.py\n"})
     lines = command_lines("train", "--each", "training.batch_size=8", "--each", "options.a_b=x")
     assert lines[0][2:] == ["--batch-size", "8", "--a-b", "x"]
 
