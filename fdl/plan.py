@@ -32,7 +32,7 @@ class Flag(Record):
         name: The flag, e.g. ``--epochs``.
         field: Dotted manifest path, e.g. ``training.epochs``.
         origin: ``file:line:column``, the file relative to the project root.
-        secret: Whether the value is kept from print.
+        secret: Whether the value is kept from print; None for one marked ``!public``.
         losers: Values it has replaced (of weaker layers, of the manifest under a preset),
             strongest first.
     """
@@ -42,7 +42,7 @@ class Flag(Record):
     name: str
     field: str
     origin: str
-    secret: bool = False
+    secret: bool | None = False
     losers: Sequence[Loser] = ()
 
 
@@ -54,14 +54,14 @@ class Variable(Record):
         value: What the child sees.
         origin: ``file:line:column`` or ``file:line``; ``shell`` for one that fdl's own
             environment has, ``command line`` for a global flag, ``fdl`` for fdl's own.
-        secret: Whether the value is kept from print.
+        secret: Whether the value is kept from print; None for one marked ``!public``.
         losers: Values it has replaced, strongest first.
     """
 
     name: str
     value: str
     origin: str
-    secret: bool = False
+    secret: bool | None = False
     losers: Sequence[Loser] = ()
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # An env file also holds harmless words; shorter ones are hidden in their own place only, or
 # `MODE=train` would blank out half of every command line.
-_SHORTEST_OF_FILE = 8
+_SHORTEST_OF_FILE = 12
 
 
 def redacted(plan: Plan) -> Plan:
@@ -75,9 +75,11 @@ def _arguments(plan: Plan, hidden: Sequence[str]) -> list[str]:
         return [*shell, _script(script, plan.typed, hidden)]
     tokens = redact_tokens(plan.argv)
     for flag in plan.flags:
-        if flag.secret:
-            for place in range(flag.index, flag.index + flag.count):
+        for place in range(flag.index, flag.index + flag.count):
+            if flag.secret:
                 tokens[place] = _blanked(flag.name, plan.argv[place])
+            elif flag.secret is None:
+                tokens[place] = plan.argv[place]
     return [redact_text(token, hidden) for token in tokens]
 
 
@@ -105,7 +107,14 @@ def _script(script: str, typed: Sequence[str], hidden: Sequence[str]) -> str:
 
 def hidden_texts(plan: Plan) -> list[str]:
     """Every text that may appear nowhere, also as the shell words that stand for it."""
-    texts = [*plan.secrets, *_behind_flags(plan.typed), *_behind_flags(plan.argv)]
+    public = {
+        place
+        for flag in plan.flags
+        if flag.secret is None
+        for place in range(flag.index, flag.index + flag.count)
+    }
+    named = [token for place, token in enumerate(plan.argv) if place not in public]
+    texts = [*plan.secrets, *_behind_flags(plan.typed), *_behind_flags(named)]
     if plan.kind == "run":
         texts += _behind_flags(_words(plan.argv[-1]))
     for flag in plan.flags:

@@ -63,9 +63,15 @@ def _settled(found: list[Variable], shell: Mapping[str, str], typed: Mapping[str
         found[0].value,
         found[0].origin,
         # A value that replaces a secret is also a secret.
-        secret=any(one.secret for one in found) or is_secret(name, found[0].value),
+        secret=_secrecy(name, found),
         losers=[(one.value, one.origin) for one in found[1:]],
     )
+
+
+def _secrecy(name: str, found: list[Variable]) -> bool | None:
+    if any(one.secret for one in found):
+        return True
+    return None if found[0].secret is None else is_secret(name, found[0].value)
 
 
 def _written(

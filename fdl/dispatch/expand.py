@@ -121,7 +121,7 @@ class Variables:
         made = expanded(node, self.find, self._root)
         self._open.pop()
         value = text(made.value)
-        return value, made.secret or is_secret(name, value)
+        return value, bool(made.secret) or is_secret(name, value)
 
 
 def finder(
@@ -130,7 +130,9 @@ def finder(
     """Where the values outside of ``env:`` find their variables, ``env_file:`` included."""
     from fdl.dispatch.environment import variables
 
-    known = {one.name: (one.value, one.secret) for one in variables(scopes, root, shell, typed)}
+    known = {
+        one.name: (one.value, bool(one.secret)) for one in variables(scopes, root, shell, typed)
+    }
     outside = Variables({}, root, typed, shell)
     return lambda name: known.get(name) or outside.find(name)
 

@@ -140,8 +140,7 @@ def flag_of(group: Group, index: int, root: str) -> Flag:
         group.name,
         group.field,
         origin(node, root),
-        secret=_is_marked(node)
-        or any(is_secret(part, node.value) for part in (group.name, *group.field.split("."))),
+        secret=_secrecy(group),
         losers=_losers(node, root),
     )
 
@@ -201,9 +200,19 @@ def _made(key: str, field: str, node: Node, spelling: Spelling) -> Iterator[Grou
         yield Group(tokens, tokens[0].partition("=")[0] if one else flag, field, node, one)
 
 
+def _secrecy(group: Group) -> bool | None:
+    """Whether a value is secret; None for one marked ``!public``."""
+    if _is_marked(group.node):
+        return True
+    if group.node.secret is None:
+        return None
+    names = (group.name, *group.field.split("."))
+    return any(is_secret(part, group.node.value) for part in names)
+
+
 def _is_marked(node: Node) -> bool:
     items = node.value if isinstance(node.value, list) else []
-    return node.secret or any(item.secret for item in items)
+    return bool(node.secret) or any(item.secret for item in items)
 
 
 def _losers(node: Node, root: str) -> list[Loser]:

@@ -209,6 +209,8 @@ class Planner(Record):
         Also set how the program is stopped.
         """
         for scope in scopes:
+            if "secrets" in scope.mapping:
+                plan.secrets += _listed(scope, self.surroundings.variables)
             if (limit := scope.mapping.get("stop_timeout")) is not None:
                 plan.stop_timeout = _seconds(limit)
             if (grace := scope.mapping.get("grace")) is not None:
@@ -279,6 +281,13 @@ def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:
         )
     for scope in scopes:
         plan.confirm = scope.text("confirm") or plan.confirm
+
+
+def _listed(scope: Node, shell: Mapping[str, str]) -> list[str]:
+    """The values of the variables that a manifest lists as secret."""
+    from fdl.manifest.node import texts
+
+    return [shell[name] for name in texts(scope, "secrets") if name in shell]
 
 
 def _seconds(node: Node) -> float | None:

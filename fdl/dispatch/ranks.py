@@ -72,7 +72,7 @@ class Distribution:
         self._program = torchrun.read(plan.argv[: self._words])
         self._typed = Typed(plan, schema, launchable=self._program is not None)
         self._asked = {
-            name: Setting(node.plain(), origin(node, plan.root), name, secret=node.secret)
+            name: Setting(node.plain(), origin(node, plan.root), name, secret=bool(node.secret))
             for name, node in self._ddp.items()
             if name in LAUNCH
         }

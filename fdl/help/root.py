@@ -36,7 +36,7 @@ _OPTIONS = (
 )
 _NAMES = (
     "--help, --version, --env NAME, -v, --quiet, --ansi, --no-ansi, --no-append, --dry-run, "
-    "--json, --yes, --force, --jobs N, --gpus-each N, --each KEY=VALUES"
+    "--json, --yes, --force, --jobs N, --each"
 )
 
 

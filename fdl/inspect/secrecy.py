@@ -56,6 +56,8 @@ def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
     nodes = (node, *node.losers)
     if any(one.secret for one in nodes):
         return True
+    if node.secret is None:
+        return False
     name = path[-1] if path else ""
     if not isinstance(name, str):
         return False

@@ -150,7 +150,7 @@ def _encoded(node: Node, files: dict[str, int]) -> list[object]:
         value = [_encoded(child, files) for child in node.value]
     file = files.setdefault(node.file, len(files))
     record = [value, file, node.line, node.column, node.key_line, node.key_column]
-    if node.losers or node.merge or node.secret:
+    if node.losers or node.merge or node.secret is not False:
         losers = [_encoded(loser, files) for loser in node.losers]
         record += [losers, node.merge, node.secret]
     return record

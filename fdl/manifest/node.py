@@ -29,7 +29,8 @@ class Node:
             own value alone.
         merge: How a list joins the weaker one: ``append``, ``prepend`` or ``merge-by:KEY``;
             None to replace it. A merged list keeps the word: its first loser is part of it.
-        secret: Whether the value was marked ``!secret``, in this or a weaker layer.
+        secret: Whether the value was marked ``!secret``, in this or a weaker layer; None for one
+            marked ``!public``, which no name makes secret.
     """
 
     __slots__ = (
@@ -53,7 +54,7 @@ class Node:
         self.key_column = column if key_column is None else key_column
         self.losers: tuple[Node, ...] = ()
         self.merge: str | None = None
-        self.secret = False
+        self.secret: bool | None = False
 
     @property
     def mapping(self) -> dict[str, Node]:

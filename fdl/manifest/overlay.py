@@ -89,7 +89,7 @@ def _over(below: Node, above: Node) -> Node:
         made = _brought_in(above)
         made.merge = None
     made.losers = (below, *below.losers)
-    made.secret = above.secret or below.secret
+    made.secret = above.secret or below.secret or above.secret
     return made
 
 
@@ -101,7 +101,7 @@ def _maps(below: Node, above: Node) -> Node:
         elif child.value is not None:
             merged[key] = _brought_in(child)
     made = below.at(merged)
-    made.secret = above.secret or below.secret
+    made.secret = above.secret or below.secret or above.secret
     return made
 
 
@@ -158,10 +158,10 @@ def _identity(item: Node, key: str) -> tuple[str, str] | None:
     return type(value.value).__name__, str(value.value)
 
 
-def _with_marks_below(node: Node, *, secret: bool = False) -> Node:
-    """The tree in which ``!secret`` on a mapping or list marks every value in it."""
+def _with_marks_below(node: Node, *, secret: bool | None = False) -> Node:
+    """The tree in which ``!secret`` or ``!public`` on a mapping or list marks every value in it."""
     made = node.at(node.value)
-    made.secret = secret = secret or node.secret
+    made.secret = secret = secret or node.secret or (None if secret is None else node.secret)
     if isinstance(node.value, dict):
         made.value = {
             key: _with_marks_below(child, secret=secret) for key, child in node.value.items()

@@ -46,8 +46,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _LIST_TAGS = ("!append", "!prepend")
 _MERGE_BY = "!merge-by:"
 _SECRET = "!secret"
+_PUBLIC = "!public"
 _QUOTED = ("'", '"', "|", ">")
-_OWN_TAGS = "!append, !prepend, !merge-by:KEY, !secret"
+_OWN_TAGS = "!append, !prepend, !merge-by:KEY, !secret, !public"
 
 # A part of the parser's message -> what to do about it.
 _HINTS = (
@@ -111,7 +112,7 @@ class _Builder:
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         node = Node(None, self.file, mark.line + 1, mark.column + 1)
-        node.secret = event.tag == _SECRET
+        node.secret = None if event.tag == _PUBLIC else event.tag == _SECRET
         if isinstance(event, ScalarEvent):
             node.value = self.scalar(event)
         else:
@@ -202,13 +203,13 @@ class _Builder:
             problem = "text cannot hold a NUL character: no program can receive one"
             raise self.refusal(mark, problem, "remove the `\\0`")
         quoted = event.style in _QUOTED
-        if tag in ("!", f"{_TAG}str") or (tag in (None, _SECRET) and quoted):
+        if tag in ("!", f"{_TAG}str") or (tag in (None, _SECRET, _PUBLIC) and quoted):
             return str(text)
         try:
             value = resolve(text)
         except ValueError as error:
             raise self.refusal(mark, str(error), "quote it if it is text") from None
-        if tag in (None, _SECRET):
+        if tag in (None, _SECRET, _PUBLIC):
             return value
         if tag not in _TYPES:
             raise self.unsupported(event)
@@ -222,7 +223,7 @@ class _Builder:
         """How a list joins the weaker one, from its tag. Other tags are refused."""
         tag = event.tag
         is_list = isinstance(event, SequenceStartEvent)
-        if tag in (None, "!", _SECRET, f"{_TAG}{'seq' if is_list else 'map'}"):
+        if tag in (None, "!", _SECRET, _PUBLIC, f"{_TAG}{'seq' if is_list else 'map'}"):
             return None
         if tag not in _LIST_TAGS and not tag.startswith(_MERGE_BY):
             raise self.unsupported(event)

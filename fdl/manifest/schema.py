@@ -526,6 +526,11 @@ ROOT = Section(
     ),
     STOP_TIMEOUT,
     GRACE,
+    Key(
+        "secrets",
+        ListOf(Text()),
+        "Variables whose values are never printed, besides those whose names say so.",
+    ),
     Key("ddp", DDP, "How the work is spread over devices."),
     Key("training", TRAINING, "Length and pace of a training."),
     Key("output", OUTPUT, "Where a run writes, and where it can be watched."),

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdl.dispatch.heap import KEPT_HEAP
 from tests.conftest import Fdl, Project
 
 MANIFEST = """
@@ -255,10 +254,10 @@ def test_secrets_are_blanked_out_and_nothing_else_changes(project: Project, fdl:
     project(
         {
             "fdl.yml": """
-            env: {HF_TOKEN: hf_abcdefgh, MODE: !secret mode-of-old, PLAIN: yes}
+            env: {HF_TOKEN: hf_abcdefghij, MODE: !secret mode-of-old, PLAIN: yes}
             commands:
               t: {run: "curl --api-key abc123xyz -s"}
-              u: {run: echo hf_abcdefgh}
+              u: {run: echo hf_abcdefghij}
             """,
             "fdl.ci.yml": "env: {MODE: mode-of-ci}\n",
         }
@@ -269,7 +268,7 @@ def test_secrets_are_blanked_out_and_nothing_else_changes(project: Project, fdl:
         "commands": {"t": {"run": "curl --api-key <secret> -s"}, "u": {"run": "echo <secret>"}},
     }
     both = session.out + fdl("config", "show", "ci", "--json").out
-    for secret in ("hf_abcdefgh", "mode-of-old", "mode-of-ci", "abc123xyz"):
+    for secret in ("hf_abcdefghij", "mode-of-old", "mode-of-ci", "abc123xyz"):
         assert secret not in both
 
 
@@ -302,7 +301,6 @@ def test_a_command_shows_its_sections_its_argv_and_where_they_come_from(
         "entry": "python main.py",
         "env": {
             "HF_HOME": "/data",
-            "GLIBC_TUNABLES": ":".join(f"{name}={value}" for name, value in KEPT_HEAP.items()),
             "FDL_PROJECT_ROOT": str(root),
         },
         "training": {"epochs": 1, "lr": 0.5},
@@ -317,7 +315,6 @@ def test_a_command_shows_its_sections_its_argv_and_where_they_come_from(
     assert comments == {
         "entry": "train/fdl.yml:1",
         "HF_HOME": "fdl.yml:1",
-        "GLIBC_TUNABLES": "fdl",
         "FDL_PROJECT_ROOT": "fdl",
         "epochs": "train/fdl.yml:9, preset quick (overrides train/fdl.yml:2)",
         "lr": "command line (overrides train/fdl.yml:2, schema default)",

@@ -88,7 +88,7 @@ def test_docker_is_started_without_a_shell_from_the_projects_root(project, engin
     [call] = engine.runs()
     assert call["argv"] == [
         *["compose", "run", "--rm", "-T", "-e", f"FDL_PROJECT_ROOT={mount}", "-e", "FDL_PLAN"],
-        *["-e", "GLIBC_TUNABLES", "-e", "FLODL_VERBOSITY", "-e", "FLODL_COLOR"],
+        *["-e", "FLODL_VERBOSITY", "-e", "FLODL_COLOR"],
         *["dev", "bash", "-c"],
         f"cd {mount}/sub && python main.py --epochs 2 'a b'",
     ]
