@@ -105,13 +105,13 @@ ABILITIES: dict[str, dict[str, Check]] = {
         "fdl": Check("fdl --dry-run train --num_epochs 9", "--num_epochs 9"),
     },
     "refuse a misspelt option before the program starts, with a suggestion": {
-        "fdl": Check("fdl train --num_epoch 9", "did you mean `--num_epochs`?"),
+        "fdl": Check("fdl train --num_epohcs 9", "did you mean `--num_epochs`?"),
     },
     "list the options of the unchanged script, with defaults": {
-        "fdl": Check("fdl train --help", "--learning_rate"),
+        "fdl": Check("fdl train --help all", "--learning_rate FLOAT"),
     },
     "tell file and line of a setting": {
-        "fdl": Check("fdl why train --num_epochs", "fdl.yml:"),
+        "fdl": Check("fdl why num_epochs train", "fdl.yml:"),
     },
     "sweep over a grid": {
         "hydra": Check("python train_hydra.py -m learning_rate=0.001,0.01 seed=1,2", "#3"),
@@ -119,7 +119,7 @@ ABILITIES: dict[str, dict[str, Check]] = {
             "dvc exp run --queue -S learning_rate=0.001,0.01 -S seed=1,2; dvc queue status",
             "Queued",
         ),
-        "fdl": Check("fdl --jobs 2 train --each learning_rate=0.001,0.01 --each seed=1..2", "0.01"),
+        "fdl": Check("fdl sweep run grid", "4 of 4 runs done"),
     },
     "keep versions of data in a remote store": {
         "dvc": Check("dvc push --help", "remote"),

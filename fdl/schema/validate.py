@@ -60,10 +60,18 @@ class _Tail:
             token = tokens.pop(0)
             if len(token) < 2 or token[0] != "-" or is_number(token):
                 self._positional(token)
-            elif token.startswith("--") or token.partition("=")[0] in self._words:
+            elif self._is_whole(token.partition("=")[0]):
                 self._long(token, tokens)
             else:
                 self._cluster(token, tokens)
+
+    def _is_whole(self, flag: str) -> bool:
+        """Whether a flag is one word, and not a cluster of letters: ``-iter`` of some programs."""
+        if flag.startswith("--") or flag in self._words:
+            return True
+        if all(f"-{letter}" in self._words for letter in flag[1:]):
+            return False
+        return len(flag) > 2 and any(len(word) > 2 and word[1] != "-" for word in self._words)
 
     def _positional(self, token: str) -> None:
         if not self._arguments:

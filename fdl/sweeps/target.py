@@ -64,8 +64,15 @@ class Target:
             style = level.style
         self._spelling = Spelling(self._schema, style)
         self._output = self._spelling.declared(*output_keys(style))
+        if self._output and self._output.name == "output" and not self._is_folder():
+            self._output = None
         self._options: Mapping[str, Parameter] = self._schema.options if self._schema else {}
         self._typed = f"fdl {' '.join(plan.command)}"
+
+    def _is_folder(self) -> bool:
+        """Whether ``--output`` means the folder of runs; in a foreign program it may be a file."""
+        foreign = self._schema is not None and self._schema.source == "source"
+        return not foreign or bool(self._output_of_manifest())
 
     @property
     def has_output(self) -> bool:
