@@ -41,7 +41,8 @@ class StopRequests:
         asked = self.interrupt.asked_by
         return (
             float(asked == signal.SIGINT),
-            float(asked == signal.SIGTERM),
+            # After the notice of a batch system, all ranks stop as after SIGTERM.
+            float(asked not in (None, signal.SIGINT)),
             float(self._run.stopped is not None),
         )
 

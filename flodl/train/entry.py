@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from flodl import terminal
 from flodl.errors import FlodlError
-from flodl.train.interrupt import TERMINATED, Terminated
+from flodl.train.interrupt import Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,8 @@ def entry(main: Callable[[A], object], args: A) -> int:
     - User errors become ``error: …`` on stderr, with all lines of the message, and exit code 1.
       These are :class:`~flodl.errors.FlodlError` and a ``ValueError`` raised by a check of flodl
       itself.
-    - Ctrl-C gives 130. SIGTERM during a training gives 143. A closed output pipe gives 141.
+    - Ctrl-C gives 130. SIGTERM during a training gives 143. In a SLURM job, SIGUSR1 during a
+      training gives 138. A closed output pipe gives 141.
     - Every other exception is a bug of the program and passes through with its traceback.
 
     Use it as ``sys.exit(entry(main, args))``.
@@ -42,8 +43,8 @@ def entry(main: Callable[[A], object], args: A) -> int:
         _tell("interrupted", stop)
         return INTERRUPTED
     except Terminated as stop:
-        _tell("terminated", stop)
-        return TERMINATED
+        _tell("preempted" if stop.preempted else "terminated", stop)
+        return int(stop.code or 0)
     except BrokenPipeError:
         _discard_stdout()
         return BROKEN_PIPE

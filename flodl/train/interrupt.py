@@ -1,9 +1,11 @@
-"""SIGINT and SIGTERM during training: stop cleanly at the next step, or at once when repeated."""
+"""Signals during training: stop cleanly at the next step, or at once when repeated."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, NoReturn, final
 
 if TYPE_CHECKING:
@@ -11,20 +13,33 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Any, Self
 
-TERMINATED = 143
-"""Exit code after SIGTERM: 128 + SIGTERM."""
+JOB_VARIABLE = "SLURM_JOB_ID"
+"""Set in every process of a SLURM job."""
+
+_NOTICE = getattr(signal, "SIGUSR1", None)
+"""Sent by a batch system some time before a job reaches its time limit or is preempted."""
+
+_SAME_WITHIN_S = 1.0
+"""Some batch systems signal every process, and launchers pass the signal on once more."""
 
 
 @final
 class Terminated(SystemExit):
     """The process received SIGTERM; batch systems send it before they take a machine away.
 
-    If it is not caught, the process ends without a traceback, with exit code 143.
+    In a SLURM job, SIGUSR1 has the same effect: it announces that the job ends soon. If the
+    exception is not caught, the process ends without a traceback. The exit code is 143 after
+    SIGTERM and 138 after SIGUSR1 on Linux: 128 + the number of the signal.
     """
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(TERMINATED)
+    def __init__(self, message: str = "", number: int = signal.SIGTERM) -> None:
+        super().__init__(128 + number)
         self._message = message
+
+    @property
+    def preempted(self) -> bool:
+        """Whether SIGUSR1 announced the end of the job."""
+        return _NOTICE is not None and self.code == 128 + _NOTICE
 
     def __str__(self) -> str:
         return self._message
@@ -38,6 +53,9 @@ class InterruptRequest:
     it nowhere else. Two settings stay as they are: a SIGINT that was ignored when the job started,
     and a SIGTERM handler of the program. The former handlers come back when the context ends.
 
+    In a SLURM job, SIGUSR1 is a request as well, unless the program handles or ignores it. Signals
+    within a second of the first one then count as the same request, and SIGUSR1 never acts at once.
+
     Args:
         wake: Called from the handler, so that a loop that checks only now and then checks soon.
     """
@@ -45,6 +63,8 @@ class InterruptRequest:
     def __init__(self, wake: Callable[[], object] | None = None) -> None:
         self._wake = wake
         self._signal: signal.Signals | None = None
+        self._asked_at = 0.0
+        self._in_job = JOB_VARIABLE in os.environ
         self._former: dict[signal.Signals, Any] = {}
 
     @property
@@ -67,10 +87,11 @@ class InterruptRequest:
 
         Raises:
             KeyboardInterrupt: It was SIGINT.
-            Terminated: It was SIGTERM.
+            Terminated: It was SIGTERM or, in a SLURM job, SIGUSR1.
         """
-        if (by or self._signal) == signal.SIGTERM:
-            raise Terminated(message)
+        number = by or self._signal
+        if number is not None and number in (signal.SIGTERM, _NOTICE):
+            raise Terminated(message, number)
         raise KeyboardInterrupt(message)
 
     def __enter__(self) -> Self:
@@ -79,6 +100,8 @@ class InterruptRequest:
                 self._install(signal.SIGINT)
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 self._install(signal.SIGTERM)
+            if self._in_job and _NOTICE and signal.getsignal(_NOTICE) is signal.SIG_DFL:
+                self._install(_NOTICE)
         return self
 
     def __exit__(
@@ -95,8 +118,12 @@ class InterruptRequest:
     def _request(self, number: int, frame: FrameType | None) -> None:
         if self._signal is None:
             self._signal = signal.Signals(number)
+            self._asked_at = time.monotonic()
             if self._wake is not None:
                 self._wake()
+            return
+        same = self._in_job and time.monotonic() - self._asked_at < _SAME_WITHIN_S
+        if number == _NOTICE or same:
             return
         former = self._former[signal.Signals(number)]
         self._restore()

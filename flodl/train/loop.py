@@ -330,7 +330,7 @@ class TrainingLoop:
             self._ledger.lap(Account.CHECKPOINT)
 
     def _stop_if_requested(self, epoch: int, step: int) -> None:
-        """Honour SIGINT and SIGTERM: save the state if it is finite, then stop."""
+        """Honour a signal that asks to stop: save the state if it is finite, then stop."""
         if not self._interrupt.requested:
             return
         if step:

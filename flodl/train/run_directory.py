@@ -19,6 +19,7 @@ from flodl.files import replace_text, staging
 from flodl.monitor import CsvSink, HtmlSink, LogSink
 from flodl.monitor.metadata import read_metadata
 from flodl.train.environment import environment_report
+from flodl.train.interrupt import JOB_VARIABLE
 from flodl.train.run_records import (
     LAST,
     RECORD,
@@ -115,6 +116,10 @@ class RunDirectory:
           be neither complete nor diverged. Its process must have ended.
         - The order of the calls tells several run directories of one program apart.
 
+        If SLURM has queued the job again, the run of the same job with the same configuration
+        continues in its folder from its newest checkpoint. It must be neither complete nor
+        diverged.
+
         Args:
             root: Folder of all runs; made if missing. Under ``fdl``, a relative path starts at the
                 project's root (``FDL_PROJECT_ROOT``), not at the working directory. Ranks on
@@ -149,6 +154,11 @@ class RunDirectory:
             )
             if earlier is not None:
                 return cls._go_on(earlier, launch, metadata, clock)
+        job = _job_record(os.environ)
+        if job and int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+            earlier = run_of_launch(folder, job, restarted=False, config=plain)
+            if earlier is not None:
+                return cls._go_on(earlier, launch, metadata, clock)
         source = (
             checkpoint_to_resume(resume, _from_project(resume), folder)
             if resume is not None
@@ -163,6 +173,7 @@ class RunDirectory:
             "error": None,
             "resumed_from": str(source) if source is not None else None,
             **launch,
+            **job,
             **process_facts(),
         }
         path = _new_folder(folder, f"{started:%Y-%m-%dT%H-%M-%S}", {**metadata, "run": record})
@@ -419,6 +430,12 @@ def _launch_record(launched: Launched) -> dict[str, Any]:
         "rendezvous": f"{launched.address}:{launched.port} ({launched.restart})",
         "restarts": launched.restart,
     }
+
+
+def _job_record(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The entry of a record about its batch job, whose number stays when it is queued again."""
+    number = environ.get(JOB_VARIABLE)
+    return {"job": f"slurm-{number}"} if number else {}
 
 
 def _nameless(launched: Launched) -> str:

@@ -367,7 +367,8 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         - Otherwise it trains alone.
 
         Ctrl-C and SIGTERM stop at the next step boundary and write a checkpoint. A second signal
-        stops at once.
+        stops at once. In a SLURM job, SIGUSR1 does the same. When SLURM queues the job again, the
+        run directory continues from that checkpoint without an option.
 
         Raises:
             ValueError: A required setting is missing, or settings contradict each other. Or no
@@ -380,7 +381,7 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
             DistributedError: The ranks cannot continue together.
             WorkersFailed: A rank that this call started failed too often.
             KeyboardInterrupt: Ctrl-C; the message names the checkpoint.
-            Terminated: SIGTERM; it is a ``SystemExit`` with code 143.
+            Terminated: SIGTERM, with exit code 143; SIGUSR1 in a SLURM job, with 138.
         """
         self._settle_iterable()
         missing = [name for name in _REQUIRED if name not in self._settings]

@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
 
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
 from flodl.train.interrupt import InterruptRequest
@@ -228,3 +229,91 @@ def test_a_program_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@posix_only
+def test_the_notice_of_a_batch_system_saves_at_the_next_step_and_exits_138(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    child = start(call=8, pause=0.5)
+    # The batch system signals every process, and the launcher passes the signal on.
+    child.send_signal(signal.SIGUSR1)
+    child.send_signal(signal.SIGUSR1)
+    child.send_signal(signal.SIGTERM)
+    _, said = child.communicate(timeout=60)
+
+    (run,) = tmp_path.iterdir()
+    # Signals that wait at the same time arrive in the order of their numbers.
+    assert (child.returncode, said.partition(":")[0]) == (128 + signal.SIGUSR1, "preempted")
+    facts = checkpoint_metadata(run / "last.fdl")
+    assert (facts["epoch"], facts["step"]) == ("2", "2")
+    record = json.loads((run / "run.json").read_text())
+    assert (record["state"], record["job"]) == ("interrupted", "slurm-7")
+
+
+@posix_only
+def test_outside_a_batch_job_the_notice_ends_the_program_as_before(start: Start) -> None:
+    child = start(call=8, pause=5)
+    child.send_signal(signal.SIGUSR1)
+    child.communicate(timeout=60)
+    assert child.returncode == -signal.SIGUSR1
+
+
+PREEMPTED = dedent(
+    """
+    import signal, sys
+    import torch
+    from flodl.train import RunDirectory, entry
+    from tests.flodl.train.programs import squared_error, training
+
+    calls = 0
+
+    def train_fn(model, batch):
+        global calls
+        calls += 1
+        if calls == int(sys.argv[2]):
+            signal.raise_signal(signal.SIGUSR1)
+        return squared_error(model, batch)
+
+    def main(root):
+        torch.manual_seed(3)
+        with RunDirectory.create(root, config={"lr": 0.05}) as run:
+            model = training(train_fn, epochs=5).seed(3).run_dir(run).run().model
+        torch.save(model.state_dict(), run.path / "weights.pt")
+
+    sys.exit(entry(main, sys.argv[1]))
+    """
+)
+
+
+@posix_only
+def test_a_job_that_is_preempted_twice_ends_with_the_weights_of_an_uninterrupted_run(
+    tmp_path: Path,
+) -> None:
+    def attempt(root: Path, stop_in_step: int, job: str, restarts: str) -> int:
+        child = fork_server.start_torch(
+            *("-c", PREEMPTED, str(root), str(stop_in_step)),
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": restarts},
+        )
+        with child:
+            child.communicate(timeout=60)
+        return child.returncode
+
+    jobs, alone = tmp_path / "jobs", tmp_path / "alone"
+    preempted = 128 + signal.SIGUSR1
+    assert [attempt(jobs, 5, "7", "0"), attempt(jobs, 4, "7", "1")] == [preempted, preempted]
+    # Another job that is queued again begins its own run.
+    assert attempt(jobs, 2, "8", "1") == preempted
+    assert attempt(jobs, 0, "7", "2") == 0
+    assert attempt(alone, 0, "9", "0") == 0
+
+    assert len(list(jobs.iterdir())) == 2
+    (continued,) = jobs.glob("*/weights.pt")
+    (expected,) = alone.glob("*/weights.pt")
+    record = json.loads((continued.parent / "run.json").read_text())
+    assert (record["state"], record["restarts"], record["epochs"]) == ("complete", 2, 5)
+    found, wanted = torch.load(continued), torch.load(expected)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(value, found[name]) for name, value in wanted.items())
