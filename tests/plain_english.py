@@ -57,7 +57,7 @@ _IDIOMS: tuple[tuple[str, str], ...] = (
 
 _GLOSSARY: tuple[tuple[str, str], ...] = (
     (r"(?<!model )\bcards?\b|\bgraphics (?:card|chip|board)s?\b", "write `GPU`"),
-    (r"\bsub-?commands?\b", "write `command`"),
+    (r"\bsub-commands?\b", "write `command`, or `subcommand` for one of a program"),
     (r"\b(?-i:mini-?batch(?:es)?)\b", "write `batch`"),
     (r"\bhyper-parameters?\b", "write `hyperparameter`"),
 )
