@@ -22,6 +22,12 @@ _consoles: dict[bool, Console] = {}
 # A pipe has no edge: whatever reads from it gets every value whole.
 _ENDLESS = 100_000
 
+# Reset, bold, dim, italic, underlined, and the sixteen colours of text.
+_STYLES = frozenset(map(str, (0, 1, 2, 3, 4, *range(30, 38), 39, *range(90, 98))))
+_CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t\x1b"
+}
+
 
 def configure(color: bool | None, quiet: bool) -> None:
     """Apply the global flags.
@@ -149,12 +155,32 @@ def palette(stream: TextIO) -> Palette:
 
 
 def write(stream: TextIO, text: str) -> None:
-    """Write text that may hold what the stream's encoding cannot say, escaping just that."""
+    """Write text that may hold what the stream's encoding cannot say, escaping just that.
+
+    Control characters are shown, not sent: a manifest or a record must not move the cursor or hide
+    text. Only the styles that fdl itself uses pass.
+    """
+    text = visible(text)
     try:
         stream.write(text)
     except UnicodeEncodeError:
         encoding = stream.encoding or "utf-8"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def visible(text: str) -> str:
+    """A text with its control characters written out, except newlines, tabs and fdl's styles."""
+    if "\x1b" in text:
+        first, *parts = text.split("\x1b")
+        text = first + "".join(f"{_escape(part)}{part}" for part in parts)
+    return text.translate(_CONTROLS)
+
+
+def _escape(following: str) -> str:
+    """The escape character if a style of fdl follows; else the same in visible characters."""
+    codes, end, _ = following[1:].partition("m")
+    is_style = following[:1] == "[" and end and _STYLES.issuperset(codes.split(";"))
+    return "\x1b" if is_style else "\\x1b"
 
 
 def error(text: str, hint: str = "") -> None:

@@ -213,3 +213,35 @@ def test_panels_end_at_the_edge_of_the_terminal(fixture_project, columns):
     edges = {len(line) for line in shown if line.startswith(("╭", "╰"))}
     assert edges == {min(columns, 100)}
     assert max(map(len, shown)) == min(columns, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b[2Jb", "a\\x1b[2Jb"),
+        ("a\x1b]0;title\x07b", "a\\x1b]0;title\\x07b"),
+        ("a\x1b[8mhidden\x1b[0m", "a\\x1b[8mhidden\x1b[0m"),
+        ("\x1b[1;31merror\x1b[0m", "\x1b[1;31merror\x1b[0m"),
+        ("a\rb\x08\x9b2J", "a\\x0db\\x08\\x9b2J"),
+        ("lines\n\ttabs é", "lines\n\ttabs é"),
+    ],
+)
+def test_control_characters_are_shown_and_not_sent(text, shown):
+    from fdl.output import visible
+
+    assert visible(text) == shown
+
+
+def test_escapes_of_a_manifest_reach_no_terminal(project, fdl):
+    project(
+        {
+            "fdl.yml": 'description: "p\\e[2Jq"\n'
+            'commands: {t: {description: "x\\e]0;y\\a", run: "echo \\e[8m"}, "u\\e[2J": {run: x}}\n'
+        }
+    )
+    for call in (("--help",), ("list",), ("config", "show"), ("t", "--help"), ("--dry-run", "t")):
+        session = fdl(*call)
+        assert session.exit == 0
+        assert "\x1b" not in session.out + session.err
+        assert "\a" not in session.out
+    assert "\x1b" not in fdl("nope\x1b[2J").err
