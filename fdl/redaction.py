@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # An env file also holds harmless words; shorter ones are hidden in their own place only, or
 # `MODE=train` would blank out half of every command line.
 _SHORTEST_OF_FILE = 12
+# A marked part of a script is hidden in that script, if it is longer than a few letters.
+_SHORTEST_MARKED = 4
 
 
 def redacted(plan: Plan) -> Plan:
@@ -50,7 +52,7 @@ def redacted(plan: Plan) -> Plan:
         if plan.kind == "entry":
             inner = inner.replace(join(plan.argv), join(shown.argv))
         shown.launch = [redact_text(token, hidden) for token in wrapper]
-        shown.launch.append(_script(inner, plan.typed, hidden))
+        shown.launch.append(_script(_without_marked(plan, inner), plan.typed, hidden))
     for variable in plan.variables:
         known = _variable(variable, hidden)
         if variable.name in plan.env:
@@ -72,7 +74,7 @@ def redacted_script(script: str, hidden: Iterable[str]) -> str:
 def _arguments(plan: Plan, hidden: Sequence[str]) -> list[str]:
     if plan.kind == "run":
         *shell, script = plan.argv
-        return [*shell, _script(script, plan.typed, hidden)]
+        return [*shell, _script(_without_marked(plan, script), plan.typed, hidden)]
     tokens = redact_tokens(plan.argv)
     for flag in plan.flags:
         for place in range(flag.index, flag.index + flag.count):
@@ -81,6 +83,14 @@ def _arguments(plan: Plan, hidden: Sequence[str]) -> list[str]:
             elif flag.secret is None:
                 tokens[place] = plan.argv[place]
     return [redact_text(token, hidden) for token in tokens]
+
+
+def _without_marked(plan: Plan, script: str) -> str:
+    """A script without the parts that are marked as secret, which may be short."""
+    for text in plan.secrets if plan.kind == "run" else ():
+        if len(text) >= _SHORTEST_MARKED:
+            script = script.replace(text, REDACTED)
+    return script
 
 
 def _blanked(name: str, token: str) -> str:

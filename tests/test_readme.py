@@ -71,7 +71,7 @@ def test_the_printed_origin_is_the_real_one(manifest_project):
 
 def test_every_command_about_the_manifest_works(manifest_project):
     lines = [shlex.split(line, comments=True) for line in block("console", "why").splitlines()]
-    assert len(lines) == 7
+    assert len(lines) == 6
     for dollar, program, *words in lines:
         assert (dollar, program) == ("$", "fdl")
         done = manifest_project(*words)

@@ -58,7 +58,7 @@ def learn(level: Level, surroundings: Surroundings | None = None) -> Schema | No
                 return refresh(level, surroundings)
     if record and record.schema:
         return record.schema
-    return _inline(level) or _from_source(level, keep=True)
+    return _inline(level) or _from_source(level, keep=False)
 
 
 def failure(level: Level) -> str:
