@@ -83,7 +83,10 @@ def _from_source(level: Level, *, keep: bool) -> Schema | None:
         # The source declares what no schema can hold; the program itself knows better.
         document, schema = None, None
     # While an example is used in place of the manifest, nothing is written beside it.
-    if keep and files and not level.manifest.found.is_example:
+    # A script that does not exist yet may appear; a command on the PATH declares nothing here.
+    entry = str(level.entry.value) if level.entry else ""
+    settled = files or not (".py" in entry or "-m " in entry)
+    if keep and settled and not level.manifest.found.is_example:
         store(level, document, "" if schema else "nothing", stamps(level, files), SOURCES)
     return schema
 

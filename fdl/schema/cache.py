@@ -71,7 +71,6 @@ def fetch(level: Level, folder: str = FOLDER) -> Record | None:
         with open(location(level, folder), encoding="utf-8") as stream:
             text = stream.read()
         from fdl.light_json import parse as parse_json
-        from fdl.schema.contract import parse
 
         document: Any = parse_json(text)
         directory = level.manifest.directory
@@ -81,6 +80,8 @@ def fetch(level: Level, folder: str = FOLDER) -> Record | None:
             return None
         if document["problem"]:
             return Record(None, str(document["problem"]))
+        from fdl.schema.contract import parse
+
         source = "source" if folder == SOURCES else "program"
         return Record(parse(document["schema"], source=source), "")
     except Exception:
