@@ -198,7 +198,10 @@ class Interpreter:
     def _call(self, node: ast.Call, scope: Scope, module: Module) -> Any:
         call = self._evaluated(node, scope, module)
         dotted = module.origin(node.func)
-        for name in (dotted, f"*.{dotted.rpartition('.')[2]}"):
+        last = dotted.rpartition(".")[2]
+        # Classes that derive from a parser are usually called after it.
+        parser = "*.ArgumentParser" if last.endswith("ArgumentParser") else ""
+        for name in (dotted, f"*.{last}", parser):
             if name in self._known:
                 return self._known[name](call)
         if isinstance(node.func, ast.Attribute):
