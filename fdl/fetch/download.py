@@ -13,7 +13,7 @@ from fdl.errors import FetchError
 from fdl.fetch import directory
 from fdl.fetch.archive import Unpacked, plan_whole, space, summary, unpack_whole
 from fdl.fetch.arrival import Arrival
-from fdl.fetch.connection import Connections
+from fdl.fetch.client import Client
 from fdl.fetch.digest import Algorithm, Digest
 from fdl.fetch.failures import (
     ArchiveError,
@@ -79,10 +79,10 @@ def unpack_url(
     # An address with a part file from an earlier call comes first.
     ordered = sorted(urls, key=lambda url: kept.load(url) is None)
     failures: list[FetchError] = []
-    with closing(Connections(environ, options)) as connections:
+    with closing(Client(environ, options)) as client:
         for url in ordered:
             download = Download(
-                connections, url, kept, Tree(target), select, sha256, algorithm, progress, options
+                client, url, kept, Tree(target), select, sha256, algorithm, progress, options
             )
             try:
                 return download.run()
@@ -103,7 +103,7 @@ def unpack_url(
 class Download:
     """One archive from one address, unpacked to an empty folder."""
 
-    connections: Connections
+    client: Client
     url: str
     part: Part
     tree: Tree
@@ -154,7 +154,7 @@ class Download:
         while True:
             known = journal.version if journal else None
             try:
-                with get(self.connections, self.url, f"-{size}", known) as answer:
+                with get(self.client, self.url, f"-{size}", known) as answer:
                     if answer.whole:
                         return self._as_it_comes(answer)
                     journal = self._begin(answer, journal)
@@ -173,7 +173,7 @@ class Download:
         )
         if found.offset < tail:
             span = f"{found.offset}-{tail - 1}"
-            with get(self.connections, self.url, span, version) as front:
+            with get(self.client, self.url, span, version) as front:
                 data = _body(front, tail - found.offset) + data
             tail = found.offset
         if journal is None:
@@ -262,13 +262,13 @@ class Download:
 
     def _transfer(self, journal: Journal, arrival: Arrival) -> Transfer:
         return Transfer(
-            self.connections, self.url, self.part, journal, arrival, self.progress, self.options
+            self.client, self.url, self.part, journal, arrival, self.progress, self.options
         )
 
     def _together(self, jobs: Sequence[Job], arrival: Arrival, transfer: Transfer) -> list[Any]:
         def stop() -> None:
             arrival.stop()
-            self.connections.hang_up()
+            self.client.hang_up()
 
         try:
             return together(jobs, stop)

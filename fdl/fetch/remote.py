@@ -13,18 +13,10 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from urllib3 import BaseHTTPResponse
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    MaxRetryError,
-    NewConnectionError,
-    ProtocolError,
-    ReadTimeoutError,
-)
+import httpx2
 
 import fdl
-from fdl.fetch.connection import AddressError, Connections
+from fdl.fetch.client import AddressError, Client
 from fdl.fetch.failures import ChangedError, UnreachableError
 from fdl.fetch.options import Options
 from fdl.fetch.part import Version
@@ -32,18 +24,25 @@ from fdl.fetch.part import Version
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 """HTTP statuses of failures that may pass."""
 
+_REMEDIES: dict[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "give a user name and a password: https://USER:PASSWORD@HOST/...",
+    HTTPStatus.FORBIDDEN: "the server refuses this user or this network; "
+    "check the user name in the address, the proxy, and the server's list of allowed networks",
+    HTTPStatus.NOT_FOUND: "check the address; what it names may have been moved or never existed",
+    HTTPStatus.PROXY_AUTHENTICATION_REQUIRED: "give the proxy a user name and a password: "
+    "https_proxy=http://USER:PASSWORD@PROXY:PORT",
+}
+"""HTTP status -> what to do."""
+
 _OTHER = "the server has another file now"
 
 _NAME = f"fdl/{fdl.__version__}"
 
-_BLOCK = 256 << 10
-"""Maximum bytes read at once."""
-
 _REASONS: dict[type[BaseException], str] = {
-    ConnectTimeoutError: "the server does not accept the connection",
-    ReadTimeoutError: "the server has fallen silent",
-    TimeoutError: "the server has fallen silent",
-    ProtocolError: "the connection broke off",
+    httpx2.ConnectTimeout: "the server does not accept the connection",
+    httpx2.TimeoutException: "the server sends no data any more",
+    httpx2.RemoteProtocolError: "the connection broke off",
+    httpx2.ReadError: "the connection broke off",
 }
 
 
@@ -72,7 +71,7 @@ class Answer:
         version: The state of the file.
     """
 
-    response: BaseHTTPResponse
+    response: httpx2.Response
     start: int
     whole: bool
     version: Version
@@ -83,20 +82,22 @@ class Answer:
         Raises:
             TransientError: It stalls or ends early.
         """
-        while True:
-            try:
-                block = self.response.read1(_BLOCK)
-            except HTTPError as error:
-                raise TransientError(_reason(error)) from None
-            if not block:
-                return
-            yield block
+        length = self.response.headers.get("Content-Length", "")
+        left = int(length) if length.isdecimal() else -1
+        blocks = self.response.iter_raw()
+        try:
+            for block in blocks:
+                left -= len(block)
+                if left == 0:
+                    # The exchange ends with the next step, which keeps the connection usable.
+                    next(blocks, None)
+                yield block
+        except httpx2.HTTPError as error:
+            raise TransientError(_reason(error)) from None
 
 
 @contextmanager
-def get(
-    connections: Connections, url: str, span: str, known: Version | None = None
-) -> Iterator[Answer]:
+def get(client: Client, url: str, span: str, known: Version | None = None) -> Iterator[Answer]:
     """Request a range of a file, in the form of ``Range``: ``-1024``, ``0-1023``.
 
     Raises:
@@ -109,8 +110,8 @@ def get(
         headers["If-Range"] = known.validator
     with ExitStack() as stack:
         try:
-            response = stack.enter_context(connections.get(url, headers))
-        except (HTTPError, AddressError) as error:
+            response = stack.enter_context(client.get(url, headers))
+        except (httpx2.HTTPError, AddressError) as error:
             raise _failure(url, error) from None
         yield _read_answer(response, url, known)
 
@@ -134,18 +135,22 @@ def backoff(failures: int, after: float, options: Options) -> float:
     return float(min(max(pause, after), options.longest_backoff))
 
 
-def _read_answer(response: BaseHTTPResponse, url: str, known: Version | None) -> Answer:
-    status, headers = response.status, response.headers
+def _read_answer(response: httpx2.Response, url: str, known: Version | None) -> Answer:
+    status, headers = response.status_code, response.headers
     if status in _PASSING:
         raise TransientError(_status(status), _retry_after(headers.get("Retry-After", "")))
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and known:
         raise ChangedError(_OTHER)
     if status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
         raise UnreachableError(
-            f"{shown(url)} answers {_status(status)}",
-            hint="check the address; what it names may have been moved or never existed"
-            if status == HTTPStatus.NOT_FOUND
-            else "",
+            f"{shown(url)} answers {_status(status)}", hint=_REMEDIES.get(status, "")
+        )
+    encoding = headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise UnreachableError(
+            f"{shown(url)} answers with `Content-Encoding: {encoding}`, which fdl did not ask for",
+            hint="turn off compression of archives on that server or proxy, or download the file "
+            "with another tool and install it with --from FILE",
         )
     if headers.get("Content-Type", "").startswith("text/html"):
         raise UnreachableError(
@@ -170,7 +175,7 @@ def _same(seen: Version, known: Version | None) -> Version:
     return seen
 
 
-def _failure(url: str, error: HTTPError | AddressError) -> TransientError | UnreachableError:
+def _failure(url: str, error: httpx2.HTTPError | AddressError) -> TransientError | UnreachableError:
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return UnreachableError(
@@ -183,13 +188,11 @@ def _failure(url: str, error: HTTPError | AddressError) -> TransientError | Unre
 
 
 def _reason(error: BaseException) -> str:
-    causes = list(_causes(error))
-    if isinstance(causes[-1], OSError) and any(isinstance(c, NewConnectionError) for c in causes):
-        return causes[-1].strerror or str(causes[-1])
     for kind, reason in _REASONS.items():
-        if any(isinstance(cause, kind) for cause in causes):
+        if isinstance(error, kind):
             return reason
-    return str(causes[-1])
+    cause = list(_causes(error))[-1]
+    return (cause.strerror if isinstance(cause, OSError) else "") or str(cause)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -197,8 +200,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
     while cause is not None:
         yield cause
-        reason = cause.reason if isinstance(cause, MaxRetryError) else None
-        cause = reason or cause.__cause__ or cause.__context__
+        cause = cause.__cause__ or cause.__context__
 
 
 def _status(status: int) -> str:

@@ -78,8 +78,11 @@ def step_back() -> None:
     done. So it needs a core for itself, even if there are only two.
     """
     if sys.platform == "linux":
+        thread = threading.get_native_id()
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWER)
+            # A process that is nice already may be above it.
+            own = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, max(own, _LOWER))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from fdl.fetch.arrival import Arrival
-from fdl.fetch.connection import Connections
+from fdl.fetch.client import Client
 from fdl.fetch.failures import ChangedError, UnreachableError, disk_failure
 from fdl.fetch.options import Options
 from fdl.fetch.part import Journal, Part, write_all
@@ -65,7 +65,7 @@ class Transfer:
         progress: Receives how many bytes are there.
     """
 
-    connections: Connections
+    client: Client
     url: str
     part: Part
     journal: Journal
@@ -137,7 +137,7 @@ class Transfer:
                         self._copy(answer, file, begin, end, retries)
                     else:
                         known = self.journal.version
-                        with get(self.connections, self.url, f"{at}-{end - 1}", known) as again:
+                        with get(self.client, self.url, f"{at}-{end - 1}", known) as again:
                             self._copy(again, file, begin, end, retries)
                     if self._under_way[begin] < end:
                         raise TransientError("the connection broke off")

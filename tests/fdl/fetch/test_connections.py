@@ -16,7 +16,7 @@ import pytest
 from blake3 import blake3
 
 from fdl.errors import FetchError
-from fdl.fetch.connection import Connections
+from fdl.fetch.client import Client
 from fdl.fetch.options import Options
 from tests.fdl.fetch.archives import QUICK, library, pack
 from tests.fdl.fetch.server import Server
@@ -59,13 +59,13 @@ def test_a_connection_that_is_closed_on_the_second_request_is_replaced(monkeypat
         listener.settimeout(20)
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
-        connections = Connections({}, Options())
+        client = Client({}, Options())
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         for _ in range(3):
-            with connections.get(url, {}) as response:
+            with client.get(url, {}) as response:
                 assert response.read() == b"ok"
         thread.join(20)
-        connections.close()
+        client.close()
     assert len(served) == 4
     assert all(request.startswith(b"GET / HTTP/1.1") for request in served)
 
@@ -127,7 +127,7 @@ def test_no_proxy_is_respected(server, fetch, monkeypatch):
 def test_a_proxy_of_another_kind_is_refused(server, fetch, monkeypatch):
     monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:1080")
     monkeypatch.setenv("no_proxy", "")
-    with pytest.raises(FetchError, match="a socks5:// proxy, and only http:// and https://"):
+    with pytest.raises(FetchError, match="a SOCKS proxy, which needs the package `socksio`"):
         fetch(server.url("/a.zip"))
 
 
@@ -245,3 +245,43 @@ def test_credentials_do_not_follow_a_redirect_to_another_server(
     server.settle()
     assert "Authorization" in server.requests[0].headers
     assert not any("Authorization" in request.headers for request in secure.requests)
+
+
+def test_a_redirect_that_gives_up_encryption_is_refused(
+    server, secure, fetch, certificate, monkeypatch
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    server.put("/a.zip", ARCHIVE)
+    secure.put("/a.zip", b"", location=server.url("/a.zip"))
+    with pytest.raises(FetchError, match="a redirect leads from https to http://127"):
+        fetch(secure.url("/a.zip"))
+    server.settle()
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"), [(401, "USER:PASSWORD@HOST"), (403, "refuses this user"), (407, "proxy")]
+)
+def test_a_refusal_says_what_to_do(server, fetch, status, remedy):
+    server.put("/a.zip", ARCHIVE, failures=[(status, {})])
+    with pytest.raises(FetchError, match=str(status)) as error:
+        fetch(server.url("/a.zip"))
+    assert remedy in error.value.hint
+
+
+def test_a_password_does_not_follow_a_redirect_to_another_host(server, fetch):
+    server.put("/a.zip", ARCHIVE)
+    with Server() as other:
+        target = server.url("/a.zip").replace("127.0.0.1", "localhost")
+        other.put("/a.zip", b"", location=target)
+        fetch(other.url("/a.zip").replace("http://", "http://me:hush@"))
+    server.settle()
+    assert server.requests
+    assert all("Authorization" not in request.headers for request in server.requests)
+
+
+def test_a_compressed_archive_is_named(server, fetch):
+    server.put("/a.zip", ARCHIVE, failures=[(200, {"Content-Encoding": "gzip"})])
+    with pytest.raises(FetchError, match="`Content-Encoding: gzip`") as error:
+        fetch(server.url("/a.zip"))
+    assert "--from FILE" in error.value.hint
