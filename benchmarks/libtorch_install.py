@@ -189,7 +189,7 @@ def page(
     return "\n\n".join(
         [
             "# Installing libtorch",
-            f"{environment('flodl', 'urllib3', 'isal', 'blake3')}; {rounds} interleaved rounds, "
+            f"{environment('flodl', 'httpx2', 'isal', 'blake3')}; {rounds} interleaved rounds, "
             f"medians. "
             f"The archive has the layout of the official ones and is made from the wheel of torch "
             f"{TORCH}: {len(members)} members, {archive.stat().st_size / 1e6:.0f} MB, unpacked "

@@ -18,7 +18,7 @@ HEAVY = [
     "torch",
     "flodl",
     "numpy",
-    "urllib3",
+    "httpx2",
     "blake3",
     "pynvml",
     "pydantic",

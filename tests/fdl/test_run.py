@@ -116,7 +116,7 @@ def test_a_cold_start_on_a_sound_manifest_loads_yaml_and_no_framework(typed, pro
     manifest = "training: {seed: 1}\ncommands: {t: {run: 'true', env: {A: 1}}, q: {ddp: {}}}"
     loaded = loaded_by(project({"fdl.yml": manifest}), *typed)
     assert "yaml" in loaded
-    frameworks = {"pydantic", "pydantic_core", "typer", "click", "rich", "jinja2", "urllib3"}
+    frameworks = {"pydantic", "pydantic_core", "typer", "click", "rich", "jinja2", "httpx2"}
     assert loaded.isdisjoint(frameworks | {"typing", "dataclasses", "inspect", "pathlib"})
 
 
@@ -134,4 +134,4 @@ def test_a_warm_help_page_reads_no_yaml_and_the_first_one_is_not_drawn_by_rich(p
     assert fdl("t").exit == 0
     assert fdl("--dry-run", "s").exit == 0
     assert loaded_by(folder, "t", "--help").isdisjoint({"yaml", "pydantic", "typer"})
-    assert loaded_by(folder, "--help").isdisjoint({"typer", "rich", "urllib3", "torch"})
+    assert loaded_by(folder, "--help").isdisjoint({"typer", "rich", "httpx2", "torch"})

@@ -173,7 +173,7 @@ def test_planning_loads_nothing_that_a_dry_run_does_not_need(tmp_path: Path) -> 
     program = (
         "import sys\nfrom fdl.__main__ import main\n"
         "code = main(['libtorch', 'build', '--archs', '8.6', '--docker', '-n'])\n"
-        "heavy = {'torch', 'urllib3', 'pynvml', 'elftools', 'jinja2', 'filelock'}\n"
+        "heavy = {'torch', 'httpx2', 'pynvml', 'elftools', 'jinja2', 'filelock'}\n"
         # Typer loads pydantic to convert values; fdl's own modules take nothing from it.
         "def home(one): return getattr(one, '__module__', None) or getattr(one, '__name__', '')\n"
         "own = [name for name, module in sys.modules.items() if name.split('.')[0] == 'fdl'\n"
