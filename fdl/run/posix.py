@@ -41,6 +41,9 @@ _RESTORED = (_signal.SIGPIPE, _signal.SIGXFSZ)
 # Linux: sent by the kernel, as for a key press, not by another process.
 _SI_KERNEL = 0x80
 
+_LOOKS_EVERY_S = 5.0
+"""In a process with threads, another thread may take the signal that the child has ended."""
+
 _TWICE_WITHIN_S = 10.0
 """Presses of Ctrl-C further apart than this count as first presses, because an interactive program
 may get many of them."""
@@ -167,10 +170,9 @@ class _Attendant:
             if self._stop_at is not None and now >= self._stop_at:
                 return self._kill(child)
             number, known = self._next(self._patience(now - started))
-            if not number:
-                if self._watcher is None:
-                    self._watch(child)
-            elif number == _signal.SIGCHLD:
+            if not number and self._watcher is None and _WATCHES:
+                self._watch(child)
+            if number in (0, _signal.SIGCHLD):
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
                     return self._ended(child, os.waitstatus_to_exitcode(status))
@@ -186,7 +188,7 @@ class _Attendant:
             return max(0.0, self._stop_at - time.monotonic())
         if self._watcher is None and _WATCHES:
             return max(0.0, _WATCHED_AFTER_S - passed)
-        return None
+        return _LOOKS_EVERY_S if hasattr(_signal, "sigtimedwait") else None
 
     def _watch(self, child: int) -> None:
         from fdl.run.watcher import Watcher
