@@ -130,7 +130,10 @@ def pickled(folder):
         (["flodl-hf", "classify"], ".", USUAL),
         pytest.param(["classify"], "flodl-hf", USUAL, marks=pytest.mark.slow),
         pytest.param(["flodl-hf", "roberta-sentiment"], ".", USUAL, marks=pytest.mark.slow),
-        (["flodl-hf", "bert"], ".", "nateraw/bert-base-uncased-emotion"),
+        pytest.param(
+            *(["flodl-hf", "bert"], ".", "nateraw/bert-base-uncased-emotion"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(["flodl-hf", "example", "auto-classify"], ".", USUAL, marks=pytest.mark.slow),
     ],
     ids=["root", "inside", "roberta", "bert", "example"],

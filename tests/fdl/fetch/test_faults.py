@@ -341,7 +341,15 @@ with Progress("archive") as progress:
 """
 
 
-@pytest.mark.parametrize("share", [n / 30 + random.Random(n).random() / 30 for n in range(30)])
+@pytest.mark.parametrize(
+    "share",
+    [
+        pytest.param(
+            n / 30 + random.Random(n).random() / 30, marks=() if n % 3 == 1 else pytest.mark.slow
+        )
+        for n in range(30)
+    ],
+)
 def test_a_killed_process_is_continued_by_the_next(server, fetch, share):
     resource = server.put("/a.zip", ARCHIVE, drip=(40_000, 0.002))
     target = fetch.folder / "killed"

@@ -29,7 +29,7 @@ LAUNCHED = {
 """What torchrun tells the second of two ranks."""
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.slow), 2])
 def told(request, tmp_path_factory):
     """What each rank of the program says, by rank."""
     ranks = request.param

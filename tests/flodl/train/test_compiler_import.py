@@ -96,6 +96,7 @@ assert all(getattr(one, "__dynamo_disable") is not one for one in guards())
     )
 
 
+@pytest.mark.slow
 def test_a_step_that_is_compiled_afterwards_is_compiled_as_ever() -> None:
     program = """
 import torch._dynamo

@@ -22,6 +22,9 @@ from tests.flodl.train.twelve_programs import PROGRAMS, Program, batches
 LAID_OUT = {"moco", "class_attribute", "accumulating_metric"}
 """Programs whose weights may lie otherwise to the end: the other convolutions are looked at."""
 
+EVERYDAY = {"reading_hooks", "accumulating_metric", "dropout", "moco"}
+"""One program of each kind: hooks, metrics, random numbers, a second model."""
+
 FLOOR = 2.0**-23
 """Relative rounding of one float32 number: where a program damps all drift, that much remains."""
 
@@ -130,8 +133,15 @@ def distances(one: Ran, other: Ran) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("steps", [400, pytest.param(900, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        pytest.param(make, steps, marks=() if everyday else pytest.mark.slow)
+        for make in PROGRAMS
+        for steps in (400, 900)
+        for everyday in [steps == 400 and make.__name__ in EVERYDAY]
+    ],
+)
 def test_auto_leaves_behind_what_eager_does(
     make: Callable[[Path], Program], tmp_path: Path, steps: int
 ) -> None:

@@ -49,7 +49,9 @@ def bar(row: str) -> str:
     return "".join(char for char in row if char in "━╸╺")
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+@pytest.mark.parametrize(
+    "columns", [40, *(pytest.param(width, marks=pytest.mark.slow) for width in (60, 80, 120))]
+)
 def test_the_line_of_an_epoch_at_its_moments(columns: int) -> None:
     program = TRAINING + "training().eval_fn(evaluate).monitor(Monitor(2)).run()\n"
     with Session(program, columns) as session:
@@ -208,7 +210,10 @@ KEPT = TRAINING + dedent(
 
 @pytest.mark.parametrize(
     ("number", "how", "code"),
-    [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)],
+    [
+        (signal.SIGINT, "interrupted", 130),
+        pytest.param(signal.SIGTERM, "terminated", 143, marks=pytest.mark.slow),
+    ],
 )
 def test_a_stopped_training_ends_with_the_command_that_continues_it(
     number: signal.Signals, how: str, code: int, tmp_path: Path
