@@ -24,15 +24,27 @@ class Process(NamedTuple):
     state: str
 
 
-def kill_foreground(child: int) -> None:
+def ancestors() -> set[int]:
+    """The process of fdl and the programs that started it: ``make``, a script, a shell."""
+    parents = {one.pid: one.parent for one in processes()}
+    found, one = set[int](), os.getpid()
+    while one in parents and one not in found:
+        found.add(one)
+        one = parents[one]
+    return found
+
+
+def kill_foreground(child: int, spared: set[int]) -> None:
     """Kill fdl's process group: the child, its children, and programs in one pipe with them.
 
-    Not killed: fdl itself, which still has to return an exit code, and the programs that started it
-    (``make``, a script). Those got the same Ctrl-C and decide themselves.
+    Args:
+        child: The program that fdl runs.
+        spared: :func:`ancestors` at the first Ctrl-C. They got the same key press and decide
+            themselves. When one of them has ended, the ones above it can no longer be found.
     """
     # A process may fork while the list is being read, so there is more than one round.
     for _ in range(_ROUNDS):
-        doomed = _doomed(child)
+        doomed = _doomed(child, spared | ancestors())
         if not doomed:
             return
         for pid in doomed:
@@ -58,15 +70,10 @@ def reads_keys() -> bool:
         os.close(terminal)
 
 
-def _doomed(child: int) -> list[int]:
-    table = {one.pid: one for one in processes()}
-    spared, ancestor = {os.getpid()}, os.getppid()
-    while ancestor in table and ancestor not in spared:
-        spared.add(ancestor)
-        ancestor = table[ancestor].parent
+def _doomed(child: int, spared: set[int]) -> list[int]:
     return [
         one.pid
-        for one in table.values()
+        for one in processes()
         if (one.group == os.getpgrp() or one.pid == child)
         and one.pid not in spared
         and one.state != "Z"

@@ -121,8 +121,8 @@ class _Attendant:
     """
 
     __slots__ = (
-        "_awaited", "_child_handler", "_foreground", "_mark", "_plan", "_pressed_at", "_reached",
-        "_sent_at", "_signal", "_stop_at", "_watcher", "blocked_before", "killed",
+        "_above", "_awaited", "_child_handler", "_foreground", "_mark", "_plan", "_pressed_at",
+        "_reached", "_sent_at", "_signal", "_stop_at", "_watcher", "blocked_before", "killed",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, mark: str) -> None:
@@ -137,6 +137,8 @@ class _Attendant:
         # The last signal that asked the job to end, and the processes that were there.
         self._signal = 0
         self._reached: set[int] = set()
+        # fdl and the programs that started it, as they were at that time.
+        self._above: set[int] = set()
         self._foreground: list[int] = []
         self._stop_at: float | None = None
         self._watcher: Watcher | None = None
@@ -211,6 +213,9 @@ class _Attendant:
         self._signal = number
         if again:
             return True
+        from fdl.run.group import ancestors
+
+        self._above |= ancestors()
         self._tell(number, known, child)
         if self._plan.stop_timeout is not None and self._stop_at is None:
             self._stop_at = now + self._plan.stop_timeout
@@ -236,7 +241,7 @@ class _Attendant:
         if self._pressed_at is not None and self._signal == _signal.SIGINT:
             from fdl.run.group import kill_foreground
 
-            kill_foreground(child)
+            kill_foreground(child, self._above)
         kill(child, self._mark, self._reached)
         os.waitpid(child, 0)
         self._dismiss()

@@ -77,7 +77,8 @@ def test_ctrl_c_reaches_the_child_once_and_its_exit_code_is_ours(project):
 
 
 def test_ctrl_c_ends_a_command_with_130(project):
-    folder = project({"fdl.yml": "commands: {t: {run: echo ready; sleep 60}}"})
+    # A shell that forks at the moment of the key press can lose it, so it becomes the program.
+    folder = project({"fdl.yml": "commands: {t: {run: echo ready; exec sleep 60}}"})
     with Terminal("t", cwd=folder) as terminal:
         terminal.read_until("ready")
         terminal.press("\x03")
@@ -209,6 +210,30 @@ def test_a_second_ctrl_c_ends_fdl_within_fdl_and_spares_who_started_it(project):
         terminal.read_until("ready")
         assert terminal.press_until_it_ends("\x03") == 0
     assert terminal.text.replace("^C", "").split() == ["ready", "exit", "130"]
+    assert not any(map(alive, pids(folder)))
+
+
+def test_a_second_ctrl_c_spares_who_started_fdl_also_when_the_shell_between_them_is_gone(project):
+    folder = project(
+        {"fdl.yml": "commands: {t: {run: echo $PPID > fdl; sh stubborn.sh}}",
+         "stubborn.sh": f"echo $$ > pids; {STUBBORN} sleep 60; sleep 60",
+         "between.sh": f"trap : INT\necho $$ > between\n{sys.executable} -m fdl t\n:\n",
+         "script.sh": "trap : INT\nsh between.sh\n"
+                      "while [ ! -e over ]; do sleep 0.1; done\necho spared\n"}
+    )  # fmt: skip
+    become = ON_TERMINAL_BECOME.format(command=["sh", "script.sh"])
+    with Terminal(cwd=folder, program=become) as terminal:
+        terminal.read_until("ready")
+        terminal.press("\x03")
+        terminal.read_until("^C")
+        time.sleep(0.5)
+        os.kill(int((folder / "between").read_text()), signal.SIGKILL)
+        while alive(int((folder / "fdl").read_text())):
+            terminal.press("\x03")
+            time.sleep(0.3)
+        (folder / "over").touch()
+        assert terminal.finish() == 0
+    assert terminal.text.replace("^C", "").split()[-1] == "spared"
     assert not any(map(alive, pids(folder)))
 
 
