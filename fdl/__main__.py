@@ -178,6 +178,10 @@ def _from_manifest(
         code = _sweep(found, env, invocation, surroundings)
         if code is not None:
             return code
+    if invocation.work.on and not invocation.help:
+        from fdl.batch.start import run as run_there
+
+        return run_there(found, env, invocation, surroundings)
     if (invocation.work.jobs or invocation.work.gpus_each) and not invocation.help:
         from fdl.jobs.several import run
 

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from fdl.manifest import Node
+
     # The text of a value that lost, and where it stands.
     Loser = tuple[str, str]
 
@@ -113,12 +115,13 @@ class Plan:
         confirm: A question that is asked before anything runs; empty for none.
         grace: Seconds that the processes it left behind have, once it ended on a signal.
         depends: Whether the manifest gives the command `needs` or `inputs`.
+        slurm: What the command asks of a cluster, the strongest mapping last.
     """
 
     __slots__ = (
         "argv", "command", "commands", "confirm", "cwd", "depends", "env", "environment", "flags",
         "grace", "kept", "kind", "launch", "notes", "origin", "preset", "ranks", "root", "secrets",
-        "service", "stop_timeout", "subcommand", "typed", "variables",
+        "service", "slurm", "stop_timeout", "subcommand", "typed", "variables",
     )  # fmt: skip
 
     def __init__(
@@ -161,6 +164,7 @@ class Plan:
         self.stop_timeout: float | None = None
         self.grace = GRACE_S
         self.depends = False
+        self.slurm: list[Node] = []
 
     def drop(self, unwanted: Iterable[Flag]) -> None:
         """Take generated argument groups out of ``argv``."""

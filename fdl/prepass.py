@@ -17,13 +17,13 @@ _COLOR = {"--ansi": True, "--no-ansi": False}
 GLOBAL_FLAGS = (
     "--help", "--version", "--env", "--quiet", "--ansi", "--no-ansi", "--no-append", "--dry-run",
     "--yes", "--jobs", "--force", "--gpus-each", "--each", "--zip", "--search", "--trials",
-    "--goal",
+    "--goal", "--on",
 )  # fmt: skip
 """Long global flags, for suggestions."""
 
 
 _COUNTS = {"--jobs": "jobs", "--gpus-each": "gpus_each", "--trials": "trials"}
-_WORDS = {"--search": "search", "--goal": "goal"}
+_WORDS = {"--search": "search", "--goal": "goal", "--on": "on"}
 _VALUED = frozenset((*_COUNTS, *_WORDS, "--each"))
 
 
@@ -39,10 +39,11 @@ class Work:
         search: ``--search SAMPLER``: who chooses the values; empty for all of them.
         trials: ``--trials N``: how many are tried; 0 without the flag.
         goal: ``--goal METRIC:min`` or ``:max``; empty without the flag.
+        on: ``--on slurm``: where it runs; empty for this machine.
     """
 
     __slots__ = (
-        "each", "force", "goal", "gpus_each", "jobs", "search", "trials", "zip",
+        "each", "force", "goal", "gpus_each", "jobs", "on", "search", "trials", "zip",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class Work:
         self.search = ""
         self.trials = 0
         self.goal = ""
+        self.on = ""
 
     def wants_sweep(self) -> bool:
         """Whether a flag asks for runs with several values."""
@@ -76,6 +78,8 @@ class Work:
             setattr(self, _COUNTS[flag], int(value))
         elif flag == "--each":
             self.each.append(value)
+        elif flag == "--on" and value != "slurm":
+            raise UsageError(f"`--on {value}`: fdl knows slurm", hint="fdl --on slurm COMMAND")
         else:
             setattr(self, _WORDS[flag], value)
 

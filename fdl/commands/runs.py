@@ -18,6 +18,7 @@ from fdl.run_directory.metrics import Metric
 from fdl.run_directory.run import LOG, METRICS, REPORT, RUNNING
 
 if TYPE_CHECKING:
+    from fdl.batch.queue import Queued
     from fdl.run_directory.run import Run
 
 verbs = group("runs", "List, compare, follow and delete runs.")
@@ -56,7 +57,7 @@ def list_(
     ] = None,
     json: Json = False,
 ) -> int:
-    """List the runs, newest first.
+    """List the runs, newest first, and the jobs that a cluster has in its queue.
 
     A run is dead if its record says running and its process no longer exists.
 
@@ -65,7 +66,7 @@ def list_(
     """
     from fdl.run_directory.clean import require_state
     from fdl.run_directory.describe import as_json
-    from fdl.run_directory.text import listing
+    from fdl.run_directory.text import listing, queue
 
     state = require_state(state) if state else None
     places = _places(ctx.obj, path)
@@ -76,12 +77,16 @@ def list_(
         if not ranked:
             raise unmeasured(metric, runs)
         runs = ranked
+    waiting = [] if state or best or path else _queued(ctx.obj)
     if json:
-        return _print_json({"runs": [as_json(run) for run in runs]})
-    if not runs:
+        jobs = [one.as_json() for one in waiting]
+        return _print_json({"runs": [as_json(run) for run in runs], "queued": jobs})
+    if waiting:
+        output.show(queue(waiting))
+    elif not runs:
         shown = ", ".join(str(shortened(place)) for place in places)
         output.note(f"there are no runs{f' in state {state}' if state else ''} in {shown}")
-    else:
+    if runs:
         output.show(listing(runs, metric))
     return 0
 
@@ -304,6 +309,17 @@ def _folders(call: Call) -> list[Path]:
     from fdl.project import locate
 
     return folders(call.project() if locate() else None)
+
+
+def _queued(call: Call) -> list[Queued]:
+    """The jobs of the project around here that a cluster has in its queue."""
+    from fdl.project import locate
+
+    if locate() is None:
+        return []
+    from fdl.batch.queue import queued
+
+    return queued(call.project().directory)
 
 
 def _print_json(document: dict[str, object]) -> int:

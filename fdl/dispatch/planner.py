@@ -37,11 +37,13 @@ class Surroundings(Record):
         variables: The environment variables.
         in_container: Whether fdl itself runs inside a container; then no plan is wrapped.
         terminal: Whether both stdin and stdout are a terminal.
+        elsewhere: Whether another machine runs the plan, so that the ranks are planned there.
     """
 
     variables: Mapping[str, str]
     in_container: bool
     terminal: bool
+    elsewhere: bool = False
 
 
 def here() -> Surroundings:
@@ -170,7 +172,8 @@ class Planner(Record):
             _yield_to_variables(plan, schema, {} if plan.service else self.surroundings.variables)
         if not plan.service:
             self._on_host(plan)
-        if self.distributes and _concerns_ranks(level, preset, tail):
+        here = self.distributes and not self.surroundings.elsewhere
+        if here and _concerns_ranks(level, preset, tail):
             from fdl.dispatch.ranks import Distribution
 
             Distribution(plan, level, preset, schema, self.surroundings.variables).settle()
@@ -211,6 +214,8 @@ class Planner(Record):
         for scope in scopes:
             if "secrets" in scope.mapping:
                 plan.secrets += _listed(scope, self.surroundings.variables)
+            if (cluster := scope.get("slurm")) is not None:
+                plan.slurm.append(cluster)
             if (limit := scope.mapping.get("stop_timeout")) is not None:
                 plan.stop_timeout = _seconds(limit)
             if (grace := scope.mapping.get("grace")) is not None:

@@ -6,6 +6,7 @@ JSON Schema, the reference as Markdown tables. Later code uses the nodes themsel
 
 from __future__ import annotations
 
+from fdl.manifest.cluster import SLURM
 from fdl.manifest.kinds import (
     SWITCH,
     Judged,
@@ -439,6 +440,7 @@ COMMAND = Section(
     ),
     STOP_TIMEOUT,
     GRACE,
+    Key("slurm", SLURM, "What the command asks of a cluster, with `fdl --on slurm`."),
     Key("ddp", DDP, "How the preset spreads the work over devices."),
     Key("training", TRAINING, "Length and pace of the preset's training."),
     Key("output", OUTPUT, "Where the preset's run writes."),
@@ -531,6 +533,7 @@ ROOT = Section(
         ListOf(Text()),
         "Variables whose values are never printed, besides those whose names say so.",
     ),
+    Key("slurm", SLURM, "What commands ask of a cluster, with `fdl --on slurm`."),
     Key("ddp", DDP, "How the work is spread over devices."),
     Key("training", TRAINING, "Length and pace of a training."),
     Key("output", OUTPUT, "Where a run writes, and where it can be watched."),
@@ -558,6 +561,8 @@ SECTIONS = {"ddp": DDP, "training": TRAINING, "output": OUTPUT}
 
 def json_schema() -> Rule:
     """The table as JSON Schema: the manifest at the top, its sections in ``$defs``."""
-    sections = sorted((COMMAND, DDP, OUTPUT, SPEED_HINT, SWEEP, TRAINING), key=lambda one: one.name)
+    sections = sorted(
+        (COMMAND, DDP, OUTPUT, SLURM, SPEED_HINT, SWEEP, TRAINING), key=lambda one: one.name
+    )
     definitions = {one.name: one.definition() for one in sections}
     return {**ROOT.definition(), "$defs": {**definitions, "Settings": _SETTINGS}}

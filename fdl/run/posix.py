@@ -178,11 +178,19 @@ class _Attendant:
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
                     return self._ended(child, os.waitstatus_to_exitcode(status))
-            elif number not in _ENDING:
+            elif number not in _ENDING and not self._announces(number):
                 if not known:
                     _hand_on(number, child)
             elif self._asked(number, known, child):
                 return self._kill(child)
+
+    def _announces(self, number: int) -> bool:
+        """Whether a signal announces the end of a batch job to ranks.
+
+        torchrun would end on it at once. So the ranks get SIGTERM, and write a checkpoint.
+        """
+        of_slurm = "SLURM_JOB_ID" in os.environ
+        return self._plan.ranks is not None and number == _signal.SIGUSR1 and of_slurm
 
     def _patience(self, passed: float) -> float | None:
         """Seconds until there is something to do without a signal; None for never."""
@@ -231,7 +239,8 @@ class _Attendant:
 
         if self._plan.kind == "run":
             self._foreground = foreground(child)
-        below = descendants(child, self._mark) if known else send(child, number, self._mark)
+        sent = _signal.SIGTERM if number == _signal.SIGUSR1 else number
+        below = descendants(child, self._mark) if known else send(child, sent, self._mark)
         self._reached.update(below)
 
     def _kill(self, child: int) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from fdl.batch.queue import Queued
     from fdl.run_directory.metrics import Metric
     from fdl.run_directory.run import Run
 
@@ -39,6 +40,15 @@ def listing(runs: Sequence[Run], metric: Metric | None = None) -> Table:
         rows.append((path, state, str(run.epochs), time, printable(values)))
     last = f"BEST {metric.name}" if metric else "LAST"
     return table(rows, ("RUN", "STATE", "EPOCHS", "TIME", last), right=(2, 3))
+
+
+def queue(jobs: Sequence[Queued]) -> Table:
+    """One row per job in the queue of a cluster."""
+    rows = [
+        (printable(one.id), one.state.lower(), printable(one.reason), printable(one.record.name))
+        for one in jobs
+    ]
+    return table(rows, ("JOB", "STATE", "REASON OR NODES", "COMMAND OR RUN"))
 
 
 def _best(run: Run, metric: Metric) -> str:

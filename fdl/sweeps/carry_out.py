@@ -51,6 +51,10 @@ class Maker:
     def __init__(
         self, project: Project, request: Request, invocation: Invocation, place: Surroundings
     ) -> None:
+        if request.on:
+            from fdl.batch.start import away
+
+            place = away(place)
         variables = place.variables
         if request.gpus_each:
             from fdl.jobs.devices import DEVICES_VARIABLE, groups
@@ -60,7 +64,7 @@ class Maker:
             variables = {**variables, DEVICES_VARIABLE: first}
         self.project = project
         self._invocation = invocation
-        self._place = Surroundings(variables, place.in_container, False)
+        self._place = Surroundings(variables, place.in_container, False, elsewhere=place.elsewhere)
         self.needed = self._chain(request.words)
         plan = self.needed.steps.pop().plan
         self.plans = [*(step.plan for step in self.needed.steps), plan]
@@ -79,6 +83,13 @@ class Maker:
             plan.secrets += self.project.secrets()
         return plan
 
+    def words(self, row: Row, folder: Path) -> list[str]:
+        """The command line of one run with its global flags, for another machine."""
+        from fdl.batch.start import words_of
+
+        tokens = self.target.words(row.varied, folder, _resumable(folder))
+        return words_of(self._invocation, self.project.env, tokens)
+
     def _chain(self, words: Sequence[str]) -> Chain:
         return chain_of(self.project, [words], self._invocation, self._place)
 
@@ -89,6 +100,10 @@ def begin(project: Project, request: Request, invocation: Invocation, place: Sur
     Raises:
         FdlError: The command, a setting or a value is wrong, or the sweep cannot be written.
     """
+    if request.on:
+        from fdl.batch.start import refuse
+
+        refuse(invocation.work)
     maker = Maker(project, request, invocation, place)
     search = _search(request)
     rows = [] if search else [Row(name_of(one), one) for one in points_of(request)]
@@ -188,16 +203,28 @@ class Runner:
             return 1 if summarize(self._sweep) else 0
         from fdl.jobs.pool import exit_code, run_all
 
-        outcomes = run_all(
-            jobs,
-            at_once=self._request.jobs,
-            gpus_each=self._request.gpus_each,
-            keep_going=True,
-            skips=self._begin,
-            ended=self._ended,
-        )
+        if self._request.on:
+            outcomes = self._run_there(jobs)
+        else:
+            outcomes = run_all(
+                jobs,
+                at_once=self._request.jobs,
+                gpus_each=self._request.gpus_each,
+                keep_going=True,
+                skips=self._begin,
+                ended=self._ended,
+            )
         unfinished = summarize(self._sweep)
         return exit_code(outcomes) or (1 if unfinished else 0)
+
+    def _run_there(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Run the jobs on a cluster."""
+        from fdl.batch.start import run_all
+
+        words = [self._maker.words(self._rows[id(job)], Path(job.directory)) for job in jobs]
+        for job in jobs:
+            self._begin(job)
+        return run_all(jobs, words, at_once=self._request.at_once, ended=self._ended)
 
     def _any_plan(self) -> Plan:
         """A plan to hold the place of a trial whose values are not chosen yet."""

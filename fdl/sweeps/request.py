@@ -35,6 +35,8 @@ class Request:
         jobs: How many runs run at once.
         gpus_each: GPUs of each run; 0 leaves the visible ones to all.
         name: The name of its directory; empty for the time at which it begins.
+        on: ``slurm`` for a cluster; empty for this machine.
+        at_once: How many runs a cluster runs at once, at most; 0 leaves it to the cluster.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class Request:
         self.trials = work.trials
         self.goal = work.goal
         self.jobs = work.jobs or 1
+        self.on = work.on
+        self.at_once = work.jobs or 0
         self.gpus_each = work.gpus_each
         self.name = name
         self._check()

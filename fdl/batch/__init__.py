@@ -1,0 +1,1 @@
+"""Commands on a cluster: jobs of SLURM, submitted with submitit."""

@@ -1,0 +1,219 @@
+"""Jobs on a SLURM cluster: submit them, follow them, cancel them.
+
+submitit writes the batch file and calls ``sbatch``, ``sacct`` and ``scancel``
+(https://github.com/facebookincubator/submitit).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdl import output
+from fdl.batch.queue import FOLDER, Record, remember
+from fdl.errors import FdlError
+
+if TYPE_CHECKING:
+    from fdl.batch.settings import Settings
+    from fdl.batch.task import Task
+
+_POLL_S = 0.5
+_LATE_FILE_S = 5.0
+"""How long a shared file system may take to show the file of a job that has ended."""
+
+_CANCELED = "CANCELLED"
+
+
+class Ended:
+    """How a job ended.
+
+    Attributes:
+        code: Its exit code; None if the cluster ended it.
+        state: Its state as ``sacct`` names it.
+    """
+
+    __slots__ = ("code", "state")
+
+    def __init__(self, code: int | None, state: str) -> None:
+        self.code = code
+        self.state = state
+
+    @property
+    def canceled(self) -> bool:
+        """Whether somebody has canceled it."""
+        return self.code is None and self.state.startswith(_CANCELED)
+
+
+class Cluster:
+    """The jobs that one call of fdl submits.
+
+    Args:
+        root: The project.
+        settings: What a job asks for.
+
+    Raises:
+        FdlError: submitit is not installed, or this is not a machine of a SLURM cluster.
+    """
+
+    def __init__(self, root: str, settings: Settings) -> None:
+        self.folder = Path(root, FOLDER)
+        self._settings = settings
+        self._submitit = _library()
+        absent = [one for one in ("sbatch", "srun", "sacct") if shutil.which(one) is None]
+        if absent:
+            raise FdlError(
+                f"`--on slurm`: `{absent[0]}` is not found, so this is no machine of a cluster",
+                hint="run fdl on a login node of the cluster",
+            )
+
+    def submit(self, tasks: Sequence[Task], records: Sequence[Record], at_once: int) -> list[Any]:
+        """Submit tasks, several of them as one job array.
+
+        Args:
+            tasks: What runs.
+            records: What ``fdl runs list`` shows of each.
+            at_once: How many run at the same time, at most; 0 leaves it to the cluster.
+
+        Returns:
+            submitit's jobs, in their order.
+
+        Raises:
+            FdlError: The cluster refuses them.
+        """
+        from fdl.manifest.cache import make_folder
+
+        make_folder(str(self.folder.parent))
+        self.folder.mkdir(exist_ok=True)
+        # Batch files show command lines, and what lies here is run.
+        self.folder.chmod(0o700)
+        slurm, core = self._submitit.slurm.slurm, self._submitit.core
+        executor = slurm.SlurmExecutor(self.folder, max_num_timeout=self._settings.requeues)
+        parameters = dict(self._settings.parameters)
+        if at_once:
+            parameters["array_parallelism"] = at_once
+        try:
+            executor.update_parameters(**parameters)
+            if len(tasks) == 1:
+                jobs = [executor.submit(tasks[0])]
+            else:
+                with executor.batch():
+                    jobs = [executor.submit(task) for task in tasks]
+        except core.utils.FailedJobError as problem:
+            raise self._refused(str(problem)) from None
+        for job, record in zip(jobs, records, strict=True):
+            remember(self.folder, job.job_id, record)
+        # All machines of a job have the same exit code; the first one tells it.
+        return [job.task(0) for job in jobs]
+
+    def wait(self, jobs: Sequence[Any], ended: Callable[[int, Ended], None]) -> None:
+        """Wait until all jobs have ended, and copy the log of a single one to the terminal.
+
+        Ctrl-C and SIGTERM cancel the jobs. They go on after SIGHUP, as when a connection is lost.
+
+        Args:
+            jobs: What :meth:`submit` gave.
+            ended: Called with the place of a job and how it ended.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; the jobs are canceled.
+        """
+        logs = [_Log(jobs[0].paths.stdout, 1), _Log(jobs[0].paths.stderr, 2)]
+        waiting = dict(enumerate(jobs))
+        with self._canceling(waiting):
+            while waiting:
+                for place, job in list(waiting.items()):
+                    if job.done():
+                        found = _how(job)
+                        del waiting[place]
+                        ended(place, found)
+                if len(jobs) == 1:
+                    for log in logs:
+                        log.copy()
+                if waiting:
+                    time.sleep(_POLL_S)
+        if len(jobs) == 1:
+            for log in logs:
+                log.copy()
+
+    @contextmanager
+    def _canceling(self, waiting: dict[int, Any]) -> Iterator[None]:
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGTERM, interrupt)
+        try:
+            yield
+        except KeyboardInterrupt:
+            ids = sorted({job.job_id.partition("_")[0] for job in waiting.values()})
+            with suppress(OSError, subprocess.CalledProcessError):
+                subprocess.run(["scancel", *ids], check=True, capture_output=True)
+                output.note(f"canceled {_counted(ids)}")
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _refused(self, text: str) -> FdlError:
+        lines = [line for line in text.splitlines() if "sbatch: error" in line]
+        said = lines[-1].partition("sbatch: error: ")[2] if lines else text.splitlines()[-1]
+        place = self._settings.place
+        return FdlError(
+            f"{place}{': ' if place else ''}sbatch refused the job: {said.strip()}",
+            hint="correct `slurm`" if place else "add `slurm: {partition: NAME}` to the manifest",
+        )
+
+
+class _Log:
+    """A file that a job writes, copied to a stream of fdl."""
+
+    def __init__(self, path: Path, stream: int) -> None:
+        self._path = path
+        self._stream = stream
+        self._at = 0
+
+    def copy(self) -> None:
+        """Copy what is new."""
+        with suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._at)
+            while data := file.read(1 << 16):
+                self._at += len(data)
+                while data:
+                    data = data[os.write(self._stream, data) :]
+
+
+def _library() -> Any:
+    # SLURM's users know this signal; flodl writes a checkpoint on it.
+    os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"
+    os.environ.setdefault("SUBMITIT_LOG_LEVEL", "WARNING")
+    try:
+        import submitit
+    except ImportError:
+        raise FdlError(
+            "`--on slurm` needs submitit, which is not installed",
+            hint="pip install 'flodl[slurm]'",
+        ) from None
+    return submitit
+
+
+def _how(job: Any) -> Ended:
+    limit = time.monotonic() + _LATE_FILE_S
+    while not job.paths.result_pickle.exists():
+        if time.monotonic() > limit:
+            return Ended(None, str(job.state))
+        time.sleep(_POLL_S)
+    problem = job.exception()
+    if problem is not None:
+        output.error(f"job {job.job_id}: {str(problem).strip().splitlines()[0]}")
+        return Ended(1, "FAILED")
+    code = int(job.result())
+    return Ended(code, "COMPLETED" if code == 0 else "FAILED")
+
+
+def _counted(ids: Sequence[str]) -> str:
+    return f"job{'' if len(ids) == 1 else 's'} {', '.join(ids)}"

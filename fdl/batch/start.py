@@ -1,0 +1,190 @@
+"""``fdl --on slurm train``: one command as a job, or the runs of a sweep as a job array."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdl import output
+from fdl.batch.cluster import Cluster, Ended
+from fdl.batch.queue import Record, queued
+from fdl.batch.settings import Settings
+from fdl.batch.task import Task
+from fdl.dispatch.compose import join
+from fdl.dispatch.planner import Surroundings, here
+from fdl.errors import FdlError, ManifestError, UsageError
+from fdl.jobs.job import DONE, FAILED, STOPPED, Job, Outcome
+from fdl.jobs.several import chain_of
+from fdl.project import Project
+from fdl.redaction import redacted
+
+if TYPE_CHECKING:
+    from fdl.manifest import Found
+    from fdl.plan import Plan
+    from fdl.prepass import Invocation, Work
+
+
+def run(
+    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
+) -> int:
+    """Run the command that is typed as a job; the exit code of the call is that of the job.
+
+    Raises:
+        FdlError: The words are not a command, or the cluster refuses the job.
+    """
+    refuse(invocation.work)
+    acts = not invocation.dry_run
+    project = Project(found, env, executes=acts, write_cache=acts)
+    place = away(surroundings or here())
+    plan = chain_of(project, [invocation.tokens], invocation, place).steps[-1].plan
+    for text in project.warnings:
+        output.warning(text)
+    settings = settings_of(plan)
+    words = words_of(invocation, env, invocation.tokens)
+    if invocation.dry_run:
+        shown = join(["sbatch", *settings.flags()])
+        command = join(["fdl", *words])
+        output.write(sys.stdout, project.without_secrets(f"{shown}\n{command}\n"))
+        return 0
+    if plan.confirm:
+        from fdl.run.confirm import require_yes
+
+        require_yes(project.without_secrets(plan.confirm), plan.command)
+    cluster = Cluster(project.directory, settings)
+    task = Task(words, str(Path.cwd()), nodes=settings.nodes)
+    name = join(redacted(plan).command)
+    (job,) = cluster.submit([task], [Record(name)], 0)
+    output.note(f"job {job.job_id}: fdl {name}; its log is {job.paths.stdout}")
+    output.note("Ctrl-C cancels it; `fdl runs list` shows it in the queue")
+    codes: list[int] = []
+    cluster.wait([job], lambda _, how: codes.append(_code(job.job_id, how)))
+    return codes[0]
+
+
+def run_all(
+    jobs: Sequence[Job],
+    words: Sequence[Sequence[str]],
+    *,
+    at_once: int,
+    ended: Callable[[Outcome], None],
+) -> list[Outcome]:
+    """Run the jobs of a sweep as a job array.
+
+    Args:
+        jobs: The jobs.
+        words: The command line of each, after ``fdl``.
+        at_once: How many run at the same time, at most; 0 leaves it to the cluster.
+        ended: Called with every outcome as soon as it is known.
+
+    Returns:
+        The outcomes, in the order of the jobs.
+
+    Raises:
+        FdlError: The cluster refuses them, or one of them is in the queue already.
+    """
+    from fdl.run_directory.run import LOG
+
+    root, settings = jobs[0].plan.root, settings_of(jobs[0].plan)
+    cluster = Cluster(root, settings)
+    _refuse_twice(jobs, root)
+    tasks = [
+        Task(
+            line, str(Path.cwd()), alone=True, variables=job.extra, nodes=settings.nodes,
+            log=str(Path(job.directory, LOG)) if job.directory else "",
+        )
+        for job, line in zip(jobs, words, strict=True)
+    ]  # fmt: skip
+    began = time.monotonic()
+    found = cluster.submit(tasks, [Record(job.name, job.directory) for job in jobs], at_once)
+    first = found[0].job_id.partition("_")[0]
+    output.note(f"job {first}: {len(jobs)} runs; Ctrl-C cancels them")
+    outcomes: dict[int, Outcome] = {}
+
+    def note(place: int, how: Ended) -> None:
+        job = jobs[place]
+        code = _code(found[place].job_id, how)
+        state = DONE if code == 0 else STOPPED if how.canceled else FAILED
+        outcomes[place] = Outcome(job, state, code, time.monotonic() - began, "")
+        output.note(f"{job.name}: {state}")
+        ended(outcomes[place])
+
+    try:
+        cluster.wait(found, note)
+    except KeyboardInterrupt:
+        for place, job in enumerate(jobs):
+            if place not in outcomes:
+                outcomes[place] = Outcome(job, STOPPED, 130, time.monotonic() - began, "")
+                ended(outcomes[place])
+    return [outcomes[place] for place in range(len(jobs))]
+
+
+def refuse(work: Work) -> None:
+    """Refuse flags that go with this machine only.
+
+    Raises:
+        UsageError: One of them was given.
+    """
+    if work.gpus_each:
+        raise UsageError("`--gpus-each` shares out this machine", hint="slurm: {gpus: 1}")
+    if work.search:
+        raise UsageError(
+            "`--search` chooses values by what finished runs have measured, and the jobs of an "
+            "array are submitted together",
+            hint="leave out `--on slurm`, or give the values: --each lr=1e-3,3e-3",
+        )
+    if work.jobs and not work.wants_sweep():
+        raise UsageError(
+            "`--on slurm` takes one command", hint="fdl --on slurm COMMAND, once for each"
+        )
+
+
+def away(place: Surroundings) -> Surroundings:
+    """Where a command is planned that another machine runs."""
+    return Surroundings(place.variables, place.in_container, False, elsewhere=True)
+
+
+def settings_of(plan: Plan) -> Settings:
+    """What a job for a plan asks for.
+
+    Raises:
+        ManifestError: Several machines are asked for a shell command.
+    """
+    settings = Settings(plan)
+    if settings.nodes > 1 and plan.kind != "entry":
+        raise ManifestError(
+            f"{settings.place}: `nodes: {settings.nodes}` starts one torchrun on each machine, and "
+            f"`fdl {' '.join(plan.command)}` is a shell command",
+            hint="give the program as `entry`, or ask for one machine",
+        )
+    return settings
+
+
+def words_of(invocation: Invocation, env: str | None, tokens: Sequence[str]) -> list[str]:
+    """The command line for a node, with the global flags that matter there."""
+    flags = ["--env", env] if env else []
+    if not invocation.append:
+        flags.append("--no-append")
+    if invocation.work.force:
+        flags.append("--force")
+    return [*flags, *tokens]
+
+
+def _refuse_twice(jobs: Sequence[Job], root: str) -> None:
+    busy = {one.record.directory: one.id for one in queued(root) if one.record.directory}
+    for job in jobs:
+        if job.directory in busy:
+            raise FdlError(
+                f"{job.name} is job {busy[job.directory]} in the queue of the cluster",
+                hint=f"wait for it, or cancel it: scancel {busy[job.directory]}",
+            )
+
+
+def _code(id: str, how: Ended) -> int:
+    """The exit code of a job; the reason is told if the cluster has ended it."""
+    if how.code is not None:
+        return how.code
+    output.error(f"job {id} was ended by the cluster: {how.state}", f"sacct -j {id}")
+    return 130 if how.canceled else 1

@@ -1,0 +1,129 @@
+"""What a job does on its node: it runs fdl, and is queued again when its time is over.
+
+submitit writes a :class:`Task` to a file and calls it on the node. The file holds a command line
+and a folder; variables, also secret ones, travel in the environment as with any ``sbatch``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_OF_THE_TASK = (
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS",
+)  # fmt: skip
+"""A program takes these for its rank. fdl starts ranks itself, one torchrun on each node."""
+
+_FIRST_PORT = 29400
+_PORTS = 2000
+
+
+class Task:
+    """A command of fdl as a job.
+
+    Args:
+        words: The command line after ``fdl``, with its global flags.
+        folder: Where it is typed.
+        alone: Whether it runs without the commands that it needs.
+        variables: Variables of this job alone.
+        log: The file that gets its output; empty for that of the job.
+        nodes: How many machines take part.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: str,
+        *,
+        alone: bool = False,
+        variables: Mapping[str, str] | None = None,
+        log: str = "",
+        nodes: int = 1,
+    ) -> None:
+        self.words = list(words)
+        self.folder = folder
+        self.alone = alone
+        self.variables = dict(variables or {})
+        self.log = log
+        self.nodes = nodes
+        self._child = 0
+
+    def __call__(self) -> int:
+        """Run the command; its exit code."""
+        from submitit.core.utils import UncompletedJobError
+
+        rank = int(os.environ.get("SLURM_PROCID", "0"))
+        self._child = self._start()
+        # submitit ignores SIGTERM. SLURM sends it when it takes the node away, with notice, and
+        # when the job is canceled. Only SLURM knows which, and queues the job again itself.
+        signal.signal(signal.SIGTERM, self._pass_on)
+        if rank:
+            # submitit tells only the first node. The others stop their ranks with it.
+            signal.signal(signal.SIGUSR1, self._pass_on)
+        try:
+            return _code(os.waitpid(self._child, 0)[1])
+        except UncompletedJobError:
+            if self._child:
+                raise
+            return 0
+
+    def checkpoint(self) -> Any:
+        """Tell the program to write a checkpoint, wait, and give the job for the next start.
+
+        submitit calls this in its handler of SIGUSR1. A program that ends with exit code 0 is done.
+        """
+        from submitit.helpers import DelayedSubmission
+
+        self._pass_on(signal.SIGUSR1)
+        try:
+            code = _code(os.waitpid(self._child, 0)[1])
+        except ChildProcessError:
+            code = 0
+        if code == 0:
+            self._child = 0
+            return None
+        return DelayedSubmission(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_child": 0}
+
+    def _pass_on(self, number: int, *_: object) -> None:
+        os.kill(self._child, number)
+
+    def _start(self) -> int:
+        words = list(self.words)
+        if self.nodes > 1:
+            from submitit import JobEnvironment
+
+            port = _FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % _PORTS
+            words += ["--nodes", str(self.nodes)]
+            words += ["--rdzv", f"{JobEnvironment().hostnames[0]}:{port}"]
+        environ = {name: text for name, text in os.environ.items() if name not in _OF_THE_TASK}
+        environ |= {"PYTHONUNBUFFERED": "1", **self.variables}
+        asked = json.dumps({"words": words, "alone": self.alone})
+        os.chdir(self.folder)
+        actions = []
+        if self.log:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            actions = [(os.POSIX_SPAWN_OPEN, 1, self.log, flags, 0o666),
+                       (os.POSIX_SPAWN_DUP2, 1, 2)]  # fmt: skip
+        # In a group of its own a signal for the task reaches it once, through this process.
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-m", "fdl.batch.node", asked],
+            environ,
+            file_actions=actions,
+            setpgroup=0,
+            setsigdef=[signal.SIGUSR1, signal.SIGTERM],
+        )
+
+
+def _code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code

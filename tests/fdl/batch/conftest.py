@@ -1,0 +1,36 @@
+"""A project on a machine of a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Fdl, Project, Session
+from tests.fdl.batch.stand_in import installed
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> dict[str, str]:
+    """The variables of a machine where SLURM's programs are found."""
+    return installed(tmp_path / "cluster")
+
+
+@pytest.fixture
+def slurm(fdl: Fdl, cluster: dict[str, str]) -> Callable[..., Session]:
+    """``slurm("train")`` types ``fdl --on slurm train`` there."""
+    return lambda *words, **more: fdl("--on", "slurm", *words, env=cluster, **more)
+
+
+@pytest.fixture
+def program(project: Project) -> Callable[..., Path]:
+    """A project whose command `train` is a program, with more lines in its manifest."""
+
+    def make(text: str, more: str = "") -> Path:
+        entry = f"entry: {sys.executable} train.py\n{more}"
+        files = {"fdl.yml": "commands: {train: }\n", "train/fdl.yml": entry}
+        return project({**files, "train/train.py": text}) / "train"
+
+    return make

@@ -1,0 +1,236 @@
+"""``fdl --on slurm``, against a stand-in for the programs of a SLURM cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COUNTS = """
+import argparse, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--fail", action="store_true")
+args = parser.parse_args()
+print("lr", args.lr, "job", "SLURM_JOB_ID" in os.environ, flush=True)
+raise SystemExit(3 if args.fail or args.lr == 0.3 else 0)
+"""
+WAITS = """
+import os, signal, sys, time
+print("ready", flush=True)
+open("ready", "a").write("%d\\n" % os.getpid())
+time.sleep(60)
+"""
+
+
+def wait_for(condition, limit_s=30.0):
+    limit = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def started(words, folder, cluster):
+    """A call of fdl that goes on meanwhile."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "fdl", "--on", "slurm", *words],
+        cwd=folder, env={**os.environ, **cluster, "CI": "1"}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def state(cluster, id):
+    return json.loads(Path(cluster["STAND_IN"], f"{id}.json").read_text())["state"]
+
+
+def test_a_command_runs_as_a_job_and_its_output_and_exit_code_are_ours(project, slurm, tmp_path):
+    project({"fdl.yml": "commands: {t: {run: 'echo on $SLURM_JOB_ID; echo bad >&2; exit 7'}}\n"})
+    done = slurm("t")
+    assert (done.exit, done.out) == (7, "on 101\n")
+    assert "bad\n" in done.err
+    assert re.search(r"job 101: fdl t; its log is .*101_0_log\.out", done.err)
+    assert (tmp_path / ".fdl/slurm").stat().st_mode & 0o777 == 0o700
+
+
+def test_settings_reach_sbatch_the_nearest_ones_win_and_a_dry_run_shows_them(
+    program, slurm, cluster, tmp_path
+):
+    program(
+        COUNTS,
+        "slurm: {partition: cpu, time: 10, extra: {exclude: node7}}\n"
+        'commands: {big: {options: {lr: 1}, slurm: {time: "1:30:00", mem: 4G, setup: [date]}}}\n',
+    )
+    shown = slurm("--dry-run", "train", "big")
+    assert shown.exit == 0, shown.err
+    flags = shown.out.split()
+    for flag in ("--partition=cpu", "--time=90", "--mem=4G", "--exclude=node7", "--requeue"):
+        assert flag in flags
+    assert shown.out.splitlines()[1] == "fdl train big"
+    assert not list(Path(cluster["STAND_IN"]).iterdir())
+    done = slurm("train", "big", "--lr", "2")
+    assert (done.exit, done.out) == (0, "lr 2.0 job True\n"), done.err
+    (script,) = (tmp_path / ".fdl/slurm").glob("*_submission.sh")
+    lines = script.read_text().splitlines()
+    for flag in ("--partition=cpu", "--time=90", "--mem=4G", "--exclude=node7", "--signal=USR1@90"):
+        assert f"#SBATCH {flag}" in lines
+    assert lines.index("date") < next(n for n, line in enumerate(lines) if "srun" in line)
+
+
+def test_what_sbatch_refuses_is_said_with_the_place_of_the_key(program, slurm):
+    program(COUNTS, "slurm: {partition: nowhere}\n")
+    done = slurm("train")
+    assert done.exit == 1
+    assert "train/fdl.yml:2:8: sbatch refused the job: " in done.err
+    assert "invalid partition" in done.err.lower()
+    assert "correct `slurm`" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--on", "moon", "t"], "fdl --on slurm COMMAND"),
+        (["--on", "slurm", "--gpus-each", "1", "t"], "slurm: {gpus: 1}"),
+        (["--on", "slurm", "--jobs", "2", "t", "t"], "once for each"),
+        (["--on", "slurm", "nothing"], "unknown command: nothing"),
+        (["--on", "slurm", "many"], "fdl.yml:3:25: `nodes: 2` starts one torchrun"),
+    ],
+)
+def test_what_cannot_go_to_a_cluster_is_refused(project, fdl, cluster, words, said):
+    project({"fdl.yml": "commands:\n  t: {run: echo}\n  many: {run: e, slurm: {nodes: 2}}\n"})
+    done = fdl(*words, env=cluster)
+    assert done.exit != 0
+    assert said in done.err
+    assert not list(Path(cluster["STAND_IN"]).iterdir())
+
+
+@pytest.mark.parametrize(("value", "fits"), [("90", True), ('"2-12:00:00"', True), ("0", False),
+                                             ('"1:2:3:4"', False), ("soon", False)])  # fmt: skip
+def test_a_time_limit_is_written_as_for_sbatch(project, fdl, cluster, value, fits):
+    project({"fdl.yml": f"slurm: {{time: {value}}}\ncommands: {{t: {{run: echo}}}}\n"})
+    done = fdl("--on", "slurm", "--dry-run", "t", env=cluster)
+    assert (done.exit == 0) == fits
+    assert fits or "fdl.yml:1:15" in done.err
+
+
+def test_without_a_cluster_and_without_submitit_the_next_step_is_named(project, fdl, tmp_path):
+    project({"fdl.yml": "commands: {t: {run: echo}}\n"})
+    done = fdl("--on", "slurm", "t")
+    assert (done.exit, "`sbatch` is not found" in done.err) == (1, True)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "submitit.py").write_text("raise ImportError\n")
+    done = fdl("--on", "slurm", "t", env={"PYTHONPATH": str(hidden)})
+    assert (done.exit, "pip install 'flodl[slurm]'" in done.err) == (1, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_cancels_the_job(program, cluster, number):
+    folder = program(WAITS)
+    process = started(["train"], folder.parent, cluster)
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "canceled job 101" in err
+    assert state(cluster, "101") == "CANCELLED by 0"
+    pid = int((folder / "ready").read_text())
+    wait_for(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_waiting_job_is_listed_and_goes_on_when_the_connection_is_lost(
+    program, cluster, fdl, tmp_path
+):
+    folder = program("open('done', 'w')\n")
+    hold = tmp_path / "cluster/queue/hold"
+    hold.touch()
+    process = started(["train"], folder.parent, cluster)
+    with process:
+        wait_for((tmp_path / ".fdl/slurm/101.json").exists)
+        listed = fdl("runs", "list", env=cluster)
+        assert "101" in listed.out
+        assert "pending" in listed.out
+        assert "Resources" in listed.out
+        (one,) = json.loads(fdl("runs", "list", "--json", env=cluster).out)["queued"]
+        assert one == {"id": "101", "state": "PENDING", "reason": "Resources", "name": "train",
+                       "directory": ""}  # fmt: skip
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=30)
+    hold.unlink()
+    wait_for((folder / "done").exists)
+    assert fdl("runs", "list", env=cluster).out == ""
+
+
+def test_a_sweep_is_a_job_array(program, slurm, fdl, cluster, tmp_path):
+    program(COUNTS, "slurm: {partition: cpu}\n")
+    done = slurm("--jobs", "2", "train", "--each", "lr=0.1,0.2,0.3,0.4")
+    assert done.exit == 3, done.err
+    assert "job 101: 4 runs" in done.err
+    assert "lr=0.3: failed" in done.err
+    assert "3 of 4 runs done" in done.err
+    (script,) = (tmp_path / ".fdl/slurm").glob("*_submission.sh")
+    assert "#SBATCH --array=0-3%2" in script.read_text()
+    (sweep,) = (tmp_path / "runs/train").iterdir()
+    for rate in ("0.1", "0.2", "0.3", "0.4"):
+        assert (sweep / f"lr={rate}/training.log").read_text() == f"lr {rate} job True\n"
+    again = fdl("--on", "slurm", "sweep", "resume", "--failed", env=cluster)
+    assert (again.exit, "job 102: 1 runs" in again.err) == (3, True), again.err
+
+
+def test_what_a_sweep_needs_runs_once_and_before_it(project, slurm):
+    folder = project(
+        {
+            "fdl.yml": "commands:\n  data: {run: echo made >> made}\n  train: {needs: data}\n",
+            "train/fdl.yml": f"entry: {sys.executable} train.py\n",
+            "train/train.py": COUNTS,
+        }
+    )
+    assert slurm("train", "--each", "lr=0.1,0.2").exit == 0
+    assert (folder / "made").read_text() == "made\n"
+
+
+def test_a_search_cannot_be_an_array(program, slurm):
+    program(COUNTS)
+    words = ("--search", "random", "--trials", "2", "--goal", "a:min", "train", "--each", "lr=1..2")
+    done = slurm(*words)
+    assert (done.exit, "leave out `--on slurm`" in done.err) == (1, True), done.err
+
+
+def test_an_interrupted_sweep_is_canceled_and_not_submitted_twice(program, cluster, tmp_path, fdl):
+    folder = program(COUNTS)
+    (tmp_path / "cluster/queue/hold").touch()
+    process = started(["train", "--each", "lr=0.1,0.2"], folder.parent, cluster)
+    with process:
+        wait_for((tmp_path / ".fdl/slurm/101_1.json").exists)
+        busy = subprocess.run(
+            [sys.executable, "-c", TWICE.format(folder=str(tmp_path))],
+            env={**os.environ, **cluster}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert "lr=0.1 is job 101_0 in the queue" in busy.stdout, busy.stderr
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "canceled job 101" in err
+    assert "2 of 2 runs are not finished" in err
+    (tmp_path / "cluster/queue/hold").unlink()
+    assert fdl("--on", "slurm", "sweep", "resume", env=cluster).exit == 0
+
+
+TWICE = """
+from pathlib import Path
+from types import SimpleNamespace
+from fdl.batch.start import _refuse_twice
+from fdl.errors import FdlError
+(folder,) = Path("{folder}/runs/train").glob("*/lr=0.1")
+try:
+    _refuse_twice([SimpleNamespace(name="lr=0.1", directory=str(folder))], "{folder}")
+except FdlError as problem:
+    print(problem.message)
+"""
