@@ -190,7 +190,8 @@ class _Log:
 def _library() -> Any:
     # SLURM's users know this signal; flodl writes a checkpoint on it.
     os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"
-    os.environ.setdefault("SUBMITIT_LOG_LEVEL", "WARNING")
+    # It would write to the output of the program.
+    os.environ.setdefault("SUBMITIT_LOG_LEVEL", "CRITICAL")
     try:
         import submitit
     except ImportError:
@@ -208,11 +209,16 @@ def _how(job: Any) -> Ended:
             return Ended(None, str(job.state))
         time.sleep(_POLL_S)
     problem = job.exception()
-    if problem is not None:
-        output.error(f"job {job.job_id}: {str(problem).strip().splitlines()[0]}")
-        return Ended(1, "FAILED")
-    code = int(job.result())
-    return Ended(code, "COMPLETED" if code == 0 else "FAILED")
+    if problem is None:
+        return Ended(0, "COMPLETED")
+    # The last line of the traceback stands before a line of dashes.
+    trace = str(problem).rpartition("\n---")[0].strip() or str(problem)
+    last = trace.splitlines()[-1]
+    code = last.rpartition("FailedError: exit code ")[2]
+    if code.isdigit():
+        return Ended(int(code), "FAILED")
+    output.error(f"job {job.job_id}: {last.rpartition('Error: ')[2]}")
+    return Ended(1, "FAILED")
 
 
 def _counted(ids: Sequence[str]) -> str:

@@ -24,6 +24,13 @@ _FIRST_PORT = 29400
 _PORTS = 2000
 
 
+class FailedError(Exception):
+    """The exit code of a command that failed; fdl reads it from the text."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit code {code}")
+
+
 class Task:
     """A command of fdl as a job.
 
@@ -53,25 +60,37 @@ class Task:
         self.log = log
         self.nodes = nodes
         self._child = 0
+        self._ending = False
 
-    def __call__(self) -> int:
-        """Run the command; its exit code."""
+    def __call__(self) -> None:
+        """Run the command.
+
+        Raises:
+            FailedError: It ended with another exit code than 0. To SLURM, too, the job has failed.
+        """
         from submitit.core.utils import UncompletedJobError
 
         rank = int(os.environ.get("SLURM_PROCID", "0"))
         self._child = self._start()
         # submitit ignores SIGTERM. SLURM sends it when it takes the node away, with notice, and
         # when the job is canceled. Only SLURM knows which, and queues the job again itself.
-        signal.signal(signal.SIGTERM, self._pass_on)
+        signal.signal(signal.SIGTERM, self._end)
         if rank:
             # submitit tells only the first node. The others stop their ranks with it.
             signal.signal(signal.SIGUSR1, self._pass_on)
         try:
-            return _code(os.waitpid(self._child, 0)[1])
+            code = _code(os.waitpid(self._child, 0)[1])
         except UncompletedJobError:
             if self._child:
                 raise
-            return 0
+            code = 0
+        if code and self._ending:
+            # Without a result, the job is over only when SLURM says so.
+            sys.exit(code)
+        if code:
+            # The log has the program's own error, so no traceback follows it.
+            sys.excepthook = lambda *_: None
+            raise FailedError(code)
 
     def checkpoint(self) -> Any:
         """Tell the program to write a checkpoint, wait, and give the job for the next start.
@@ -91,7 +110,11 @@ class Task:
         return DelayedSubmission(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_child": 0}
+        return {**vars(self), "_child": 0, "_ending": False}
+
+    def _end(self, number: int, *_: object) -> None:
+        self._ending = True
+        self._pass_on(number)
 
     def _pass_on(self, number: int, *_: object) -> None:
         os.kill(self._child, number)

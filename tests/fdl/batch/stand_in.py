@@ -3,7 +3,8 @@
 One program under six names. The queue is a folder, ``$STAND_IN``, and jobs are processes of this
 machine. As with SLURM, batch files have ``#SBATCH`` lines, arrays become jobs with numbers, tasks
 get a signal before the time limit and can be queued again, and a job that is canceled is told so.
-A minute of a time limit lasts ``$STAND_IN_MINUTE`` seconds. Jobs wait while ``hold`` is there.
+Tests write files into the queue: jobs wait while ``hold`` is there, ``warn`` sends that signal now,
+and ``preempt`` takes the node away. A minute of a time limit lasts ``$STAND_IN_MINUTE`` seconds.
 """
 
 from __future__ import annotations
@@ -129,14 +130,25 @@ def attend(id: str, script: subprocess.Popen, options: dict[str, str]) -> int:
     told = False
     while script.poll() is None:
         now = time.monotonic()
-        if now >= warned and not told:
+        if (now >= warned and not told) or taken("warn"):
             told = True
             send(id, getattr(signal, f"SIG{name}"))
+        if taken("preempt"):
+            write(id, again=True)
+            send(id, signal.SIGTERM)
         if now >= limit:
             write(id, state="TIMEOUT")
             send(id, signal.SIGKILL)
         time.sleep(0.02)
     return script.returncode
+
+
+def taken(name: str) -> bool:
+    """Whether a test asks for something to happen now, with a file of this name."""
+    with suppress(FileNotFoundError):
+        (QUEUE / name).unlink()
+        return True
+    return False
 
 
 def send(id: str, number: int) -> None:
