@@ -14,11 +14,13 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.fdl.batch.stand_in import installed
 
 GUIDES = sorted((Path(__file__).parent.parent / "docs/guide").glob("*.md"))
 SLOW = ("libtorch.md", "runs.md")
@@ -31,11 +33,11 @@ READER = {"CI": "1", "COLUMNS": "100", "FDL_SCHEMA_SECONDS": "120"}
 """The terminal of a reader who runs nothing else meanwhile: importing torch may take long here."""
 
 
-def typed(line: str, folder: Path) -> str:
+def typed(line: str, folder: Path, machine: Mapping[str, str] = os.environ) -> str:
     """What appears in a terminal: both streams in the order of writing."""
-    path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
+    path = str(Path(sys.executable).parent) + os.pathsep + machine["PATH"]
     foreign = ("FDL_", "FLODL_", "NO_COLOR", "FORCE_COLOR")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    env = {name: value for name, value in machine.items() if not name.startswith(foreign)}
     # What a reader installs for themselves goes below their home.
     home = folder.with_name(f"{folder.name}-home")
     done = subprocess.run(
@@ -89,11 +91,14 @@ def marked(page: Path, slow: Collection[str]) -> Any:
 )
 def test_a_guide_shows_what_happens(guide: Path, tmp_path: Path) -> None:
     commands = 0
+    machine = dict(os.environ)
+    if guide.name == "clusters.md":
+        machine |= installed(tmp_path.with_name(f"{tmp_path.name}-cluster"))
     for language, name, text in BLOCK.findall(guide.read_text(encoding="utf-8")):
         if language == "console":
             for line, promised in sessions(text) if name != "no-run" else []:
                 # Manifests written this very moment are read again: see the cache's tick.
-                seen = typed(line.split("  #")[0], tmp_path).splitlines()
+                seen = typed(line.split("  #")[0], tmp_path, machine).splitlines()
                 while promised and not promised[-1].strip():
                     promised.pop()
                 assert fits(promised, seen), f"{line}\n" + "\n".join(seen)

@@ -124,7 +124,7 @@ class Cluster:
         Raises:
             KeyboardInterrupt: Ctrl-C; the jobs are canceled.
         """
-        logs = [_Log(jobs[0].paths.stdout, 1), _Log(jobs[0].paths.stderr, 2)]
+        logs = [_Log(jobs[0].paths.stderr, 2), _Log(jobs[0].paths.stdout, 1)]
         waiting = dict(enumerate(jobs))
         with self._canceling(waiting):
             while waiting:

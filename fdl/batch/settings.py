@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from fdl.errors import ManifestError
 from fdl.manifest.cluster import minutes
 from fdl.manifest.node import origin
 
@@ -31,6 +32,9 @@ class Settings:
         requeues: How often a job that reached its time limit is queued again.
         place: Where the settings stand, as ``file:line:column``; empty without any.
         parameters: The settings as submitit names them.
+
+    Raises:
+        ManifestError: There is no time limit.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -54,8 +58,15 @@ class Settings:
         for key, name in _RENAMED.items():
             if key in found:
                 self.parameters[name] = found[key].value
-        if "time" in found:
-            self.parameters["time"] = ceil(minutes(found["time"].value) or 0)
+        limit = minutes(found["time"].value) if "time" in found else None
+        if limit is None:
+            # submitit would take five minutes, which no training expects.
+            raise ManifestError(
+                f"{self.place or plan.origin}: `fdl {' '.join(plan.command)}` has no time limit "
+                "for the cluster",
+                hint='add it to the manifest: slurm: {time: "4:00:00"}',
+            )
+        self.parameters["time"] = ceil(limit)
         if "setup" in found:
             self.parameters["setup"] = found["setup"].plain()
         if "extra" in found:

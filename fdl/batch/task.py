@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class Task:
         self._pass_on(number)
 
     def _pass_on(self, number: int, *_: object) -> None:
-        os.kill(self._child, number)
+        with suppress(ProcessLookupError):
+            os.kill(self._child, number)
 
     def _start(self) -> int:
         words = list(self.words)

@@ -32,6 +32,7 @@ _OPTIONS = (
     Row("--jobs N", "Run several commands, or the runs of a sweep, N at a time"),
     Row("--gpus-each N", "Give each of these jobs N GPUs of its own"),
     Row("--each KEY=VALUES", "Sweep: run a command once for each value; --zip pairs the values"),
+    Row("--on slurm", "Run a command, or the runs of a sweep, as jobs of a SLURM cluster"),
     Row("--search tpe", "Let Optuna choose the values, with --trials N --goal METRIC:min"),
 )
 _NAMES = (

@@ -45,7 +45,7 @@ SLURM = Section(
     Key(
         "time",
         Judged(_demand_of_time, [{"type": "integer", "minimum": 1}, {"type": "string"}]),
-        'Time limit: minutes, "1:30:00" or "2-12:00:00" (default: 5 minutes, as submitit has it).',
+        'Time limit: minutes, "1:30:00" or "2-12:00:00" , which every job needs.',
     ),
     Key("nodes", Whole(least=1), "Machines; several get one torchrun each (default: 1)."),
     Key("gpus", Whole(least=1), "GPUs of each machine (default: none)."),

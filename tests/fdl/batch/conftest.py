@@ -30,7 +30,7 @@ def program(project: Project) -> Callable[..., Path]:
 
     def make(text: str, more: str = "") -> Path:
         entry = f"entry: {sys.executable} train.py\n{more}"
-        files = {"fdl.yml": "commands: {train: }\n", "train/fdl.yml": entry}
+        files = {"fdl.yml": "slurm: {time: 60}\ncommands: {train: }\n", "train/fdl.yml": entry}
         return project({**files, "train/train.py": text}) / "train"
 
     return make

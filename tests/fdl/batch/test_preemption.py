@@ -75,7 +75,7 @@ def test_a_foreign_program_gets_the_signal_and_its_job_is_queued_again(program, 
 
 
 def test_a_job_may_not_be_queued_again_more_often_than_allowed(program, cluster):
-    folder = program(FOREIGN, "slurm: {requeues: 0}\n")
+    folder = program(FOREIGN, "slurm: {time: 5, requeues: 0}\n")
     process = started(["train"], folder.parent, cluster)
     with process:
         assert process.stdout.readline() == "start 0\n"

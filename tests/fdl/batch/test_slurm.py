@@ -51,7 +51,12 @@ def state(cluster, id):
 
 
 def test_a_command_runs_as_a_job_and_its_output_and_exit_code_are_ours(project, slurm, tmp_path):
-    project({"fdl.yml": "commands: {t: {run: 'echo on $SLURM_JOB_ID; echo bad >&2; exit 7'}}\n"})
+    project(
+        {
+            "fdl.yml": "slurm: {time: 60}\n"
+            "commands: {t: {run: 'echo on $SLURM_JOB_ID; echo bad >&2; exit 7'}}\n"
+        }
+    )
     done = slurm("t")
     assert (done.exit, done.out) == (7, "on 101\n")
     assert "bad\n" in done.err
@@ -99,11 +104,14 @@ def test_what_sbatch_refuses_is_said_with_the_place_of_the_key(program, slurm):
         (["--on", "slurm", "--gpus-each", "1", "t"], "slurm: {gpus: 1}"),
         (["--on", "slurm", "--jobs", "2", "t", "t"], "once for each"),
         (["--on", "slurm", "nothing"], "unknown command: nothing"),
+        (["--on", "slurm", "t"], "fdl.yml:2:12: `fdl t` has no time limit"),
         (["--on", "slurm", "many"], "fdl.yml:3:25: `nodes: 2` starts one torchrun"),
     ],
 )
 def test_what_cannot_go_to_a_cluster_is_refused(project, fdl, cluster, words, said):
-    project({"fdl.yml": "commands:\n  t: {run: echo}\n  many: {run: e, slurm: {nodes: 2}}\n"})
+    project(
+        {"fdl.yml": "commands:\n  t: {run: echo}\n  many: {run: e, slurm: {nodes: 2, time: 1}}\n"}
+    )
     done = fdl(*words, env=cluster)
     assert done.exit != 0
     assert said in done.err
@@ -120,7 +128,7 @@ def test_a_time_limit_is_written_as_for_sbatch(project, fdl, cluster, value, fit
 
 
 def test_without_a_cluster_and_without_submitit_the_next_step_is_named(project, fdl, tmp_path):
-    project({"fdl.yml": "commands: {t: {run: echo}}\n"})
+    project({"fdl.yml": "slurm: {time: 60}\ncommands: {t: {run: echo}}\n"})
     done = fdl("--on", "slurm", "t")
     assert (done.exit, "`sbatch` is not found" in done.err) == (1, True)
     hidden = tmp_path / "hidden"
@@ -187,7 +195,8 @@ def test_a_sweep_is_a_job_array(program, slurm, fdl, cluster, tmp_path):
 def test_what_a_sweep_needs_runs_once_and_before_it(project, slurm):
     folder = project(
         {
-            "fdl.yml": "commands:\n  data: {run: echo made >> made}\n  train: {needs: data}\n",
+            "fdl.yml": "slurm: {time: 60}\n"
+            "commands:\n  data: {run: echo made >> made}\n  train: {needs: data}\n",
             "train/fdl.yml": f"entry: {sys.executable} train.py\n",
             "train/train.py": COUNTS,
         }
