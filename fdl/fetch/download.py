@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from fdl.fetch.failures import (
     require_space,
 )
 from fdl.fetch.options import Options
-from fdl.fetch.part import Journal, Part, source, write_all
+from fdl.fetch.part import Journal, Part, Version, source, write_all
 from fdl.fetch.plan import Places, Select
 from fdl.fetch.remote import Answer, TransientError, get, shown
 from fdl.fetch.together import Job, together
@@ -157,16 +157,16 @@ class Download:
                 with get(self.client, self.url, f"-{size}", known) as answer:
                     if answer.whole:
                         return self._as_it_comes(answer)
-                    journal = self._begin(answer, journal)
+                    journal = self._begin(answer, journal, retries)
                 return self._in_ranges(journal)
             except TransientError as failure:
                 retries.failed(failure)
 
-    def _begin(self, answer: Answer, journal: Journal | None) -> Journal:
+    def _begin(self, answer: Answer, journal: Journal | None, retries: Retries) -> Journal:
         """Store the end of the archive, which contains the directory."""
         version, tail = answer.version, answer.start
         length = version.length or 0
-        data = _body(answer, length - tail)
+        data = self._body(answer, length, version, retries)
         where = shown(self.url)
         found = directory.ending(
             lambda offset, size: data[offset - tail :][:size], length, self.options, where
@@ -174,7 +174,7 @@ class Download:
         if found.offset < tail:
             span = f"{found.offset}-{tail - 1}"
             with get(self.client, self.url, span, version) as front:
-                data = _body(front, tail - found.offset) + data
+                data = self._body(front, tail, version, retries) + data
             tail = found.offset
         if journal is None:
             self.part.begin()
@@ -185,6 +185,30 @@ class Download:
         journal = replace(journal, prefix=min(journal.prefix, tail), tail=tail)
         self.part.save(journal)
         return journal
+
+    def _body(self, answer: Answer, end: int, version: Version, retries: Retries) -> bytes:
+        """The bytes from the start of an answer to an offset, also if it takes many requests.
+
+        Raises:
+            TransientError: The server sends no bytes, or too many.
+            ChangedError: The server has another file now.
+        """
+        start, data = answer.start, bytearray()
+        failure = TransientError("the connection broke off")
+        _add(answer, data, end - start)
+        while len(data) < end - start:
+            retries.failed(failure)
+            span = f"{start + len(data)}-{end - 1}"
+            failure = TransientError("the connection broke off")
+            try:
+                with get(self.client, self.url, span, version) as more:
+                    if more.start != start + len(data):
+                        raise ChangedError("the server cannot continue where it broke off")
+                    if _add(more, data, end - start):
+                        retries.succeeded()
+            except TransientError as found:
+                failure = found
+        return bytes(data)
 
     def _in_ranges(self, journal: Journal) -> Unpacked:
         """Download the missing bytes before the end, and unpack by the directory meanwhile."""
@@ -276,13 +300,18 @@ class Download:
             transfer.save()
 
 
-def _body(answer: Answer, size: int) -> bytes:
-    """Read a short body; one of another size raises :class:`TransientError`."""
-    data = bytearray()
-    for block in answer.blocks():
-        data += block
-        if len(data) > size:
-            break
-    if len(data) != size:
-        raise TransientError("the connection broke off")
-    return bytes(data)
+def _add(answer: Answer, data: bytearray, size: int) -> int:
+    """Add a body that may break off to what is there, up to a size; the number of new bytes.
+
+    Raises:
+        TransientError: There are more bytes than that.
+    """
+    before = len(data)
+    with suppress(TransientError):
+        for block in answer.blocks():
+            data += block
+            if len(data) > size:
+                break
+    if len(data) > size:
+        raise TransientError("the server sends more than it was asked for")
+    return len(data) - before

@@ -23,11 +23,16 @@ _LONG = 5.0
 
 @dataclass(slots=True)
 class Retries:
-    """Counts failures in a row and waits between them, until an arrival is stopped."""
+    """Counts failures in a row and waits between them, until an arrival is stopped.
+
+    Attributes:
+        keeps: Whether a later call can use what this one has downloaded.
+    """
 
     url: str
     arrival: Arrival
     options: Options
+    keeps: bool = False
     failures: int = 0
 
     def succeeded(self) -> None:
@@ -46,7 +51,8 @@ class Retries:
         if self.failures >= self.options.attempts:
             raise UnreachableError(
                 f"cannot fetch {shown(self.url)}: {failure.reason} ({self.failures} attempts)",
-                hint="check the network and type the same again; what was fetched is kept",
+                hint="check the network and type the same again"
+                + ("; what was fetched is kept" if self.keeps else ""),
             )
         pause = backoff(self.failures, failure.after, self.options)
         if pause >= _LONG:
@@ -129,7 +135,7 @@ class Transfer:
             self._report()
 
     def _span(self, begin: int, end: int, answer: Answer | None) -> None:
-        retries = Retries(self.url, self.arrival, self.options)
+        retries = Retries(self.url, self.arrival, self.options, keeps=True)
         with self.part.writer() as file:
             while (at := self._under_way[begin]) < end:
                 try:

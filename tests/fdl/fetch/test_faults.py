@@ -122,6 +122,30 @@ def test_many_cuts_are_no_failure_as_long_as_something_arrives(server, fetch):
     assert fetch(server.url("/a.zip")).digest == BLAKE3
 
 
+def test_the_end_of_an_archive_may_come_in_many_pieces(server, fetch):
+    tail = 1 << 20
+    start = len(ARCHIVE) - tail
+    server.put("/a.zip", ARCHIVE, cuts=[start + 60_000 * (place + 1) for place in range(12)])
+    assert fetch(server.url("/a.zip"), options=replace(QUICK, tail=tail)).digest == BLAKE3
+    assert server.sent == len(ARCHIVE)
+
+
+def test_a_call_that_gets_nothing_does_not_claim_to_keep_it(server, fetch):
+    server.put("/a.zip", ARCHIVE, cuts=[len(ARCHIVE) - LARGEST_ENDING] * 20)
+    with pytest.raises(FetchError, match="the connection broke off") as found:
+        fetch(server.url("/a.zip"), options=IMPATIENT)
+    assert found.value.hint == "check the network and type the same again"
+
+
+def test_a_call_that_keeps_something_says_so(server, fetch):
+    server.put("/a.zip", ARCHIVE, cuts=[1_000_000] * 20)
+    with pytest.raises(FetchError, match="the connection broke off") as found:
+        fetch(server.url("/a.zip"), options=IMPATIENT)
+    assert found.value.hint == (
+        "check the network and type the same again; what was fetched is kept"
+    )
+
+
 def test_a_stream_that_is_cut_off_begins_anew(server, fetch, capsys):
     server.put("/a.zip", ARCHIVE, ranges=False, cuts=[1_000_000, 2_000_000])
     assert fetch(server.url("/a.zip")).digest == BLAKE3
