@@ -94,7 +94,7 @@ def unpack_url(
     if len(failures) == 1:
         raise failures[0]
     listed = "; ".join(error.message for error in failures)
-    raise FetchError(
+    raise UnreachableError(
         f"none of {len(urls)} addresses gives the archive: {listed}", hint=failures[-1].hint
     )
 

@@ -17,6 +17,9 @@ from pathlib import Path, PurePosixPath
 from fdl.errors import LibtorchError
 from fdl.libtorch.active import is_id, read_facts, read_text
 
+WHEELS = "https://download.pytorch.org/whl"
+"""PyTorch's own index of packages; below it there is one for each variant."""
+
 CPU = "cpu"
 
 BUILD_VERSION = "build-version"

@@ -117,7 +117,7 @@ def _archive(
 
 
 def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str, str]) -> Decision:
-    torch = request.torch or default_version()
+    torch = request.torch
     if request.variant != AUTO:
         return Decision(python_package(torch, request.variant, exact=True, environ=environ))
     found = nvidia()
@@ -128,7 +128,7 @@ def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str,
     available: list[Artifact] = []
     # Some versions, and some machines, only have packages.
     with suppress(UsageError, LibtorchError):
-        available = artifacts(torch, this_platform())
+        available = artifacts(torch or default_version(), this_platform())
     if not available:
         source = python_package(torch, None, exact=False, environ=environ)
         return Decision(source, _about_gpus(found, gpus))

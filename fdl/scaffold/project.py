@@ -6,6 +6,7 @@ import re
 
 from fdl.errors import ScaffoldError
 from fdl.libtorch.catalog import artifacts, default_version
+from fdl.libtorch.layout import WHEELS
 from fdl.scaffold.mode import Mode
 from fdl.scaffold.render import Values
 
@@ -13,9 +14,6 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 # Containers run Linux on every host.
 _PLATFORM = "linux-x86_64"
-
-WHEELS = "https://download.pytorch.org/whl"
-"""The place of PyTorch's wheels, with a folder for each CUDA version."""
 
 
 def check_name(name: str) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 
+from fdl.libtorch.layout import WHEELS
 from fdl.setup.facts import VENV, Facts, ProjectFacts
 from fdl.setup.steps import Program
 from fdl.venv import python_of
 
 TORCH_INDEX = "FLODL_TORCH_INDEX"
 """Variable with the index for torch, instead of PyTorch's own."""
-
-_INDEXES = "https://download.pytorch.org/whl"
 
 
 def images(project: ProjectFacts, *, cuda: bool) -> Iterator[Program]:
@@ -43,7 +42,7 @@ def native(
         yield Program((*make, VENV), project.root)
     install = _install(facts, project)
     if not project.venv_has_torch:
-        index = environ.get(TORCH_INDEX) or f"{_INDEXES}/{_tag(cuda)}"
+        index = environ.get(TORCH_INDEX) or f"{WHEELS}/{_tag(cuda)}"
         yield Program(
             (*install, "--no-deps", "--index-url", index, "torch"),
             project.root,

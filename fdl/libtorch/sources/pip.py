@@ -16,11 +16,14 @@ from typing import Any
 
 from fdl import output
 from fdl.errors import LibtorchError
-from fdl.libtorch.layout import CPU, Contents, identify, nvidia_only
+from fdl.libtorch.layout import CPU, WHEELS, Contents, identify, nvidia_only
 
 _CUDA_RELEASE = re.compile(
     r"(?:cuda-toolkit|nvidia-cuda-runtime(?:-cu\d+)?)(?:\[[^]]*\])?\s*==\s*(\d+\.\d+)"
 )
+
+
+_VERSIONS = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +71,23 @@ def command(environ: Mapping[str, str]) -> list[str]:
     )
 
 
-def resolve(torch: str, wanted: str | None, *, exact: bool, environ: Mapping[str, str]) -> Offer:
+def resolve(
+    torch: str | None, wanted: str | None, *, exact: bool, environ: Mapping[str, str]
+) -> Offer:
     """Ask pip which torch it would install; if the index supports it, nothing is downloaded.
 
     A version marked ``+cu128`` is asked for first. PyTorch's own index marks every build, and for a
     plain version pip would take the build that sorts last. With ``exact``, variants other than the
-    wanted one are refused.
+    wanted one are refused. Without a version it is the newest one that pip has for the variant.
 
     Raises:
         LibtorchError: There is no such package, or it is of another variant.
     """
     program = command(environ)
-    output.note(f"asking pip for torch {torch}")
+    asked = " ".join(filter(None, ("torch", torch)))
+    output.note(f"asking pip for {asked}")
     failure = ""
-    for requirement in [f"torch=={torch}+{wanted}"] * bool(wanted) + [f"torch=={torch}"]:
+    for requirement in _requirements(program, torch, wanted, environ):
         arguments = ["install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
         done = _run([*program, *arguments, "--report", "-", requirement], environ)
         if done.returncode == 0:
@@ -90,8 +96,36 @@ def resolve(torch: str, wanted: str | None, *, exact: bool, environ: Mapping[str
             return offer
         failure = _last_error(done.stderr)
     raise LibtorchError(
-        f"pip has no torch {torch} for this Python and this machine: {failure}",
-        hint=f"{' '.join(program)} index versions torch",
+        f"pip has no {asked} for this Python and this machine: {failure}",
+        hint=f"`{' '.join(program)} index versions torch` lists what there is; "
+        + (
+            f"the newest one: fdl libtorch install {wanted or 'auto'} --source wheel"
+            if torch
+            else f"from PyTorch's index: {_from_pytorch(None, wanted or CPU)}"
+        ),
+    )
+
+
+def _requirements(
+    program: Sequence[str], torch: str | None, wanted: str | None, environ: Mapping[str, str]
+) -> list[str]:
+    """What to ask pip for, the best fit first."""
+    if torch:
+        return [*([f"torch=={torch}+{wanted}"] if wanted else []), f"torch=={torch}"]
+    done = _run([*program, "index", "versions", "torch"], environ)
+    listed = _VERSIONS.search(done.stdout)
+    versions = listed[1].split(", ") if listed else []
+    # pip lists the newest version first.
+    marked = [one for one in versions if wanted and one.endswith(f"+{wanted}")]
+    return [*(f"torch=={one}" for one in marked[:1]), "torch"]
+
+
+def _from_pytorch(torch: str | None, variant: str) -> str:
+    """The command line that takes a build from PyTorch's own index."""
+    version = f" --torch {torch}" if torch else ""
+    return (
+        f"PIP_EXTRA_INDEX_URL={WHEELS}/{variant} "
+        f"fdl libtorch install {variant} --source wheel{version}"
     )
 
 
@@ -126,17 +160,15 @@ def download(
     return sorted(into.glob("*.whl"))
 
 
-def _require(offer: Offer, torch: str, wanted: str | None, *, exact: bool) -> None:
+def _require(offer: Offer, torch: str | None, wanted: str | None, *, exact: bool) -> None:
     contents = offer.contents
     # The libraries of CUDA take gigabytes: do not download them unasked for machines without a GPU.
     unwanted = offer.nvidia if wanted == CPU else exact and contents and contents.variant != wanted
     if wanted and unwanted:
         found = contents.variant if contents else "a CUDA build"
         raise LibtorchError(
-            f"pip offers torch {torch} as {found} only, and not as {wanted}",
-            hint="let pip look at the index that has it (PIP_EXTRA_INDEX_URL), or name what "
-            f"there is: fdl libtorch install {contents.variant if contents else 'cu130'} "
-            "--source wheel",
+            f"pip offers torch {torch or offer.version} as {found} only, and not as {wanted}",
+            hint=_from_pytorch(torch, wanted),
         )
 
 

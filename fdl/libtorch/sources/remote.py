@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from fdl.fetch.failures import UnreachableError
 from fdl.libtorch import layout
 from fdl.libtorch.catalog import Artifact
 from fdl.libtorch.layout import Contents
@@ -43,14 +44,18 @@ def official(artifact: Artifact, environ: Mapping[str, str]) -> Source:
 
 def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tuple[Path, Contents]:
     folder = bench.room("libtorch")
-    unpacked = _fetch(
-        contents.title,
-        artifact.urls(bench.environ),
-        folder,
-        bench,
-        sha256=artifact.sha256,
-        algorithm=bench.trust.algorithm(artifact.path),
-    )
+    try:
+        unpacked = _fetch(
+            contents.title,
+            artifact.urls(bench.environ),
+            folder,
+            bench,
+            sha256=artifact.sha256,
+            algorithm=bench.trust.algorithm(artifact.path),
+        )
+    except UnreachableError as problem:
+        line = f"fdl libtorch install {artifact.variant} --source wheel"
+        raise UnreachableError(problem.message, f"{problem.hint}; or through pip: {line}") from None
     where = without_password(unpacked.url)
     if artifact.sha256:
         bench.trust.record(artifact.path, unpacked.digest)
@@ -90,8 +95,10 @@ def address(url: str, wanted: Wanted) -> Source:
     return source
 
 
-def package(torch: str, variant: str | None, *, exact: bool, environ: Mapping[str, str]) -> Source:
-    """The Python package of torch, through pip.
+def package(
+    torch: str | None, variant: str | None, *, exact: bool, environ: Mapping[str, str]
+) -> Source:
+    """The Python package of torch, through pip; without a version, the newest that pip has.
 
     With ``exact``, variants other than the given one are refused; None stands for any.
     """
@@ -100,12 +107,13 @@ def package(torch: str, variant: str | None, *, exact: bool, environ: Mapping[st
     offer = cache(lambda: pip.resolve(torch, variant, exact=exact, environ=environ))
 
     def expected() -> Contents | None:
-        if exact and variant:
+        if torch and exact and variant:
             return Contents(torch, variant)
         return offer().contents
 
     return Source(
-        shown=f"python -m pip download torch=={'+'.join(filter(None, (torch, wanted.variant)))}",
+        shown="python -m pip download torch"
+        + (f"=={'+'.join(filter(None, (torch, wanted.variant)))}" if torch else ""),
         title=" ".join(filter(None, ("libtorch", torch, variant))),
         slot=f"wheel-{variant or 'any'}",
         wanted=wanted,

@@ -99,7 +99,8 @@ def test_whoever_asks_for_the_cpu_build_gets_no_gigabytes_of_cuda(install, links
     done = install("cpu", "--torch", "2.9.0")
     assert done.exit == 1
     assert "pip offers torch 2.9.0 as cu128 only, and not as cpu" in done.err
-    assert "fdl libtorch install cu128 --source wheel" in done.err
+    line = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu fdl libtorch install cpu"
+    assert f"hint: {line} --source wheel --torch 2.9.0\n" in done.err
     assert not list((store / ".cache").rglob("*.whl"))
 
 
@@ -108,13 +109,32 @@ def test_a_version_that_pip_does_not_have(install, links):
     done = install("cpu", "--torch", "2.12.0")
     assert done.exit == 1
     assert "pip has no torch 2.12.0" in done.err
-    assert "index versions torch" in done.err
+    assert "index versions torch` lists what there is" in done.err
+    assert "the newest one: fdl libtorch install cpu --source wheel" in done.err
+
+
+def test_without_a_version_it_is_the_newest_one_of_the_variant(install, links, store):
+    for version in ("2.12.0+cpu", "2.14.1+cpu"):
+        torch_wheel(links, version)
+    torch_wheel(links, "2.15.0+cu130", cuda="13.0")
+    done = install("cpu")
+    assert done.exit == 0, done.err
+    assert (store / "precompiled/cpu/build-version").read_text() == "2.14.1+cpu\n"
+    assert "already installed" in install("cpu").err
+
+
+def test_an_index_without_torch_is_answered_with_a_line_that_names_one(install, links):
+    links.mkdir()
+    done = install("cu128")
+    assert done.exit == 1
+    line = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu128 fdl libtorch install cu128"
+    assert f"{line} --source wheel\n" in done.err
 
 
 def test_a_dry_run_does_not_ask_pip(libtorch):
     shown = libtorch("install", "cpu", "--source", "wheel", "-n", env={"PIP_NO_INDEX": "1"})
     assert shown.exit == 0
-    assert "Source:  python -m pip download torch==2.10.0+cpu\n" in shown.out
+    assert "Source:  python -m pip download torch\n" in shown.out
 
 
 def test_the_pip_of_another_python_serves_one_without(monkeypatch, tmp_path):
