@@ -457,3 +457,47 @@ def test_a_dry_run_for_a_command_writes_nothing(project: Project, fdl: Fdl) -> N
     assert session.exit == 0
     assert session.out.startswith("--- train/fdl.yml\n+++ train/fdl.yml (new)\n")
     assert {name: (root / name).read_text() for name in TREE} == TREE
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "words"),
+    [
+        ("commands.train.training.lr", ("lr: 0.1  ", "lr: 3  "), "train"),
+        ("commands.train.commands.slow.training.lr", ("lr: 0.01}", "lr: 3}"), "train slow"),
+    ],
+)
+def test_a_path_through_a_command_leads_into_its_own_manifest(
+    project: Project, fdl: Fdl, path: str, change: tuple[str, str], words: str
+) -> None:
+    root = project(TREE)
+    session = fdl("config", "set", path, "3")
+    assert (session.exit, session.err) == (0, "")
+    assert f" for `fdl {words}`" in session.out
+    assert (root / "train/fdl.yml").read_text() == TREE["train/fdl.yml"].replace(*change)
+    assert (root / "fdl.yml").read_text() == TREE["fdl.yml"]
+    assert "--lr 3" in fdl(*words.split()).out
+
+
+@pytest.mark.parametrize("where", [("--where", "train/fdl.yml"), ()])
+def test_the_effect_is_proved_on_the_command_of_a_nested_manifest(
+    project: Project, fdl: Fdl, where: tuple[str, ...]
+) -> None:
+    root = project(TREE)
+    path = "training.lr" if where else "commands.train.training.lr"
+    session = fdl("config", "set", path, "3", *where, env={"LR": "7"})
+    assert (session.exit, session.out) == (1, "")
+    assert "no effect on `fdl train`: environment variable LR wins" in session.err
+    assert {name: (root / name).read_text() for name in TREE} == TREE
+
+
+def test_the_same_flag_set_in_two_sections_of_a_preset_is_one_value(
+    project: Project, fdl: Fdl
+) -> None:
+    text = "entry: echo main.py\ncommands:\n  q:\n    training: {lr: 1}\n    options: {lr: 2}\n"
+    root = project({"fdl.yml": text})
+    session = fdl("config", "set", "--for", "q", "training.lr", "3")
+    assert (session.exit, session.out) == (1, "")
+    assert "fdl.yml:5:19 wins for `options.lr`" in session.err
+    assert (root / "fdl.yml").read_text() == text
+    assert fdl("config", "set", "--for", "q", "options.lr", "3").exit == 0
+    assert fdl("q").out == "main.py --lr 1 --lr 3\n", "the program takes the last one"
