@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fdl import output
 from fdl.dispatch.classify import PATH, PRESET, RUN, SECTIONS
-from fdl.dispatch.walk import enter
+from fdl.dispatch.walk import enter, require_reader
 from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.inspect.command import behind_environment, page_of, resolved
 from fdl.inspect.document import explanation
@@ -167,6 +167,7 @@ def prepare(call: Call, path: str, value: str, *, where: str | None, line: str |
     own_manifest = level.manifest.found if page or level.names else None
     before, asked, names = settled(project, own_manifest, where)
     names = names or level.names
+    folder = names
     if not names and not page and not asked:
         project.require_overlay_for("the project's own manifest")
     if not page and keys[0] == "commands":
@@ -176,6 +177,8 @@ def prepare(call: Call, path: str, value: str, *, where: str | None, line: str |
     text = _spliced(before, file, keys, new)
     change = Change(before, file, keys, text, page.command if page else names, project.directory)
     change.after.check(file)
+    if keys[0] == "training" and new.node.value is not None:
+        _require_reader(change.project(project), folder)
     change.fields = Report(change.after.manifest, change.root).explain(keys)
     _require_effect(change, new.node)
     _require_no_other_effect(change)
@@ -200,6 +203,14 @@ def _nested(project: Project, keys: tuple[str, ...]) -> tuple[Level, tuple[str, 
         level = enter(level, keys[1], project.child)
         keys = keys[2:]
     return level, keys
+
+
+def _require_reader(project: Project, names: Sequence[str]) -> None:
+    """Refuse settings of a manifest whose folder has no program."""
+    level = project.level()
+    for name in names:
+        level = enter(level, name, project.child)
+    require_reader(level)
 
 
 def _planned(call: Call, project: Project, change: Change) -> Command | None:
