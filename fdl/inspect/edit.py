@@ -185,9 +185,9 @@ def prepare(call: Call, path: str, value: str, *, where: str | None, line: str |
     if page:
         command = resolved(call, change.project(project), words)
         change.fields = _require_effect_on(change, command, path, new.node) or change.fields
-    elif command := _planned(call, project, change):
+    elif planned := _planned(call, project, change):
         asked_of = keys[2:] if keys[0] == "commands" else keys
-        _require_effect_on(change, command, dotted(asked_of), new.node)
+        _require_effect_on(change, planned, dotted(asked_of), new.node)
     return change
 
 
