@@ -32,13 +32,13 @@ class Place(NamedTuple):
     Attributes:
         origin: ``file:line:column``, ``command line``, ``env NAME``, ``default`` or ``program``.
         field: Dotted path in the manifest; empty for what no manifest says.
-        secret: Whether the manifest keeps the value from print.
+        secret: Whether the manifest keeps the value from print; None for one marked ``!public``.
         losers: Texts it has replaced in the manifests, strongest first, with their origins.
     """
 
     origin: str
     field: str = ""
-    secret: bool = False
+    secret: bool | None = False
     losers: Sequence[tuple[str, str]] = ()
 
 
@@ -87,13 +87,13 @@ class Handover:
         flag = self._flags.get(source.index)
         if flag is not None:
             losers = [(one["value"], one["origin"]) for one in flag.get("losers") or []]
-            secret = bool(flag.get("secret"))
+            secret = flag.get("secret", False)
             return Place(flag["origin"], str(flag.get("field", "")), secret=secret, losers=losers)
         return self._entry if source.index in self.generated else Place(TYPED)
 
     def _variable(self, name: str) -> Place:
         known = self._variables.get(name, {})
-        origin, secret = known.get("origin", ""), bool(known.get("secret"))
+        origin, secret = known.get("origin", ""), known.get("secret", False)
         # Only a manifest or env file names a line; everything else is the process's environment.
         if ":" in origin:
             return Place(origin, f"env.{name}", secret=secret)
@@ -129,8 +129,9 @@ def record(one: Parameter, stack: list[tuple[Any, Place]]) -> dict[str, Any]:
     secret = False
     # What replaces a secret is a secret as well, so the weakest value comes first here.
     for value, place in reversed(stack):
-        secret = secret or place.secret or one.hides(value)
-        hidden = secret and value not in (None, "", [])
+        is_public = place.secret is None
+        secret = secret or bool(place.secret) or (not is_public and one.hides(value))
+        hidden = secret and not is_public and value not in (None, "", [])
         row = {"value": REDACTED if hidden else value, "origin": place.origin}
         shown.insert(0, {**row, "field": place.field} if place.field else row)
     winner, *overrides = shown

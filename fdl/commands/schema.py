@@ -14,7 +14,7 @@ from fdl.dispatch.compose import join
 from fdl.errors import FdlError
 from fdl.manifest.node import relative
 from fdl.schema.cache import FOLDER, SOURCES, fetch, location
-from fdl.schema.catalog import Cached, cached, delete, matches, name_of, programs
+from fdl.schema.catalog import Cached, cached, delete, matches, name_of, origins, programs
 from fdl.schema.consent import agree, invites
 from fdl.schema.contract import Schema
 from fdl.schema.probe import question
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 verbs = group("schema", "Manage cached argument schemas of your programs.")
 
+_ORIGINS = {
+    "program": "program answered",
+    "source": "read from source",
+    "manifest": "written in the manifest",
+}
+
 Words = Annotated[
     list[str] | None,
     typer.Argument(help="Only this command, as you type it: `tools report`"),
@@ -37,26 +43,33 @@ Words = Annotated[
 
 @verbs.command("list", cls=Verb)
 def list_(ctx: typer.Context, json: Json = False) -> int:
-    """List the cached schemas of programs and whether they are fresh.
+    """List the known schemas of programs: fresh or stale, origin, age and file.
 
     Raises:
         ManifestError: There is no manifest, or the project's own is broken.
     """
     call: Call = ctx.obj
     project = call.project()
-    found = cached(project.level(), project.child)
-    rows = [(one.name, one.status, relative(one.path, project.directory)) for one in found]
+    found = [
+        one._replace(path=relative(one.path, project.directory))
+        for one in origins(project.level(), project.child)
+    ]
     if json:
         from json import dumps
 
-        records = [{"name": name, "path": path, "status": state} for name, state, path in rows]
+        records = [one._asdict() for one in found]
         output.write(sys.stdout, dumps(records, indent=2, ensure_ascii=False) + "\n")
         return 0
-    if not rows:
-        output.note("no schema is cached; `fdl schema refresh` asks the project's programs")
+    if not found:
+        output.note("no schema is known; `fdl schema refresh` asks the project's programs")
     else:
+        from fdl.run_directory.text import duration
         from fdl.tables import table
 
+        rows = [
+            (one.name, one.status, _ORIGINS[one.source], f"{duration(one.age_s)} ago", one.path)
+            for one in found
+        ]
         output.show(table(rows, styles=("cyan",)))
     return 0
 

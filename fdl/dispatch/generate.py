@@ -55,12 +55,12 @@ def settings(manifest: Node, preset: Node | None) -> Settings:
     """
     merged: Settings = {}
     for section in _FIELD_NAMES:
-        base = _present(section, manifest)
-        own = _present(section, preset)
+        base = present(section, manifest)
+        own = present(section, preset)
         for rival in (one for name in own for one in RIVALS.get(name, ())):
             base.pop(rival, None)
         merged[section] = {**base, **{name: _over(base.get(name), own[name]) for name in own}}
-    merged["options"] = _present("options", preset)
+    merged["options"] = present("options", preset)
     return merged
 
 
@@ -74,7 +74,7 @@ def _over(below: Node | None, above: Node) -> Node:
     return made
 
 
-def _present(section: str, holder: Node | None) -> Section:
+def present(section: str, holder: Node | None) -> Section:
     """The settings of a section. Mappings inside become dotted keys, except those of ``ddp``."""
     found = holder.get(section) if holder else None
     mapping = found.mapping if found else {}
@@ -134,12 +134,14 @@ def groups(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[Group]
 def flag_of(group: Group, index: int, root: str) -> Flag:
     """What a plan knows about a generated argument that begins at a position."""
     node = group.node
+    # Layers merge a mapping key by key. The value that a layer has changed is the one to name.
+    decisive = max(node.mapping.values(), key=lambda one: len(one.losers), default=node)
     return Flag(
         index,
         len(group.tokens),
         group.name,
         group.field,
-        origin(node, root),
+        origin(decisive if decisive.losers else node, root),
         secret=_secrecy(group),
         losers=_losers(node, root),
     )
@@ -170,8 +172,7 @@ def _section_groups(
     if field in SWITCHES and not spelling.bare:
         yield Group([flag], flag, f"{section}.{field}", node, one)
     elif field == "speed_hint":
-        hint = node.mapping
-        value = f"{text(hint['slow_rank'].value)}:{text(hint['ratio'].value)}"
+        value = _hint(node.mapping)
         tokens = [f"{flag}={value}"] if spelling.bare else [flag, value]
         yield Group(tokens, flag, f"{section}.{field}", node, one)
     else:
@@ -217,19 +218,20 @@ def _is_marked(node: Node) -> bool:
 
 def _losers(node: Node, root: str) -> list[Loser]:
     """The values a node has replaced, strongest first, without nulls."""
+    found = [(_loser_text(loser), loser) for loser in node.losers]
     # Layers of one manifest merge a mapping key by key, so each key there has its own losers.
-    parts = [loser for part in node.mapping.values() for loser in part.losers]
-    return [
-        (_loser_text(loser), origin(loser, root))
-        for loser in (*node.losers, *parts)
-        if loser.value is not None
-    ]
+    for key, part in node.mapping.items():
+        found += [(_hint({**node.mapping, key: loser}), loser) for loser in part.losers]
+    return [(said, origin(loser, root)) for said, loser in found if loser.value is not None]
+
+
+def _hint(mapping: Mapping[str, Node]) -> str:
+    return ":".join(text(mapping[key].value) for key in ("slow_rank", "ratio") if key in mapping)
 
 
 def _loser_text(node: Node) -> str:
     if isinstance(node.value, list):
         return ",".join(text(item.value) for item in node.value)
     if isinstance(node.value, dict):
-        parts = [node.get("slow_rank"), node.get("ratio")]
-        return ":".join(text(part.value) for part in parts if part)
+        return _hint(node.mapping)
     return text(node.value)

@@ -229,6 +229,7 @@ def _end(level: Level, tail: list[str], planner: Planner) -> Plan | Help | Refre
         return _run_entry(level, None, tail, planner)
     if tail and not tail[0].startswith("-"):
         return Unknown(level, tail[0])
+    require_reader(level)
     if not tail and level.commands:
         return Help(level)
     raise ManifestError(
@@ -289,4 +290,20 @@ def require_entry(level: Level, name: str) -> None:
     raise ManifestError(
         f"{place}: `{level.typed(name)}` is a preset, but its manifest has no `entry` to run",
         hint="without `entry`, a command needs `run` (a shell command) or `path` (a folder)",
+    )
+
+
+def require_reader(level: Level) -> None:
+    """Refuse a ``training:`` block that no program can read.
+
+    Raises:
+        ManifestError: Neither the manifest nor the one above gives the folder an ``entry``.
+    """
+    training = level.manifest.node.get("training")
+    if level.entry or training is None or not training.mapping:
+        return
+    raise ManifestError(
+        f"{origin(training, level.root)}: `training` has no effect: there is no `entry` at or "
+        "above it that could read it",
+        hint="add `entry: python main.py` beside it, or move it to the fdl.yml of the program",
     )

@@ -6,7 +6,7 @@ import sys
 
 from fdl import output
 from fdl.commands import RESERVED
-from fdl.errors import UsageError
+from fdl.errors import ManifestError, UsageError
 from fdl.inspect.command import behind_environment, resolved
 from fdl.inspect.document import explanation, explanation_json, listing, records
 from fdl.inspect.manifest import Report
@@ -40,7 +40,7 @@ def config_show(call: Call, words: Sequence[str], *, as_json: bool) -> str:
     else:
         report = _report(project)
         tree, fields = report.tree, report.fields
-        _warn([*project.root.warnings, *_unreachable(project.root)])
+        _warn([*project.root.warnings, *_unreachable(project.root), *_unread(project)])
         if as_json:
             return _json(records(fields))
     width = terminal_columns()
@@ -133,6 +133,17 @@ def _unreachable(manifest: Manifest) -> list[str]:
         for name in (commands.mapping if commands else ())
         if name in RESERVED
     ]
+
+
+def _unread(project: Project) -> list[str]:
+    """Warnings about settings that no program reads."""
+    from fdl.dispatch.walk import require_reader
+
+    try:
+        require_reader(project.level())
+    except ManifestError as problem:
+        return [f"{problem.message}; {problem.hint}"]
+    return []
 
 
 def _warn(texts: Iterable[str]) -> None:

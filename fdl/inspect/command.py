@@ -92,8 +92,8 @@ class Command:
         declared = Spelling(self.schema).declared(asked)
         flag = declared.flag if declared else "--" + asked.removeprefix("--").replace("_", "-")
         return (
-            [one for one in self.fields if one.name == asked or one.name.startswith(f"{asked}.")]
-            or [one for one in self.fields if one.flag == flag]
+            [one for one in self.fields if f"{one.plain_name}.".startswith(f"{asked}.")]
+            or [one for one in self.fields if one.name == asked or one.flag in (flag, asked)]
             or self._removed(asked)
         )
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl import output
-from fdl.dispatch.classify import PRESET, RUN
+from fdl.dispatch.classify import PATH, PRESET, RUN, SECTIONS
+from fdl.dispatch.walk import enter, require_reader
 from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.inspect.command import behind_environment, page_of, resolved
 from fdl.inspect.document import explanation
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fdl.commands.verb import Call
+    from fdl.dispatch.walk import Level
     from fdl.inspect.command import Command
     from fdl.inspect.field import Field
 
@@ -46,6 +48,9 @@ _MARK = b"\xef\xbb\xbf"
 
 # What a preset sets for itself. The other keys belong to the manifest around it.
 _OF_A_PRESET = ("ddp", "training", "output", "options", "env", "env_file", "description")
+
+# What only the manifest of a path command can hold, not its entry in the manifest above.
+_OF_A_MANIFEST = (*SECTIONS, "commands", "schema")
 
 
 class Change:
@@ -158,8 +163,12 @@ def prepare(call: Call, path: str, value: str, *, where: str | None, line: str |
     if page:
         own = page.kind == RUN or (page.kind == PRESET and keys[0] in _OF_A_PRESET)
         keys = ("commands", page.name, *keys) if own else keys
-    before, asked, names = settled(project, page.level.manifest.found if page else None, where)
-    if not page and not asked:
+    level, keys = (page.level, keys) if page else _nested(project, keys)
+    own_manifest = level.manifest.found if page or level.names else None
+    before, asked, names = settled(project, own_manifest, where)
+    names = names or level.names
+    folder = names
+    if not names and not page and not asked:
         project.require_overlay_for("the project's own manifest")
     if not page and keys[0] == "commands":
         names = [*names, *keys[1:2]]
@@ -168,12 +177,55 @@ def prepare(call: Call, path: str, value: str, *, where: str | None, line: str |
     text = _spliced(before, file, keys, new)
     change = Change(before, file, keys, text, page.command if page else names, project.directory)
     change.after.check(file)
+    if keys[0] == "training" and new.node.value is not None:
+        _require_reader(change.project(project), folder)
     change.fields = Report(change.after.manifest, change.root).explain(keys)
     _require_effect(change, new.node)
     _require_no_other_effect(change)
     if page:
-        _require_effect_on(change, resolved(call, change.project(project), words), path, new.node)
+        command = resolved(call, change.project(project), words)
+        change.fields = _require_effect_on(change, command, path, new.node) or change.fields
+    elif planned := _planned(call, project, change):
+        asked_of = keys[2:] if keys[0] == "commands" else keys
+        _require_effect_on(change, planned, dotted(asked_of), new.node)
     return change
+
+
+def _nested(project: Project, keys: tuple[str, ...]) -> tuple[Level, tuple[str, ...]]:
+    """The manifest that a path through ``commands`` leads to, and the rest of the path in it.
+
+    ``commands.train.training.lr`` is `training.lr` in the manifest of the path command `train`.
+    """
+    level = project.level()
+    while len(keys) > 2 and keys[0] == "commands" and keys[2] in _OF_A_MANIFEST:
+        if keys[1] not in level.commands or level.kind(keys[1]) != PATH:
+            break
+        level = enter(level, keys[1], project.child)
+        keys = keys[2:]
+    return level, keys
+
+
+def _require_reader(project: Project, names: Sequence[str]) -> None:
+    """Refuse settings of a manifest whose folder has no program."""
+    level = project.level()
+    for name in names:
+        level = enter(level, name, project.child)
+    require_reader(level)
+
+
+def _planned(call: Call, project: Project, change: Change) -> Command | None:
+    """The command that a value of the project's manifests belongs to, planned with the change.
+
+    None if it has no such command, or if the command cannot be planned without the change either.
+    """
+    if not change.names:
+        return None
+    there = Project(project.found, change.before.manifest.env)
+    try:
+        resolved(call, there, change.names)
+    except FdlError:
+        return None
+    return resolved(call, change.project(project), change.names)
 
 
 def _words(line: str) -> list[str]:
@@ -186,19 +238,31 @@ def _words(line: str) -> list[str]:
         ) from None
 
 
-def _require_effect_on(change: Change, command: Command, asked: str, value: Node) -> None:
-    """Refuse a change that the command would not notice; else keep what the command gets."""
+def _require_effect_on(change: Change, command: Command, asked: str, value: Node) -> list[Field]:
+    """Refuse a change that the planned command would not notice.
+
+    Returns the values that the command gets.
+    """
     found = command.find(asked)
+    if value.value is None:
+        return found
+    if not found and asked.partition(".")[0] in (*SECTIONS, "options"):
+        # Another section makes the same flag.
+        found = command.find(asked.rpartition(".")[2])
+    node = lookup(change.after.nodes[change.file], change.path)
+    file = relative(change.file, change.root)
     for field in found:
-        parts = [one.file for one in field.stack if one.role != OVERRIDDEN]
-        if value.value is not None and relative(change.file, change.root) not in parts:
+        parts = [(one.file, one.line) for one in field.stack if one.role != OVERRIDDEN]
+        leaf = node is not None and not isinstance(node.value, dict)
+        here = (file, node.line) in parts if node and leaf else any(one == file for one, _ in parts)
+        if not here:
             top = field.top
             raise UsageError(
                 f"the change in {shown(change.file)} would have no effect on `{command.typed}`: "
                 f"{top.place or top.source} wins for `{field.name}`",
                 hint=f"fdl why {field.name} {' '.join(command.plan.command)}",
             )
-    change.fields = found or change.fields
+    return found
 
 
 def _keys(path: str) -> tuple[str, ...]:

@@ -85,6 +85,11 @@ class Field(Record):
         return dotted(self.path)
 
     @property
+    def plain_name(self) -> str:
+        """The path without quotes around a key that has dots."""
+        return ".".join(map(str, self.path))
+
+    @property
     def top(self) -> Statement:
         """The strongest statement."""
         return self.stack[0]

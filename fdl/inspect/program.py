@@ -7,9 +7,10 @@ Variables: ``env:`` < ``env_file`` < shell < typed.
 from __future__ import annotations
 
 from fdl.dispatch.classify import RUN
-from fdl.dispatch.generate import FIELDS, RIVALS, settings, spelled
+from fdl.dispatch.generate import FIELDS, RIVALS, present, settings, spelled
 from fdl.dispatch.spelling import Spelling
 from fdl.inspect.field import OVERRIDDEN, PART, REMOVED, WINS, Field, Statement, stated
+from fdl.inspect.manifest import stacks
 from fdl.inspect.typed import typed, typed_values
 from fdl.manifest.node import Node
 from fdl.plan import PLAN_VARIABLE
@@ -140,7 +141,7 @@ class _Settings:
         done: set[str] = set()
         for flag, path in self.paths.items():
             done.add(flag)
-            yield self._field(path, flag)
+            yield from self._parts(path, flag)
         yield from self._dropped()
         for flag in [*(one.display for one in self.options.values()), *self.typed]:
             if flag not in done:
@@ -149,6 +150,21 @@ class _Settings:
                 field = self._field(named[0] if named else ("options", flag.lstrip("-")), flag)
                 if field.stack:
                     yield field
+
+    def _parts(self, path: tuple[str, str], flag: str) -> Iterator[Field]:
+        """The field of a flag; for a mapping of the manifest one field for each value inside."""
+        field = self._field(path, flag)
+        node = self.merged[path[0]].get(path[1])
+        if node is None or not node.mapping or not field.top.file:
+            yield field
+            return
+        preset = present(path[0], self.preset).get(path[1])
+        for inner, nodes in stacks(node, path):
+            said = self.origins.statements(nodes)
+            own = preset.get(inner[-1]) if preset else None
+            for one in said[: 1 + len(own.losers) if own else 0]:
+                one.source = f"preset {self.target.preset}"
+            yield Field(inner, nodes[0].plain(), said, flag)
 
     def _paths(self) -> dict[str, tuple[str, str]]:
         """Flag -> the field that generates it; of several the last, which the program uses."""
@@ -230,8 +246,7 @@ class _Settings:
 
     def _own(self, section: str, field: str) -> int:
         """How many of a field's statements are from the preset."""
-        mapping = self.preset.get(section) if self.preset else None
-        node = mapping.get(field) if mapping else None
+        node = present(section, self.preset).get(field)
         return 1 + len(node.losers) if node else 0
 
     def _declared(self, one: Parameter | None) -> list[Statement]:

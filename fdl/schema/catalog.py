@@ -1,18 +1,19 @@
 """All cached schemas of a project, and all its programs that can have one."""
 
 # The paths of a Level are strings.
-# ruff: noqa: PTH106, PTH107, PTH112, PTH113, PTH118, PTH119, PTH120, PTH208
+# ruff: noqa: PTH106, PTH107, PTH112, PTH113, PTH118, PTH119, PTH120, PTH204, PTH208
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from time import time
 from typing import NamedTuple
 
 from fdl.dispatch.nested import Place, below
 from fdl.dispatch.walk import Level
 from fdl.errors import FdlError
 from fdl.manifest import Manifest, find_in
-from fdl.schema.cache import FOLDER, fetch, location
+from fdl.schema.cache import FOLDER, SOURCES, fetch, location
 
 Load = Callable[[str], Manifest | None]
 
@@ -21,6 +22,25 @@ _SKIPPED = frozenset(
     (".git", "target", "node_modules", "libtorch", "runs", ".cargo", "site", "docs", ".claude",
      ".venv", "venv", "__pycache__", "build", "dist")
 )  # fmt: skip
+
+
+class Known(NamedTuple):
+    """What is known about the arguments of one program, from one origin.
+
+    Attributes:
+        name: The command as typed.
+        path: Absolute path of the file that holds it.
+        status: As that of :class:`Cached`.
+        source: ``program`` (it answered), ``source`` (read from its source) or ``manifest``
+            (written under ``schema:``).
+        age_s: Seconds since the file was written.
+    """
+
+    name: str
+    path: str
+    status: str
+    source: str
+    age_s: int
 
 
 class Cached(NamedTuple):
@@ -67,6 +87,32 @@ def cached(project: Level, load: Load) -> list[Cached]:
         name = name_of(known) if known else _basename(file).removesuffix(".json")
         found.append(Cached(name, file, _status(file, level)))
     return found
+
+
+def origins(project: Level, load: Load) -> list[Known]:
+    """Every schema of a project with its origin, sorted by path.
+
+    What the manifest or the source says is listed only while no fresh answer of the program is
+    used instead.
+    """
+    found = [(*one, "program") for one in cached(project, load)]
+    answered = {path for _, path, status, _ in found if status == "fresh"}
+    for program in programs(project, load):
+        level = program.level
+        if level is None or location(level) in answered:
+            continue
+        source = location(level, SOURCES)
+        record = fetch(level, SOURCES)
+        if (node := level.manifest.node.get("schema")) is not None:
+            found.append((name_of(program), node.file, "fresh", "manifest"))
+        elif record is None and os.path.isfile(source):
+            found.append((name_of(program), source, "stale", "source"))
+        elif record is not None and record.schema:
+            found.append((name_of(program), source, "fresh", "source"))
+    return [
+        Known(name, path, status, kind, max(0, int(time() - os.path.getmtime(path))))
+        for name, path, status, kind in sorted(found, key=lambda one: one[1])
+    ]
 
 
 def matches(name: str, path: str, wanted: str) -> bool:

@@ -143,6 +143,7 @@ LAYERED = {
             append: -- --slow
           quick:
             run: "true"
+        entry: echo main.py
         """,
     "fdl.cloud.yml": "training: {lr: 0.2}\n",
     "fdl.ci.yml": """
@@ -174,6 +175,7 @@ def test_overridden_leaves_name_what_they_override_and_the_output_reads_back(
         "    run: echo base   # fdl.yml:8\n"
         "  quick:\n"
         '    run: "true"      # fdl.yml:11\n'
+        "entry: echo main.py  # fdl.yml:12\n"
         "# removed: training.epochs (fdl.yml:4) by fdl.ci.yml:5\n"
         "# removed: commands.t.append (fdl.yml:9) by fdl.ci.yml:7\n"
     )
@@ -181,6 +183,7 @@ def test_overridden_leaves_name_what_they_override_and_the_output_reads_back(
         "description": "digits",
         "training": {"lr": 0.3, "seed": 42},
         "commands": {"t": {"run": "echo base"}, "quick": {"run": "true"}},
+        "entry": "echo main.py",
     }
     lines = [line for line in session.out.splitlines() if "  # " in line]
     assert len({line.index("  # ") for line in lines}) == 1

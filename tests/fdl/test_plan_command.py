@@ -55,7 +55,8 @@ def test_each_rank_is_shown_with_its_device_and_each_setting_with_its_place(proj
     assert settings["ddp.ranks"][0] == "ddp.ranks: 3"
     assert settings["ddp.ranks"][-1].strip() == "command line"
     assert settings["ddp.mode"][-1].strip() == "train/fdl.yml:5:31 (preset two)"
-    assert settings["ddp.speed_hint"][-1].strip() == "train/fdl.yml:2:24"
+    assert settings["ddp.speed_hint.slow_rank"][-1].strip().startswith("train/fdl.yml:2:")
+    assert settings["ddp.speed_hint.ratio"][-1].strip().startswith("train/fdl.yml:2:")
     assert "ddp.policy" not in settings
     assert any(line.startswith("FLODL_DDP=") for line in shown["env"])
 

@@ -386,16 +386,15 @@ def test_the_list_tells_fresh_stale_failed_and_orphaned_schemas_apart(project, f
     touched(edited, edited.read_text() + "# edited")
     listed = fdl("schema", "list", "--json")
     assert (listed.exit, listed.err) == (0, "")
-    assert json.loads(listed.out) == [
+    rows = json.loads(listed.out)
+    assert {row.pop("source") for row in rows} == {"program"}
+    assert all(row.pop("age_s") >= 0 for row in rows)
+    assert rows == [
         {"name": "gone", "path": "gone/.fdl/schema-cache/gone.json", "status": "orphan"},
         {"name": "a", "path": "jobs/a/.fdl/schema-cache/a.json", "status": "fresh"},
         {"name": "b", "path": "jobs/b/.fdl/schema-cache/b.json", "status": "stale"},
         {"name": "c", "path": "jobs/c/.fdl/schema-cache/c.json", "status": "failed"},
         {"name": "up d", "path": "jobs/d/.fdl/schema-cache/d.json", "status": "fresh"},
-    ]
-    assert fdl("schema", "list").out.splitlines()[:2] == [
-        "gone  orphan  gone/.fdl/schema-cache/gone.json",
-        "a     fresh   jobs/a/.fdl/schema-cache/a.json",
     ]
     assert fdl("schema", "refresh", "b").exit == 0
     assert fdl("schema", "clear", "gone").out == "deleted gone/.fdl/schema-cache/gone.json\n"
@@ -405,6 +404,38 @@ def test_the_list_tells_fresh_stale_failed_and_orphaned_schemas_apart(project, f
     }
     assert statuses == {"a": "fresh", "b": "fresh", "c": "failed"}
     assert not (folder / "gone/.fdl").exists()
+
+
+def test_the_list_says_where_each_schema_came_from_and_its_age(project, fdl):
+    folder = project(
+        {
+            "fdl.yml": "commands: {answers: , declared: , written: , silent: }",
+            "answers/fdl.yml": MANIFEST,
+            "answers/main.py": ANSWERING,
+            "declared/fdl.yml": "entry: python main.py",
+            "declared/main.py": """
+                import argparse
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--lr", type=float)
+                parser.parse_args()
+                """,
+            "written/fdl.yml": "entry: echo\nschema: {options: {lr: {type: float}}}",
+            "silent/fdl.yml": "entry: echo",
+        }
+    )
+    assert fdl("schema", "refresh", "answers").exit == 0
+    assert fdl("declared").exit == 0
+    day_before = (folder / "written/fdl.yml").stat().st_mtime - 24 * 3600
+    os.utime(folder / "written/fdl.yml", (day_before, day_before))
+    rows = [line.split("  ") for line in fdl("schema", "list").out.splitlines()]
+    rows = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert [(row[0], row[1], row[2]) for row in rows] == [
+        ("answers", "fresh", "program answered"),
+        ("declared", "fresh", "read from source"),
+        ("written", "fresh", "written in the manifest"),
+    ]
+    assert rows[2][3].startswith("24h")
+    assert rows[2][4] == "written/fdl.yml"
 
 
 def test_refreshing_everything_asks_only_those_that_can_be_expected_to_answer(project, fdl):

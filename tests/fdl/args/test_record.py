@@ -200,3 +200,20 @@ def test_what_the_program_sets_itself_is_recorded_as_its_own():
             {"value": 0.1, "origin": "default"},
         ],
     }
+
+
+def test_a_value_marked_public_is_kept_in_the_record(fdl, project):
+    project(
+        {
+            **MANIFESTS,
+            "train/fdl.yml": "entry: python main.py\n"
+            "commands:\n"
+            "  open: {options: {hub_token: !public team-name}}\n"
+            "  closed: {options: {hub_token: team-name}}\n",
+        }
+    )
+    shown = {name: json.loads(fdl("train", name).out)["hub_token"] for name in ("open", "closed")}
+    assert shown["open"]["value"] == "team-name"
+    assert shown["closed"]["value"] == REDACTED
+    typed = json.loads(fdl("train", "open", "--hub-token", "typed-value").out)["hub_token"]
+    assert typed["value"] == REDACTED, "the mark is that of the manifest's value"

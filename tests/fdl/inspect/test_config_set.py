@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Fdl, Project
 
 BASE = """\
-# A classifier.
+entry: python train.py   # A classifier.
 description: digits   # shown by fdl --help
 training:
   lr: 0.1      # found by hand
@@ -121,7 +121,7 @@ def test_a_change_without_effect_is_refused_with_the_layer_that_wins(
 def test_the_layer_named_by_a_refusal_is_one_that_where_takes(project: Project, fdl: Fdl) -> None:
     root = project(
         {
-            "p/fdl.yml": "training: {lr: 1}",
+            "p/fdl.yml": "entry: e\ntraining: {lr: 1}",
             "p/fdl.ci.yml": "inherit-from: ../shared/ci.yml",
             "shared/ci.yml": "training: {lr: 2}",
         }
@@ -215,7 +215,7 @@ def test_shared_places_are_refused_and_merge_keys_overridden(project: Project, f
 
 
 def test_json_keeps_its_layout(project: Project, fdl: Fdl) -> None:
-    text = '{\n\t"training": {"lr": 0.1},\n'
+    text = '{\n\t"entry": "e",\n\t"training": {"lr": 0.1},\n'
     text += '\t"commands": {\n\t\t"t": {\n\t\t\t"run": "x"\n\t\t}\n\t}\n}\n'
     root = project({"fdl.json": "{}"})
     (root / "fdl.json").write_text(text)
@@ -288,7 +288,7 @@ def test_in_a_folder_of_its_own_the_child_is_the_manifest(project: Project, fdl:
 
 
 def test_a_mapping_that_a_layer_removes_is_left_alone(project: Project, fdl: Fdl) -> None:
-    files = {"fdl.yml": "training: {lr: 0.1}\n", "fdl.ci.yml": "training: null\n"}
+    files = {"fdl.yml": "entry: e\ntraining: {lr: 0.1}\n", "fdl.ci.yml": "training: null\n"}
     root = project(files)
     change = ("--env", "ci", "config", "set", "training.seed", "1")
     hidden = fdl(*change, "--where", "base")
@@ -457,3 +457,69 @@ def test_a_dry_run_for_a_command_writes_nothing(project: Project, fdl: Fdl) -> N
     assert session.exit == 0
     assert session.out.startswith("--- train/fdl.yml\n+++ train/fdl.yml (new)\n")
     assert {name: (root / name).read_text() for name in TREE} == TREE
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "words"),
+    [
+        ("commands.train.training.lr", ("lr: 0.1  ", "lr: 3  "), "train"),
+        ("commands.train.commands.slow.training.lr", ("lr: 0.01}", "lr: 3}"), "train slow"),
+    ],
+)
+def test_a_path_through_a_command_leads_into_its_own_manifest(
+    project: Project, fdl: Fdl, path: str, change: tuple[str, str], words: str
+) -> None:
+    root = project(TREE)
+    session = fdl("config", "set", path, "3")
+    assert (session.exit, session.err) == (0, "")
+    assert f" for `fdl {words}`" in session.out
+    assert (root / "train/fdl.yml").read_text() == TREE["train/fdl.yml"].replace(*change)
+    assert (root / "fdl.yml").read_text() == TREE["fdl.yml"]
+    assert "--lr 3" in fdl(*words.split()).out
+
+
+@pytest.mark.parametrize("where", [("--where", "train/fdl.yml"), ()])
+def test_the_effect_is_proved_on_the_command_of_a_nested_manifest(
+    project: Project, fdl: Fdl, where: tuple[str, ...]
+) -> None:
+    root = project(TREE)
+    path = "training.lr" if where else "commands.train.training.lr"
+    session = fdl("config", "set", path, "3", *where, env={"LR": "7"})
+    assert (session.exit, session.out) == (1, "")
+    assert "no effect on `fdl train`: environment variable LR wins" in session.err
+    assert {name: (root / name).read_text() for name in TREE} == TREE
+
+
+def test_the_same_flag_set_in_two_sections_of_a_preset_is_one_value(
+    project: Project, fdl: Fdl
+) -> None:
+    text = "entry: echo main.py\ncommands:\n  q:\n    training: {lr: 1}\n    options: {lr: 2}\n"
+    root = project({"fdl.yml": text})
+    session = fdl("config", "set", "--for", "q", "training.lr", "3")
+    assert (session.exit, session.out) == (1, "")
+    assert "fdl.yml:5:19 wins for `options.lr`" in session.err
+    assert (root / "fdl.yml").read_text() == text
+    assert fdl("config", "set", "--for", "q", "options.lr", "3").exit == 0
+    assert fdl("q").out == "main.py --lr 1 --lr 3\n", "the program takes the last one"
+
+
+def test_settings_of_a_manifest_without_a_program_are_refused(project: Project, fdl: Fdl) -> None:
+    files = {"fdl.yml": "commands: {train: }\n", "train/fdl.yml": "commands: {t: {run: make}}\n"}
+    root = project(files)
+    for where in ((), ("--where", "train/fdl.yml")):
+        session = fdl("config", "set", "training.lr", "1", *where)
+        assert (session.exit, session.out) == (1, "")
+        assert "`training` has no effect: there is no `entry` at or above it" in session.err
+    assert {name: (root / name).read_text() for name in files} == files
+
+
+def test_settings_without_a_program_are_named_with_their_place(project: Project, fdl: Fdl) -> None:
+    text = "training: {lr: 1}\ncommands: {t: {run: echo t}}\n"
+    project({"fdl.yml": "commands: {train: , other: {path: train, entry: echo p.py}}\n",
+             "train/fdl.yml": text, "alone/fdl.yml": text})  # fmt: skip
+    session = fdl("train")
+    assert session.exit == 1
+    assert "train/fdl.yml:1:11: `training` has no effect" in session.err
+    assert fdl("other").out == "p.py --lr 1\n", "the manifest above gives it a program"
+    assert "fdl.yml:1:11: `training` has no effect" in fdl("config", "show", cwd="alone").err
+    assert fdl("t", cwd="alone").out == "t\n", "a script does not read settings"

@@ -263,3 +263,60 @@ def test_an_entry_that_the_parent_replaces(project: Project, fdl: Fdl) -> None:
         ["wins", "python b.py", "fdl.yml:1:25", "manifest"],
         ["overridden", "python a.py", "sub/fdl.yml:1:8", "manifest"],
     ]
+
+
+STRUCTURED = {
+    "fdl.yml": """\
+entry: echo main.py
+ddp:
+  speed_hint:
+    slow_rank: 1
+    ratio: 2.0
+training:
+  optim: {lr: 0.1, wd: 5}
+commands:
+  quick:
+    training: {optim: {lr: 0.7}}
+  fast:
+    ddp:
+      speed_hint: {slow_rank: 2, ratio: 3}
+""",
+    "fdl.ci.yml": "ddp: {speed_hint: {ratio: 4.0}}\n",
+}
+
+
+def test_every_value_inside_a_structured_flag_has_its_own_place(project: Project, fdl: Fdl) -> None:
+    project(STRUCTURED)
+    assert fdl("why", "ddp.speed_hint", "ci", "quick").out == (
+        "ddp.speed_hint.slow_rank = 1\n"
+        "  wins  1  fdl.yml:4:16  manifest\n"
+        "\n"
+        "ddp.speed_hint.ratio = 4.0\n"
+        "  wins        4.0  fdl.ci.yml:1:27  overlay\n"
+        "  overridden  2.0  fdl.yml:5:12     manifest\n"
+    )
+    assert fdl("why", "ddp.speed_hint.ratio", "ci", "fast").out == (
+        "ddp.speed_hint.ratio = 3\n"
+        "  wins        3    fdl.yml:13:41    preset fast\n"
+        "  overridden  4.0  fdl.ci.yml:1:27  overlay\n"
+        "  overridden  2.0  fdl.yml:5:12     manifest\n"
+    )
+    assert fdl("why", "training.optim", "quick").out == (
+        'training."optim.lr" = 0.7\n'
+        "  wins        0.7  fdl.yml:10:28  preset quick\n"
+        "  overridden  0.1  fdl.yml:7:15   manifest\n"
+        "\n"
+        'training."optim.wd" = 5\n'
+        "  wins  5  fdl.yml:7:24  manifest\n"
+    )
+    shown = fdl("config", "show", "ci", "quick").out.splitlines()
+    (line,) = [one for one in shown if one.lstrip().startswith("ratio:")]
+    assert line.split("# ")[1] == "fdl.ci.yml:1 (overrides fdl.yml:5)"
+
+
+def test_a_plan_names_the_place_that_changed_a_structured_flag(project: Project, fdl: Fdl) -> None:
+    project(STRUCTURED)
+    plan = json.loads(fdl("--env", "ci", "--dry-run", "--json", "quick").out)
+    (flag,) = [one for one in plan["flags"] if one["name"] == "--speed-hint"]
+    assert flag["origin"] == "fdl.ci.yml:1:27"
+    assert flag["losers"] == [{"value": "1:2.0", "origin": "fdl.yml:5:12"}]
