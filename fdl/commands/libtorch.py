@@ -35,6 +35,10 @@ Source = Annotated[
     ),
     Complete("libtorch-sources"),
 ]
+From = Annotated[
+    Path | None,
+    typer.Option("--from", help="Install from this archive, wheel or folder, without a network"),
+]
 VariantId = Annotated[
     str | None,
     typer.Argument(help="Installed variant, such as precompiled/cu128"),
@@ -61,6 +65,7 @@ def install(
     ] = "auto",
     torch: Torch = None,
     source: Source = None,
+    given: From = None,
     everywhere: Global = False,
     dry_run: DryRun = False,
 ) -> int:
@@ -73,7 +78,7 @@ def install(
     """
     from fdl.libtorch.request import Request
 
-    request = Request(variant or "auto", torch, source)
+    request = Request(variant or "auto", torch, source, given)
     return _install(_store(everywhere), request, activate=True, exports=True, dry_run=dry_run)
 
 
@@ -89,6 +94,7 @@ def download(
     ] = None,
     torch: Torch = None,
     source: Source = None,
+    given: From = None,
     path: Annotated[
         Path | None, typer.Option(help="Unpack into this folder, not into the store")
     ] = None,
@@ -108,7 +114,7 @@ def download(
     if cpu and cuda:
         raise UsageError("--cpu and --cuda contradict each other", hint="take one of them")
     variant = variant_of_cuda(cuda) if cuda else "cpu" if cpu else AUTO
-    request = Request(variant, torch, source)
+    request = Request(variant, torch, source, given)
     store = _store(everywhere)
     if path is not None:
         return _install_into(store, request, path.expanduser().absolute(), dry_run=dry_run)
@@ -191,6 +197,27 @@ def remove(id: VariantId = None, everywhere: Global = False, dry_run: DryRun = F
     output.note(f"removed {id}")
     if was_active is not None and was_active.id == id:
         output.note("no variant is active now; choose one: fdl libtorch activate ID")
+    return 0
+
+
+@verbs.command("prune", cls=Verb)
+def prune(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove all parts, also those that can be continued")
+    ] = False,
+    everywhere: Global = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Remove parts of downloads that cannot be continued or are older than 30 days."""
+    from fdl.libtorch.prune import prune
+
+    found = prune(_store(everywhere), everything=everything, dry_run=dry_run)
+    for name, size in found:
+        output.write(
+            sys.stdout, f"{'Would remove' if dry_run else 'removed'} {name}, {size / 1e6:.1f} MB\n"
+        )
+    if not found:
+        output.note("there is nothing to remove")
     return 0
 
 

@@ -113,6 +113,15 @@ class Part:
         self.path.unlink(missing_ok=True)
 
 
+def is_resumable(path: Path) -> bool:
+    """Whether a later call for the same address can continue a part file."""
+    try:
+        fields = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+        return Journal(**fields).is_sound(path.stat().st_size)
+    except (OSError, ValueError, TypeError):
+        return False
+
+
 def source(url: str) -> str:
     """The form of an address in a journal, because an address may contain a password."""
     return hashlib.sha256(url.encode()).hexdigest()

@@ -18,6 +18,7 @@ from fdl.libtorch import layout
 from fdl.libtorch.active import Variant
 from fdl.libtorch.catalog import find, this_platform
 from fdl.libtorch.layout import Contents
+from fdl.libtorch.prune import prune
 from fdl.libtorch.sources import Bench, Source
 from fdl.libtorch.store import Store
 from fdl.libtorch.trust import Trust
@@ -53,6 +54,7 @@ def install(
             done = Installation(store.get(known.id), fresh=False)
         else:
             done = Installation(_install(store, source, environ), fresh=True)
+            prune(store)
     if activate:
         store.activate(done.variant.id)
     return done

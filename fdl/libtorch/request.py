@@ -22,6 +22,7 @@ from fdl.libtorch.catalog import (
 from fdl.libtorch.layout import CPU
 from fdl.libtorch.sources import Source, Wanted, address, local_archive, local_folder, official
 from fdl.libtorch.sources import package as python_package
+from fdl.libtorch.sources.local import newest
 
 AUTO = "auto"
 ARCHIVE = "archive"
@@ -36,11 +37,13 @@ class Request:
         variant: ``auto``, ``cpu``, ``cu128`` …
         torch: Version of torch; None for the default, or for the version of a given file.
         source: ``archive``, ``wheel``, an address, or the path of an archive, wheel or folder.
+        given: An archive, a wheel, a libtorch, or a folder with archives and wheels; None to fetch.
     """
 
     variant: str = AUTO
     torch: str | None = None
     source: str | None = None
+    given: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,9 @@ def decide(
         UsageError: The version, variant or file does not exist.
         LibtorchError: Nothing is available for this platform or this driver.
     """
+    if request.given is not None:
+        _check_name(request.variant)
+        return Decision(_on_disk(request, cwd / request.given.expanduser()))
     if request.source in (None, ARCHIVE):
         return _archive(request, nvidia, environ)
     _check_name(request.variant)
@@ -88,6 +94,34 @@ def decide(
         hint=f"--source takes `{ARCHIVE}`, `{WHEEL}`, a path, or an address that begins "
         "with https://",
     )
+
+
+def _on_disk(request: Request, path: Path) -> Source:
+    """The file or folder of ``--from``; of several files the newest one that fits."""
+    wanted = Wanted(request.torch, None if request.variant == AUTO else request.variant)
+    if path.is_file():
+        if request.source == WHEEL and path.suffix != ".whl":
+            raise UsageError(
+                f"--from {path} is not a wheel", hint=f"fdl libtorch install --from {path}"
+            )
+        return local_archive(path.resolve(), wanted)
+    if not path.is_dir():
+        raise UsageError(
+            f"--from {path}: there is no such file or folder",
+            hint="python -m pip download torch --no-deps --dest FOLDER, then --from FOLDER",
+        )
+    if (path / "lib").is_dir():
+        return local_folder(path.resolve(), wanted)
+    files = newest(path.resolve(), wanted, wheels_only=request.source == WHEEL)
+    if not files:
+        asked = " ".join(filter(None, ("torch", wanted.torch, wanted.variant)))
+        kind = "wheel" if request.source == WHEEL else "wheel or archive"
+        raise UsageError(
+            f"--from {path}: there is no {kind} of {asked} in this folder",
+            hint=f"python -m pip download {'=='.join(filter(None, ('torch', wanted.torch)))} "
+            f"--no-deps --dest {path}",
+        )
+    return local_archive(files[0], wanted)
 
 
 def considered(nvidia: Nvidia) -> tuple[Gpu, ...]:

@@ -155,6 +155,10 @@ class Store:
             except OSError as error:
                 raise LibtorchError(f"cannot remove {path}: {error.strerror}") from None
 
+    def lock_file(self, name: str) -> Path:
+        """The file of the lock for some work on this store."""
+        return self.folder / ".locks" / f"{name}.lock"
+
     def lock(self, id: str) -> AbstractContextManager[None]:
         """Hold the lock for changes of one variant; waits for another process that holds it."""
         return self.hold("-".join(self.path(id).parts[-2:]), f"changing {id}")
@@ -171,7 +175,7 @@ class Store:
         from fdl.output import note
 
         self._make(self.folder / ".locks")
-        lock = FileLock(self.folder / ".locks" / f"{name}.lock")
+        lock = FileLock(self.lock_file(name))
         try:
             lock.acquire(timeout=0.2)
         except Timeout:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +33,21 @@ def _stage_archive(file: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Cont
     folder = bench.room("libtorch")
     unpack(file, folder, layout.place)
     return folder, finish(folder, wanted, str(file), bench, links=file.parent)
+
+
+def newest(folder: Path, wanted: Wanted, *, wheels_only: bool) -> list[Path]:
+    """The archives and wheels of a folder that hold what is wanted, the newest version first."""
+    found = []
+    for file in sorted(folder.iterdir()):
+        fits = file.suffix == ".whl" or (file.suffix == ".zip" and not wheels_only)
+        if not fits or not file.name.startswith(("torch-", "libtorch")):
+            continue
+        with suppress(LibtorchError):
+            contents = _peek(file, wanted)
+            if contents is not None:
+                numbers = [int(one) for one in re.findall(r"\d+", contents.torch)[:3]]
+                found.append((numbers, file))
+    return [file for _, file in sorted(found, reverse=True)]
 
 
 def _peek(file: Path, wanted: Wanted) -> Contents | None:

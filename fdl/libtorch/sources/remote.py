@@ -55,7 +55,8 @@ def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tup
         )
     except UnreachableError as problem:
         line = f"fdl libtorch install {artifact.variant} --source wheel"
-        raise UnreachableError(problem.message, f"{problem.hint}; or through pip: {line}") from None
+        hint = "; or ".join(filter(None, (problem.hint, f"through pip: {line}")))
+        raise UnreachableError(problem.message, hint=hint) from None
     where = without_password(unpacked.url)
     if artifact.sha256:
         bench.trust.record(artifact.path, unpacked.digest)
@@ -87,7 +88,8 @@ def address(url: str, wanted: Wanted) -> Source:
     source = Source(
         shown=shown,
         title=unquote(parts.path).rpartition("/")[2] or shown,
-        slot=slot("url", url),
+        # A new signature of the same file takes the place of the part with the old one.
+        slot=slot("url", name),
         wanted=wanted,
         expected=nothing_known,
         stage=stage,

@@ -149,3 +149,39 @@ def test_the_pip_of_another_python_serves_one_without(monkeypatch, tmp_path):
     program.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(LibtorchError, match="needs pip"):
         pip.command({"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("more", [[], ["--source", "wheel"]])
+def test_a_wheel_on_disk_needs_neither_pip_nor_a_network(libtorch, links, store, more):
+    torch_wheel(links, "2.12.0+cpu")
+    newest = torch_wheel(links, "2.14.1+cpu")
+    torch_wheel(links, "2.15.0+cu130", cuda="13.0")
+    (links / "torch-9.whl").write_bytes(b"not a wheel")
+    env = {"PIP_NO_INDEX": "1", "https_proxy": "http://127.0.0.1:9"}
+    done = libtorch("install", "cpu", "--from", str(links), *more, env=env)
+    assert done.exit == 0, done.err
+    assert (store / "precompiled/cpu/build-version").read_text() == "2.14.1+cpu\n"
+    done = libtorch("install", "--from", str(newest), *more, env=env)
+    assert "already installed" in done.err
+    done = libtorch("install", "cpu", "--torch", "2.12.0", "--from", str(links), *more, env=env)
+    assert (store / "precompiled/cpu/build-version").read_text() == "2.12.0+cpu\n"
+
+
+def test_what_is_not_on_disk_is_said_with_the_line_that_brings_it(libtorch, links, tmp_path):
+    torch_wheel(links, "2.15.0+cu130", cuda="13.0")
+    done = libtorch("install", "cpu", "--from", str(links))
+    assert done.exit == 1
+    assert f"--from {links}: there is no wheel or archive of torch cpu in this folder" in done.err
+    assert f"python -m pip download torch --no-deps --dest {links}" in done.err
+    assert "there is no such file" in libtorch("install", "--from", str(tmp_path / "gone")).err
+    text = tmp_path / "libtorch.zip"
+    text.write_bytes(b"")
+    done = libtorch("install", "--from", str(text), "--source", "wheel")
+    assert "is not a wheel" in done.err
+
+
+def test_an_archive_that_cannot_be_reached_names_wheel_mode(libtorch):
+    env = {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+    done = libtorch("install", "cpu", env=env, timeout=120)
+    assert done.exit == 1
+    assert "or through pip: fdl libtorch install cpu --source wheel\n" in done.err
