@@ -41,6 +41,9 @@ _STEPS = frozenset(("", ".", ".."))
 
 _NAME_LIMIT = 60
 
+_DEEPEST = 100
+"""The most folders above a file; creating deeper folders would exhaust Python's stack."""
+
 
 class Member(NamedTuple):
     """A file or link to unpack.
@@ -141,6 +144,8 @@ def check_name(name: str) -> str:
     Raises:
         ArchiveError: It could lead outside.
     """
+    if name.count("/") > _DEEPEST:
+        raise refused(name, f"is in more than {_DEEPEST} folders")
     if _ORDINARY.fullmatch(name):
         return name
     if not name or _CONTROL.search(name):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fdl.errors import LibtorchError, UsageError
 from fdl.hardware import Gpu, Nvidia
@@ -83,6 +84,7 @@ def decide(
     wanted = Wanted(request.torch, None if request.variant == AUTO else request.variant)
     text = str(request.source)
     if re.match(r"https?://", text):
+        _check_address(text)
         return Decision(address(text, wanted))
     path = cwd / Path(text).expanduser()
     if path.is_dir():
@@ -202,6 +204,18 @@ def _about_gpus(found: Nvidia, gpus: Sequence[Gpu]) -> tuple[str, ...]:
 
 def _shown(gpu: Gpu) -> str:
     return f"[{gpu.index}] {gpu.name} ({gpu.sm})"
+
+
+def _check_address(text: str) -> None:
+    try:
+        valid = bool(urlsplit(text).hostname)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UsageError(
+            "--source is not a valid address",
+            hint="write the whole address: fdl libtorch install --source https://HOST/libtorch.zip",
+        )
 
 
 def _check_name(variant: str) -> None:

@@ -360,3 +360,8 @@ def test_a_member_that_the_directory_does_not_know_is_not_unpacked(tmp_path, ser
     archive = data[:begin] + data[second : len(data) - len(ending)] + bytes(ending)
     fetch(archive, tmp_path, server)
     assert tree(tmp_path / "out") == {"kept": b"new"}
+
+
+def test_a_path_of_2000_folders_is_refused(tmp_path):
+    with pytest.raises(FetchError, match="is in more than 100 folders"):
+        unpack(pack([(member("libtorch/" + "d/" * 2000 + "x"), b"x")]), tmp_path)

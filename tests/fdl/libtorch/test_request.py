@@ -106,3 +106,9 @@ def test_what_a_build_is_asked_for():
     assert variant_of_cuda("12.8") == "cu128"
     with pytest.raises(UsageError, match="is not a CUDA version"):
         variant_of_cuda("cu128")
+
+
+@pytest.mark.parametrize("text", ["http://[::1", "https://", "http://[x]/libtorch.zip"])
+def test_an_invalid_address_is_an_error_of_one_line(text):
+    with pytest.raises(UsageError, match="--source is not a valid address"):
+        decided(source=text)
