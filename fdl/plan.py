@@ -205,6 +205,7 @@ class Plan:
             "stop_timeout": self.stop_timeout,
             "grace": self.grace,
             "depends": self.depends,
+            "slurm": {key: one.plain() for each in self.slurm for key, one in each.mapping.items()},
         }
 
     def inner(self) -> dict[str, object]:

@@ -16,7 +16,9 @@ KEPT_DAYS = 30
 _DAY_S = 86_400
 
 
-def prune(store: Store, *, everything: bool = False, dry_run: bool = False) -> list[tuple[str, int]]:
+def prune(
+    store: Store, *, everything: bool = False, dry_run: bool = False
+) -> list[tuple[str, int]]:
     """Remove useless parts of downloads; those that another process works on are left alone.
 
     A part is useless if it cannot be continued, or if it is older than 30 days.

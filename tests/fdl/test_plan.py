@@ -9,7 +9,7 @@ from fdl.secrets import REDACTED
 # What the started program does not learn about itself.
 OUTER = (
     *("confirm", "env", "environment", "launch", "notes", "stop_timeout", "subcommand", "grace"),
-    *("ranks", "depends"),
+    *("ranks", "depends", "slurm"),
 )
 
 FILES = {

@@ -193,7 +193,7 @@ def test_the_plan_reaches_the_program(project, fdl):
     assert (carried["env"], "launch" in carried) == (None, False)
     assert set(Plan.__slots__) - set(carried) == {
         *("confirm", "depends", "environment", "grace", "launch", "notes", "ranks", "secrets"),
-        *("stop_timeout", "subcommand"),
+        *("slurm", "stop_timeout", "subcommand"),
     }
 
 

@@ -165,6 +165,19 @@ def test_from_the_official_archive_to_a_program_that_trains(torch_wheel, tmp_pat
     assert last < first / 10
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [["--source", "wheel"], ["--from", "WHEEL"]])
+def test_from_a_wheel_to_a_program_that_trains(torch_wheel, tmp_path, way):
+    home, folder = tmp_path / "home", tmp_path / "train"
+    folder.mkdir()
+    pip = {"PIP_FIND_LINKS": str(torch_wheel.parent), "PIP_NO_INDEX": "1"}
+    env = environment(home, **pip, PIP_CONFIG_FILE=os.devnull)
+    words = [str(torch_wheel) if word == "WHEEL" else word for word in way]
+    fdl("libtorch", "install", "cpu", *words, cwd=folder, env=env)
+    first, last = build_and_train(folder, home)
+    assert last < first / 10
+
+
 BUILD_RS = """
 fn main() {
     let libtorch = std::env::var("LIBTORCH").expect("LIBTORCH is not set");

@@ -71,7 +71,7 @@ def test_mirrors_come_first_and_their_passwords_stay_out_of_sight():
 @pytest.mark.parametrize(("cards", "variant"), [((), "cpu"), ((gpu(0, (7, 5)),), "cu128")])
 def test_a_wheel_is_looked_for_in_the_variant_an_archive_would_have(cards, variant):
     source = decided(*cards, source="wheel").source
-    assert source.title == f"libtorch 2.10.0 {variant}"
+    assert source.title == f"libtorch {variant}"
 
 
 def test_a_version_without_archives_leaves_the_variant_of_a_wheel_to_the_index():

@@ -137,6 +137,7 @@ def test_json_says_the_same(project, fdl):
     document = json.loads(fdl("runs", "list", "--json").out)
     assert document == {
         "schema_version": 1,
+        "queued": [],
         "runs": [
             {
                 "name": FIRST,

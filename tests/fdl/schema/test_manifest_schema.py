@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from fdl.errors import ManifestError
 from fdl.manifest.check import check
+from fdl.manifest.cluster import SLURM
 from fdl.manifest.read import read
 from fdl.manifest.schema import COMMAND, ROOT, SECTIONS, SPEED_HINT, SWEEP
 from fdl.schema.contract import ContractError, parse
@@ -195,7 +196,9 @@ def test_every_key_tells_an_editor_what_it_is_for():
         name: one for name, one in made["$defs"].items() if name not in ("Arguments", "Settings")
     }
     shown = {"Root": made, **definitions}
-    sections = {one.name: one for one in (ROOT, COMMAND, SPEED_HINT, SWEEP, *SECTIONS.values())}
+    sections = {
+        one.name: one for one in (ROOT, COMMAND, SLURM, SPEED_HINT, SWEEP, *SECTIONS.values())
+    }
     assert set(shown) == set(sections)
     for name, section in sections.items():
         properties = shown[name]["properties"]
