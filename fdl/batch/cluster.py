@@ -69,7 +69,7 @@ class Cluster:
         absent = [one for one in ("sbatch", "srun", "sacct") if shutil.which(one) is None]
         if absent:
             raise FdlError(
-                f"`--on slurm`: `{absent[0]}` is not found, so this is no machine of a cluster",
+                f"`--on slurm`: this machine is not part of a cluster; `{absent[0]}` is not found",
                 hint="run fdl on a login node of the cluster",
             )
 
@@ -115,7 +115,8 @@ class Cluster:
     def wait(self, jobs: Sequence[Any], ended: Callable[[int, Ended], None]) -> None:
         """Wait until all jobs have ended, and copy the log of a single one to the terminal.
 
-        Ctrl-C and SIGTERM cancel the jobs. They go on after SIGHUP, as when a connection is lost.
+        Ctrl-C and SIGTERM cancel the jobs. After SIGHUP, as when a connection is lost, they
+        continue.
 
         Args:
             jobs: What :meth:`submit` gave.
