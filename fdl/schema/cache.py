@@ -144,6 +144,7 @@ def _key(level: Level) -> list[object]:
 
 def _digest(text: str) -> str:
     """A digest that identifies an entry without showing its text, which may hold a secret."""
-    from binascii import crc32
+    # Part of every interpreter; a module for checksums would have to be loaded.
+    from _imp import source_hash
 
-    return f"{crc32(text.encode()):08x}"
+    return source_hash(0, text.encode()).hex()
