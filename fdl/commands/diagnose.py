@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -21,20 +20,18 @@ verbs = group()
 
 
 @verbs.command("diagnose", cls=Verb)
-def diagnose(
-    ctx: typer.Context,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if the report has an error")
-    ] = False,
-    json: Json = False,
-) -> int:
-    """Report on system, GPUs and libtorch, and whether they fit."""
+def diagnose(ctx: typer.Context, json: Json = False) -> int:
+    """Report on system, GPUs and libtorch, and whether they fit.
+
+    Returns:
+        0, or 1 if a finding is an error.
+    """
     report = assemble(survey(str(Path.cwd()), os.environ, _manifest_problem(ctx.obj)))
     if json:
         output.write(sys.stdout, report.as_json())
     else:
         output.show(render(report))
-    return 1 if check and report.needs_attention else 0
+    return 1 if report.needs_attention else 0
 
 
 def _manifest_problem(call: Call) -> FdlError | None:

@@ -16,7 +16,6 @@ at all, even if a process is killed at any moment.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tomllib
 import uuid
@@ -33,9 +32,6 @@ HOME = "FLODL_HOME"
 """Variable with the user's folder; ``~/.flodl`` without it."""
 
 KINDS = ("precompiled", "builds")
-
-_FLODL = re.compile(r"\s*flodl(?![\w.-])", re.IGNORECASE)
-"""A requirement on flodl itself, not on a package whose name begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,4 +331,15 @@ def _depends_on_flodl(folder: Path) -> bool:
         wanted = tomllib.loads(text).get("project", {}).get("dependencies", [])
     except (OSError, ValueError, AttributeError):
         return False
-    return any(_FLODL.match(one) for one in wanted if isinstance(one, str))
+    return any(_is_on_flodl(one) for one in wanted if isinstance(one, str))
+
+
+def _is_on_flodl(requirement: str) -> bool:
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
+    try:
+        return canonicalize_name(Requirement(requirement).name) == "flodl"
+    except InvalidRequirement:
+        # Whoever installs the project is told.
+        return False

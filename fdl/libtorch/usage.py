@@ -64,7 +64,7 @@ def render(
     if format == "cargo":
         return _cargo(variant, system)
     if format == "json":
-        return _json(variant, system)
+        return _json(variables(variant.path, system).applied_to(environ), environ)
     found = variables(variant.path, system)
     if format == "direnv":
         return _posix(found)
@@ -160,20 +160,7 @@ def _cargo(variant: Variant, system: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _json(variant: Variant, system: str) -> str:
-    found = variables(variant.path, system)
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "variant": variant.id,
-        "path": variant.path,
-        "torch": variant.facts.get("torch"),
-        "cuda": variant.cuda,
-        "include": [
-            str(Path(variant.path, "include")),
-            str(Path(variant.path, "include", "torch", "csrc", "api", "include")),
-        ],
-        "lib": str(Path(variant.path, "lib")),
-        "variables": dict(found.values),
-        "prepend": dict(found.folders),
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+def _json(after: Mapping[str, str], before: Mapping[str, str]) -> str:
+    """The variables that differ, with the whole value of each; lists of folders included."""
+    changed = {name: value for name, value in after.items() if before.get(name) != value}
+    return json.dumps(changed, indent=2, ensure_ascii=False) + "\n"

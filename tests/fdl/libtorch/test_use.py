@@ -219,11 +219,14 @@ def test_cargo_reads_the_snippet_as_toml(awkward):
     assert document["build"]["rustflags"][-1] == f"link-arg={awkward.path}/lib"
 
 
-def test_json_says_what_to_set_and_what_to_prepend(libtorch, cuda):
-    document = json.loads(libtorch("env", "--format", "json").out)
-    assert document["variables"] == {"LIBTORCH": str(cuda), "LIBTORCH_PATH": str(cuda)}
-    assert document["prepend"]["LD_LIBRARY_PATH"] == f"{cuda}/lib"
-    assert (document["schema_version"], document["variant"]) == (1, "precompiled/cu128")
+def test_json_has_the_variables_as_a_script_sets_them(libtorch, cuda):
+    env = {"LD_LIBRARY_PATH": "/other/lib", "CMAKE_PREFIX_PATH": ""}
+    assert json.loads(libtorch("env", "--format", "json", env=env).out) == {
+        "LIBTORCH": str(cuda),
+        "LIBTORCH_PATH": str(cuda),
+        "LD_LIBRARY_PATH": f"{cuda}/lib:/other/lib",
+        "CMAKE_PREFIX_PATH": str(cuda),
+    }
 
 
 def test_env_of_a_variant_that_is_not_active(libtorch, cpu, cuda):
