@@ -245,7 +245,7 @@ class Planner(Record):
         if os.path.isdir(scripts):
             path = scripts + os.pathsep + path
             plan.set(Variable("PATH", path, "fdl"))
-        if os.path.exists(os.path.join(self.root, "libtorch", ".active")):
+        if os.path.isdir(os.path.join(self.root, "libtorch")):
             from fdl.libtorch.active import host_variables
 
             for name, value in host_variables(self.root, {**shell, **plan.env}).items():

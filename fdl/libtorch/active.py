@@ -4,7 +4,7 @@ Warm commands of projects with a variant import this module, so it imports only 
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH118, PTH123
+# ruff: noqa: PTH112, PTH118, PTH123
 from __future__ import annotations
 
 import os
@@ -55,9 +55,31 @@ def is_id(text: str) -> bool:
     return kind in _KINDS and _NAME.issuperset(name) and bool(name.strip("."))
 
 
+def own_choice(project: str) -> str:
+    """The file with a user's own choice among the variants of a store that is not writable."""
+    from hashlib import sha256
+
+    from platformdirs import user_state_path
+
+    name = sha256(os.path.realpath(os.path.join(project, FOLDER)).encode()).hexdigest()[:16]
+    return str(user_state_path("flodl") / "active" / name)
+
+
+def is_writable(project: str) -> bool:
+    """Whether this user may change the store of a project; a missing one is made."""
+    folder = os.path.join(project, FOLDER)
+    return os.access(folder, os.W_OK) or not os.path.isdir(folder)
+
+
+def active_id(project: str) -> str:
+    """What a project's file says, or the user's own choice if the store is not writable."""
+    own = "" if is_writable(project) else read_text(own_choice(project)).strip()
+    return own or read_text(os.path.join(project, FOLDER, ".active")).strip()
+
+
 def active(project: str) -> Variant | None:
     """The active variant of a project (absolute path); None if its file is missing or wrong."""
-    id = read_text(os.path.join(project, FOLDER, ".active")).strip()
+    id = active_id(project)
     if not is_id(id):
         return None
     path = os.path.join(project, FOLDER, *id.split("/"))

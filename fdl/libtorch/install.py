@@ -48,16 +48,24 @@ def install(
         FdlError: It cannot be downloaded, is not the requested one, or cannot be written. The store
             is unchanged.
     """
-    with store.hold(source.slot, f"installing {source.title}"):
-        known = source.expected()
-        if known is not None and known.is_installed_in(store.path(known.id)):
-            done = Installation(store.get(known.id), fresh=False)
-        else:
-            done = Installation(_install(store, source, environ), fresh=True)
-            prune(store)
+    # A store that is not writable serves what it has.
+    done = _installed(store, source)
+    if done is None:
+        with store.hold(source.slot, f"installing {source.title}"):
+            done = _installed(store, source)
+            if done is None:
+                done = Installation(_install(store, source, environ), fresh=True)
+                prune(store)
     if activate:
         store.activate(done.variant.id)
     return done
+
+
+def _installed(store: Store, source: Source) -> Installation | None:
+    known = source.expected()
+    if known is None or not known.is_installed_in(store.path(known.id)):
+        return None
+    return Installation(store.get(known.id), fresh=False)
 
 
 def install_into(folder: Path, source: Source, *, trust: Trust) -> Installation:

@@ -23,10 +23,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fdl.errors import LibtorchError
-from fdl.libtorch.active import FOLDER, Variant, active, is_id, read_facts, read_text
+from fdl.libtorch.active import (
+    FOLDER,
+    Variant,
+    active,
+    active_id,
+    is_id,
+    is_writable,
+    own_choice,
+    read_facts,
+)
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 HOME = "FLODL_HOME"
 """Variable with the user's folder; ``~/.flodl`` without it."""
@@ -132,8 +144,30 @@ class Store:
             LibtorchError: It is not installed.
         """
         variant = self.get(id)
-        self.write(self.folder / ".active", f"{id}\n")
+        if self.is_writable:
+            self.write(self.folder / ".active", f"{id}\n")
+        else:
+            self._choose(f"{id}\n")
         return variant
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether this user may change the store."""
+        return is_writable(str(self.root))
+
+    def _choose(self, text: str) -> None:
+        """Write the user's own choice, because the store belongs to somebody else."""
+        from fdl.rewrite import put
+
+        file = Path(own_choice(str(self.root)))
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            put(file, text.encode())
+        except OSError as error:
+            raise LibtorchError(
+                f"cannot write {file}: {error.strerror}",
+                hint="set XDG_STATE_HOME to a folder that you may write to",
+            ) from None
 
     def remove(self, id: str) -> None:
         """Delete a variant; if it was the active one, no variant is active any more.
@@ -177,6 +211,8 @@ class Store:
         except Timeout:
             note(f"waiting for another fdl that is {doing}")
             lock.acquire()
+        except OSError as error:
+            raise _refused(Path(lock.lock_file), error) from None
         try:
             yield
         finally:
@@ -197,7 +233,7 @@ class Store:
         _sweep(parent)
         folder = parent / uuid.uuid4().hex
         lock = FileLock(folder.with_suffix(".lock"))
-        with lock:
+        with _held(lock):
             self._make(folder)
             try:
                 yield folder
@@ -255,13 +291,30 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LibtorchError(
-                f"cannot create {folder}: {error.strerror}",
-                hint="choose a folder you may write to: fdl libtorch download --path DIR",
-            ) from None
+            raise _refused(folder, error) from None
 
     def _read_active(self) -> str:
-        return read_text(self.folder / ".active").strip()
+        return active_id(str(self.root))
+
+
+def _refused(path: Path, error: OSError) -> LibtorchError:
+    return LibtorchError(
+        f"cannot create {path}: {error.strerror}",
+        hint="choose a folder you may write to: FLODL_HOME=DIR fdl libtorch install, or "
+        "fdl libtorch download --path DIR",
+    )
+
+
+@contextmanager
+def _held(lock: BaseFileLock) -> Iterator[None]:
+    try:
+        lock.acquire()
+    except OSError as error:
+        raise _refused(Path(lock.lock_file), error) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _sweep(parent: Path) -> None:
