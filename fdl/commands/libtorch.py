@@ -66,6 +66,9 @@ def install(
     torch: Torch = None,
     source: Source = None,
     given: From = None,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Install only what libtorch.lock names")
+    ] = False,
     everywhere: Global = False,
     dry_run: DryRun = False,
 ) -> int:
@@ -77,9 +80,12 @@ def install(
         FdlError: It cannot be installed.
     """
     from fdl.libtorch.request import Request
+    from fdl.libtorch.trust import Trust
 
-    request = Request(variant or "auto", torch, source, given)
-    return _install(_store(everywhere), request, activate=True, exports=True, dry_run=dry_run)
+    store = _store(everywhere)
+    names = Trust(store).names if locked else None
+    request = Request(variant or "auto", torch, source, given, names)
+    return _install(store, request, activate=True, exports=True, dry_run=dry_run)
 
 
 @verbs.command("download", cls=Verb)
@@ -177,6 +183,8 @@ def activate(id: VariantId = None, everywhere: Global = False, dry_run: DryRun =
         return 0
     store.activate(id)
     output.note(f"{id} is active in {store.folder}")
+    if not store.is_writable:
+        output.note("the store is not writable, so this is your own choice; others keep theirs")
     return 0
 
 
@@ -309,7 +317,8 @@ def _install(
     target = store.folder / "precompiled" / (decision.source.wanted.variant or "VARIANT")
     if _announce(decision, target, dry_run=dry_run):
         return 0
-    done = install_variant(store, decision.source, activate=activate)
+    locked = request.locked is not None
+    done = install_variant(store, decision.source, activate=activate, locked=locked)
     verb = "installed" if done.fresh else "is already installed"
     output.note(f"{done.variant.id} {verb}{', and active' if activate else ''}")
     _show_remedy(decision)

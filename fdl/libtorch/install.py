@@ -38,11 +38,17 @@ class Installation:
 
 
 def install(
-    store: Store, source: Source, *, activate: bool, environ: Mapping[str, str] = os.environ
+    store: Store,
+    source: Source,
+    *,
+    activate: bool,
+    locked: bool = False,
+    environ: Mapping[str, str] = os.environ,
 ) -> Installation:
     """Install a libtorch into a store, unless it is installed; another version is replaced.
 
-    With ``activate``, it is activated, also if it was installed already.
+    With ``activate``, it is activated, also if it was installed already. With ``locked``, every
+    file must have a digest in ``libtorch.lock``.
 
     Raises:
         FdlError: It cannot be downloaded, is not the requested one, or cannot be written. The store
@@ -54,7 +60,7 @@ def install(
         with store.hold(source.slot, f"installing {source.title}"):
             done = _installed(store, source)
             if done is None:
-                done = Installation(_install(store, source, environ), fresh=True)
+                done = Installation(_install(store, source, locked, environ), fresh=True)
                 prune(store)
     if activate:
         store.activate(done.variant.id)
@@ -125,9 +131,9 @@ def refuse_foreign(folder: Path) -> None:
         )
 
 
-def _install(store: Store, source: Source, environ: Mapping[str, str]) -> Variant:
+def _install(store: Store, source: Source, locked: bool, environ: Mapping[str, str]) -> Variant:
     with store.staging() as staging:
-        bench = _bench(store, staging, source, Trust(store), environ)
+        bench = _bench(store, staging, source, Trust(store, locked=locked), environ)
         staged, contents = source.stage(bench)
         contents = _with_archs(contents, staged)
         with store.lock(contents.id):

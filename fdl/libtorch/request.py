@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,11 +19,14 @@ from fdl.libtorch.catalog import (
     default_version,
     find,
     this_platform,
+    versions,
 )
 from fdl.libtorch.layout import CPU
 from fdl.libtorch.sources import Source, Wanted, address, local_archive, local_folder, official
 from fdl.libtorch.sources import package as python_package
 from fdl.libtorch.sources.local import newest
+
+_WHEEL_NAME = re.compile(r"torch-([\d.]+)\+(\w+)-")
 
 AUTO = "auto"
 ARCHIVE = "archive"
@@ -39,12 +42,14 @@ class Request:
         torch: Version of torch; None for the default, or for the version of a given file.
         source: ``archive``, ``wheel``, an address, or the path of an archive, wheel or folder.
         given: An archive, a wheel, a libtorch, or a folder with archives and wheels; None to fetch.
+        locked: What ``libtorch.lock`` names, if nothing else may be installed; None for anything.
     """
 
     variant: str = AUTO
     torch: str | None = None
     source: str | None = None
     given: Path | None = None
+    locked: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ def decide(
     if request.given is not None:
         _check_name(request.variant)
         return Decision(_on_disk(request, cwd / request.given.expanduser()))
+    if request.locked is not None and request.source in (None, ARCHIVE, WHEEL):
+        request = _as_locked(request, request.locked)
     if request.source in (None, ARCHIVE):
         return _archive(request, nvidia, environ)
     _check_name(request.variant)
@@ -124,6 +131,42 @@ def _on_disk(request: Request, path: Path) -> Source:
             f"--no-deps --dest {path}",
         )
     return local_archive(files[0], wanted)
+
+
+def _as_locked(request: Request, names: Sequence[str]) -> Request:
+    """The request for exactly what the lock file names for this platform.
+
+    Raises:
+        UsageError: It names nothing that fits, or several.
+    """
+    pairs: set[tuple[str, str, str]] = set()
+    if request.source != WHEEL:
+        known = [one for torch in versions() for one in artifacts(torch, this_platform())]
+        pairs |= {(one.torch, one.variant, ARCHIVE) for one in known if one.path in names}
+    for name in names if request.source != ARCHIVE else ():
+        if match := _WHEEL_NAME.match(name):
+            pairs.add((match[1], match[2], WHEEL))
+    fitting = sorted(
+        (torch, variant, source)
+        for torch, variant, source in pairs
+        if request.variant in (AUTO, variant) and request.torch in (None, torch)
+    )
+    if len(fitting) == 1:
+        torch, variant, source = fitting[0]
+        return replace(request, torch=torch, variant=variant, source=source)
+    asked = request.variant if request.variant != AUTO else "this platform"
+    if not fitting:
+        raise UsageError(
+            f"libtorch.lock has no libtorch for {asked}",
+            hint="install it once without --locked, and commit libtorch.lock",
+        )
+    found = ", ".join(
+        f"{variant} --torch {torch} --source {one}" for torch, variant, one in fitting
+    )
+    raise UsageError(
+        f"libtorch.lock has several for {asked}: {found}",
+        hint=f"fdl libtorch install --locked {found.partition(', ')[0]}",
+    )
 
 
 def considered(nvidia: Nvidia) -> tuple[Gpu, ...]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, date, datetime
+from typing import Any, NamedTuple
 
 from fdl.errors import LibtorchError
 from fdl.fetch import ALGORITHMS, Algorithm, Digest
 from fdl.libtorch.active import LOCK_FILE
 from fdl.libtorch.store import Store
+from fdl.output import note
 
 _VERSION = 1
 
@@ -26,10 +28,21 @@ class Trust:
     Attributes:
         store: The store.
         records: Whether to record digests that are seen for the first time.
+        locked: Whether to refuse them.
     """
 
     store: Store
     records: bool = True
+    locked: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """What has a recorded digest.
+
+        Raises:
+            LibtorchError: The lock file is invalid.
+        """
+        return list(self._read())
 
     def check(self, name: str, digest: Digest, url: str) -> None:
         """Compare a download with the earlier one; the first time, record its digest.
@@ -40,7 +53,15 @@ class Trust:
         Raises:
             LibtorchError: The digest differs, or the file cannot be read or written.
         """
-        known = self._read().get(name)
+        found = self._read().get(name)
+        known = found.digest if found else None
+        if known is None and self.locked:
+            raise LibtorchError(
+                f"{self.store.root / LOCK_FILE} has no digest of {name}",
+                hint="install it once without --locked, and commit that file",
+            )
+        if found and known == digest:
+            note(f"{name} is the file that was recorded {found.age()}")
         if known is not None and known != digest:
             raise LibtorchError(
                 f"{url} is not what it was before: its digest is {digest}, "
@@ -58,7 +79,7 @@ class Trust:
             LibtorchError: The lock file is invalid.
         """
         known = self._read().get(name)
-        return known.algorithm if known else "blake3"
+        return known.digest.algorithm if known else "blake3"
 
     def record(self, name: str, digest: Digest) -> None:
         """Record a digest; it replaces an earlier one.
@@ -70,17 +91,20 @@ class Trust:
             return
         file = self.store.root / LOCK_FILE
         with self.store.hold("trust", f"writing {file}"):
-            digests = {**self._read(), name: digest}
-            files = {one: {known.algorithm: known.value} for one, known in digests.items()}
+            known = self._read()
+            today = datetime.now(UTC).date()
+            same = name in known and known[name].digest == digest
+            entries = known if same else {**known, name: _Entry(digest, today)}
+            files = {one: entry.as_json() for one, entry in entries.items()}
             document = {"version": _VERSION, "files": files}
             self.store.write(file, json.dumps(document, indent=2, sort_keys=True) + "\n")
 
-    def _read(self) -> Mapping[str, Digest]:
+    def _read(self) -> Mapping[str, _Entry]:
         file = self.store.root / LOCK_FILE
         try:
             document = json.loads(file.read_text(encoding="utf-8"))
             if document["version"] == _VERSION:
-                return {name: _digest(entry) for name, entry in document["files"].items()}
+                return {name: _entry(entry) for name, entry in document["files"].items()}
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -93,8 +117,28 @@ class Trust:
         )
 
 
-def _digest(entry: Mapping[str, Any]) -> Digest:
-    """The digest in an entry: ``{"blake3": …}``, or ``{"sha256": …}`` if a user wrote that."""
-    ((named, value),) = entry.items()
+class _Entry(NamedTuple):
+    """A recorded digest, and when it was recorded; None for a user's own entry."""
+
+    digest: Digest
+    recorded: date | None
+
+    def age(self) -> str:
+        if self.recorded is None:
+            return "earlier"
+        days = (datetime.now(UTC).date() - self.recorded).days
+        return "today" if days <= 0 else f"{days} day{'' if days == 1 else 's'} ago"
+
+    def as_json(self) -> dict[str, str]:
+        since = {"recorded": self.recorded.isoformat()} if self.recorded else {}
+        return {self.digest.algorithm: self.digest.value, **since}
+
+
+def _entry(entry: Mapping[str, Any]) -> _Entry:
+    """An entry: ``{"blake3": …}``, or ``{"sha256": …}`` if a user wrote that, with its date."""
+    kept = dict(entry)
+    since = kept.pop("recorded", None)
+    ((named, value),) = kept.items()
     (algorithm,) = (one for one in ALGORITHMS if one == named)
-    return Digest(algorithm, str(value).lower())
+    recorded = date.fromisoformat(since) if since else None
+    return _Entry(Digest(algorithm, str(value).lower()), recorded)

@@ -195,7 +195,7 @@ def test_what_a_command_describes_is_what_it_takes():
             "required": False,
         }
     ]
-    assert list(install["options"]) == ["torch", "source", "from", "global", "dry-run"]
+    assert list(install["options"]) == ["torch", "source", "from", "locked", "global", "dry-run"]
     assert install["options"]["dry-run"]["short"] == "n"
     assert TABLE["libtorch build"]["options"]["jobs"]["default"] == 6
     assert TABLE["add"]["args"][0]["choices"] == ["flodl-hf", "hf"]

@@ -1,0 +1,67 @@
+"""``--locked``: what libtorch.lock names, and nothing else; digests have an age."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.fdl.libtorch.archives import torch_wheel
+
+
+@pytest.fixture
+def wheels(tmp_path, libtorch):
+    """``wheels("cpu")`` installs a variant through pip from a folder with two versions of it."""
+    links = tmp_path / "wheels"
+    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links), "PIP_CONFIG_FILE": "/dev/null"}
+    torch_wheel(links, "2.12.0+cpu")
+    torch_wheel(links, "2.14.1+cpu")
+    torch_wheel(links, "2.14.1+cu130", cuda="13.0")
+    return lambda *words: libtorch("install", *words, env=env, timeout=120)
+
+
+def test_the_locked_version_is_installed_and_no_other(wheels, home, store):
+    lock = home / "libtorch.lock"
+    assert wheels("cpu", "--torch", "2.12.0", "--source", "wheel").exit == 0
+    (entry,) = json.loads(lock.read_text())["files"].values()
+    today = datetime.now(UTC).date()
+    assert entry["recorded"] == today.isoformat()
+    assert wheels("cpu", "--source", "wheel").exit == 0
+    assert (store / "precompiled/cpu/build-version").read_text() == "2.14.1+cpu\n"
+
+    document = json.loads(lock.read_text())
+    (old,) = (name for name in document["files"] if "2.12.0" in name)
+    document["files"] = {old: {**document["files"][old],
+                               "recorded": str(today - timedelta(days=12))}}  # fmt: skip
+    lock.write_text(json.dumps(document))
+    done = wheels("--locked")
+    assert done.exit == 0, done.err
+    assert (store / "precompiled/cpu/build-version").read_text() == "2.12.0+cpu\n"
+    assert f"{old} is the file that was recorded 12 days ago" in done.err
+    assert json.loads(lock.read_text()) == document
+
+
+def test_what_the_lock_does_not_name_is_refused(wheels):
+    done = wheels("--locked")
+    assert (done.exit, "libtorch.lock has no libtorch for this platform" in done.err) == (1, True)
+    assert wheels("cpu", "--source", "wheel").exit == 0
+    done = wheels("cu130", "--locked")
+    assert (done.exit, "has no libtorch for cu130" in done.err) == (1, True)
+    assert wheels("cpu", "--torch", "2.12.0", "--source", "wheel").exit == 0
+    done = wheels("--locked")
+    assert (done.exit, "libtorch.lock has several for this platform" in done.err) == (1, True)
+    assert "fdl libtorch install --locked cpu --torch 2.12.0 --source wheel" in done.err
+
+
+def test_other_bytes_than_the_locked_ones_are_refused(wheels, home, store):
+    assert wheels("cpu", "--source", "wheel").exit == 0
+    lock = home / "libtorch.lock"
+    document = json.loads(lock.read_text())
+    for entry in document["files"].values():
+        entry["blake3"] = "0" * 64
+    lock.write_text(json.dumps(document))
+    (store / "precompiled/cpu/build-version").write_text("2.0.0+cpu\n")
+    done = wheels("--locked")
+    assert done.exit == 1
+    assert "is not what it was before" in done.err
