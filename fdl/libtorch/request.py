@@ -28,6 +28,9 @@ from fdl.libtorch.sources.local import newest
 
 _WHEEL_NAME = re.compile(r"torch-([\d.]+)\+(\w+)-")
 
+_WITHOUT_GPUS = ("driver-missing", "container-without-gpus")
+"""Troubles of a machine or container that is meant to work without its GPUs."""
+
 AUTO = "auto"
 ARCHIVE = "archive"
 WHEEL = "wheel"
@@ -174,6 +177,22 @@ def considered(nvidia: Nvidia) -> tuple[Gpu, ...]:
     return nvidia.visible or nvidia.gpus
 
 
+def _counted(found: Nvidia) -> tuple[Gpu, ...]:
+    """The GPUs that count, from a driver that answers.
+
+    Raises:
+        LibtorchError: The driver fails, so its GPUs are not known.
+    """
+    gpus = considered(found)
+    failed = [one for one in found.troubles if one.kind not in _WITHOUT_GPUS]
+    if failed and not gpus:
+        raise LibtorchError(
+            f"{failed[0].message}, so fdl cannot tell which variant fits",
+            hint=f"{failed[0].remedy}; or decide yourself: fdl libtorch install cpu",
+        )
+    return gpus
+
+
 def archs_argument(gpus: Sequence[Gpu]) -> str:
     """The value of ``--archs`` for a build that serves some GPUs: ``6.1;12.0``."""
     found = sorted({gpu.capability for gpu in gpus})
@@ -189,7 +208,7 @@ def _archive(
         artifact = find(torch, request.variant, platform)
         return Decision(official(artifact, environ))
     found = nvidia()
-    gpus = considered(found)
+    gpus = _counted(found)
     choice = choose(gpus, artifacts(torch, platform), found.driver)
     notes, remedy = _explain(choice, found, gpus)
     return Decision(official(choice.artifact, environ), notes, remedy)
@@ -200,7 +219,7 @@ def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str,
     if request.variant != AUTO:
         return Decision(python_package(torch, request.variant, exact=True, environ=environ))
     found = nvidia()
-    gpus = considered(found)
+    gpus = _counted(found)
     if not gpus:
         source = python_package(torch, CPU, exact=True, environ=environ)
         return Decision(source, _about_gpus(found, gpus))

@@ -6,6 +6,8 @@ import pytest
 
 from fdl.errors import LibtorchError, UsageError
 from fdl.hardware import Gpu, Nvidia
+from fdl.hardware.facts import Trouble
+from fdl.hardware.refusals import VERSION_MISMATCH, of_driver
 from fdl.libtorch.request import Request, archs_argument, decide, variant_of_cuda
 
 
@@ -13,13 +15,30 @@ def gpu(index, capability, *, visible=True):
     return Gpu(index, f"Test {index}", capability, visible=visible)
 
 
-def decided(*gpus, driver="", restriction=None, cwd=Path("/"), environ=None, **request):
-    found = Nvidia(tuple(gpus), driver=driver, restriction=restriction)
+def decided(
+    *gpus, driver="", restriction=None, troubles=(), cwd=Path("/"), environ=None, **request
+):
+    found = Nvidia(tuple(gpus), driver=driver, restriction=restriction, troubles=troubles)
     return decide(Request(**request), lambda: found, cwd, environ or {})
 
 
 def nobody_asks():
     raise AssertionError("the driver was asked")
+
+
+@pytest.mark.parametrize("source", ["archive", "wheel"])
+def test_a_driver_that_fails_is_not_a_machine_without_gpus(source):
+    troubles = (of_driver(VERSION_MISMATCH, "", False),)
+    with pytest.raises(LibtorchError, match="cannot tell which variant fits") as found:
+        decided(troubles=troubles, source=source)
+    assert found.value.hint == "sudo reboot; or decide yourself: fdl libtorch install cpu"
+    assert decided(troubles=troubles, variant="cpu").source.wanted.variant == "cpu"
+    assert decided(gpu(0, (8, 6)), troubles=troubles).source.wanted.variant == "cu128"
+
+
+def test_a_container_without_gpus_gets_the_variant_for_the_processor():
+    without = Trouble("container-without-gpus", "the machine has one", "docker run --gpus all")
+    assert decided(troubles=(without,)).source.wanted.variant == "cpu"
 
 
 def test_without_a_card_it_is_the_cpu_variant():
