@@ -44,7 +44,8 @@ def broken(project):
         ("train --each model=huge", "invalid value `huge` for `--model`"),
     ],
 )
-def test_what_was_typed_is_blamed_without_a_place(broken, fdl, words, said):
+@pytest.mark.usefixtures("broken")
+def test_what_was_typed_is_blamed_without_a_place(fdl, words, said):
     done = fdl(*words.split())
     assert done.exit != 0
     assert said in done.err
@@ -60,7 +61,8 @@ def test_what_was_typed_is_blamed_without_a_place(broken, fdl, words, said):
         ("train typo --epochs 2", "train/fdl.yml:9:26", "the program has no option `modl`"),
     ],
 )
-def test_what_a_manifest_says_is_blamed_with_its_place(broken, fdl, words, place, said):
+@pytest.mark.usefixtures("broken")
+def test_what_a_manifest_says_is_blamed_with_its_place(fdl, words, place, said):
     done = fdl(*words.split())
     assert done.exit == 1
     assert f"error: {place}: " in done.err
