@@ -268,3 +268,13 @@ def test_exec_dry_run_shows_what_it_would_do(libtorch, cuda):
     shown = libtorch("exec", "--dry-run", "--", "touch", "a file").out
     assert shown.endswith("touch 'a file'\n")
     assert f"export LIBTORCH={cuda}\n" in shown
+
+
+def test_escapes_in_the_facts_of_a_variant_do_not_reach_the_terminal(libtorch, cuda):
+    facts = cuda / ".arch"
+    facts.write_text("cuda=12.8\x1b]0;owned\x07\ntorch=2.10.0\x1b[2J\narchs=8.6\n")
+    for words in (["list"], ["info"], ["env"], ["check"]):
+        done = libtorch(*words)
+        assert "\x1b" not in done.out + done.err
+        assert "Traceback" not in done.err
+    assert "2.10.0" in libtorch("list").out
