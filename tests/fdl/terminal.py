@@ -46,6 +46,8 @@ class Terminal:
         program: str = _ON_TERMINAL,
     ) -> None:
         self._master, slave = os.openpty()
+        # What makes it readable may be gone when it is read.
+        os.set_blocking(self._master, False)
         _keep_output(slave)
         self._process = subprocess.Popen(
             [sys.executable, "-c", program, *args],
@@ -114,6 +116,8 @@ class Terminal:
             return not ended
         try:
             data = os.read(self._master, 4096)
+        except BlockingIOError:
+            return not ended
         except OSError:  # how Linux says that the last holder of the other side is gone
             return False
         self.text += self._decoder.decode(data)
