@@ -16,7 +16,6 @@ at all, even if a process is killed at any moment.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tomllib
 import uuid
@@ -33,9 +32,6 @@ HOME = "FLODL_HOME"
 """Variable with the user's folder; ``~/.flodl`` without it."""
 
 KINDS = ("precompiled", "builds")
-
-_FLODL = re.compile(r"\s*flodl(?![\w.-])", re.IGNORECASE)
-"""A requirement on flodl itself, not on a package whose name begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,4 +327,10 @@ def _depends_on_flodl(folder: Path) -> bool:
         wanted = tomllib.loads(text).get("project", {}).get("dependencies", [])
     except (OSError, ValueError, AttributeError):
         return False
-    return any(_FLODL.match(one) for one in wanted if isinstance(one, str))
+    names = [one for one in wanted if isinstance(one, str) and "flodl" in one.lower()]
+    if not names:
+        # The parser of requirements is slow to import.
+        return False
+    from fdl.scaffold.add_requirement import parse
+
+    return any(map(parse, names))

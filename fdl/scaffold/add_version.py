@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
 from fdl import __version__
 from fdl.errors import ScaffoldError
 from fdl.scaffold import add_pyproject
-from fdl.scaffold.add_requirement import NAME, Requirement, normalized, parse_all
+from fdl.scaffold.add_requirement import NAME, Requirement, parse_all
 from fdl.scaffold.project import is_released
 from fdl.update.installed import packages
 from fdl.update.versions import is_stable
@@ -109,7 +112,7 @@ def _in_list(texts: object) -> list[Requirement]:
 def _of_poetry(document: Mapping[str, Any]) -> list[Requirement]:
     poetry = _table(document, "tool", "poetry")
     groups = [poetry, *_table(poetry, "group").values()]
-    found = []
+    found: list[Requirement] = []
     for group in groups:
         wanted = _table(group, "dependencies").get(NAME) if isinstance(group, dict) else None
         source = wanted if isinstance(wanted, dict) else {_VERSION: wanted}
@@ -117,10 +120,11 @@ def _of_poetry(document: Mapping[str, Any]) -> list[Requirement]:
         if isinstance(version, str):
             # A plain version is exact; carets and wildcards are not interpreted here.
             exact = f"=={version}" if is_stable(version) else ""
-            found.append(f"{NAME}{exact}")
-        elif _foreign(source):
-            found.append(f"{NAME} @ {_foreign(source)}")
-    return parse_all(found)
+            found += parse_all([f"{NAME}{exact}"])
+        elif place := _foreign(source):
+            # A path here may be relative; in the text of a requirement it may not.
+            found.append(Requirement(NAME, (), SpecifierSet(), place))
+    return found
 
 
 def _of_requirements_txt(root: Path) -> list[Requirement]:
@@ -150,7 +154,7 @@ def _of_workspace(members: list[tuple[Path, dict[str, Any]]]) -> str:
     """The version of the member that is flodl."""
     for _, document in members:
         project = _table(document, "project")
-        if normalized(str(project.get("name", ""))) == NAME:
+        if canonicalize_name(str(project.get("name", ""))) == NAME:
             version = project.get(_VERSION)
             for found in (version, *_locked([members[0][0]])):
                 if isinstance(found, str):

@@ -143,14 +143,28 @@ def test_whose_store_it_is(tmp_path, monkeypatch):
     assert locate(str(deep), environ, use_global=True).scope == "global"
 
 
-@pytest.mark.parametrize("name", ["flodl", "Flodl>=1", "flodl[train] ; python_version > '3'"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "flodl",
+        " FloDL >= 1, < 2 ",
+        "flodl(>=1)",
+        "flodl~=1.0",
+        "flodl [ train , hf ]",
+        "flodl[train] ; python_version > '3'",
+        "flodl@git+https://h.test/flodl.git@main",
+        "flodl @ file:///src/flodl ; os_name == 'posix'",
+    ],
+)
 def test_a_requirement_on_flodl_makes_a_project(tmp_path, name):
     (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "a"\ndependencies = ["{name}"]\n')
     environ = {"FLODL_HOME": str(tmp_path / "home")}
     assert locate(str(tmp_path), environ) == Store(tmp_path, "project")
 
 
-@pytest.mark.parametrize("name", ["flodl-extras", "flodl_x", "flodlx", "notflodl"])
+@pytest.mark.parametrize(
+    "name", ["flodl-extras", "flodl_x", "flodlx", "notflodl", "x @ file:///flodl", "flodl !"]
+)
 def test_a_requirement_with_a_similar_name_makes_no_project(tmp_path, name):
     (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "a"\ndependencies = ["{name}"]\n')
     environ = {"FLODL_HOME": str(tmp_path / "home")}

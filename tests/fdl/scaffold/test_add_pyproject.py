@@ -166,7 +166,9 @@ COMMENTS = st.sampled_from(["", " # x", "# [project]", " # ]", ' # "flodl"', "\t
 ITEMS = st.sampled_from(
     ['"a"', "'b>=1'", "\"c; os_name == 'nt'\"", "'flodl-x'", '"d[x, y]"', '"""e"""']
 )
-OURS = st.sampled_from(['"flodl"', "'flodl>=0.1'", '"flodl[train]==1"', "\"flodl ; a == 'b'\""])
+OURS = st.sampled_from(
+    ['"flodl"', "'flodl>=0.1'", '"flodl[train]==1"', "\"flodl ; os_name == 'b'\""]
+)
 KEYS = st.sampled_from(["a", "b-1", '"c d"', "'e'", 'f."g.h"', "dependencies", "3"])
 
 
@@ -247,7 +249,7 @@ def test_in_any_file_only_the_extra_changes(text):
         "flodl": "flodl[hf]",
         "flodl>=0.1": "flodl[hf]>=0.1",
         "flodl[train]==1": "flodl[train,hf]==1",
-        "flodl ; a == 'b'": "flodl[hf] ; a == 'b'",
+        "flodl ; os_name == 'b'": "flodl[hf] ; os_name == 'b'",
     }
     names = before["project"]["dependencies"]
     before["project"]["dependencies"] = [spelled.get(name, name) for name in names]
