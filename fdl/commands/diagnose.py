@@ -23,18 +23,21 @@ verbs = group()
 @verbs.command("diagnose", cls=Verb)
 def diagnose(
     ctx: typer.Context,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if the report has an error")
+    check: Annotated[  # noqa: ARG001  # kept so that older scripts still run
+        bool, typer.Option("--check", help="Accepted for older scripts; has no effect")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Report on system, GPUs and libtorch, and whether they fit."""
+    """Report on system, GPUs and libtorch, and whether they fit.
+
+    The exit code is 1 if the report has a finding of level error, else 0.
+    """
     report = assemble(survey(str(Path.cwd()), os.environ, _manifest_problem(ctx.obj)))
     if json:
         output.write(sys.stdout, report.as_json())
     else:
         output.show(render(report))
-    return 1 if check and report.needs_attention else 0
+    return 1 if report.needs_attention else 0
 
 
 def _manifest_problem(call: Call) -> FdlError | None:

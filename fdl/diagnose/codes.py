@@ -15,7 +15,7 @@ class Code:
     Attributes:
         id: ``FDL301``; the first digit is the area, and a number is never used again.
         name: A word for the same.
-        severity: ``error`` if something cannot work; then ``--check`` fails. ``warning`` if
+        severity: ``error`` if something cannot work; then the exit code is 1. ``warning`` if
             something may work differently than the user expects. ``info`` for useful facts.
         meaning: One line for the reference.
     """

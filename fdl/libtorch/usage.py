@@ -64,7 +64,7 @@ def render(
     if format == "cargo":
         return _cargo(variant, system)
     if format == "json":
-        return _json(variant, system)
+        return _json(variant, environ, system)
     found = variables(variant.path, system)
     if format == "direnv":
         return _posix(found)
@@ -160,9 +160,12 @@ def _cargo(variant: Variant, system: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _json(variant: Variant, system: str) -> str:
+def _json(variant: Variant, environ: Mapping[str, str], system: str) -> str:
+    """The variables with their whole values, and facts about the variant beside them."""
     found = variables(variant.path, system)
+    own = {name: environ[name] for name in found.folders if name in environ}
     document = {
+        **found.applied_to(own),
         "schema_version": SCHEMA_VERSION,
         "variant": variant.id,
         "path": variant.path,

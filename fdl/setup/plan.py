@@ -91,4 +91,4 @@ def _next(facts: Facts, outcome: Outcome) -> Iterator[tuple[str, str]]:
     else:
         yield "fdl --help", "the commands of this project"
     if facts.nvidia.gpus or outcome.cuda:
-        yield "fdl diagnose --check", "check GPUs, driver and libtorch"
+        yield "fdl diagnose", "check GPUs, driver and libtorch"

@@ -84,13 +84,13 @@ def test_a_variable_that_leads_nowhere_is_a_finding(machine, tmp_path):
     assert here.names({"LIBTORCH": str(tmp_path / "gone")}) == ["libtorch-variable-broken"]
 
 
-def test_a_driver_that_does_not_answer_is_a_finding_and_fails_the_check(machine):
+def test_a_driver_that_does_not_answer_is_a_finding_and_an_exit_code(machine):
     here = served(
         machine, card("8.6"), fail={"nvmlInitWithFlags": DRIVER_NOT_LOADED}, smi=DRIVER_NOT_LOADED
     )
     found = here.finding("driver-not-loaded")
     assert (found["code"], found["severity"]) == ("FDL202", "error")
-    assert here.run("--check").exit == 1
+    assert here.run().exit == 1
 
 
 def test_a_lost_card_is_a_finding(machine):
@@ -144,7 +144,7 @@ def test_without_an_active_variant_the_remedy_is_the_next_step(machine):
 def test_in_a_project_that_needs_no_libtorch_a_missing_one_is_no_finding(machine):
     here = machine([card("8.6")])
     assert here.names() == []
-    assert here.run("--check").exit == 0
+    assert here.run().exit == 0
     assert here.report()["libtorch_needed_by"] is None
     text = here.run().out
     assert "Active     none, and none is needed\n" in text
@@ -176,7 +176,7 @@ def test_a_file_that_uses_libtorch_makes_a_missing_one_a_finding(machine, file):
     (here.root / file).write_text(NEEDS[file])
     assert here.names() == ["no-active-variant"]
     assert here.report()["libtorch_needed_by"] == file
-    assert here.run("--check").exit == 1
+    assert here.run().exit == 1
 
 
 def test_files_that_do_not_use_libtorch_show_no_need(project, tmp_path):

@@ -50,7 +50,7 @@ def test_a_machine_without_a_project_gets_libtorch_alone():
     assert [typed for typed, _ in found.next] == [
         "fdl libtorch env",
         "fdl init NAME",
-        "fdl diagnose --check",
+        "fdl diagnose",
     ]
 
 
