@@ -23,4 +23,10 @@ def survey(environ: Mapping[str, str], root: Path) -> Nvidia:
         troubles = kernel.troubles(root, driver_answers=bool(answer.source))
     restriction = environ.get(VARIABLE)
     gpus, ignored = restrict(answer.gpus, restriction)
-    return replace(answer, gpus=gpus, troubles=troubles + ignored, restriction=restriction)
+    return replace(
+        answer,
+        gpus=gpus,
+        troubles=troubles + ignored,
+        restriction=restriction,
+        present=bool(gpus) or kernel.shows_gpu(root),
+    )

@@ -95,6 +95,22 @@ def considered(nvidia: Nvidia) -> tuple[Gpu, ...]:
     return nvidia.visible or nvidia.gpus
 
 
+def usable(nvidia: Nvidia) -> Nvidia:
+    """The same facts, for a choice that depends on them.
+
+    Raises:
+        LibtorchError: There is a GPU, but its driver fails: the GPU's capability is unknown.
+    """
+    failure = nvidia.failure
+    if failure is None:
+        return nvidia
+    raise LibtorchError(
+        f"`{AUTO}` cannot choose a variant: {failure.message}",
+        hint=f"repair the driver ({failure.remedy}), or decide yourself: "
+        "fdl libtorch install cpu, or fdl libtorch install cu128",
+    )
+
+
 def archs_argument(gpus: Sequence[Gpu]) -> str:
     """The value of ``--archs`` for a build that serves some GPUs: ``6.1;12.0``."""
     found = sorted({gpu.capability for gpu in gpus})
@@ -109,7 +125,7 @@ def _archive(
     if request.variant != AUTO:
         artifact = find(torch, request.variant, platform)
         return Decision(official(artifact, environ))
-    found = nvidia()
+    found = usable(nvidia())
     gpus = considered(found)
     choice = choose(gpus, artifacts(torch, platform), found.driver)
     notes, remedy = _explain(choice, found, gpus)
@@ -120,7 +136,7 @@ def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str,
     torch = request.torch or default_version()
     if request.variant != AUTO:
         return Decision(python_package(torch, request.variant, exact=True, environ=environ))
-    found = nvidia()
+    found = usable(nvidia())
     gpus = considered(found)
     if not gpus:
         source = python_package(torch, CPU, exact=True, environ=environ)
@@ -161,6 +177,9 @@ def _about_gpus(found: Nvidia, gpus: Sequence[Gpu]) -> tuple[str, ...]:
     if not hidden:
         return (f"chosen for {shown}",)
     why = f"CUDA_VISIBLE_DEVICES={found.restriction or ''}"
+    if found.restriction is None:
+        names = ", ".join(_shown(gpu) for gpu in found.gpus if not gpu.visible)
+        return (f"chosen for {shown}; MIG mode is on without slices for {names}",)
     if not found.visible:
         return (f"chosen for {shown}, although {why} hides them all",)
     return (f"chosen for {shown}; {why} hides {hidden} more",)

@@ -247,6 +247,17 @@ def test_a_driver_that_keeps_a_card_from_every_variant_is_to_be_updated(machine)
     assert here.finding("driver-too-old")["remedy"] == "update the NVIDIA driver"
 
 
+def test_a_driver_too_old_for_every_cuda_build_is_a_finding(machine):
+    here = machine([card("8.9", "NVIDIA GeForce RTX 4090")], driver="470.256.02", cuda="11.4")
+    found = here.finding("driver-without-pytorch")
+    assert "470.256.02 (CUDA 11.4) is too old" in found["message"]
+    assert found["remedy"].endswith(" to 525.60.13 or newer")
+    variant(here.root, "precompiled/cu128", cuda="12.8", torch="2.10.0", archs="8.9")
+    activate(here.root, "precompiled/cu128")
+    assert here.names() == ["driver-too-old"]
+    assert "525.60.13 or newer" in here.finding("driver-too-old")["message"]
+
+
 def test_a_torch_without_cuda_beside_a_card_is_a_finding(machine):
     here = served(machine, card("5.0"))
     environment(here.root, "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n")

@@ -78,6 +78,7 @@ def test_a_machine_without_nvidia_is_an_answer(tmp_path, root):
         "troubles": [],
         "problem": "",
         "restriction": None,
+        "present": False,
     }
 
 
@@ -288,6 +289,21 @@ def test_a_card_without_a_driver_is_told(tmp_path, root):
     found = seen(without_nvidia(tmp_path / "nvidia"), root)
     assert (found["gpus"], kinds(found)) == ([], ["driver-missing"])
     assert "0000:01:00.0" in found["problem"]
+
+
+def test_a_gpu_whose_driver_fails_is_still_present(tmp_path, root):
+    pci_card(root)
+    failing = nvidia(tmp_path / "n", fail={"nvmlInitWithFlags": UNKNOWN})
+    found = seen(failing, root)
+    assert (found["gpus"], found["present"], kinds(found)) == ([], True, ["driver-failure"])
+    # On the same driver without any GPU, nothing is missing.
+    assert seen(failing, tmp_path / "empty")["present"] is False
+
+
+@pytest.mark.parametrize("file", ["dev/nvidia0", "proc/driver/nvidia/version"])
+def test_files_of_the_driver_show_a_gpu(tmp_path, root, file):
+    write(root, file)
+    assert seen(without_nvidia(tmp_path / "n"), root)["present"] is True
 
 
 def test_a_card_given_to_a_virtual_machine_is_no_trouble(tmp_path, root):
