@@ -156,6 +156,20 @@ def test_in_a_container_the_remedy_is_to_start_it_with_the_card(tmp_path, root):
     assert "docker run --gpus all" in found["problem"]
 
 
+@pytest.mark.parametrize("code", [VERSION_MISMATCH, UNKNOWN])
+def test_in_a_container_the_host_is_to_be_restarted(tmp_path, root, code):
+    write(root, ".dockerenv")
+    found = seen(nvidia(tmp_path / "n", fail={"nvmlInitWithFlags": code}), root)
+    assert [one["remedy"] for one in found["troubles"]] == ["restart the host of this container"]
+
+
+def test_in_a_container_slices_are_made_on_the_host(tmp_path, root):
+    write(root, ".dockerenv")
+    found = seen(nvidia(tmp_path / "n", [card("8.0", slices=[])]), root)
+    (trouble,) = found["troubles"]
+    assert trouble["remedy"].startswith("on the host of this container: sudo nvidia-smi mig")
+
+
 def test_a_lost_card_leaves_the_others_and_their_numbers(tmp_path, root):
     cards = [card("8.0", bus=1), card("8.0", bus=2, error=GPU_IS_LOST), card("9.0", bus=3)]
     found = seen(nvidia(tmp_path / "nvidia", cards), root)
