@@ -23,8 +23,7 @@ verbs = group()
 def diagnose(ctx: typer.Context, json: Json = False) -> int:
     """Report on system, GPUs and libtorch, and whether they fit.
 
-    Returns:
-        0, or 1 if a finding is an error.
+    The exit code is 1 if a finding is an error, else 0.
     """
     report = assemble(survey(str(Path.cwd()), os.environ, _manifest_problem(ctx.obj)))
     if json:

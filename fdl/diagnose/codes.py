@@ -15,7 +15,7 @@ class Code:
     Attributes:
         id: ``FDL301``; the first digit is the area, and a number is never used again.
         name: A word for the same.
-        severity: ``error`` if something cannot work; then ``--check`` fails. ``warning`` if
+        severity: ``error`` if something cannot work; then the exit code is 1. ``warning`` if
             something may work differently than the user expects. ``info`` for useful facts.
         meaning: One line for the reference.
     """
@@ -47,6 +47,8 @@ _ALL: tuple[tuple[int, str, Severity, str], ...] = (
     (213, "gpu-failure", "error", "a GPU cannot be read for another reason"),
     (214, "mig-without-slices", "warning", "MIG mode is on, but the GPU has no slices"),
     (215, "container-without-gpus", "info", "the machine has a GPU, this container not"),
+    (216, "driver-without-pytorch", "error", "the driver is too old for every CUDA build of "
+     "PyTorch"),
     (220, "visibility-unknown-gpu", "warning", "an entry of `CUDA_VISIBLE_DEVICES` names no "
      "GPU"),
     (221, "visibility-repeated-gpu", "warning", "`CUDA_VISIBLE_DEVICES` names a GPU twice"),

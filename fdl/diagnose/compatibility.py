@@ -62,6 +62,17 @@ def remedy(nvidia: Nvidia, variant: Variant) -> str:
     return f"fdl libtorch install {name}" + ("" if usual else f" --torch {version}")
 
 
+def oldest_cuda() -> str:
+    """The oldest CUDA version of the catalog."""
+    known = (
+        one.cuda
+        for version in catalog.versions()
+        for one in catalog.artifacts(version, "linux-x86_64")
+        if one.cuda
+    )
+    return min(known, key=catalog.numbers)
+
+
 def runs_under(nvidia: Nvidia, cuda: str, *, wsl: bool) -> bool:
     """Whether the driver is new enough for a CUDA version; in WSL2 it is that of Windows."""
     on = "windows" if wsl or sys.platform == "win32" else "linux"

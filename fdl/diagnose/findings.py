@@ -14,6 +14,7 @@ from fdl.diagnose.compatibility import (
     code_for,
     counted,
     driver_floor,
+    oldest_cuda,
     remedy,
     runs_under,
 )
@@ -31,6 +32,7 @@ def findings(facts: Facts) -> list[Finding]:
         *_of_project(facts),
         *(_finding(one.kind, one.message, one.remedy) for one in facts.nvidia.troubles),
         *_of_visibility(facts),
+        *_of_driver(facts),
         *_of_libtorch(facts),
         *_of_torch(facts),
         *_of_surroundings(facts),
@@ -93,6 +95,29 @@ def _of_visibility(facts: Facts) -> Iterator[Finding]:
             "nvidia-smi count along the PCI bus",
             f"export {ORDER}=PCI_BUS_ID",
         )
+
+
+def _of_driver(facts: Facts) -> Iterator[Finding]:
+    """A driver that runs no CUDA of the catalog; what is in use has findings of its own."""
+    active, torch = facts.stock.active, facts.environment.torch
+    if not counted(facts.nvidia) or (active and active.cuda) or (torch and torch.cuda):
+        return
+    cuda = oldest_cuda()
+    if not runs_under(facts.nvidia, cuda, wsl=facts.system.wsl):
+        newest = f" (CUDA {facts.nvidia.cuda})" if facts.nvidia.cuda else ""
+        yield _finding(
+            "driver-without-pytorch",
+            f"the NVIDIA driver {facts.nvidia.driver}{newest} is too old for every CUDA build of "
+            f"PyTorch; the oldest needs CUDA {cuda}",
+            _update(facts, cuda),
+        )
+
+
+def _update(facts: Facts, cuda: str) -> str:
+    floor = driver_floor(cuda, wsl=facts.system.wsl)
+    place = " in Windows" if facts.system.wsl else ""
+    place = place or (" of the host" if facts.system.container else "")
+    return f"update the NVIDIA driver{place} to {floor} or newer"
 
 
 def _of_libtorch(facts: Facts) -> Iterator[Finding]:
@@ -164,7 +189,7 @@ def _of_torch(facts: Facts) -> Iterator[Finding]:
     else:
         name = f"torch {torch.version} of {facts.environment.executable}"
         yield from _of_driver_age(
-            facts, torch.cuda, "torch-driver-too-old", name, "update the NVIDIA driver"
+            facts, torch.cuda, "torch-driver-too-old", name, _update(facts, torch.cuda)
         )
 
 

@@ -67,6 +67,7 @@ class Nvidia:
         troubles: Reasons why GPUs may be missing. Empty if there is no problem, also on a machine
             with neither GPU nor driver.
         restriction: The value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
+        present: Whether the kernel shows an NVIDIA GPU, also if the driver does not answer.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -75,6 +76,16 @@ class Nvidia:
     source: Literal["nvml", "nvidia-smi", ""] = ""
     troubles: tuple[Trouble, ...] = ()
     restriction: str | None = None
+    present: bool = False
+
+    @property
+    def failure(self) -> Trouble | None:
+        """Why the driver offers no GPU although there is one; None if it works as it should."""
+        if self.gpus or not self.present:
+            return None
+        # A container that was given no GPU works as its user has asked for.
+        broken = (one for one in self.troubles if one.kind != "container-without-gpus")
+        return next(broken, None)
 
     @property
     def visible(self) -> tuple[Gpu, ...]:

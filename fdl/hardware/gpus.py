@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fdl.hardware import kernel, nvidia_smi, nvml
-from fdl.hardware.facts import Nvidia
+from fdl.hardware.container import in_container
+from fdl.hardware.facts import Nvidia, Trouble
+from fdl.hardware.refusals import RESTART
 from fdl.hardware.visibility import VARIABLE, restrict
 
 
@@ -21,6 +23,24 @@ def survey(environ: Mapping[str, str], root: Path) -> Nvidia:
     troubles = answer.troubles
     if not answer.gpus and not troubles:
         troubles = kernel.troubles(root, driver_answers=bool(answer.source))
+    if in_container(root):
+        troubles = tuple(map(_on_the_host, troubles))
     restriction = environ.get(VARIABLE)
     gpus, ignored = restrict(answer.gpus, restriction)
-    return replace(answer, gpus=gpus, troubles=troubles + ignored, restriction=restriction)
+    return replace(
+        answer,
+        gpus=gpus,
+        troubles=troubles + ignored,
+        restriction=restriction,
+        present=bool(gpus) or kernel.shows_gpu(root),
+    )
+
+
+def _on_the_host(trouble: Trouble) -> Trouble:
+    """The same trouble in a container, where only the host can change the driver."""
+    remedy = trouble.remedy
+    if remedy == RESTART:
+        remedy = "restart the host of this container"
+    elif remedy.startswith("sudo "):
+        remedy = f"on the host of this container: {remedy}"
+    return replace(trouble, remedy=remedy)

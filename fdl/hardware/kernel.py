@@ -23,6 +23,12 @@ def nodes(root: Path) -> list[str]:
     )
 
 
+def shows_gpu(root: Path) -> bool:
+    """Whether there is a GPU on the PCI bus, or a driver that has been loaded for one."""
+    is_loaded = (root / "proc/driver/nvidia/version").exists()
+    return bool(is_loaded or any(root.glob("dev/nvidia[0-9]*")) or nodes(root))
+
+
 def troubles(root: Path, *, driver_answers: bool) -> tuple[Trouble, ...]:
     """The reasons why no GPU was found, as known from the kernel's files.
 

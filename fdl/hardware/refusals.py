@@ -18,6 +18,8 @@ OPERATING_SYSTEM = 17
 VERSION_MISMATCH = 18
 UNKNOWN = 999
 
+RESTART = "sudo reboot"
+
 GIVE_TO_CONTAINER = (
     "start the container with `docker run --gpus all`, or give its compose service the GPU"
 )
@@ -28,7 +30,7 @@ LIBRARY_MISSING = Trouble(
     "there is an NVIDIA driver, but its library libnvidia-ml.so.1 cannot be loaded",
     "sudo ldconfig, or install the driver's package again",
 )
-SILENT = Trouble("driver-silent", "the NVIDIA driver does not answer", "sudo reboot")
+SILENT = Trouble("driver-silent", "the NVIDIA driver does not answer", RESTART)
 OUTDATED = Trouble(
     "driver-outdated",
     "the NVIDIA driver is too old to tell the compute capability of its GPUs",
@@ -57,11 +59,11 @@ def of_driver(code: int, words: str, container: bool) -> Trouble:
         return Trouble(
             "driver-mismatch",
             "the NVIDIA driver has been updated, but the kernel still runs the old one",
-            "restart the host of this container" if container else "sudo reboot",
+            RESTART,
         )
     if code == LIBRARY_NOT_FOUND:
         return LIBRARY_MISSING
-    return Trouble("driver-failure", f"the NVIDIA driver fails: {words}", "sudo reboot")
+    return Trouble("driver-failure", f"the NVIDIA driver fails: {words}", RESTART)
 
 
 def of_gpu(index: int, code: int, words: str) -> Trouble:
@@ -73,7 +75,7 @@ def of_gpu(index: int, code: int, words: str) -> Trouble:
         return Trouble(
             "gpu-lost",
             f"GPU {index} does not answer any more: it has fallen off the bus or needs a reset",
-            "sudo reboot",
+            RESTART,
         )
     if code in (NO_PERMISSION, OPERATING_SYSTEM):
         return Trouble(

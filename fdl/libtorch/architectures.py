@@ -5,6 +5,8 @@ NVIDIA's binary compatibility (CUDA C++ Programming Guide, "Binary Compatibility
 Compatibility"):
 
 - Machine code for X.y runs on every X.z with z ≥ y of the same major.
+- That does not hold for Tegra (Jetson, DRIVE): its machine code runs on exactly that architecture,
+  and code for other GPUs does not run on Tegra. ``torch.cuda`` checks the same.
 - PTX of an architecture is compiled at load time for the same or any newer architecture.
 - Architecture-specific code (``9.0a``) runs on exactly that architecture, not on newer ones.
 """
@@ -18,6 +20,13 @@ from dataclasses import dataclass
 from fdl.errors import UsageError
 
 _WRITTEN = re.compile(r"(\d{1,2})\.(\d)([af]?)(\+PTX)?\Z")
+
+
+TEGRA = {(3, 2), (5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)}
+"""Compute capabilities of Tegra: TK1, TX1, TX2, Xavier, Orin, and Thor under its two numbers."""
+
+_THOR = {(10, 1), (11, 0)}
+"""CUDA 13 renamed the capability of Thor from 10.1 to 11.0."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,7 +65,9 @@ class Architecture:
 
     def is_native_on(self, capability: tuple[int, int]) -> bool:
         """Whether its machine code runs on a GPU of this compute capability."""
-        if self.specific == "a":
+        if self.capability in _THOR:
+            return capability in _THOR
+        if self.specific == "a" or capability in TEGRA or self.capability in TEGRA:
             return self.capability == capability
         return self.major == capability[0] and self.minor <= capability[1]
 

@@ -28,9 +28,6 @@ from fdl.libtorch.sources.local import newest
 
 _WHEEL_NAME = re.compile(r"torch-([\d.]+)\+(\w+)-")
 
-_WITHOUT_GPUS = ("driver-missing", "container-without-gpus")
-"""Troubles of a machine or container that is meant to work without its GPUs."""
-
 AUTO = "auto"
 ARCHIVE = "archive"
 WHEEL = "wheel"
@@ -177,20 +174,20 @@ def considered(nvidia: Nvidia) -> tuple[Gpu, ...]:
     return nvidia.visible or nvidia.gpus
 
 
-def _counted(found: Nvidia) -> tuple[Gpu, ...]:
-    """The GPUs that count, from a driver that answers.
+def usable(nvidia: Nvidia) -> Nvidia:
+    """The same facts, for a choice that depends on them.
 
     Raises:
-        LibtorchError: The driver fails, so its GPUs are not known.
+        LibtorchError: There is a GPU, but its driver fails: the GPU's capability is unknown.
     """
-    gpus = considered(found)
-    failed = [one for one in found.troubles if one.kind not in _WITHOUT_GPUS]
-    if failed and not gpus:
-        raise LibtorchError(
-            f"{failed[0].message}, so fdl cannot tell which variant fits",
-            hint=f"{failed[0].remedy}; or decide yourself: fdl libtorch install cpu",
-        )
-    return gpus
+    failure = nvidia.failure
+    if failure is None:
+        return nvidia
+    raise LibtorchError(
+        f"`{AUTO}` cannot choose a variant: {failure.message}",
+        hint=f"repair the driver ({failure.remedy}), or decide yourself: "
+        "fdl libtorch install cpu, or fdl libtorch install cu128",
+    )
 
 
 def archs_argument(gpus: Sequence[Gpu]) -> str:
@@ -207,8 +204,8 @@ def _archive(
     if request.variant != AUTO:
         artifact = find(torch, request.variant, platform)
         return Decision(official(artifact, environ))
-    found = nvidia()
-    gpus = _counted(found)
+    found = usable(nvidia())
+    gpus = considered(found)
     choice = choose(gpus, artifacts(torch, platform), found.driver)
     notes, remedy = _explain(choice, found, gpus)
     return Decision(official(choice.artifact, environ), notes, remedy)
@@ -218,8 +215,8 @@ def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str,
     torch = request.torch
     if request.variant != AUTO:
         return Decision(python_package(torch, request.variant, exact=True, environ=environ))
-    found = nvidia()
-    gpus = _counted(found)
+    found = usable(nvidia())
+    gpus = considered(found)
     if not gpus:
         source = python_package(torch, CPU, exact=True, environ=environ)
         return Decision(source, _about_gpus(found, gpus))
@@ -259,6 +256,9 @@ def _about_gpus(found: Nvidia, gpus: Sequence[Gpu]) -> tuple[str, ...]:
     if not hidden:
         return (f"chosen for {shown}",)
     why = f"CUDA_VISIBLE_DEVICES={found.restriction or ''}"
+    if found.restriction is None:
+        names = ", ".join(_shown(gpu) for gpu in found.gpus if not gpu.visible)
+        return (f"chosen for {shown}; MIG mode is on without slices for {names}",)
     if not found.visible:
         return (f"chosen for {shown}, although {why} hides them all",)
     return (f"chosen for {shown}; {why} hides {hidden} more",)

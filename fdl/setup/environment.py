@@ -34,17 +34,20 @@ def native(
     """The steps that make a virtual environment with torch and the project in it.
 
     torch comes from the index for the CUDA version, without its dependencies. These are installed
-    with the project, from the user's own index, which holds more versions of them.
+    with the project, from the user's own index, which holds more versions of them. A torch without
+    CUDA is replaced if a CUDA version is given.
     """
     if not project.has_venv:
         uses_venv = facts.makes_venvs
         make = (sys.executable, "-m", "venv") if uses_venv else ("uv", "venv", "--seed")
         yield Program((*make, VENV), project.root)
     install = _install(facts, project)
-    if not project.venv_has_torch:
+    # pip takes a torch without CUDA for the one that is asked for.
+    again = ("--force-reinstall",) if cuda and project.venv_torch_is_cpu else ()
+    if again or not project.venv_has_torch:
         index = environ.get(TORCH_INDEX) or f"{WHEELS}/{_tag(cuda)}"
         yield Program(
-            (*install, "--no-deps", "--index-url", index, "torch"),
+            (*install, *again, "--no-deps", "--index-url", index, "torch"),
             project.root,
             optional=True,
             consequence="torch is taken from your own index instead",

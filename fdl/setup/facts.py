@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdl.diagnose import environment
 from fdl.dispatch.container import services
 from fdl.errors import LibtorchError
 from fdl.hardware import Nvidia, System, nvidia, system
@@ -30,6 +31,7 @@ class ProjectFacts:
         has_venv: Whether it has a virtual environment.
         venv_has_pip: Whether that environment has pip.
         venv_has_torch: Whether that environment has torch.
+        venv_torch_is_cpu: Whether that torch is built without CUDA.
     """
 
     root: Path
@@ -38,6 +40,7 @@ class ProjectFacts:
     has_venv: bool = False
     venv_has_pip: bool = False
     venv_has_torch: bool = False
+    venv_torch_is_cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ def _project(root: Path) -> ProjectFacts:
     def holds(name: str) -> bool:
         return has_venv and any((folder / name / "__init__.py").is_file() for folder in packages)
 
+    torch = environment.find(root, {}).torch if has_venv else None
     return ProjectFacts(
         root=root,
         services=tuple(services(str(root))),
@@ -127,6 +131,7 @@ def _project(root: Path) -> ProjectFacts:
         has_venv=has_venv,
         venv_has_pip=holds("pip"),
         venv_has_torch=holds("torch"),
+        venv_torch_is_cpu=torch is not None and not torch.cuda,
     )
 
 

@@ -78,6 +78,7 @@ def test_a_machine_without_nvidia_is_an_answer(tmp_path, root):
         "troubles": [],
         "problem": "",
         "restriction": None,
+        "present": False,
     }
 
 
@@ -153,6 +154,20 @@ def test_in_a_container_the_remedy_is_to_start_it_with_the_card(tmp_path, root):
     refusing = {"nvmlInitWithFlags": DRIVER_NOT_LOADED}
     found = seen(nvidia(tmp_path / "nvidia", fail=refusing), root)
     assert "docker run --gpus all" in found["problem"]
+
+
+@pytest.mark.parametrize("code", [VERSION_MISMATCH, UNKNOWN])
+def test_in_a_container_the_host_is_to_be_restarted(tmp_path, root, code):
+    write(root, ".dockerenv")
+    found = seen(nvidia(tmp_path / "n", fail={"nvmlInitWithFlags": code}), root)
+    assert [one["remedy"] for one in found["troubles"]] == ["restart the host of this container"]
+
+
+def test_in_a_container_slices_are_made_on_the_host(tmp_path, root):
+    write(root, ".dockerenv")
+    found = seen(nvidia(tmp_path / "n", [card("8.0", slices=[])]), root)
+    (trouble,) = found["troubles"]
+    assert trouble["remedy"].startswith("on the host of this container: sudo nvidia-smi mig")
 
 
 def test_a_lost_card_leaves_the_others_and_their_numbers(tmp_path, root):
@@ -288,6 +303,21 @@ def test_a_card_without_a_driver_is_told(tmp_path, root):
     found = seen(without_nvidia(tmp_path / "nvidia"), root)
     assert (found["gpus"], kinds(found)) == ([], ["driver-missing"])
     assert "0000:01:00.0" in found["problem"]
+
+
+def test_a_gpu_whose_driver_fails_is_still_present(tmp_path, root):
+    pci_card(root)
+    failing = nvidia(tmp_path / "n", fail={"nvmlInitWithFlags": UNKNOWN})
+    found = seen(failing, root)
+    assert (found["gpus"], found["present"], kinds(found)) == ([], True, ["driver-failure"])
+    # On the same driver without any GPU, nothing is missing.
+    assert seen(failing, tmp_path / "empty")["present"] is False
+
+
+@pytest.mark.parametrize("file", ["dev/nvidia0", "proc/driver/nvidia/version"])
+def test_files_of_the_driver_show_a_gpu(tmp_path, root, file):
+    write(root, file)
+    assert seen(without_nvidia(tmp_path / "n"), root)["present"] is True
 
 
 def test_a_card_given_to_a_virtual_machine_is_no_trouble(tmp_path, root):

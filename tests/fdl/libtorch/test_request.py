@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from fdl.errors import LibtorchError, UsageError
-from fdl.hardware import Gpu, Nvidia
-from fdl.hardware.facts import Trouble
-from fdl.hardware.refusals import VERSION_MISMATCH, of_driver
+from fdl.hardware import Gpu, Nvidia, Trouble
 from fdl.libtorch.request import Request, archs_argument, decide, variant_of_cuda
 
 
@@ -26,26 +24,33 @@ def nobody_asks():
     raise AssertionError("the driver was asked")
 
 
-@pytest.mark.parametrize("source", ["archive", "wheel"])
-def test_a_driver_that_fails_is_not_a_machine_without_gpus(source):
-    troubles = (of_driver(VERSION_MISMATCH, "", False),)
-    with pytest.raises(LibtorchError, match="cannot tell which variant fits") as found:
-        decided(troubles=troubles, source=source)
-    assert found.value.hint == "sudo reboot; or decide yourself: fdl libtorch install cpu"
-    assert decided(troubles=troubles, variant="cpu").source.wanted.variant == "cpu"
-    assert decided(gpu(0, (8, 6)), troubles=troubles).source.wanted.variant == "cu128"
-
-
-def test_a_container_without_gpus_gets_the_variant_for_the_processor():
-    without = Trouble("container-without-gpus", "the machine has one", "docker run --gpus all")
-    assert decided(troubles=(without,)).source.wanted.variant == "cpu"
-
-
 def test_without_a_card_it_is_the_cpu_variant():
     decision = decided()
     assert decision.source.wanted.variant == "cpu"
     assert decision.notes == ("no NVIDIA GPU found, so it is the variant for the processor",)
     assert decision.remedy == ""
+
+
+NOT_LOADED = Trouble("driver-not-loaded", "its module is not loaded", "sudo modprobe nvidia")
+
+
+@pytest.mark.parametrize("source", ["archive", "wheel"])
+def test_auto_stops_at_a_gpu_whose_driver_fails_and_names_the_commands(source):
+    broken = Nvidia(troubles=(NOT_LOADED,), present=True)
+    with pytest.raises(LibtorchError, match="its module is not loaded") as caught:
+        decide(Request(source=source), lambda: broken, Path("/"), {})
+    assert "sudo modprobe nvidia" in caught.value.hint
+    assert "fdl libtorch install cpu" in caught.value.hint
+
+
+def test_a_driver_that_fails_on_a_machine_without_a_gpu_stops_nothing():
+    idle = Nvidia(troubles=(NOT_LOADED,))
+    assert decide(Request(), lambda: idle, Path("/"), {}).source.wanted.variant == "cpu"
+
+
+def test_mig_mode_without_slices_is_named():
+    decision = decided(gpu(0, (9, 0), visible=False))
+    assert "MIG mode is on without slices for [0] Test 0 (sm_90)" in decision.notes[0]
 
 
 def test_cards_that_no_archive_serves_together_lead_to_a_build():

@@ -229,6 +229,14 @@ def test_json_has_the_variables_as_a_script_sets_them(libtorch, cuda):
     }
 
 
+def test_json_has_the_variables_with_their_whole_values_at_top_level(libtorch, cuda):
+    env = {"LD_LIBRARY_PATH": "/opt/lib", "CMAKE_PREFIX_PATH": ""}
+    document = json.loads(libtorch("env", "--format", "json", env=env).out)
+    assert document["LIBTORCH"] == document["LIBTORCH_PATH"] == str(cuda)
+    assert document["LD_LIBRARY_PATH"] == f"{cuda}/lib:/opt/lib"
+    assert document["CMAKE_PREFIX_PATH"] == str(cuda)
+
+
 def test_env_of_a_variant_that_is_not_active(libtorch, cpu, cuda):
     assert f"export LIBTORCH={cpu}\n" in libtorch("env", "precompiled/cpu").out
     assert f"export LIBTORCH={cuda}\n" in libtorch("env").out

@@ -37,6 +37,14 @@ def test_code_of_the_same_major_and_a_lower_or_equal_minor_runs_and_no_other():
         ("9.0a+PTX", "10.0", False),
         ("10.0f", "10.3", True),
         ("10.0f", "12.0", False),
+        # Tegra: Orin is 8.7, and Thor is 10.1 in CUDA 12 and 11.0 in CUDA 13.
+        ("8.0 8.6", "8.7", False),
+        ("8.7", "8.9", False),
+        ("8.7", "8.7", True),
+        ("8.0+PTX", "8.7", True),
+        ("10.0", "10.1", False),
+        ("10.1", "11.0", True),
+        ("7.0", "7.2", False),
     ],
 )
 def test_the_rule_of_binary_compatibility(archs, card, expected):
