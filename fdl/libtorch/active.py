@@ -74,6 +74,9 @@ def is_writable(project: str) -> bool:
 def active_id(project: str) -> str:
     """What a project's file says, or the user's own choice if the store is not writable."""
     own = "" if is_writable(project) else read_text(own_choice(project)).strip()
+    # Whoever owns the store may have removed it since.
+    if not (is_id(own) and os.path.isdir(os.path.join(project, FOLDER, *own.split("/")))):
+        own = ""
     return own or read_text(os.path.join(project, FOLDER, ".active")).strip()
 
 

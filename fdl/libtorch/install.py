@@ -23,6 +23,9 @@ from fdl.libtorch.sources import Bench, Source
 from fdl.libtorch.store import Store
 from fdl.libtorch.trust import Trust
 
+_FILES = "files"
+"""Entry of ``.arch``: the files that a variant was made from, with their digests."""
+
 
 @dataclass(frozen=True, slots=True)
 class Installation:
@@ -55,10 +58,10 @@ def install(
             is unchanged.
     """
     # A store that is not writable serves what it has.
-    done = _installed(store, source)
+    done = _installed(store, source, locked)
     if done is None:
         with store.hold(source.slot, f"installing {source.title}"):
-            done = _installed(store, source)
+            done = _installed(store, source, locked)
             if done is None:
                 done = Installation(_install(store, source, locked, environ), fresh=True)
                 prune(store)
@@ -67,11 +70,15 @@ def install(
     return done
 
 
-def _installed(store: Store, source: Source) -> Installation | None:
+def _installed(store: Store, source: Source, locked: bool) -> Installation | None:
     known = source.expected()
     if known is None or not known.is_installed_in(store.path(known.id)):
         return None
-    return Installation(store.get(known.id), fresh=False)
+    variant = store.get(known.id)
+    if locked and not Trust(store).holds(variant.facts.get(_FILES, "")):
+        # It came from other files than those that the lock names now.
+        return None
+    return Installation(variant, fresh=False)
 
 
 def install_into(folder: Path, source: Source, *, trust: Trust) -> Installation:
@@ -133,11 +140,13 @@ def refuse_foreign(folder: Path) -> None:
 
 def _install(store: Store, source: Source, locked: bool, environ: Mapping[str, str]) -> Variant:
     with store.staging() as staging:
-        bench = _bench(store, staging, source, Trust(store, locked=locked), environ)
+        trust = Trust(store, locked=locked)
+        bench = _bench(store, staging, source, trust, environ)
         staged, contents = source.stage(bench)
         contents = _with_archs(contents, staged)
         with store.lock(contents.id):
-            variant = store.commit(staged, contents.id, contents.facts)
+            facts = {**contents.facts, **({_FILES: trust.files} if trust.files else {})}
+            variant = store.commit(staged, contents.id, facts)
         shutil.rmtree(bench.parts, ignore_errors=True)
     return variant
 

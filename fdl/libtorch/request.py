@@ -78,6 +78,12 @@ def decide(
         UsageError: The version, variant or file does not exist.
         LibtorchError: Nothing is available for this platform or this driver.
     """
+    on_disk = request.given or not re.match(r"https?://", request.source or "https://")
+    if request.locked is not None and on_disk and request.source not in (ARCHIVE, WHEEL):
+        raise UsageError(
+            "`--locked` compares downloads with libtorch.lock, and a file on disk is not in it",
+            hint="leave out --locked, or the file",
+        )
     if request.given is not None:
         _check_name(request.variant)
         return Decision(_on_disk(request, cwd / request.given.expanduser()))

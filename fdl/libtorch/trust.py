@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
@@ -29,11 +29,23 @@ class Trust:
         store: The store.
         records: Whether to record digests that are seen for the first time.
         locked: Whether to refuse them.
+        seen: What was compared or recorded by this value: name -> digest.
     """
 
     store: Store
     records: bool = True
     locked: bool = False
+    seen: dict[str, Digest] = field(default_factory=dict)
+
+    def holds(self, recorded: str) -> bool:
+        """Whether every file in a text of :attr:`files` still has that digest in the lock file."""
+        known = {f"{name} {entry.digest}" for name, entry in self._read().items()}
+        return bool(recorded) and known.issuperset(recorded.split("; "))
+
+    @property
+    def files(self) -> str:
+        """:attr:`seen` as a text for ``.arch``."""
+        return "; ".join(f"{name} {digest}" for name, digest in sorted(self.seen.items()))
 
     @property
     def names(self) -> list[str]:
@@ -55,6 +67,7 @@ class Trust:
         """
         found = self._read().get(name)
         known = found.digest if found else None
+        self.seen[name] = digest
         if known is None and self.locked:
             raise LibtorchError(
                 f"{self.store.root / LOCK_FILE} has no digest of {name}",
@@ -87,7 +100,10 @@ class Trust:
         Raises:
             LibtorchError: The file cannot be read or written.
         """
-        if not self.records:
+        self.seen[name] = digest
+        if self.locked:
+            self.check(name, digest, name)
+        if self.locked or not self.records:
             return
         file = self.store.root / LOCK_FILE
         with self.store.hold("trust", f"writing {file}"):

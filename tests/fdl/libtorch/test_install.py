@@ -51,13 +51,16 @@ def test_install_puts_a_whole_variant_into_use(libtorch, store):
     folder = store / "precompiled" / "cpu"
     assert is_whole(folder, TORCH, "cpu")
     assert (store / ".active").read_text() == "precompiled/cpu\n"
-    assert (folder / ".arch").read_text().splitlines() == [
+    *facts, files = (folder / ".arch").read_text().splitlines()
+    assert facts == [
         "cuda=none",
         f"torch={TORCH}",
         "archs=cpu",
         "source=precompiled",
         "variant=cpu",
     ]
+    (digest,) = json.loads((store.parent / "libtorch.lock").read_text())["files"].values()
+    assert files.endswith(f" BLAKE3 {digest['blake3']}")
     assert not (folder / "bin" / "test_api").exists()
     assert (folder / "bin" / "torch_shm_manager").stat().st_mode & stat.S_IXUSR
     assert f"export LIBTORCH={folder}\n" in done.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -65,3 +66,20 @@ def test_other_bytes_than_the_locked_ones_are_refused(wheels, home, store):
     done = wheels("--locked")
     assert done.exit == 1
     assert "is not what it was before" in done.err
+
+
+def test_an_installed_variant_of_other_bytes_is_not_taken_for_the_locked_one(wheels, home):
+    assert wheels("cpu", "--source", "wheel").exit == 0
+    assert "already installed" in wheels("--locked").err
+    lock = home / "libtorch.lock"
+    lock.write_text(re.sub(r'"blake3": "\w+"', f'"blake3": "{"0" * 64}"', lock.read_text()))
+    done = wheels("--locked")
+    assert (done.exit, "is not what it was before" in done.err) == (1, True)
+
+
+def test_files_on_disk_are_not_locked(wheels, tmp_path):
+    wheel = next((tmp_path / "wheels").glob("torch-2.14.1+cpu*"))
+    for words in (["--from", str(wheel)], ["--source", str(wheel)],
+                  ["--from", str(wheel.parent)]):  # fmt: skip
+        done = wheels("--locked", *words)
+        assert (done.exit, "a file on disk is not in it" in done.err) == (1, True), done.err

@@ -73,12 +73,19 @@ def reads(nobody, home, wheel):
     checked = nobody("check")
     assert "Traceback" not in checked.stderr
     assert "precompiled/cpu" in checked.stdout + checked.stderr
-    # Others keep the choice of the store.
+    # Others keep the choice of the store, which also counts where the own one was removed.
     assert (home / "libtorch/.active").read_text() == "precompiled/cu130\n"
 
 
 def test_another_user_reads_and_chooses_for_himself(nobody, shared):
     reads(nobody, *shared)
+
+
+def test_a_choice_that_was_removed_gives_way_to_that_of_the_store(nobody, libtorch, shared):
+    assert nobody("activate", "precompiled/cpu").returncode == 0
+    assert libtorch("remove", "precompiled/cpu").exit == 0
+    found = shared[0] / "libtorch/precompiled/cu130"
+    assert f"export LIBTORCH={found}\n" in nobody("env").stdout
 
 
 def test_a_store_on_a_read_only_mount_is_read_by_every_command(nobody, shared):
