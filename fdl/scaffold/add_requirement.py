@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Parsed
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion
+from packaging.version import InvalidVersion, Version
 
 EXTRAS = {"full": "hf", "vision": "hf-vision", "offline": "hf-offline"}
 """Flavour -> the extra that provides it; each extra includes those after it."""
@@ -68,7 +68,9 @@ class Requirement:
     def allows(self, version: str) -> bool:
         """Whether a version is within the range; True if that cannot be decided."""
         try:
-            return self.specifier.contains(version, prereleases=True)
+            # A checkout of the next version serves whoever asks for that version.
+            both = (version, Version(version).base_version)
+            return any(self.specifier.contains(one, prereleases=True) for one in both)
         except InvalidVersion:
             return True
 
