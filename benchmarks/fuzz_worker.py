@@ -16,8 +16,8 @@ from typing import Any
 
 from benchmarks.manifest_mutations import ENV
 from fdl.__main__ import main as fdl
-from fdl.dispatch.planner import Surroundings
 from fdl.errors import FdlError
+from fdl.planning.planner import Surroundings
 
 LIMIT_CPU_SECONDS = 2
 LIMIT_MEGABYTES = 500
@@ -95,7 +95,7 @@ class Case:
 
     def _read_again(self, shown: str | None) -> None:
         """The cache must tell what the file tells."""
-        from fdl.project import Project, locate
+        from fdl.select.project import Project, locate
 
         found = locate()
         if shown is None or found is None or found.is_example:

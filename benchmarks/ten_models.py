@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.measure import environment, median_ratio, publish, table
 from benchmarks.ten_models_networks import networks
 from benchmarks.ten_models_subject import SUBJECTS
-from fdl.dispatch.heap import KEPT_HEAP, TUNABLES_VARIABLE
+from fdl.planning.heap import KEPT_HEAP, TUNABLES_VARIABLE
 
 TURN_SECONDS = 1.5  # what one turn of the slowest should take, unless --steps says otherwise
 BARS = {"mlp": 0.52, "residual_tower": 0.52, "iterative_refine": 0.52, "convnet": 0.6}

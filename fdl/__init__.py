@@ -4,7 +4,7 @@ Importing this package is cheap on purpose: the argument classes are loaded on f
 that ``fdl run-kind-command`` never pays for pydantic.
 """
 
-__version__ = "0.1.0.dev0"
+from fdl.version import __version__
 
 __all__ = [
     "DdpArgs",

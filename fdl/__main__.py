@@ -9,20 +9,21 @@ from __future__ import annotations
 import os
 import sys
 
-from fdl import __version__
+from fdl.builtins import BUILTINS, HIDDEN, YIELDING
 from fdl.errors import FdlError
+from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.dispatch.planner import Surroundings
-    from fdl.dispatch.walk import Help, Refresh, Unknown
     from fdl.help.pages import Ask
     from fdl.manifest import Found
     from fdl.plan import Plan
+    from fdl.planning.planner import Surroundings
     from fdl.prepass import Invocation
-    from fdl.project import Project
+    from fdl.select.command import Selection
+    from fdl.select.project import Project
 
 
 _USAGE = "fdl [OPTIONS] COMMAND [ARGS]"
@@ -79,7 +80,7 @@ def _answer(arguments: list[str], surroundings: Surroundings | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     if invocation is not None and sys.stderr.isatty():
-        from fdl.update import at_exit
+        from fdl.update.at_exit import at_exit
 
         at_exit(invocation, in_container=surroundings.in_container if surroundings else None)
     return code
@@ -92,7 +93,7 @@ def _version() -> int:
 
 def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
     from fdl import output
-    from fdl.project import locate
+    from fdl.select.project import locate
 
     output.configure(invocation.color, quiet=invocation.verbosity == 0)
     if invocation.yes:
@@ -109,26 +110,31 @@ def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
 
 
 def _route(found: Found | None, invocation: Invocation, surroundings: Surroundings | None) -> int:
-    from fdl.commands import BUILTINS, HIDDEN
-    from fdl.project import steps_back
-
     word = invocation.tokens[0] if invocation.tokens else ""
-    if word in (*BUILTINS, *HIDDEN) and not steps_back(word, found, invocation.tokens[1:]):
+    if word in (*BUILTINS, *HIDDEN) and not _steps_back(word, found, invocation.tokens[1:]):
         return _built_in(invocation, surroundings)
     return _from_manifest(found, invocation, surroundings)
 
 
+def _steps_back(word: str, found: Found | None, following: list[str]) -> bool:
+    """Whether a built-in command leaves its name to a command of the project."""
+    if word not in YIELDING or found is None:
+        return False
+    from fdl.select.bundle import steps_back
+
+    return steps_back(word, found, following)
+
+
 def _take_environment(invocation: Invocation, found: Found | None) -> None:
     """Let the first word select the environment, where nothing stronger does and it names one."""
-    from fdl.commands import BUILTINS, HIDDEN
-    from fdl.manifest.select import explicit, is_first_word
+    from fdl.select.environment import explicit, is_first_word
 
     if not invocation.tokens or explicit(invocation.env, os.environ):
         return
     word = invocation.tokens[0]
 
     def commands() -> list[str]:
-        from fdl.project import base_commands
+        from fdl.select.project import base_commands
 
         writes = not (invocation.help or invocation.dry_run)
         return base_commands(found, write_cache=writes) if found else []
@@ -144,7 +150,7 @@ def _built_in(invocation: Invocation, surroundings: Surroundings | None) -> int:
         return _project_help(None)
     # Children of a built-in, and the built-in itself, learn of the flags as other programs do.
     os.environ.update(invocation.exported())
-    from fdl.app import run
+    from fdl.commands.application import run
 
     return run(invocation, surroundings)
 
@@ -152,7 +158,7 @@ def _built_in(invocation: Invocation, surroundings: Surroundings | None) -> int:
 def _from_manifest(
     found: Found | None, invocation: Invocation, surroundings: Surroundings | None
 ) -> int:
-    from fdl.project import active_environment
+    from fdl.select.environment import active_environment
 
     if invocation.json and not invocation.dry_run:
         from fdl.errors import UsageError
@@ -186,23 +192,53 @@ def _from_manifest(
         from fdl.jobs.several import run
 
         return run(found, env, invocation, surroundings)
-    from fdl.plan import Plan
+    return _one_command(found, env, invocation, surroundings)
 
-    outcome, project = _resolve(found, env, invocation, surroundings)
-    if env is None and _is_environment(outcome, project):
+
+def _one_command(
+    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
+) -> int:
+    """Select, plan and run one command, or explain it."""
+    from fdl.select.project import Project
+
+    acts = not invocation.help and not invocation.dry_run
+    project = Project(found, env, write_cache=acts)
+    selected = _select(project, invocation)
+    if project.examples and acts and selected.runs:
+        # Examples become real manifests only when something will run.
+        project = Project(found, env, executes=True, write_cache=True)
+        selected = _select(project, invocation)
+    if env is None and _is_environment(selected, project):
         invocation.first_word_env = invocation.tokens.pop(0)
         invocation.help = invocation.help or not invocation.tokens
         return _route(found, invocation, surroundings)
+    if not selected.runs:
+        _warn(project)
+        return _explain(selected, project, invocation, surroundings)
+    from fdl.planning.command import plan_of
+    from fdl.planning.planner import here
+
+    place = surroundings or here()
+    plan = plan_of(selected, project, invocation, place)
+    _warn(project)
+    if plan.depends:
+        from fdl.jobs.several import one
+
+        return one(plan, project, invocation, place)
+    return _carry_out(plan, project, invocation)
+
+
+def _select(project: Project, invocation: Invocation) -> Selection:
+    return project.select(
+        invocation.tokens, help_wanted=invocation.help, help_word=invocation.help_word
+    )
+
+
+def _warn(project: Project) -> None:
+    from fdl import output
+
     for text in project.warnings:
         output.warning(text)
-    if isinstance(outcome, Plan):
-        if outcome.depends:
-            from fdl.dispatch.planner import here
-            from fdl.jobs.several import one
-
-            return one(outcome, project, invocation, surroundings or here())
-        return _carry_out(outcome, project, invocation)
-    return _explain(outcome, project, invocation, surroundings)
 
 
 def _sweep(
@@ -216,42 +252,11 @@ def _sweep(
     return run(found, env, invocation, surroundings)
 
 
-def _is_environment(outcome: Plan | Help | Refresh | Unknown, project: Project) -> bool:
+def _is_environment(selected: Selection, project: Project) -> bool:
     """Whether an unknown first word is an environment that only a folder below the project has."""
-    from fdl.dispatch.walk import Unknown
-
-    if not isinstance(outcome, Unknown) or outcome.level.names:
+    if selected.known or selected.level.names:
         return False
-    return outcome.token in project.nested()
-
-
-def _resolve(
-    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
-) -> tuple[Plan | Help | Refresh | Unknown, Project]:
-    """What the tokens mean; examples become real manifests only when something will run."""
-    from fdl.dispatch.planner import here
-    from fdl.plan import Plan
-    from fdl.project import Project
-
-    acts = not invocation.help and not invocation.dry_run
-    place = surroundings or here()
-
-    def walk(project: Project) -> Plan | Help | Refresh | Unknown:
-        return project.resolve(
-            invocation.tokens,
-            place,
-            help_wanted=invocation.help,
-            help_word=invocation.help_word,
-            exported=invocation.exported(),
-            append=invocation.append,
-        )
-
-    project = Project(found, env, write_cache=acts)
-    outcome = walk(project)
-    if project.examples and acts and isinstance(outcome, Plan):
-        project = Project(found, env, executes=True, write_cache=True)
-        outcome = walk(project)
-    return outcome, project
+    return selected.name in project.nested()
 
 
 def _carry_out(plan: Plan, project: Project, invocation: Invocation) -> int:
@@ -277,33 +282,30 @@ def _carry_out(plan: Plan, project: Project, invocation: Invocation) -> int:
 
 
 def _explain(
-    outcome: Help | Refresh | Unknown,
+    selected: Selection,
     project: Project,
     invocation: Invocation,
     surroundings: Surroundings | None,
 ) -> int:
     """Show a requested page, or report a word that is not a command."""
-    from fdl.dispatch.walk import Help, Refresh
-
-    if isinstance(outcome, Refresh):
+    if not selected.known:
+        return _report(selected)
+    if selected.refreshes:
         from fdl.commands.schema import refresh_one
 
-        return refresh_one(outcome.level, surroundings, dry_run=invocation.dry_run)
-    if isinstance(outcome, Help):
-        from fdl.schema import learn
+        return refresh_one(selected.level, surroundings, dry_run=invocation.dry_run)
+    from fdl.probe import learn
 
-        _print_page(outcome, project, lambda level: learn(level, surroundings))
-        return 0
-    return _report(outcome)
+    _print_page(selected, project, lambda level: learn(level, surroundings))
+    return 0
 
 
-def _report(unknown: Unknown) -> int:
+def _report(unknown: Selection) -> int:
     from fdl import output
-    from fdl.commands import BUILTINS
     from fdl.prepass import GLOBAL_FLAGS
     from fdl.suggest import nearest
 
-    level, token = unknown.level, unknown.token
+    level, token = unknown.level, unknown.name
     is_flag = token.startswith("-")
     names = [*([] if level.names else BUILTINS), *level.commands]
     close = nearest(token, GLOBAL_FLAGS if is_flag else names)
@@ -324,7 +326,7 @@ def _help_page(found: Found | None, invocation: Invocation) -> int:
     """
     from fdl import output
     from fdl.errors import UsageError
-    from fdl.project import active_environment
+    from fdl.select.environment import active_environment
 
     try:
         env = active_environment(invocation, found)
@@ -340,25 +342,24 @@ def _help_page(found: Found | None, invocation: Invocation) -> int:
 def _project_help(found: Found | None, env: str | None = None) -> int:
     """The project's page; a broken manifest costs its commands, not the page."""
     from fdl import output
-    from fdl.dispatch.walk import Help
-    from fdl.project import Project
+    from fdl.select.command import Selection
+    from fdl.select.project import Project
 
     project = Project(found, env) if found else None
     page, problem = None, None
     if project is not None:
         try:
-            page = Help(project.level())
+            page = Selection(project.level(), page=True)
         except FdlError as broken:
             problem = broken
-        for text in project.warnings:
-            output.warning(text)
+        _warn(project)
     _print_page(page, project)
     if problem:
         output.error(problem.message, problem.hint)
     return 0
 
 
-def _print_page(page: Help | None, project: Project | None, ask: Ask | None = None) -> None:
+def _print_page(page: Selection | None, project: Project | None, ask: Ask | None = None) -> None:
     """Print a help page that was asked for; only with ``ask`` programs are asked in turn."""
     from fdl import output
     from fdl.help import render, terminal_width

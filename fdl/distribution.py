@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING, Any
 
-from fdl.dispatch.compose import join, quote
-from fdl.dispatch.ranks import DEVICES_VARIABLE, SETTINGS_VARIABLE, THREADS_VARIABLE
 from fdl.dry_run import labelled
 from fdl.inspect.document import json_value
+from fdl.planning.ranks import DEVICES_VARIABLE, SETTINGS_VARIABLE, THREADS_VARIABLE
 from fdl.redaction import redacted
+from fdl.shell_words import join, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

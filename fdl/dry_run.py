@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 
-from fdl.dispatch.compose import join, quote
 from fdl.output import Palette
 from fdl.plan import PLAN_VARIABLE, SCHEMA_VERSION, Plan, Variable
 from fdl.redaction import redacted
+from fdl.shell_words import join, quote
 
 
 def as_json(plan: Plan) -> str:

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fdl.manifest import Node
+    from fdl.node import Node
 
     # The text of a value that lost, and where it stands.
     Loser = tuple[str, str]

@@ -157,7 +157,7 @@ def scan(argv: Sequence[str]) -> Invocation:
             helped = len(found.tokens)
     found.version = bool(found.tokens) and found.tokens[0] in ("-V", "--version")
     if found.help:
-        from fdl.args.parameter import ALL_GROUPS, help_word
+        from fdl.parameters.parameter import ALL_GROUPS, help_word
 
         word = help_word(argv[:end])
         found.help_word = word if helped or word == ALL_GROUPS else ""

@@ -8,9 +8,9 @@ Imported on the warm path of presets, which are announced, and of help.
 
 from __future__ import annotations
 
-from fdl.dispatch.compose import join
 from fdl.plan import PLAN_VARIABLE, Flag, Plan, Ranks, Variable
 from fdl.secrets import REDACTED, is_secret, redact_text, redact_tokens
+from fdl.shell_words import join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

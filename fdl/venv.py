@@ -41,6 +41,17 @@ def python_of(prefix: str) -> str:
     return os.path.join(prefix, *names)
 
 
+def interpreter(directory: str, variables: Mapping[str, str]) -> str:
+    """The Python of the environment that a folder uses; the one that runs fdl where it has none.
+
+    Args:
+        directory: The folder.
+        variables: The environment variables.
+    """
+    python = python_of(project_prefix(directory, variables))
+    return python if os.path.isfile(python) else sys.executable
+
+
 def site_packages(prefix: str) -> list[str]:
     """The folders of installed packages of an environment; they need not exist."""
     if os.name == "nt":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write fdl/commands/table.py: what the built-in commands take, read from their Typer functions.
+"""Write fdl/builtins/table.py: what the built-in commands take, read from their Typer functions.
 
 ``commands.py`` writes the file, ``commands.py --check`` fails when it is out of date.
 """
@@ -39,7 +39,7 @@ def documents() -> Iterator[tuple[str, dict[str, Any]]]:
     from fdl.app import app
     from fdl.args.adapters.click import draw_command, typer_command
     from fdl.args.adapters.draft import Draft
-    from fdl.commands import BUILTINS
+    from fdl.builtins import BUILTINS
 
     def below(command: Any, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         draft = Draft()
@@ -66,7 +66,7 @@ def main() -> int:
         FILE.write_text(text, encoding="utf-8")
     elif FILE.read_text(encoding="utf-8") != text:
         sys.stderr.write(
-            "error: fdl/commands/table.py is out of date\nrun: python scripts/commands.py\n"
+            "error: fdl/builtins/table.py is out of date\nrun: python scripts/commands.py\n"
         )
         return 1
     return 0

@@ -13,13 +13,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fdl.commands import BUILTINS, tree
+from fdl.builtins import BUILTINS, tree
 from fdl.diagnose.report import schema_as_json
-from fdl.dispatch.generate import FIELDS
 from fdl.help import render
-from fdl.help.parameters import label, notes
+from fdl.layout.parameters import label, notes
+from fdl.manifest import json_schema as manifest
 from fdl.output import Palette
-from fdl.schema import manifest
+from fdl.planning.generate import FIELDS
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 WIDTH = 80

@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import fdl
 from fdl.errors import FdlError, UsageError
 from fdl.update.installed import OWN_NAME, packages
 from fdl.venv import site_packages
@@ -82,4 +81,4 @@ def _installed(start: Path, environ: Mapping[str, str]) -> Iterator[Path]:
         if package.name == OWN_NAME and not package.is_own:
             for folder in site_packages(package.prefix):
                 yield Path(folder, OWN_NAME)
-    yield Path(fdl.__file__).parents[1] / OWN_NAME
+    yield Path(__file__).parents[2] / OWN_NAME

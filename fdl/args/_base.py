@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from fdl.args import document
 from fdl.args._fields import check_together, is_marked, parameter
 from fdl.args._record import DEFAULT, PROGRAM, TYPED, Handover, Place, record, trail
-from fdl.args.document import plain
-from fdl.args.parameter import Parameter, help_word
-from fdl.args.parser import Parser, RefusedError, Source
 from fdl.errors import FdlError, UsageError
+from fdl.parameters import document
+from fdl.parameters.document import plain
+from fdl.parameters.parameter import Parameter, help_word
+from fdl.parameters.parser import Parser, RefusedError, Source
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -179,7 +179,7 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
             return cls.try_parse_from(words)
         except FdlArgsError as error:
             from fdl import output
-            from fdl.help.program import usage
+            from fdl.layout.program import usage
 
             program, explained = _typed(words)
             output.error(error.message, error.hint)
@@ -212,8 +212,8 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
     @classmethod
     def _render(cls, program: str, stream: TextIO | None, group: str) -> str:
         from fdl import output
-        from fdl.help.layout import terminal_width
-        from fdl.help.program import render
+        from fdl.layout.page import terminal_width
+        from fdl.layout.program import render
 
         try:
             return render(

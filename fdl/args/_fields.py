@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from fdl.args.annotations import describe
-from fdl.args.parameter import (
+from fdl.parameters.parameter import (
     IN_WORDS,
     RESERVED_LONG,
     RESERVED_SHORT,

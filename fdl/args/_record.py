@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fdl.args.document import plain
+from fdl.parameters.document import plain
 from fdl.plan import PLAN_VARIABLE
 from fdl.secrets import REDACTED
 from fdl.suggest import nearest
@@ -17,8 +17,8 @@ from fdl.suggest import nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fdl.args.parameter import Parameter
-    from fdl.args.parser import Source
+    from fdl.parameters.parameter import Parameter
+    from fdl.parameters.parser import Source
 
 TYPED = "command line"
 DEFAULT = "default"

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 if typing.TYPE_CHECKING:
-    from fdl.args.parameter import Shape
+    from fdl.parameters.parameter import Shape
 
 SCALARS: Final[dict[type, str]] = {
     str: "string",
@@ -37,7 +37,7 @@ class Described(NamedTuple):
 
     Attributes:
         type: The schema's word for one value.
-        shape: See :class:`~fdl.args.parameter.Parameter`.
+        shape: See :class:`~fdl.parameters.parameter.Parameter`.
         choices: The values of a ``Literal``, the members of an ``Enum``.
     """
 

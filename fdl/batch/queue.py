@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fdl.light_record import Record as _Record
 from fdl.rewrite import put
-from fdl.run_directory.run import read_json
+from fdl.run_directory.json_file import read_json
 
 FOLDER = ".fdl/slurm"
 """Batch files and logs of jobs, below the project; only their owner may read them."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.errors import ManifestError
 from fdl.manifest.cluster import minutes
-from fdl.manifest.node import origin
+from fdl.node import origin
 
 if TYPE_CHECKING:
-    from fdl.manifest import Node
+    from fdl.node import Node
     from fdl.plan import Plan
 
 NOTICE_S = 90

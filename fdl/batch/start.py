@@ -13,13 +13,13 @@ from fdl.batch.cluster import Cluster, Ended
 from fdl.batch.queue import Record, queued
 from fdl.batch.settings import Settings
 from fdl.batch.task import Task
-from fdl.dispatch.compose import join
-from fdl.dispatch.planner import Surroundings, here
 from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.jobs.job import DONE, FAILED, STOPPED, Job, Outcome
 from fdl.jobs.several import chain_of
-from fdl.project import Project
+from fdl.planning.planner import Surroundings, here
 from fdl.redaction import redacted
+from fdl.select.project import Project
+from fdl.shell_words import join
 
 if TYPE_CHECKING:
     from fdl.manifest import Found

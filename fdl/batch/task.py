@@ -141,7 +141,7 @@ class Task:
         # In a group of its own a signal for the task reaches it once, through this process.
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-P", "-m", "fdl.batch.node", asked],
+            [sys.executable, "-P", "-m", "fdl.batch_node", asked],
             environ,
             file_actions=actions,
             setpgroup=0,

@@ -20,8 +20,8 @@ from fdl.complete.start_up import (
     start_file,
     with_block,
 )
-from fdl.dispatch.compose import quote
 from fdl.errors import FdlError
+from fdl.shell_words import quote
 
 verbs = group()
 

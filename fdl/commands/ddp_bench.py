@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fdl.commands import bundle
+from fdl.commands import bundled
 from fdl.commands.module import carry_out, start
 from fdl.commands.verb import Call, Program, group
+from fdl.select import bundle
+from fdl.select.command import REFRESH
 
 if TYPE_CHECKING:
-    from fdl.dispatch.walk import Level
     from fdl.plan import Plan
+    from fdl.select.level import Level
 
 verbs = group()
 
 NAME = "ddp-bench"
-_REFRESH = "--refresh-schema"
 
 
 @verbs.command("ddp-bench", cls=Program)
@@ -46,16 +47,17 @@ def ddp_bench(
     words = arguments or []
     if found is None:
         if call.invocation.help:
-            raise bundle.not_installed()
+            raise bundled.not_installed()
         return start(call, NAME, bundle.MODULES[NAME], words, dry_run=call.dry_run)
     if call.invocation.help:
-        from fdl.dispatch.classify import PRESET
-        from fdl.dispatch.walk import Help
+        from fdl.select.classify import PRESET
+        from fdl.select.command import LEVEL, Selection
 
         preset, word = _preset(found, words), call.invocation.help_word
-        page = Help(found, PRESET if preset else "level", preset or "", word)
-        return bundle.show(page, call.here())
-    if _REFRESH in words:
+        kind = PRESET if preset else LEVEL
+        page = Selection(found, kind, preset or "", page=True, group=word)
+        return bundled.show(page, call.here())
+    if REFRESH in words:
         from fdl.commands.schema import refresh_one
 
         return refresh_one(found, call.here(), dry_run=call.dry_run)
@@ -64,8 +66,8 @@ def ddp_bench(
 
 
 def _plan(call: Call, bench: Level, words: list[str]) -> Plan:
-    from fdl.dispatch.planner import Planner
-    from fdl.manifest import origin
+    from fdl.node import origin
+    from fdl.planning.planner import Planner
     from fdl.schema import known
 
     preset = _preset(bench, words)
@@ -76,12 +78,12 @@ def _plan(call: Call, bench: Level, words: list[str]) -> Plan:
     plan = planner.entry(bench, preset, tail, known(bench))
     if bench.entry is not None:
         plan.origin = origin(bench.entry, bench.root)
-    return bundle.moved(plan, here)
+    return bundled.moved(plan, here)
 
 
 def _preset(bench: Level, arguments: list[str]) -> str | None:
     """The preset that the first word names, or None."""
-    from fdl.dispatch.classify import PRESET
+    from fdl.select.classify import PRESET
 
     name = arguments[0] if arguments else ""
     return name if name in bench.commands and bench.kind(name) == PRESET else None

@@ -14,7 +14,7 @@ from fdl.diagnose.assemble import assemble
 from fdl.diagnose.survey import survey
 from fdl.diagnose.text import render
 from fdl.errors import FdlError
-from fdl.project import locate
+from fdl.select.project import locate
 
 verbs = group()
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands import bundle
 from fdl.commands.module import carry_out, root
 from fdl.commands.verb import Call, Program, group
+from fdl.select import bundle
 
 if TYPE_CHECKING:
-    from fdl.dispatch.walk import Level, Unknown
-    from fdl.help.layout import Row
+    from fdl.layout.page import Row
+    from fdl.select.command import Selection
+    from fdl.select.level import Level
 
 verbs = group()
 
@@ -42,64 +43,58 @@ def flodl_hf(
     Raises:
         FdlError: A manifest is broken, the arguments do not fit, or Python cannot be started.
     """
-    from fdl.dispatch.planner import Planner
-    from fdl.dispatch.walk import Help, Refresh, resolve
-    from fdl.manifest import origin
-    from fdl.plan import Plan
+    from fdl.commands import bundled
+    from fdl.node import origin
+    from fdl.planning.command import planned
+    from fdl.planning.planner import Planner
+    from fdl.select.command import select
 
     call: Call = ctx.obj
     found = bundle.level(NAME, call.here().variables)
     if found is None:
-        raise bundle.not_installed()
+        raise bundled.not_installed()
     words = arguments or []
     here = str(Path.cwd())
-    planner = Planner(
-        root(here), call.here(), call.invocation.exported(), append=True, distributes=False
-    )
-    outcome = resolve(
-        found,
-        words,
-        help_wanted=call.invocation.help,
-        help_word=call.invocation.help_word,
-        load=bundle.load,
-        planner=planner,
-    )
-    if isinstance(outcome, Plan):
-        reached, _ = bundle.reached(found, words)
-        if reached.entry is not None:
-            outcome.origin = origin(reached.entry, found.root)
-        plan = bundle.moved(outcome, here)
-        return carry_out(plan, dry_run=call.dry_run, json=call.invocation.json)
-    if isinstance(outcome, Refresh):
+    asked = call.invocation
+    selected = select(found, words, bundle.load, help_wanted=asked.help, help_word=asked.help_word)
+    if not selected.known:
+        return _refuse(selected)
+    if selected.refreshes:
         from fdl.commands.schema import refresh_one
 
-        return refresh_one(outcome.level, call.here(), dry_run=call.dry_run)
-    if isinstance(outcome, Help) and outcome.level is not found:
-        return bundle.show(outcome, call.here())
-    if isinstance(outcome, Help):
+        return refresh_one(selected.level, call.here(), dry_run=call.dry_run)
+    if selected.page and selected.level is not found:
+        return bundled.show(selected, call.here())
+    if selected.page:
         output.write(sys.stdout, _page(found, _of_project()))
         return 0
-    return _refuse(outcome)
+    planner = Planner(root(here), call.here(), asked.exported(), append=True, distributes=False)
+    plan = planned(selected, planner)
+    reached, _ = bundle.reached(found, words)
+    if reached.entry is not None:
+        plan.origin = origin(reached.entry, found.root)
+    plan = bundled.moved(plan, here)
+    return carry_out(plan, dry_run=call.dry_run, json=asked.json)
 
 
 def _of_project() -> Level | None:
     """What the project around adds."""
-    from fdl.project import locate
+    from fdl.select.project import locate
 
     return bundle.project_level(NAME, locate())
 
 
-def _refuse(unknown: Unknown) -> int:
+def _refuse(unknown: Selection) -> int:
     """Say that a word is not a command, and where the commands are listed."""
     from fdl.suggest import nearest
 
     own = _of_project()
     names = [*unknown.level.commands, *(own.commands if own else ())]
-    close = nearest(unknown.token, names)
+    close = nearest(unknown.name, names)
     typed = unknown.level.typed()
-    what = "option" if unknown.token.startswith("-") else "command"
+    what = "option" if unknown.name.startswith("-") else "command"
     output.error(
-        f"unknown {what}: {NAME} {unknown.token}",
+        f"unknown {what}: {NAME} {unknown.name}",
         f"did you mean `{typed} {close}`?" if close else "",
     )
     output.see(f"{typed} <command> [ARGS]", typed)
@@ -108,8 +103,8 @@ def _refuse(unknown: Unknown) -> int:
 
 def _page(bundled: Level, own: Level | None) -> str:
     """The list of commands: those of the project, with their places, and those of flodl."""
-    from fdl.help.drawn import Page
-    from fdl.help.layout import Row, terminal_width
+    from fdl.layout.drawn import Page
+    from fdl.layout.page import Row, terminal_width
 
     page = Page(output.palette(sys.stdout), terminal_width(sys.stdout))
     page.title(bundled.typed(), bundled.description)
@@ -126,8 +121,8 @@ def _page(bundled: Level, own: Level | None) -> str:
 
 
 def _row(level: Level, name: str, *, placed: bool = True) -> Row:
-    from fdl.help.layout import Row
-    from fdl.manifest import origin
+    from fdl.layout.page import Row
+    from fdl.node import origin
 
     spec = level.commands[name]
     return Row(

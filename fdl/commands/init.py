@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fdl import __version__, output, scaffold
+from fdl import output, scaffold
 from fdl.commands.add import STEPS, report
 from fdl.commands.verb import DryRun, Verb, group
 from fdl.diagnose import environment
@@ -17,6 +17,7 @@ from fdl.errors import FdlError
 from fdl.scaffold import Mode
 from fdl.scaffold.add_playground import FOLDER, playground
 from fdl.setup.questions import Questions
+from fdl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

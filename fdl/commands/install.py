@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from fdl import __version__, output
+from fdl import output
 from fdl.commands.verb import Call, DryRun, Verb, group
 from fdl.errors import UsageError
 from fdl.self_install import Place, link, look, newest, path_hint, release, upgrade, write
 from fdl.setup.questions import Questions
 from fdl.terminal import is_set
 from fdl.update import OPT_OUT
+from fdl.version import __version__
 
 verbs = group()
 

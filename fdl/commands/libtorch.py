@@ -262,8 +262,8 @@ def exec_(
         LibtorchError: None is in use.
         FdlError: The program cannot be started; the exit code is that of a shell.
     """
-    from fdl.dispatch.compose import join
     from fdl.libtorch.usage import exports, variables
+    from fdl.shell_words import join
 
     if not command:
         raise UsageError(

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from fdl import output
-from fdl.commands import RESERVED
+from fdl.builtins import RESERVED
 from fdl.commands.verb import Call, Json, Verb, group
-from fdl.dispatch.classify import RUN
-from fdl.dispatch.compose import join
-from fdl.dispatch.survey import BROKEN, Entry, survey
-from fdl.manifest.node import relative, texts
+from fdl.node import relative, texts
 from fdl.secrets import REDACTED, redact_tokens
+from fdl.select.classify import RUN
+from fdl.select.survey import BROKEN, Entry, survey
+from fdl.shell_words import join
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,24 +7,13 @@ from pathlib import Path
 
 from fdl import output
 from fdl.plan import Plan, Variable
-from fdl.venv import project_prefix, python_of
+from fdl.venv import interpreter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from fdl.commands.verb import Call
-
-
-def interpreter(directory: str, variables: Mapping[str, str]) -> str:
-    """The Python of the environment that a folder uses; the one that runs fdl where it has none.
-
-    Args:
-        directory: The folder.
-        variables: The environment variables.
-    """
-    python = python_of(project_prefix(directory, variables))
-    return python if Path(python).is_file() else sys.executable
 
 
 def start(
@@ -82,7 +71,7 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool) -> int:
 
 def root(here: str) -> str:
     """The root of the project around the working directory; ``here`` without a project."""
-    from fdl.project import locate
+    from fdl.select.project import locate
 
     found = locate()
     return found.directory if found else here

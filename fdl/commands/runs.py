@@ -306,14 +306,14 @@ def _places(call: Call, named: list[Path] | None) -> list[Path]:
 
 def _folders(call: Call) -> list[Path]:
     """The folders of runs of the project around here, or the usual one."""
-    from fdl.project import locate
+    from fdl.select.project import locate
 
     return folders(call.project() if locate() else None)
 
 
 def _queued(call: Call) -> list[Queued]:
     """The jobs of the project around here that a cluster has in its queue."""
-    from fdl.project import locate
+    from fdl.select.project import locate
 
     if locate() is None:
         return []

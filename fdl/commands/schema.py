@@ -10,21 +10,21 @@ import typer
 
 from fdl import output
 from fdl.commands.verb import Call, Complete, DryRun, Json, Verb, group
-from fdl.dispatch.compose import join
 from fdl.errors import FdlError
-from fdl.manifest.node import relative
+from fdl.node import relative
+from fdl.parameters.contract import Schema
+from fdl.probe.consent import agree, invites
+from fdl.probe.question import question
+from fdl.probe.question import refresh as asked
 from fdl.schema.cache import FOLDER, SOURCES, fetch, location
 from fdl.schema.catalog import Cached, cached, delete, matches, name_of, origins, programs
-from fdl.schema.consent import agree, invites
-from fdl.schema.contract import Schema
-from fdl.schema.probe import question
-from fdl.schema.probe import refresh as asked
 from fdl.secrets import redact_tokens
+from fdl.shell_words import join
 
 if TYPE_CHECKING:
-    from fdl.dispatch.planner import Surroundings
-    from fdl.dispatch.walk import Level
-    from fdl.project import Project
+    from fdl.planning.planner import Surroundings
+    from fdl.select.level import Level
+    from fdl.select.project import Project
 
 verbs = group("schema", "Manage cached argument schemas of your programs.")
 
@@ -191,7 +191,7 @@ def _summary(schema: Schema) -> str:
 @verbs.command("manifest", cls=Verb)
 def manifest() -> int:
     """Print the JSON Schema of fdl.yml, for editors."""
-    from fdl.schema.manifest import as_json
+    from fdl.manifest.json_schema import as_json
 
     output.write(sys.stdout, as_json())
     return 0

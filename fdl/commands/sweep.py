@@ -66,7 +66,7 @@ def resume(
     Raises:
         FdlError: There is no such sweep, or another process runs it.
     """
-    from fdl.project import Project
+    from fdl.select.project import Project
     from fdl.sweeps import carry_out
     from fdl.sweeps.request import Request
 

@@ -9,14 +9,14 @@ import typer
 from typer.core import TyperCommand
 
 from fdl.args.annotations import Complete
-from fdl.args.parser import Parser
-from fdl.commands.tree import schema
+from fdl.builtins.tree import schema
 from fdl.errors import UsageError
+from fdl.parameters.parser import Parser
 
 if TYPE_CHECKING:
-    from fdl.dispatch.planner import Surroundings
+    from fdl.planning.planner import Surroundings
     from fdl.prepass import Invocation
-    from fdl.project import Project
+    from fdl.select.project import Project
 
 __all__ = ["Call", "Complete", "DryRun", "Json", "Open", "Program", "Verb", "group"]
 
@@ -59,8 +59,8 @@ class Call:
         Raises:
             FdlError: There is no project, or it has no overlay for the environment.
         """
-        from fdl.manifest.select import require_overlay
-        from fdl.project import Project, active_environment, locate, required
+        from fdl.select.environment import active_environment, require_overlay
+        from fdl.select.project import Project, locate, required
 
         found = required(locate())
         if env is None:
@@ -71,7 +71,7 @@ class Call:
 
     def here(self) -> Surroundings:
         """Where commands are taken to run: this process, unless the caller said otherwise."""
-        from fdl.dispatch.planner import here
+        from fdl.planning.planner import here
 
         return self.surroundings or here()
 

@@ -27,8 +27,8 @@ def verify_run(
     Raises:
         FdlError: The word means no run, or Python cannot be started.
     """
-    from fdl.project import locate
     from fdl.run_directory.find import choose, folders
+    from fdl.select.project import locate
 
     call: Call = ctx.obj
     found = choose(run or "last", folders(call.project() if locate() else None))

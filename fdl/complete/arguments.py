@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fdl.args.parameter import UNSET, is_number
 from fdl.complete.offer import ALWAYS
-from fdl.schema.contract import spellings
+from fdl.parameters.contract import spellings
+from fdl.parameters.parameter import UNSET, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from fdl.args.parameter import Parameter
     from fdl.complete.offer import Offer
+    from fdl.parameters.parameter import Parameter
 
     Look = Callable[[str, tuple[str, ...], str], Iterable[tuple[str, str]]]
     """A completer, the positionals before the word, the word so far -> values with descriptions."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fdl.commands import RESERVED
-from fdl.dispatch.classify import PATH, PRESET
+from fdl.builtins import RESERVED
 from fdl.errors import FdlError
+from fdl.select.classify import PATH, PRESET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fdl.dispatch.walk import Level
-    from fdl.project import Project
+    from fdl.select.level import Level
+    from fdl.select.project import Project
 
 
 def listed(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from fdl.commands import BUILTINS, HIDDEN, PROGRAMS
+from fdl.builtins import BUILTINS, HIDDEN, PROGRAMS
 from fdl.complete.flags import add_global
 from fdl.complete.offer import OTHERWISE, Offer
 from fdl.errors import FdlError
@@ -19,12 +19,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fdl.args.parameter import Parameter
-    from fdl.dispatch.walk import Level
     from fdl.manifest import Found
+    from fdl.parameters.contract import Schema
+    from fdl.parameters.parameter import Parameter
     from fdl.prepass import Invocation
-    from fdl.project import Project
-    from fdl.schema.contract import Schema
+    from fdl.select.level import Level
+    from fdl.select.project import Project
 
 
 def complete(words: Sequence[str], *, describe: bool) -> Offer:
@@ -65,7 +65,7 @@ class _Place:
 
     def __init__(self, before: Sequence[str], offer: Offer, *, describe: bool) -> None:
         from fdl.prepass import scan
-        from fdl.project import locate
+        from fdl.select.project import locate
 
         self._before = before
         self._offer = offer
@@ -119,7 +119,7 @@ class _Place:
 
     def add_keys(self, prefix: str) -> None:
         """Offer what a sweep can vary: options of the program, else the settings of a manifest."""
-        from fdl.dispatch.generate import FIELDS
+        from fdl.planning.generate import FIELDS
 
         level, _ = _descend(self._project(self._found), self._tokens) if self._found else (None, [])
         keys = [(f"{section}.{field}", "") for section, field, _ in FIELDS if field != "dir"]
@@ -141,7 +141,7 @@ class _Place:
         self._offer.add_files(OTHERWISE, _unless_here(level.manifest.directory))
 
     def _is_built_in(self, word: str) -> bool:
-        from fdl.project import steps_back
+        from fdl.select.bundle import steps_back
 
         return word in BUILTINS and not steps_back(word, self._found, self._tokens[1:])
 
@@ -159,13 +159,13 @@ class _Place:
             self._known = None
 
     def _project(self, found: Found) -> Project:
-        from fdl.project import Project
+        from fdl.select.project import Project
 
         self._known = self._known or Project(found, self._env)
         return self._known
 
     def _add_first_words(self) -> None:
-        from fdl.commands.tree import summary
+        from fdl.builtins.tree import summary
 
         self._offer.add_all((name, summary(name)) for name in BUILTINS)
         if self._found is None:
@@ -204,7 +204,7 @@ class _Place:
                 self._offer.add(word, text)
 
     def _add_built_in(self, current: str) -> None:
-        from fdl.commands import tree
+        from fdl.builtins import tree
         from fdl.complete.arguments import Arguments
 
         names, tail = tree.find(self._tokens)
@@ -232,7 +232,7 @@ class _Place:
 
         A project's commands of the same name are there besides.
         """
-        from fdl.commands import bundle
+        from fdl.select import bundle
 
         bundled = bundle.level(name, os.environ)
         if bundled is None:
@@ -252,7 +252,7 @@ class _Place:
         return look_up(completer, Asked(project, before, text))
 
     def _add_of_manifest(self, project: Project, current: str) -> None:
-        from fdl.dispatch.classify import RUN
+        from fdl.select.classify import RUN
 
         level, rest = _descend(project, self._tokens)
         if rest and rest[0] in level.commands:
@@ -271,7 +271,7 @@ class _Place:
         if level.commands[name].get("args"):
             from fdl.complete.arguments import Arguments
             from fdl.complete.snippet import values
-            from fdl.dispatch.declared import declared
+            from fdl.planning.declared import declared
 
             schema = declared(level, name)
             place = (level.manifest.directory, level.root)
@@ -301,7 +301,7 @@ class _Place:
         asks_for_flags = current.startswith("-") and "=" not in current
         schema = known(level)
         if schema is not None and schema.commands:
-            from fdl.dispatch.arguments import arguments as chosen
+            from fdl.planning.arguments import arguments as chosen
 
             made = chosen(level, preset, tail, schema)
             schema, tail = made.schema, made.tail
@@ -322,7 +322,7 @@ class _Place:
 
     def _add_groups(self, schema: Schema | None) -> None:
         """Offer the words that may stand behind a help flag."""
-        from fdl.args.parameter import ALL_GROUPS, groups_of
+        from fdl.parameters.parameter import ALL_GROUPS, groups_of
 
         collapsed = schema.collapsed if schema else {}
         for word, options in groups_of(schema.parameters if schema else ()).items():
@@ -351,13 +351,13 @@ def _environment(invocation: Invocation, found: Found | None) -> str | None:
 
     One that the project does not have, perhaps left over from another project, is passed over.
     """
-    from fdl.manifest.select import explicit, is_first_word
+    from fdl.select.environment import explicit, is_first_word
 
     if found is None:
         return None
     asked = explicit(invocation.env, os.environ)
     if asked is not None:
-        from fdl.project import Project
+        from fdl.select.project import Project
 
         existing = Project(found).environments()
         return ",".join(one for one in asked[0].split(",") if one in existing) or None
@@ -365,7 +365,7 @@ def _environment(invocation: Invocation, found: Found | None) -> str | None:
         return None
 
     def commands() -> list[str]:
-        from fdl.project import Project
+        from fdl.select.project import Project
 
         return list(Project(found).level().commands)
 
@@ -384,8 +384,8 @@ def _descend(project: Project, tokens: list[str]) -> tuple[Level, list[str]]:
     Raises:
         ManifestError: A manifest on the way is broken or missing.
     """
-    from fdl.dispatch.classify import PATH
-    from fdl.dispatch.walk import enter
+    from fdl.select.classify import PATH
+    from fdl.select.level import enter
 
     level, rest = project.level(), list(tokens)
     while rest and rest[0] in level.commands and level.kind(rest[0]) == PATH:

@@ -12,16 +12,16 @@ from itertools import islice
 
 from fdl.errors import FdlError, ManifestError
 from fdl.manifest.layers import overlay_file
-from fdl.manifest.node import relative
+from fdl.node import relative
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fdl.dispatch.walk import Level
     from fdl.libtorch.catalog import Artifact
-    from fdl.project import Project
     from fdl.run_directory.run import Run
+    from fdl.select.level import Level
+    from fdl.select.project import Project
 
     Values = Iterable[tuple[str, str]]
     Source = Callable[["Asked"], Values]
@@ -85,7 +85,7 @@ def first_environments(asked: Asked) -> Values:
 
 def fields(asked: Asked) -> Values:
     """Dotted paths of all values of the project's manifest."""
-    from fdl.manifest.node import dotted, origin
+    from fdl.node import dotted, origin
 
     root = asked.project.root
     for path, leaf in root.node.leaves():
@@ -95,9 +95,9 @@ def fields(asked: Asked) -> Values:
 
 def layers(asked: Asked) -> Values:
     """What a value can be written to: ``base``, an environment, a file of the project."""
-    from fdl.dispatch.nested import below
     from fdl.manifest import find_in
     from fdl.manifest.layers import environments
+    from fdl.select.nested import below
 
     root = asked.project.root
     yield "base", os.path.basename(root.found.path)
@@ -233,8 +233,8 @@ SOURCES: dict[str, Source] = {
 
 def _steps(project: Project, before: tuple[str, ...], *, programs_only: bool) -> Values:
     from fdl.complete.commands import listed
-    from fdl.dispatch.classify import PATH
-    from fdl.dispatch.walk import enter
+    from fdl.select.classify import PATH
+    from fdl.select.level import enter
 
     level: Level = project.level()
     for name in before:

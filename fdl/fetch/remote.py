@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-import fdl
 from fdl.fetch.client import AddressError, Client
 from fdl.fetch.failures import ChangedError, UnreachableError
 from fdl.fetch.options import Options
 from fdl.fetch.part import Version
+from fdl.version import __version__
 
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 """HTTP statuses of failures that may pass."""
@@ -36,7 +36,7 @@ _REMEDIES: dict[int, str] = {
 
 _OTHER = "the server has another file now"
 
-_NAME = f"fdl/{fdl.__version__}"
+_NAME = f"fdl/{__version__}"
 
 _REASONS: dict[type[BaseException], str] = {
     httpx2.ConnectTimeout: "the server does not accept the connection",

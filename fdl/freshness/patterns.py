@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 
 from fdl.errors import ManifestError
-from fdl.manifest import Node, origin
+from fdl.node import Node, origin
 from fdl.suggest import nearest
 
 VARIABLE = "env:"

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fdl import output
-from fdl.dispatch.ranks import SETTINGS_VARIABLE
 from fdl.freshness.digests import Digests
 from fdl.freshness.folder import state_file, write
 from fdl.freshness.patterns import VARIABLE, Patterns
 from fdl.light_record import Record
 from fdl.plan import Plan
+from fdl.planning.ranks import SETTINGS_VARIABLE
 
 _FORMAT = 1
 

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from fdl.args.parameter import ALL_GROUPS
-from fdl.commands import RESERVED
-from fdl.dispatch.arguments import arguments
-from fdl.dispatch.classify import PRESET, RUN, SECTIONS
-from fdl.dispatch.compose import compose, join, quote
-from fdl.dispatch.generate import settings
-from fdl.dispatch.spelling import text
-from fdl.dispatch.walk import Help, Level
+from fdl.builtins import RESERVED
 from fdl.errors import FdlError, UsageError
 from fdl.help import root
-from fdl.help.layout import Page, Row
-from fdl.help.parameters import argument_rows, option_tables, slots
-from fdl.manifest import origin
-from fdl.manifest.node import texts
+from fdl.layout.page import Page, Row
+from fdl.layout.parameters import argument_rows, option_tables, slots
+from fdl.node import origin, text, texts
 from fdl.output import Palette
+from fdl.parameters.parameter import ALL_GROUPS
 from fdl.plan import Plan
+from fdl.planning.arguments import arguments
+from fdl.planning.generate import settings
 from fdl.redaction import redacted
 from fdl.schema import failure, known
 from fdl.secrets import REDACTED, is_secret
+from fdl.select.classify import PRESET, RUN, SECTIONS
+from fdl.select.command import Selection
+from fdl.select.level import Level
+from fdl.shell_words import compose, join, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fdl.help import drawn
-    from fdl.manifest import Node
+    from fdl.layout import drawn
+    from fdl.node import Node
+    from fdl.parameters.contract import Schema
     from fdl.plan import Flag
-    from fdl.project import Project
-    from fdl.schema.contract import Schema
+    from fdl.select.project import Project
 
     Ask = Callable[[Level], Schema | None]
     """Level -> what is known, or can be learned, about the arguments of its program."""
@@ -45,7 +44,7 @@ _DEFAULTS = (
 
 
 def render(
-    help_: Help | None,
+    help_: Selection | None,
     project: Project | None,
     palette: Palette,
     width: int,
@@ -69,7 +68,7 @@ def render(
             root.draw(front, project, level.description, rows, full=full)
         return front.render()
     # Only the first page starts as fast as a command.
-    from fdl.help.drawn import Page as DrawnPage
+    from fdl.layout.drawn import Page as DrawnPage
 
     page = DrawnPage(palette, width)
     if help_.kind == RUN:
@@ -86,12 +85,11 @@ def render(
     return page.render()
 
 
-def _chosen(help_: Help, schema: Schema | None) -> Schema | None:
+def _chosen(help_: Selection, schema: Schema | None) -> Schema | None:
     """What the program takes, or its subcommand, if the command line names one."""
     if schema is None or not schema.commands:
         return schema
-    preset = help_.name if help_.kind == PRESET else None
-    return arguments(help_.level, preset, help_.words, schema).schema
+    return arguments(help_.level, help_.preset, help_.words, schema).schema
 
 
 def _command(
@@ -119,7 +117,7 @@ def _command(
         _entry(page, level, schema)
 
 
-def _options(page: Page, wanted: Help, schema: Schema | None) -> None:
+def _options(page: Page, wanted: Selection, schema: Schema | None) -> None:
     """The options of one group, or of all, of a command's program."""
     level = wanted.level
     typed = level.typed(*([wanted.name] if wanted.name else []))
@@ -180,7 +178,7 @@ def _entry(page: Page, level: Level, schema: Schema | None) -> None:
         )
 
 
-def _preset(page: drawn.Page, wanted: Help, schema: Schema | None) -> None:
+def _preset(page: drawn.Page, wanted: Selection, schema: Schema | None) -> None:
     level, name = wanted.level, wanted.name
     spec = level.commands[name]
     made = arguments(level, name, wanted.words, schema)
@@ -238,7 +236,7 @@ def _declared(flag: Flag, schema: Schema | None) -> str:
 def _run(page: drawn.Page, level: Level, name: str) -> None:
     spec = level.commands[name]
     page.title(level.typed(name), spec.text("description"))
-    from fdl.dispatch.declared import declared
+    from fdl.planning.declared import declared
 
     schema = declared(level, name)
     named = _argument_slots(schema) if schema else []

@@ -6,17 +6,17 @@ commands are names only, and ``fdl --help all`` describes them. Imported on the 
 
 from __future__ import annotations
 
-from fdl import __version__
-from fdl.commands import PANELS
-from fdl.commands.tree import summary
-from fdl.help.layout import Row
+from fdl.builtins import PANELS
+from fdl.builtins.tree import summary
+from fdl.layout.page import Row
+from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.help.layout import Page
-    from fdl.project import Project
+    from fdl.layout.page import Page
+    from fdl.select.project import Project
 
 _OPTIONS = (
     Row("-h, --help", "Show help for a command; `--help all` shows all of it"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from fdl import output
-from fdl.commands import RESERVED
+from fdl.builtins import RESERVED
 from fdl.errors import ManifestError, UsageError
 from fdl.inspect.command import behind_environment, resolved
 from fdl.inspect.document import explanation, explanation_json, listing, records
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fdl.commands.verb import Call
     from fdl.inspect.field import Field
     from fdl.manifest import Manifest
-    from fdl.project import Project
+    from fdl.select.project import Project
 
 
 def config_show(call: Call, words: Sequence[str], *, as_json: bool) -> str:
@@ -84,8 +84,8 @@ def _of_manifest(_call: Call, project: Project, asked: str, _words: Sequence[str
 
 
 def _of_command(call: Call, project: Project, asked: str, words: Sequence[str]) -> list[Field]:
-    from fdl.dispatch.compose import join
-    from fdl.inspect.secrecy import script
+    from fdl.manifest.secrecy import script
+    from fdl.shell_words import join
 
     command = resolved(call, project, words)
     _warn(command.warnings)
@@ -137,7 +137,7 @@ def _unreachable(manifest: Manifest) -> list[str]:
 
 def _unread(project: Project) -> list[str]:
     """Warnings about settings that no program reads."""
-    from fdl.dispatch.walk import require_reader
+    from fdl.select.level import require_reader
 
     try:
         require_reader(project.level())

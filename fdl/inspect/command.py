@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from fdl.dispatch.classify import PRESET, RUN
-from fdl.dispatch.planner import Planner
-from fdl.dispatch.walk import Help, Level, Unknown
 from fdl.errors import UsageError
 from fdl.inspect.document import SCHEMA_VERSION, node_of
 from fdl.inspect.field import WINS, Field, Origins, Statement
 from fdl.inspect.manifest import Report
 from fdl.inspect.path import parse
-from fdl.inspect.secrecy import Manifests
+from fdl.manifest.secrecy import Manifests
 from fdl.plan import Plan
+from fdl.planning.command import plan_of
+from fdl.planning.planner import Planner
+from fdl.select.classify import PRESET, RUN
+from fdl.select.command import Selection
+from fdl.select.level import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fdl.commands.verb import Call
-    from fdl.dispatch.planner import Surroundings
     from fdl.inspect.field import Path
-    from fdl.manifest import Node
-    from fdl.project import Project
-    from fdl.schema.contract import Schema
+    from fdl.node import Node
+    from fdl.parameters.contract import Schema
+    from fdl.planning.planner import Surroundings
+    from fdl.select.project import Project
 
 
 class Command:
@@ -43,11 +45,11 @@ class Command:
     """
 
     def __init__(
-        self, page: Help, plan: Plan, surroundings: Surroundings, warnings: list[str]
+        self, page: Selection, plan: Plan, surroundings: Surroundings, warnings: list[str]
     ) -> None:
         from fdl.inspect.program import fields
+        from fdl.probe import learn
         from fdl.redaction import hidden_texts, redacted
-        from fdl.schema import learn
         from fdl.schema.subcommand import select
 
         self.level: Level = page.level
@@ -87,7 +89,7 @@ class Command:
 
     def find(self, asked: str) -> list[Field]:
         """The fields of a name: a manifest path, a mapping, a flag, or a field that was removed."""
-        from fdl.dispatch.spelling import Spelling
+        from fdl.planning.spelling import Spelling
 
         declared = Spelling(self.schema).declared(asked)
         flag = declared.flag if declared else "--" + asked.removeprefix("--").replace("_", "-")
@@ -137,7 +139,7 @@ def behind_environment(call: Call, words: Sequence[str]) -> tuple[Project, list[
     """
     from fdl import output
     from fdl.manifest.layers import overlay_file
-    from fdl.project import Project, base_commands, locate, required
+    from fdl.select.project import Project, base_commands, locate, required
 
     found = required(locate())
     rest = list(words)
@@ -166,18 +168,18 @@ def look_at(call: Call, words: Sequence[str]) -> Command:
     return resolved(call, *behind_environment(call, words))
 
 
-def page_of(call: Call, project: Project, words: Sequence[str]) -> Help:
+def page_of(project: Project, words: Sequence[str]) -> Selection:
     """What words behind the environment name; nothing is planned.
 
     Raises:
         FdlError: They name nothing that can run, or a manifest on the path is broken.
     """
-    page = project.resolve(words, call.here(), help_wanted=True) if words else None
-    if isinstance(page, Unknown):
+    page = project.select(words, help_wanted=True) if words else None
+    if page and not page.known:
         raise unknown(page)
-    if isinstance(page, Help) and (page.name or page.level.entry):
+    if page and (page.name or page.level.entry):
         return page
-    level = page.level if isinstance(page, Help) else project.level()
+    level = page.level if page else project.level()
     names = ", ".join(level.commands)
     hint = f"name one of its commands: {names}" if names else "name a command that runs something"
     raise UsageError(f"`{' '.join(['fdl', *level.names])}` runs nothing", hint=hint)
@@ -186,28 +188,26 @@ def page_of(call: Call, project: Project, words: Sequence[str]) -> Help:
 def resolved(call: Call, project: Project, words: Sequence[str]) -> Command:
     """The values of the command that words behind the environment name; see :func:`look_at`."""
     invocation = call.invocation
-    plan = words and project.resolve(
-        words, call.here(), exported=invocation.exported(), append=invocation.append
-    )
-    if isinstance(plan, Unknown):
-        raise unknown(plan)
-    page = page_of(call, project, words)
-    if not isinstance(plan, Plan):
+    selected = project.select(words) if words else None
+    if selected and not selected.known:
+        raise unknown(selected)
+    page = page_of(project, words)
+    if selected is None or not selected.runs:
         raise UsageError(f"`{page.level.typed()}` runs nothing", hint="leave out --refresh-schema")
+    plan = plan_of(selected, project, invocation, call.here())
     plan.secrets += project.secrets()
-    preset = page.name if page.kind == PRESET else None
     if page.kind != RUN:
         planner = Planner(project.directory, call.here(), invocation.exported(), invocation.append)
-        page.level = planner.with_values(page.level, preset)
+        page.level = planner.with_values(page.level, page.preset)
     return Command(page, plan, call.here(), project.warnings)
 
 
-def unknown(found: Unknown) -> UsageError:
+def unknown(found: Selection) -> UsageError:
     """The error for a word that does not name a command, with the nearest name."""
     from fdl.prepass import GLOBAL_FLAGS
     from fdl.suggest import nearest
 
-    level, token = found.level, found.token
+    level, token = found.level, found.name
     if token.startswith("-"):
         close = nearest(token, ("--json", *GLOBAL_FLAGS))
         hint = f"did you mean `{close}`?" if close else "options of a command stand behind it"

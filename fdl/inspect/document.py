@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fdl.inspect.field import PART
 from fdl.inspect.screen import Layout, Row
-from fdl.manifest.node import Node, dotted, relative
 from fdl.manifest.show import flow, lines
+from fdl.node import Node, dotted, relative
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

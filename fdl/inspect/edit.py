@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl import output
-from fdl.dispatch.classify import PATH, PRESET, RUN, SECTIONS
-from fdl.dispatch.walk import enter, require_reader
 from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.inspect.command import behind_environment, page_of, resolved
 from fdl.inspect.document import explanation
@@ -23,25 +21,27 @@ from fdl.inspect.layer import Layers, lookup, settled
 from fdl.inspect.manifest import Report
 from fdl.inspect.path import parse
 from fdl.inspect.screen import terminal_columns
-from fdl.inspect.secrecy import printable
 from fdl.inspect.spans import Layout, json_layout, yaml_layout
 from fdl.inspect.splice import NewValue, candidates
 from fdl.manifest.example import copied
-from fdl.manifest.node import Node, dotted, relative
 from fdl.manifest.read import is_json
 from fdl.manifest.read import parse as parse_manifest
+from fdl.manifest.secrecy import printable
 from fdl.manifest.source import shown
-from fdl.project import Project
+from fdl.node import Node, dotted, relative
 from fdl.rewrite import rewrite
 from fdl.secrets import is_secret_name
+from fdl.select.classify import PATH, PRESET, RUN, SECTIONS
+from fdl.select.level import enter, require_reader
+from fdl.select.project import Project
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fdl.commands.verb import Call
-    from fdl.dispatch.walk import Level
     from fdl.inspect.command import Command
     from fdl.inspect.field import Field
+    from fdl.select.level import Level
 
 _LINKS = ("inherit-from", "include")
 _MARK = b"\xef\xbb\xbf"
@@ -159,7 +159,7 @@ def prepare(call: Call, path: str, value: str, *, where: str | None, line: str |
     """
     keys = _keys(path)
     project, words = behind_environment(call, _words(line or ""))
-    page = None if line is None else page_of(call, project, words)
+    page = None if line is None else page_of(project, words)
     if page:
         own = page.kind == RUN or (page.kind == PRESET and keys[0] in _OF_A_PRESET)
         keys = ("commands", page.name, *keys) if own else keys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdl.light_record import Record
-from fdl.manifest.node import Node, dotted, relative
+from fdl.node import Node, dotted, relative
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,21 +6,21 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdl.dispatch.nested import below
 from fdl.errors import ManifestError, UsageError
 from fdl.manifest import Found, Manifest
 from fdl.manifest.check import check
 from fdl.manifest.layers import environments, overlay_file, overlay_files, stack
-from fdl.manifest.node import Node
 from fdl.manifest.overlay import combine
 from fdl.manifest.read import parse
 from fdl.manifest.source import read_text, shown
+from fdl.node import Node
+from fdl.select.nested import below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from fdl.inspect.splice import NewValue
-    from fdl.project import Project
+    from fdl.select.project import Project
 
 _BASE = "base"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fdl.inspect.field import Origins
-from fdl.inspect.secrecy import Manifests
-from fdl.manifest.node import Node
+from fdl.manifest.secrecy import Manifests
+from fdl.node import Node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from fdl.inspect.field import Field, Path
     from fdl.manifest import Manifest
-    from fdl.manifest.node import Removed
+    from fdl.node import Removed
 
 
 class Report:

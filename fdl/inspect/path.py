@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def parse(text: str) -> Path:
-    """The keys and indices of a path. Reverses :func:`fdl.manifest.node.dotted`.
+    """The keys and indices of a path. Reverses :func:`fdl.node.dotted`.
 
     Raises:
         UsageError: The text is not a path.

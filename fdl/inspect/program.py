@@ -6,22 +6,22 @@ Variables: ``env:`` < ``env_file`` < shell < typed.
 
 from __future__ import annotations
 
-from fdl.dispatch.classify import RUN
-from fdl.dispatch.generate import FIELDS, RIVALS, present, settings, spelled
-from fdl.dispatch.spelling import Spelling
 from fdl.inspect.field import OVERRIDDEN, PART, REMOVED, WINS, Field, Statement, stated
 from fdl.inspect.manifest import stacks
 from fdl.inspect.typed import typed, typed_values
-from fdl.manifest.node import Node
+from fdl.node import Node
 from fdl.plan import PLAN_VARIABLE
+from fdl.planning.generate import FIELDS, RIVALS, present, settings, spelled
+from fdl.planning.spelling import Spelling
 from fdl.secrets import REDACTED, is_secret, redact_text
+from fdl.select.classify import RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fdl.args.parameter import Parameter
     from fdl.inspect.command import Command
+    from fdl.parameters.parameter import Parameter
     from fdl.plan import Variable
 
 _FLAGS = {(section, field): flag for section, field, flag in FIELDS}
@@ -250,7 +250,7 @@ class _Settings:
         return 1 + len(node.losers) if node else 0
 
     def _declared(self, one: Parameter | None) -> list[Statement]:
-        from fdl.args.parameter import UNSET, choice_text
+        from fdl.parameters.parameter import UNSET, choice_text
 
         if one is None or one.default is UNSET:
             return []

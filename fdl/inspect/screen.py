@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from fdl.help.layout import cells, wrap
+from fdl.layout.page import cells, wrap
 from fdl.light_record import Record
 from fdl.output import columns
 

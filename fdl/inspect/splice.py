@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from fdl.errors import FdlError
 from fdl.inspect.document import json_value
 from fdl.inspect.spans import Layout, Span
-from fdl.manifest.node import Node, dotted
 from fdl.manifest.show import flow, quoted
+from fdl.node import Node, dotted
 
 _STEP = 2
 

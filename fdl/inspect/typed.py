@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fdl.args.parameter import Parameter, is_number
-from fdl.schema.contract import spellings
+from fdl.parameters.contract import spellings
+from fdl.parameters.parameter import Parameter, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

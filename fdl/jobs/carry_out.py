@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fdl import output
-from fdl.dispatch.compose import join
 from fdl.jobs.chain import Chain, Step
 from fdl.jobs.job import DONE, FAILED, Job, Outcome
 from fdl.prepass import Work
+from fdl.shell_words import join
 
 
 def carry_out(chain: Chain, work: Work) -> int:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
-from fdl.dispatch.classify import PATH
-from fdl.dispatch.walk import Help, Level, Refresh, Unknown, enter
 from fdl.errors import ManifestError
 from fdl.freshness.digests import Digests
 from fdl.freshness.patterns import Patterns
 from fdl.freshness.rule import Rule
 from fdl.light_record import Record
-from fdl.manifest import Node, origin
+from fdl.node import Node, origin
 from fdl.plan import Plan
-from fdl.project import Project
+from fdl.select.classify import PATH
+from fdl.select.command import Selection
+from fdl.select.level import Level, enter
+from fdl.select.project import Project
 from fdl.suggest import nearest
 
-Resolve = Callable[[Sequence[str]], Plan | Help | Refresh | Unknown]
-"""What the words after ``fdl`` mean."""
+MakePlan = Callable[[Selection], Plan]
+"""What a selected command runs."""
 
 _Key = tuple[str, ...]
 
@@ -49,16 +50,16 @@ class Chain:
 
     Args:
         project: The project.
-        resolve: Resolves the words of a needed command.
+        plan: Makes the plan of a needed command.
 
     Attributes:
         steps: The steps.
     """
 
-    def __init__(self, project: Project, resolve: Resolve) -> None:
+    def __init__(self, project: Project, plan: MakePlan) -> None:
         self.steps: list[Step] = []
         self._project = project
-        self._resolve = resolve
+        self._plan = plan
         self._places: dict[_Key, int] = {}
         self._digests = Digests(project.directory)
 
@@ -116,13 +117,13 @@ class Chain:
             if level.parent is None:
                 raise self._unknown(node, plan, nearest(words[0], known))
             level = level.parent
-        found = self._resolve([*level.names, *words])
-        if isinstance(found, Plan):
-            return found
+        found = self._project.select([*level.names, *words])
+        if found.runs:
+            return self._plan(found)
         close = None
-        if isinstance(found, Unknown) and found.token in words:
-            close = nearest(found.token, found.level.commands)
-            words[words.index(found.token)] = close or found.token
+        if not found.known and found.name in words:
+            close = nearest(found.name, found.level.commands)
+            words[words.index(found.name)] = close or found.name
         raise self._unknown(node, plan, close and shlex.join(words))
 
     def _unknown(self, node: Node, plan: Plan, close: str | None) -> ManifestError:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import sys
 
-from fdl.dispatch.planner import Surroundings, here
 from fdl.errors import UsageError
 from fdl.jobs.chain import Chain
 from fdl.plan import Plan
-from fdl.project import Project
+from fdl.planning.command import plan_of
+from fdl.planning.planner import Surroundings, here
+from fdl.select.project import Project
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.dispatch.walk import Help, Level, Refresh, Unknown
     from fdl.manifest import Found
     from fdl.prepass import Invocation
+    from fdl.select.command import Selection
+    from fdl.select.level import Level
 
 
 def run(
@@ -47,7 +49,7 @@ def one(plan: Plan, project: Project, invocation: Invocation, surroundings: Surr
     Raises:
         FdlError: A needed command is not one, or a program cannot be started.
     """
-    chain = Chain(project, lambda words: _resolved(words, project, invocation, surroundings))
+    chain = Chain(project, lambda one: plan_of(one, project, invocation, surroundings))
     chain.add(plan)
     return finish(chain, project, invocation)
 
@@ -93,12 +95,12 @@ def chain_of(
     Raises:
         FdlError: One of them is not a command that runs, or needs something that is not.
     """
-    chain = Chain(project, lambda words: _resolved(words, project, invocation, surroundings))
+    chain = Chain(project, lambda one: plan_of(one, project, invocation, surroundings))
     for words in lines:
-        outcome = _resolved(words, project, invocation, surroundings)
-        if not isinstance(outcome, Plan):
-            raise _refused(outcome, words)
-        chain.add(outcome)
+        selected = project.select(words)
+        if not selected.runs:
+            raise _refused(selected, words)
+        chain.add(plan_of(selected, project, invocation, surroundings))
     return chain
 
 
@@ -140,26 +142,19 @@ def _lines(level: Level, tokens: Sequence[str]) -> list[list[str]]:
     return [split(level, word) for word in words]
 
 
-def _resolved(
-    words: Sequence[str], project: Project, invocation: Invocation, place: Surroundings
-) -> Plan | Help | Refresh | Unknown:
-    return project.resolve(words, place, exported=invocation.exported(), append=invocation.append)
-
-
-def _refused(outcome: Help | Refresh | Unknown, words: Sequence[str]) -> UsageError:
+def _refused(selected: Selection, words: Sequence[str]) -> UsageError:
     """The error for words that are not a command that runs."""
-    from fdl.commands import BUILTINS
-    from fdl.dispatch.walk import Unknown
+    from fdl.builtins import BUILTINS
 
-    if isinstance(outcome, Unknown) and words[0] in BUILTINS:
+    if not selected.known and words[0] in BUILTINS:
         return UsageError(
             f"`{words[0]}` is a built-in command, and `--jobs` runs commands of the project",
             hint=f"fdl {' '.join(words)}",
         )
-    if isinstance(outcome, Unknown):
+    if not selected.known:
         from fdl.inspect.command import unknown
 
-        return unknown(outcome)
+        return unknown(selected)
     return UsageError(
         f"`fdl {' '.join(words)}` runs nothing by itself",
         hint=f"`fdl {' '.join(words)} --help` lists its commands",

@@ -15,7 +15,7 @@ import os
 import re
 from pathlib import Path
 
-from fdl.dispatch.container import COMPOSE_FILES
+from fdl.compose_file import COMPOSE_FILES
 from fdl.hardware.container import read
 from fdl.libtorch.active import FOLDER, LOCK_FILE
 from fdl.manifest.discover import EXAMPLES, NAMES

@@ -5,8 +5,7 @@ last read. This package never loads pydantic: its import takes longer than the r
 command.
 """
 
-from fdl.manifest.discover import Found, find, find_in, settle
-from fdl.manifest.load import Manifest, load
-from fdl.manifest.node import Node, origin
+from fdl.manifest.discover import Found, find, find_in
+from fdl.manifest.load import Manifest, load, settle
 
-__all__ = ["Found", "Manifest", "Node", "find", "find_in", "load", "origin", "settle"]
+__all__ = ["Found", "Manifest", "find", "find_in", "load", "settle"]

@@ -12,8 +12,9 @@ import os
 import sys
 import time
 
-from fdl import __version__, light_json
-from fdl.manifest.node import Node, Removed
+from fdl import light_json
+from fdl.node import Node, Removed
+from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from fdl.errors import ManifestError
 from fdl.manifest.mistakes import Missing, Refused, Unknown, Unsuitable
-from fdl.manifest.node import dotted
 from fdl.manifest.schema import ROOT, SECTIONS
 from fdl.manifest.show import scalar
 from fdl.manifest.source import shown
+from fdl.node import dotted
 from fdl.secrets import REDACTED, is_secret_name
 from fdl.suggest import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fdl.manifest.mistakes import Mistake, Path
-    from fdl.manifest.node import Node
+    from fdl.node import Node
 
 _ROOT_HINTS = {
     "model": "it is reserved; remove it",

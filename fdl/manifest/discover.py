@@ -65,15 +65,3 @@ def find_in(directory: str) -> Found | None:
     if not present:
         present = [name for name in EXAMPLES if os.path.isfile(os.path.join(directory, name))]
     return Found(directory, present[0], tuple(present[1:])) if present else None
-
-
-def settle(found: Found, *, executes: bool) -> Found:
-    """Copy an example to the real manifest, if the command will execute something.
-
-    Help, completion and every command that only prints never write.
-    """
-    if not found.is_example or not executes:
-        return found
-    from fdl.manifest.example import settled
-
-    return settled(found)

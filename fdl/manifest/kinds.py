@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
     from fdl.manifest.mistakes import Mistake, Path
-    from fdl.manifest.node import Node
+    from fdl.node import Node
 
     Rule = dict[str, Any]
 

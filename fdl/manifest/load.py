@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fdl.manifest.discover import Found
-    from fdl.manifest.node import Node, Removed
+    from fdl.node import Node, Removed
 
 
 class Manifest:
@@ -67,10 +67,22 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
     content = _content(found.path, key.overlays.values(), stamps)
     if write_cache:
         cache.store(key, content, stamps)
-        from fdl.schema import editor_copy
+        from fdl.manifest import editor_copy
 
         editor_copy.keep(found.path)
     return Manifest(content.node, found, env, content.layers, content.removed)
+
+
+def settle(found: Found, *, executes: bool) -> Found:
+    """Copy an example to the real manifest, if the command will execute something.
+
+    Help, completion and every command that only prints never write.
+    """
+    if not found.is_example or not executes:
+        return found
+    from fdl.manifest.example import settled
+
+    return settled(found)
 
 
 def known(found: Found, env: str | None = None) -> Manifest | None:

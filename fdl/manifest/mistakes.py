@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.manifest.node import Node
+    from fdl.node import Node
 
     Path = tuple[str | int, ...]
 

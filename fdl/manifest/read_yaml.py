@@ -17,9 +17,9 @@ from yaml.events import (
     StreamEndEvent,
 )
 
-from fdl.manifest.node import Node
 from fdl.manifest.scalars import resolve
 from fdl.manifest.source import MAX_DEPTH, MAX_VALUES, key_problem, position, refusal
+from fdl.node import Node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from yaml.error import Mark
 
     from fdl.errors import ManifestError
-    from fdl.manifest.node import Scalar
+    from fdl.node import Scalar
 
 # libyaml if PyYAML was built with it: the same events, ten times faster.
 LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fdl.manifest.kinds import Rule
     from fdl.manifest.mistakes import Mistake, Path
-    from fdl.manifest.node import Node
+    from fdl.node import Node
 
 BACKENDS = ("nccl", "cpu")
 _AVERAGING = ("sync", "cadence", "async")

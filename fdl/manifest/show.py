@@ -5,13 +5,13 @@ Imported on every `config show`: loads only fdl's own light modules.
 
 from __future__ import annotations
 
-from fdl.manifest.node import Node
+from fdl.node import Node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fdl.manifest.node import Scalar
+    from fdl.node import Scalar
 
 _INLINE_WIDTH = 80
 _INFINITY = float("inf")

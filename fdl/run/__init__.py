@@ -53,8 +53,8 @@ def _say_first(plan: Plan) -> None:
 
 
 def _announce(plan: Plan) -> None:
-    from fdl.dispatch.compose import join
     from fdl.redaction import redacted
+    from fdl.shell_words import join
 
     shown = redacted(plan)
     if shown.service:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fdl.plan import Plan
-    from fdl.project import Project
+    from fdl.select.project import Project
 
 
 def confirm_all(plans: Iterable[Plan], project: Project) -> None:

@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from fdl.dispatch.container import compose_text, services
+from fdl.compose_file import compose_text, services
 from fdl.plan import Plan
 from fdl.suggest import nearest
 

@@ -11,7 +11,8 @@ import time
 
 from fdl import output
 from fdl.errors import FdlError
-from fdl.run.program import cannot_start, locate, marked
+from fdl.run.program import cannot_start, marked
+from fdl.which import locate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

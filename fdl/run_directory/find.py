@@ -13,8 +13,8 @@ from fdl.run_directory.run import Run, flaw, read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fdl.dispatch.walk import Level
-    from fdl.project import Project
+    from fdl.select.level import Level
+    from fdl.select.project import Project
 
 USUAL_FOLDER = "runs"
 """Where runs are searched if no manifest names a folder."""
@@ -40,7 +40,7 @@ def folders(project: Project | None) -> list[Path]:
 
 
 def _declared(project: Project) -> Iterator[str]:
-    from fdl.dispatch.nested import below
+    from fdl.select.nested import below
 
     top = project.level()
     for level in (top, *(place.level for place in below(top, project.child))):
@@ -52,7 +52,7 @@ def _of_level(level: Level) -> Iterator[str]:
     for node in (level.manifest.node, *level.commands.values()):
         output = node.get("output")
         if output and (folder := output.get("dir")):
-            from fdl.dispatch.expand import known_folder
+            from fdl.variables.fill import known_folder
 
             if name := known_folder(level, folder, node):
                 yield name

@@ -75,7 +75,7 @@ class Metrics:
             with (folder / "metrics.csv").open(encoding="utf-8", errors="replace") as stream:
                 rows: list[dict[str, object]] = list(csv.DictReader(stream))
         except (OSError, csv.Error):
-            from fdl.run_directory.run import read_json
+            from fdl.run_directory.json_file import read_json
 
             rows = [read_json(folder / "metrics.json") or {}]
         measured = [

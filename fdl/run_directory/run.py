@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
+from fdl.run_directory.json_file import read_json
 from fdl.run_directory.metrics import Metrics
 from fdl.run_directory.process import is_gone
 
@@ -25,7 +25,6 @@ RUNNING, DEAD = "running", "dead"
 STATES = (RUNNING, "complete", "interrupted", "diverged", "failed", DEAD)
 """All states of a run. ``dead``: its record says running, but its process has ended."""
 
-_MAX_BYTES = 16 << 20
 _NAME_LENGTH = len("2026-01-31T10-00-00")
 
 
@@ -174,17 +173,6 @@ def flaw(path: Path) -> str:
     if not _is_own_file(path / CONFIG):
         return f"has a {RECORD}, and no {CONFIG} beside it"
     return f"has a {RECORD} that is broken"
-
-
-def read_json(file: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None if no object can be read."""
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
-        content = json.loads(data) if len(data) <= _MAX_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def _is_own_file(path: Path) -> bool:

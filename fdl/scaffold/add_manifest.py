@@ -10,8 +10,8 @@ from fdl.inspect.layer import is_only_change, lookup
 from fdl.inspect.spans import Layout, Span, json_layout, yaml_layout
 from fdl.inspect.splice import NewValue, candidates
 from fdl.manifest.discover import EXAMPLES, NAMES
-from fdl.manifest.node import Node
 from fdl.manifest.read import parse
+from fdl.node import Node
 
 _COMMANDS = "commands"
 

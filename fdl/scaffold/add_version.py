@@ -16,13 +16,13 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from fdl import __version__
 from fdl.errors import ScaffoldError
 from fdl.scaffold import add_pyproject
 from fdl.scaffold.add_requirement import NAME, Requirement, parse_all
 from fdl.scaffold.project import is_released
 from fdl.update.installed import packages
 from fdl.update.versions import is_stable
+from fdl.version import __version__
 
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
 """Lock files, which give the version chosen from a range."""

@@ -11,11 +11,10 @@ from fdl.schema.cache import SOURCES, fetch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fdl.dispatch.planner import Surroundings
-    from fdl.dispatch.walk import Level
-    from fdl.schema.contract import Schema
+    from fdl.parameters.contract import Schema
+    from fdl.select.level import Level
 
-__all__ = ["failure", "known", "learn"]
+__all__ = ["failure", "known"]
 
 
 def known(level: Level, *, keep: bool = False) -> Schema | None:
@@ -31,34 +30,7 @@ def known(level: Level, *, keep: bool = False) -> Schema | None:
     record = fetch(level)
     if record and record.schema:
         return record.schema
-    return _inline(level) or _from_source(level, keep=keep)
-
-
-def learn(level: Level, surroundings: Surroundings | None = None) -> Schema | None:
-    """The schema of a level's entry. Asks the program, in ``surroundings``, if that is allowed.
-
-    A program that cannot answer is not an error: the manifest's own ``schema:`` is used instead.
-
-    Raises:
-        ManifestError: The manifest's own ``schema:`` is invalid.
-    """
-    if level.entry is None:
-        return None
-    record = fetch(level)
-    if record is None:
-        from fdl.schema.consent import may_ask
-
-        if may_ask(level):
-            from contextlib import suppress
-
-            from fdl.errors import FdlError
-            from fdl.schema.probe import refresh
-
-            with suppress(FdlError):
-                return refresh(level, surroundings)
-    if record and record.schema:
-        return record.schema
-    return _inline(level) or _from_source(level, keep=False)
+    return inline(level) or from_source(level, keep=keep)
 
 
 def failure(level: Level) -> str:
@@ -67,13 +39,13 @@ def failure(level: Level) -> str:
     return record.problem if record else ""
 
 
-def _from_source(level: Level, *, keep: bool) -> Schema | None:
+def from_source(level: Level, *, keep: bool) -> Schema | None:
     """What the source of the program declares."""
     record = fetch(level, SOURCES)
     if record is not None:
         return record.schema
+    from fdl.parameters.contract import ContractError, parse
     from fdl.schema.cache import stamps, store
-    from fdl.schema.contract import ContractError, parse
     from fdl.schema.static import read
 
     document, files = read(level)
@@ -91,18 +63,18 @@ def _from_source(level: Level, *, keep: bool) -> Schema | None:
     return schema
 
 
-def _inline(level: Level) -> Schema | None:
+def inline(level: Level) -> Schema | None:
     """The manifest's ``schema:``."""
     node = level.manifest.node.get("schema")
     if node is None:
         return None
-    from fdl.schema.contract import ContractError, parse
+    from fdl.parameters.contract import ContractError, parse
 
     try:
         return parse(node.plain(), closed=True)
     except ContractError as problem:
         from fdl.errors import ManifestError
-        from fdl.manifest import origin
+        from fdl.node import origin
 
         place = origin(problem.find(node), level.root)
         raise ManifestError(

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import os
 
-from fdl import __version__
+from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from fdl.dispatch.walk import Level
-    from fdl.schema.contract import Schema
+    from fdl.parameters.contract import Schema
+    from fdl.select.level import Level
 
 # Increase it when the format of a record changes within one version.
 FORMAT = 1
@@ -80,7 +80,7 @@ def fetch(level: Level, folder: str = FOLDER) -> Record | None:
             return None
         if document["problem"]:
             return Record(None, str(document["problem"]))
-        from fdl.schema.contract import parse
+        from fdl.parameters.contract import parse
 
         source = "source" if folder == SOURCES else "program"
         return Record(parse(document["schema"], source=source), "")

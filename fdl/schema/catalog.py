@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from time import time
 from typing import NamedTuple
 
-from fdl.dispatch.nested import Place, below
-from fdl.dispatch.walk import Level
 from fdl.errors import FdlError
 from fdl.manifest import Manifest, find_in
 from fdl.schema.cache import FOLDER, SOURCES, fetch, location
+from fdl.select.level import Level
+from fdl.select.nested import Place, below
 
 Load = Callable[[str], Manifest | None]
 

@@ -12,7 +12,7 @@ import os
 import shlex
 from itertools import pairwise
 
-from fdl.dispatch.walk import Level
+from fdl.select.level import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

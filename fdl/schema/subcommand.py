@@ -8,8 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fdl.args.parameter import Parameter
-    from fdl.schema.contract import Schema
+    from fdl.parameters.contract import Schema
+    from fdl.parameters.parameter import Parameter
 
 
 class Selected(Record):
@@ -51,7 +51,7 @@ def _still_before(before: dict[str, int], inner: Schema) -> dict[str, int]:
 
 def _with_options(schema: Schema, above: Sequence[Parameter]) -> Schema:
     """A subcommand that also knows the options of the commands around it."""
-    from fdl.schema.contract import Schema
+    from fdl.parameters.contract import Schema
 
     outer = {one.name: one for one in above}
     own = {one.name for one in schema.parameters}

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fdl import __version__
 from fdl.errors import FdlError
 from fdl.self_install.place import MARKER, Place, script, version_of
+from fdl.version import __version__
 
 _MOST_LINKS = 40
 

@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import fdl
 from fdl.errors import FdlError
 from fdl.update.installed import OWN_NAME, upgrade_command
 from fdl.update.versions import is_newer, release
+from fdl.version import __version__
 
 ASK_SECONDS = 15.0
 """How long the index may take."""
@@ -50,12 +50,12 @@ def newest() -> Release:
     """Ask the index that pip is configured for."""
     from fdl.update.__main__ import latest
 
-    return Release(fdl.__version__, latest([OWN_NAME], ASK_SECONDS).get(OWN_NAME))
+    return Release(__version__, latest([OWN_NAME], ASK_SECONDS).get(OWN_NAME))
 
 
 def command() -> str:
     """What upgrades this fdl: the command of uv, pipx or pip, or git where it is a checkout."""
-    folder = Path(fdl.__file__).parents[1]
+    folder = Path(__file__).parents[2]
     if folder.name not in ("site-packages", "dist-packages"):
         return f"git -C {shlex.quote(str(folder))} pull"
     return upgrade_command(sys.prefix, [OWN_NAME], is_own=True)

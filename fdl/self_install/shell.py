@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fdl.complete.start_up import shell_of, start_file
-from fdl.dispatch.compose import quote
 from fdl.self_install.place import Place
+from fdl.shell_words import quote
 
 
 def path_hint(place: Place, environ: Mapping[str, str]) -> str:

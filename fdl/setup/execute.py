@@ -6,15 +6,15 @@ import subprocess
 from collections.abc import Mapping
 
 from fdl import output
-from fdl.dispatch.compose import join
-from fdl.dispatch.container import compose_inputs
 from fdl.errors import FdlError
 from fdl.hardware import Nvidia
 from fdl.libtorch.install import install
 from fdl.libtorch.request import Request, decide
 from fdl.libtorch.store import Store
+from fdl.planning.container import compose_inputs
 from fdl.setup.plan import Plan
 from fdl.setup.steps import Activate, Install, Program
+from fdl.shell_words import join
 
 
 def execute(plan: Plan, store: Store, nvidia: Nvidia, environ: Mapping[str, str]) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdl.compose_file import services
 from fdl.diagnose import environment
-from fdl.dispatch.container import services
 from fdl.errors import LibtorchError
 from fdl.hardware import Nvidia, System, nvidia, system
 from fdl.libtorch.active import Variant

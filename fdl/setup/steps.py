@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fdl.dispatch.compose import join
+from fdl.shell_words import join
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl import output
-from fdl.dispatch.planner import Surroundings
 from fdl.jobs.chain import Chain
 from fdl.jobs.job import DONE, FAILED, STOPPED, Job, Outcome
 from fdl.jobs.several import chain_of
 from fdl.plan import Plan
+from fdl.planning.planner import Surroundings
 from fdl.prepass import Work
+from fdl.run_directory.json_file import read_json
 from fdl.run_directory.metrics import Metric
-from fdl.run_directory.run import read_json
 from fdl.sweeps import record
 from fdl.sweeps.axis import Point, name_of, points
 from fdl.sweeps.store import RUNNING, WAITING, Row, Sweep, now
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fdl.prepass import Invocation
-    from fdl.project import Project
     from fdl.run_directory.run import Run
+    from fdl.select.project import Project
     from fdl.sweeps.request import Request
     from fdl.sweeps.search import Search
 
@@ -339,8 +339,8 @@ def _show(
     rows: Sequence[Row], plans: Sequence[Plan], project: Project, request: Request, *, json: bool
 ) -> int:
     """Print the command line of every run."""
-    from fdl.dispatch.compose import join
     from fdl.redaction import redacted
+    from fdl.shell_words import join
 
     if json:
         from fdl import dry_run

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fdl.errors import FdlError, ManifestError, UsageError
-from fdl.manifest.node import origin
-from fdl.schema.contract import spelled
+from fdl.node import origin
+from fdl.parameters.contract import spelled
 from fdl.suggest import nearest
 from fdl.sweeps.axis import Axis, axis, parse, refuse_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fdl.manifest.node import Node
+    from fdl.node import Node
     from fdl.prepass import Work
-    from fdl.project import Project
+    from fdl.select.project import Project
 
 _FLAGS = {
     "--each": "each", "--zip": "zip", "--search": "search", "--trials": "trials", "--goal": "goal",

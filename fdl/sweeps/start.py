@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fdl import output
-from fdl.dispatch.planner import Surroundings, here
-from fdl.project import Project
+from fdl.planning.planner import Surroundings, here
 from fdl.schema import known
+from fdl.select.project import Project
 from fdl.sweeps.carry_out import begin
 from fdl.sweeps.request import of_flags, take_flags
 from fdl.sweeps.target import level_of

@@ -14,14 +14,14 @@ from fdl.errors import FdlError, UsageError
 from fdl.jobs.job import DONE, FAILED, STOPPED
 from fdl.rewrite import put
 from fdl.run_directory.find import USUAL_FOLDER, folders, search, shortened
-from fdl.run_directory.run import read_json
+from fdl.run_directory.json_file import read_json
 from fdl.secrets import redact_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fdl.project import Project
     from fdl.run_directory.run import Run
+    from fdl.select.project import Project
 
 FILE = "sweep.json"
 _LOCK = ".sweep.lock"

@@ -5,24 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdl.dispatch.classify import PATH, SECTIONS
-from fdl.dispatch.generate import FIELDS, SWITCHES
-from fdl.dispatch.spelling import Spelling, output_keys, valued
-from fdl.dispatch.walk import Level, enter
 from fdl.errors import UsageError
 from fdl.plan import Plan
+from fdl.planning.generate import FIELDS, SWITCHES
+from fdl.planning.spelling import Spelling, output_keys, valued
 from fdl.run_directory.find import USUAL_FOLDER
 from fdl.schema import known
 from fdl.schema.subcommand import select
 from fdl.secrets import is_secret
+from fdl.select.classify import PATH, SECTIONS
+from fdl.select.level import Level, enter
 from fdl.suggest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fdl.args.parameter import Parameter
-    from fdl.project import Project
-    from fdl.schema.contract import Schema
+    from fdl.parameters.contract import Schema
+    from fdl.parameters.parameter import Parameter
+    from fdl.select.project import Project
 
 _OUTPUT = "output.dir"
 _FLAGS = {f"{section}.{field}": flag for section, field, flag in FIELDS}

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import sys
 
-from fdl import __version__
-from fdl.dispatch.compose import join
+from fdl.shell_words import join
 from fdl.venv import listed, project_prefix, python_of, site_packages
+from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import sys
 import time
 
 from fdl import output
-from fdl.dispatch.compose import quote
+from fdl.shell_words import quote
 from fdl.update import OPT_OUT
 from fdl.update.installed import Package, packages, upgrade_command
 from fdl.update.state import State, location, read, write

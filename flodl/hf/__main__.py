@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fdl import output
-from fdl.help.layout import Page, Row, terminal_width
+from fdl.layout.page import Page, Row, terminal_width
 from fdl.manifest import find_in, load
 from fdl.suggest import nearest
 from flodl.errors import FlodlError

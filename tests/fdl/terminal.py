@@ -25,7 +25,7 @@ os.execv(sys.executable, [sys.executable, "-m", "fdl", *sys.argv[1:]])
 _OUTSIDE = """
 import os, sys
 from fdl.__main__ import main
-from fdl.dispatch.planner import Surroundings
+from fdl.planning.planner import Surroundings
 sys.exit(main(sys.argv[1:], Surroundings(os.environ, in_container=False, terminal=TERMINAL)))
 """
 

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from fdl import output
 from fdl.app import app
-from fdl.commands import BUILTINS, PANELS, PROGRAMS, tree
-from fdl.commands.table import TABLE
+from fdl.builtins import BUILTINS, PANELS, PROGRAMS, tree
+from fdl.builtins.table import TABLE
 from fdl.complete.sources import SOURCES
 from fdl.libtorch.catalog import default_version
-from fdl.schema.contract import parse
+from fdl.parameters.contract import parse
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [name for name in TABLE if name not in PROGRAMS]

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from fdl.commands import BUILTINS, PANELS
-from fdl.commands.tree import summary
-from fdl.help.layout import cells, wrap
+from fdl.builtins import BUILTINS, PANELS
+from fdl.builtins.tree import summary
+from fdl.layout.page import cells, wrap
 
 FILES = {
     "fdl.yml": """

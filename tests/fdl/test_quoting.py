@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdl.dispatch.compose import compose, join, quote, quote_cmd
+from fdl.shell_words import compose, join, quote, quote_cmd
 from tests.fdl.docker_engine import Engine
 from tests.fdl.programs import executable
 from tests.fdl.terminal import outside_container

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fdl import __version__
-from fdl.commands import PROGRAMS
-from fdl.commands.table import TABLE
-from fdl.help.layout import cells
+from fdl.builtins import PROGRAMS
+from fdl.builtins.table import TABLE
+from fdl.layout.page import cells
 from tests.fdl import screen
 
 SCREENS = Path(__file__).parent / "screens"

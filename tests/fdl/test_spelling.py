@@ -162,8 +162,8 @@ def test_hydra_reads_back_every_text():
     from hypothesis import given
     from hypothesis import strategies as st
 
-    from fdl.dispatch.spelling import _hydra
-    from fdl.manifest.node import Node
+    from fdl.node import Node
+    from fdl.planning.spelling import _hydra
 
     from hydra.core.override_parser.overrides_parser import OverridesParser  # isort: skip
 

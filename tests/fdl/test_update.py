@@ -28,7 +28,7 @@ import fcntl, functools, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 import fdl.update
 from fdl.__main__ import main
-from fdl.dispatch.planner import Surroundings
+from fdl.planning.planner import Surroundings
 fdl.update.at_exit = functools.partial(fdl.update.at_exit, seconds=60)
 sys.exit(main(sys.argv[1:], Surroundings(os.environ, in_container=False, terminal=True)))
 """
@@ -221,7 +221,7 @@ def test_nobody_reads_a_pipe(project, fdl, config):
 def test_a_command_that_calls_fdl_leaves_it_to_the_outer_one(typed, tmp_path):
     (tmp_path / "inner.py").write_text(
         "from fdl.prepass import scan\n"
-        "from fdl.update import at_exit\n"
+        "from fdl.update.at_exit import at_exit\n"
         "print('inner')\n"
         "at_exit(scan(['hello']), in_container=False)\n"
     )
@@ -253,7 +253,7 @@ def imported(code, env):
 
 def test_a_command_that_says_nothing_loads_nothing(config):
     code = (
-        "from fdl.prepass import scan; from fdl.update import at_exit; "
+        "from fdl.prepass import scan; from fdl.update.at_exit import at_exit; "
         "at_exit(scan(['hello']), in_container=False)"
     )
     # `fdl.terminal` is in every command already: finding the manifest needs it.

@@ -35,12 +35,12 @@ def expose(target: object, argv: Sequence[str] | None = None) -> None:
         TypeError: The target is none of these.
     """
     draw = _adapter(target)
-    from fdl.args.document import answer, is_asked
+    from fdl.parameters.document import answer, is_asked
 
     if not is_asked(list(sys.argv[1:] if argv is None else argv)):
         return
     from fdl.args.adapters.draft import Draft
-    from fdl.schema.contract import parse
+    from fdl.parameters.contract import parse
 
     draft = Draft()
     draw(draft)

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from fdl.args.adapters.draft import allowed, default_of
-from fdl.args.parameter import UNSET
+from fdl.parameters.parameter import UNSET
 from fdl.secrets import REDACTED, is_secret
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.args.adapters.draft import allowed, default_of
 from fdl.args.annotations import completers
-from fdl.args.parameter import UNSET
+from fdl.parameters.parameter import UNSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.args.adapters.draft import allowed, default_of
 from fdl.args.annotations import describe
-from fdl.args.document import plain
-from fdl.args.parameter import UNSET
+from fdl.parameters.document import plain
+from fdl.parameters.parameter import UNSET
 
 if TYPE_CHECKING:
     from fdl.args.adapters.draft import Draft

@@ -11,8 +11,8 @@ import enum
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from fdl.args.document import document
-from fdl.args.parameter import (
+from fdl.parameters.document import document
+from fdl.parameters.parameter import (
     RESERVED_LONG,
     RESERVED_SHORT,
     UNSET,

@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Self, TextIO
 
-from fdl.dispatch.compose import join
 from fdl.errors import BuildError
 from fdl.libtorch.build.plan import Step
 from fdl.progress import Progress
+from fdl.shell_words import join
 
 _SHOWN_LINES = 4
 """Lines of output in the message about a failure."""

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fdl.dispatch.compose import join, quote
 from fdl.errors import UsageError
 from fdl.libtorch.active import read_text
 from fdl.libtorch.architectures import Architecture
 from fdl.libtorch.build.tools import NEEDS, Tools
 from fdl.libtorch.store import Store
+from fdl.shell_words import join, quote
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from fdl.manifest.node import Node
+    from fdl.node import Node
     from fdl.schema.static.interpret import Definition, Interpreter
 
 _TYPES = {bool: "bool", int: "int", float: "float"}

@@ -19,9 +19,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from fdl.dispatch.walk import Level
     from fdl.schema.static.interpret import Call, Definition
     from fdl.schema.static.source import Module
+    from fdl.select.level import Level
 
 _ABSL = {"string": "string", "integer": "int", "float": "float", "bool": "bool",
          "boolean": "bool", "enum": "string", "list": "string", "multi_string": "string",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fdl.args.parameter import is_flag_name
 from fdl.light_record import Record
+from fdl.parameters.parameter import is_flag_name
 from fdl.secrets import is_secret_name
 
 TYPE_CHECKING = False

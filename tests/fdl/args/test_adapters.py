@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from fdl.args import expose
-from fdl.schema.contract import parse
+from fdl.parameters.contract import parse
 from fdl.secrets import REDACTED
 from tests import fork_server
 

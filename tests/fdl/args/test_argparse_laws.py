@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from fdl.args import expose
-from fdl.args.parameter import UNSET
 from fdl.errors import UsageError
-from fdl.schema.contract import Schema, parse
-from fdl.schema.validate import check_tail
+from fdl.parameters.contract import Schema, parse
+from fdl.parameters.parameter import UNSET
+from fdl.planning.check import check_tail
 
 LONGS = ("alpha", "beta", "gamma-ray", "mu_nu", "env", "version", "quiet", "ref/x")
 SHORTS = ("a", "b", "m", "e", "v", "q", "1")

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from fdl import DdpArgs, FdlArgsError, option
-from fdl.dispatch.generate import FIELDS
 from fdl.manifest.schema import DDP
+from fdl.planning.generate import FIELDS
 
 
 class Args(DdpArgs):

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from fdl import FdlArgs, arg, option
-from fdl.schema.contract import ContractError, parse
+from fdl.parameters.contract import ContractError, parse
 from fdl.secrets import REDACTED
 from tests import fork_server
 
@@ -371,7 +371,7 @@ def test_only_a_group_with_options_can_be_collapsed():
 
 
 def test_asking_for_the_schema_loads_little(tmp_path):
-    code = "import sys, fdl.args, fdl.args.parser; print('pydantic' in sys.modules)"
+    code = "import sys, fdl.args, fdl.parameters.parser; print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
     script = Path(tmp_path / "exposed.py")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fdl.commands import BUILTINS
-from fdl.commands.tree import summary
+from fdl.builtins import BUILTINS
+from fdl.builtins.tree import summary
 from fdl.complete import answer, sources
 from fdl.complete.flags import ANYWHERE, BEFORE, VERSION
 from fdl.prepass import GLOBAL_FLAGS

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from benchmarks.manifest_mutations import damaged, projects
 from fdl.errors import ManifestError
 from fdl.manifest.check import check
-from fdl.manifest.node import Node
+from fdl.manifest.json_schema import document
 from fdl.manifest.read import parse
-from fdl.schema.manifest import document
+from fdl.node import Node
 
 # `schema:` holds a document of its own, which is judged when it is used.
 DOCUMENT = document()

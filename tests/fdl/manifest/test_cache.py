@@ -318,7 +318,7 @@ def test_a_file_where_the_cache_directory_belongs_is_left_alone(root: Path) -> N
 # Root may write everywhere, so the child becomes nobody once its imports are done.
 READ_ONLY = """
 import contextlib, json, os, sys
-import fdl.manifest.check, fdl.manifest.read_yaml, fdl.schema.editor_copy
+import fdl.manifest.check, fdl.manifest.read_yaml, fdl.manifest.editor_copy
 from fdl.manifest import find_in, load
 if os.geteuid() == 0:
     os.setuid(65534)
@@ -344,7 +344,8 @@ def test_a_read_only_project_works_without_a_cache() -> None:
 MODULES = """
 import sys, fdl
 before = set(sys.modules)
-from fdl.manifest import find, load, origin, settle
+from fdl.manifest import find, load, settle
+from fdl.node import origin
 found = settle(find(sys.argv[1]), executes=True)
 manifest = load(found, write_cache=True)
 origin(manifest.node, manifest.directory)

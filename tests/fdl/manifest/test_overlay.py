@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdl.errors import ManifestError
-from fdl.manifest.node import Node
 from fdl.manifest.overlay import merge
 from fdl.manifest.read_yaml import read_yaml
+from fdl.node import Node
 
 KEYS = st.sampled_from(["a", "b", "c"])
 SCALARS = st.none() | st.booleans() | st.integers(0, 9) | st.sampled_from(["x", "y"])

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from fdl.errors import ManifestError
-from fdl.manifest import Node, origin, read_yaml
+from fdl.manifest import read_yaml
 from fdl.manifest.read import read
+from fdl.node import Node, origin
 
 
 @pytest.fixture(autouse=True)

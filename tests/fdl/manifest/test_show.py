@@ -10,11 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fdl.inspect.document import listing
-from fdl.manifest import Node
-from fdl.manifest.node import dotted
 from fdl.manifest.read_yaml import read_yaml
 from fdl.manifest.show import lines, scalar
 from fdl.manifest.source import MAX_KEY
+from fdl.node import Node, dotted
 from fdl.output import Palette
 
 

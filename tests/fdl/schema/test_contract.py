@@ -8,8 +8,8 @@ from typing import ClassVar
 import pytest
 
 from fdl import FdlArgs, arg, option
-from fdl.args.parameter import UNSET
-from fdl.schema.contract import ContractError, parse
+from fdl.parameters.contract import ContractError, parse
+from fdl.parameters.parameter import UNSET
 
 
 class Mode(enum.Enum):

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fdl.dispatch.planner import Surroundings
-from fdl.dispatch.walk import Level
 from fdl.errors import SchemaError
 from fdl.manifest import find_in, load
-from fdl.schema import cache, known, learn, probe
-from fdl.schema.consent import agree, invites, may_ask
+from fdl.planning.planner import Surroundings
+from fdl.probe import learn
+from fdl.probe.consent import agree, invites, may_ask
+from fdl.schema import cache, known, probe
 from fdl.schema.program import script, sources
+from fdl.select.level import Level
 from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdl.commands import BUILTINS
+from fdl.builtins import BUILTINS
 from fdl.skill import FILES, SKILLS, content, find
 from tests.test_guides import BLOCK, fits, sessions, typed
 

@@ -12,10 +12,10 @@ def schema(project):
     """Reads the schema of a script: ``schema(TEXT, other_py=TEXT)``."""
 
     def read(script: str, **more: str):
-        from fdl.dispatch.walk import enter
         from fdl.manifest import find_in
-        from fdl.project import Project
         from fdl.schema import known
+        from fdl.select.level import enter
+        from fdl.select.project import Project
 
         files = {f"t/{name.replace('__', '/')}": text for name, text in more.items()}
         folder = project(

@@ -83,9 +83,9 @@ def opened(project):
     """A project around an entry with a preset: its level, for reading."""
 
     def make(entry, options):
-        from fdl.dispatch.walk import enter
         from fdl.manifest import find_in
-        from fdl.project import Project
+        from fdl.select.level import enter
+        from fdl.select.project import Project
 
         folder = project(
             {

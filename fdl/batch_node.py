@@ -1,0 +1,46 @@
+"""One command on a node of a cluster, planned there: its GPUs and folders are those of the node."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Run the command line of ``sys.argv[1]``; its exit code."""
+    from fdl.__main__ import main as fdl
+
+    asked = json.loads(sys.argv[1])
+    if not asked["alone"]:
+        return fdl(["-y", *asked["words"]])
+    from fdl import output
+    from fdl.errors import FdlError
+
+    try:
+        return _run_alone(asked["words"])
+    except FdlError as problem:
+        output.error(problem.message, problem.hint)
+        return problem.exit_code
+
+
+def _run_alone(words: list[str]) -> int:
+    """Run a command without those that it needs: they have run before the jobs of a sweep."""
+    from fdl.jobs.several import chain_of
+    from fdl.planning.planner import here
+    from fdl.prepass import scan
+    from fdl.run import execute
+    from fdl.select.environment import active_environment
+    from fdl.select.project import Project, locate
+
+    invocation, found = scan(words), locate()
+    if found is None:
+        from fdl.errors import FdlError
+
+        raise FdlError(f"there is no fdl.yml in {Path.cwd()} on this node, or above it")
+    project = Project(found, active_environment(invocation, found), executes=True, write_cache=True)
+    return execute(chain_of(project, [invocation.tokens], invocation, here()).steps[-1].plan)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Names of the built-in commands. `fdl` knows them before it looks into a manifest.
+
+Imported on the warm path: names only. Each command is a Typer function in a module of
+``fdl/commands``. ``application.py`` imports that module when its name is typed.
+"""
+
+PANELS = {
+    "Project": ("init", "add", "list", "config", "why", "why-run", "plan", "schema"),
+    "Runs": ("runs", "sweep", "verify-run"),
+    "Machine and libtorch": ("setup", "diagnose", "libtorch"),
+    "Models": ("flodl-hf", "ddp-bench", "api-ref", "skill"),
+    "Shell": ("install", "completions", "autocomplete"),
+}
+"""Heading on the help page -> the built-in commands below it."""
+
+BUILTINS = tuple(name for names in PANELS.values() for name in names)
+"""All built-in commands, in the order of the help page."""
+
+HIDDEN = ("version", "__complete")
+"""Names that work but are not listed."""
+
+PROGRAMS = ("ddp-bench", "flodl-hf")
+"""Built-in commands that are programs with a manifest of their own: presets, help, dry runs."""
+
+YIELDING = ("verify-run", "why-run", "plan", "sweep", *PROGRAMS)
+"""Built-in commands that a project's command of the same name replaces."""
+
+JOINING = ("flodl-hf",)
+"""Those of them whose own commands stay available beside the project's."""
+
+RESERVED = (*(name for name in BUILTINS if name not in YIELDING), *HIDDEN)
+"""Names that a project's commands cannot have."""

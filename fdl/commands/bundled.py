@@ -1,0 +1,55 @@
+"""The pages and plans of a built-in command that is a program with a manifest of its own."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from fdl import output
+from fdl.errors import FdlError
+from fdl.help import render, terminal_width
+from fdl.planning.planner import Surroundings, hand_down
+from fdl.probe import learn
+from fdl.probe.question import LIMIT_VARIABLE
+from fdl.select.project import Project
+
+if TYPE_CHECKING:
+    from fdl.parameters.contract import Schema
+    from fdl.plan import Plan
+    from fdl.select.command import Selection
+    from fdl.select.level import Level
+
+_PATIENCE_SECONDS = "60"
+
+
+def not_installed() -> FdlError:
+    """The error for a program that is not there to be asked."""
+    return FdlError(
+        "flodl is not installed where fdl looks for it", hint='pip install "flodl[train]"'
+    )
+
+
+def moved(plan: Plan, folder: str) -> Plan:
+    """A plan of a bundle, started in a folder and not where the manifest lies."""
+    plan.cwd = folder
+    hand_down(plan)
+    return plan
+
+
+def show(page: Selection, surroundings: Surroundings) -> int:
+    """Print one help page of a bundle.
+
+    Returns:
+        0.
+    """
+    # These programs are known to answer, though not before they have imported torch.
+    variables = {LIMIT_VARIABLE: _PATIENCE_SECONDS, **surroundings.variables}
+    patient = Surroundings(variables, surroundings.in_container, surroundings.terminal)
+
+    def ask(level: Level) -> Schema | None:
+        return learn(level, patient)
+
+    project = Project(page.level.manifest.found)
+    width = terminal_width(sys.stdout)
+    output.write(sys.stdout, render(page, project, output.palette(sys.stdout), width, ask))
+    return 0

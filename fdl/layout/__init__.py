@@ -1,0 +1,1 @@
+"""Laying out help pages: rows, tables and the options of a program."""

@@ -1,0 +1,183 @@
+"""A manifest to print: the same tree with its secrets blanked out.
+
+A value is secret if it is marked ``!secret``, if it has a secret-looking name, or if a secret has
+replaced it. The mark of a mapping holds for everything below. The text of a secret is blanked out
+wherever else it appears.
+"""
+
+from __future__ import annotations
+
+from fdl.node import Node, Removed
+from fdl.secrets import REDACTED, is_secret, is_secret_name, redact_text, redact_tokens
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from fdl.inspect.spans import Layout, Span
+    from fdl.manifest import Manifest
+
+    Path = tuple[str | int, ...]
+
+_SCRIPTS = ("run", "append", "entry")
+
+_NEW = "<new secret>"
+
+# `sort_key: name` is secret by its name. Short texts like `name` elsewhere must stay readable.
+_SHORTEST_BY_NAME = 8
+
+
+class Manifests:
+    """Blanks out the secrets of several manifests that belong together, and further texts."""
+
+    def __init__(self, manifests: Iterable[Manifest], texts: Iterable[str] = ()) -> None:
+        self._hidden = set(texts)
+        for manifest in manifests:
+            self._hidden.update(_texts(manifest.node, ()))
+            for removed in manifest.removed:
+                self._hidden.update(_texts(removed.by, removed.path))
+
+    @property
+    def hidden(self) -> list[str]:
+        """The secret texts, longest first."""
+        return sorted(self._hidden, key=len, reverse=True)
+
+    def tree(self, node: Node, path: Path = ()) -> Node:
+        """A copy of a tree to print; ``path`` is its path in the manifest."""
+        return _blanked(node, path, self.hidden)
+
+    def removed(self, manifest: Manifest) -> list[Removed]:
+        """The keys that layers have deleted, to print."""
+        return [Removed(one.path, self.tree(one.by, one.path)) for one in manifest.removed]
+
+
+def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
+    """Whether a value must not be printed, because of its marks, its name or its ``owner``'s."""
+    nodes = (node, *node.losers)
+    if any(one.secret for one in nodes):
+        return True
+    if node.secret is None:
+        return False
+    name = path[-1] if path else ""
+    if not isinstance(name, str):
+        return False
+    if name in ("default", "choices") and len(path) > 1:
+        # Part of a declared argument: `api_key: {default: x}` or `{name: api_key, default: x}`.
+        named = owner.text("name") if owner else None
+        return is_secret_name(named or str(path[-2]))
+    as_text = len(path) > 1 and path[-2] == "env"
+    # Options may be nested, and what is below a secret name is secret.
+    names = path[3:] if path[:1] == ("commands",) and path[2:3] == ("options",) else (name,)
+    return any(
+        not isinstance(one.value, dict)
+        and is_secret(
+            str(part), str(one.value) if as_text and one.value is not None else one.plain()
+        )
+        for one in nodes
+        for part in names
+    )
+
+
+def script(text: str, hidden: Iterable[str]) -> str:
+    """A command line to print: without secret texts and without the values of secret flags."""
+    words = text.split()
+    if redact_tokens(words) == words:
+        return redact_text(text, hidden)
+    from fdl.redaction import redacted_script
+
+    return redacted_script(text, hidden)
+
+
+def _blanked(node: Node, path: Path, hidden: Sequence[str], owner: Node | None = None) -> Node:
+    secret = is_hidden(node, path, owner)
+    made = node.at(_shown(node, path, hidden, secret=secret))
+    made.losers = tuple(
+        loser.at(_shown(loser, path, hidden, secret=secret)) for loser in node.losers
+    )
+    return made
+
+
+def _shown(
+    node: Node, path: Path, hidden: Sequence[str], *, secret: bool
+) -> dict[str, Node] | list[Node] | str | int | float | bool | None:
+    value = node.value
+    if isinstance(value, dict):
+        children = ((key, _marked(child, secret=secret)) for key, child in value.items())
+        return {key: _blanked(child, (*path, key), hidden, node) for key, child in children}
+    if secret:
+        return value if value is None else REDACTED
+    if isinstance(value, list):
+        return [_blanked(item, (*path, place), hidden) for place, item in enumerate(value)]
+    if isinstance(value, str) and value:
+        is_script = bool(path) and path[-1] in _SCRIPTS
+        return script(value, hidden) if is_script else redact_text(value, hidden)
+    return value
+
+
+def _marked(node: Node, *, secret: bool) -> Node:
+    if not secret or node.secret:
+        return node
+    made = node.at(node.value)
+    made.secret = True
+    return made
+
+
+def _texts(node: Node, path: Path, owner: Node | None = None) -> Iterator[str]:
+    """The secret texts below a node, and those that they have replaced."""
+    if is_hidden(node, path, owner):
+        marked = any(one.secret for one in (node, *node.losers))
+        for one in (node, *node.losers):
+            for text in _strings(one):
+                if marked or len(text) >= _SHORTEST_BY_NAME:
+                    yield text
+        return
+    for one in (node, *node.losers):
+        if isinstance(one.value, dict):
+            for key, child in one.value.items():
+                yield from _texts(child, (*path, key), one)
+        elif isinstance(one.value, list):
+            for place, item in enumerate(one.value):
+                yield from _texts(item, (*path, place))
+
+
+def _strings(node: Node) -> Iterator[str]:
+    value = node.value
+    if isinstance(value, dict | list):
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from _strings(child)
+    elif isinstance(value, str) and value:
+        yield value
+
+
+def printable(
+    text: str, node: Node, layout: Layout, hidden: Sequence[str], changed: Path = ()
+) -> str:
+    """The text of a manifest to print, with its secrets blanked out in place.
+
+    Args:
+        text: The text.
+        node: The tree of the text.
+        layout: The positions of its values.
+        hidden: Secret texts, which may appear anywhere.
+        changed: The path of a value that has changed; a secret there is shown as a new one.
+    """
+    places = _secret_places(node, layout.root, (), None) if layout.root else iter(())
+    for start, end, path in sorted(places, reverse=True):
+        whole = _NEW if changed and path[: len(changed)] == changed else REDACTED
+        text = text[:start] + whole + text[end:]
+    shown = (script(line, hidden) for line in text.splitlines(keepends=True))
+    return "".join(shown)
+
+
+def _secret_places(
+    node: Node, span: Span, path: Path, owner: Node | None, *, marked: bool = False
+) -> Iterator[tuple[int, int, Path]]:
+    marked = marked or is_hidden(node, path, owner)
+    if span.kind == "mapping" and isinstance(node.value, dict):
+        for key, child in span.entries.items():
+            yield from _secret_places(node.value[key], child, (*path, key), node, marked=marked)
+    elif marked and span.body < span.end:
+        yield span.body, span.end, path
+    elif span.kind == "list" and isinstance(node.value, list):
+        for place, (item, child) in enumerate(zip(node.value, span.items, strict=True)):
+            yield from _secret_places(item, child, (*path, place), None)

@@ -1,0 +1,141 @@
+"""The whole argument vector of an entry: its words, subcommands, and the generated arguments.
+
+Imported on the warm path of entries.
+"""
+
+from __future__ import annotations
+
+from fdl.errors import ManifestError
+from fdl.light_record import Record
+from fdl.node import origin
+from fdl.planning.generate import flag_of, groups, settings
+from fdl.planning.spelling import Spelling
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fdl.node import Node
+    from fdl.parameters.contract import Schema
+    from fdl.plan import Flag
+    from fdl.planning.generate import Group
+    from fdl.select.level import Level
+
+
+class Arguments(Record):
+    """What an entry is started with.
+
+    Attributes:
+        argv: The words of the entry, its subcommands, and the generated arguments.
+        flags: Origin of each generated argument.
+        tail: The typed arguments that follow. Names of subcommands have moved into ``argv``.
+        words: How many tokens of ``argv`` come from the entry alone.
+        schema: What the program, or the chosen subcommand, takes; None if that is not known.
+        subcommand: Names of the known subcommands that are chosen, outermost first.
+    """
+
+    argv: list[str]
+    flags: list[Flag]
+    tail: list[str]
+    words: int
+    schema: Schema | None
+    subcommand: list[str]
+
+
+def arguments(
+    level: Level, preset: str | None = None, tail: Sequence[str] = (), schema: Schema | None = None
+) -> Arguments:
+    """The arguments of a level's entry.
+
+    Options that only the program itself declares go before its subcommand, all others behind it.
+
+    Args:
+        level: Where the entry is.
+        preset: Name of the preset, or None.
+        tail: The arguments that were typed.
+        schema: The known arguments of the program, or None.
+
+    Raises:
+        ManifestError: ``entry`` is empty or does not split into words.
+    """
+    tokens = _entry_tokens(level.entry, level.root)
+    spec = level.commands[preset] if preset else None
+    named = (spec.text("subcommand") if spec else None) or level.subcommand
+    segments, moved, path = _segments(tokens, (named or "").split(), tail, schema)
+    before: Mapping[str, int] = {}
+    if schema is not None and path:
+        from fdl.schema.subcommand import select
+
+        selected = select(schema, path)
+        schema, before = selected.schema, selected.before
+    spelling = Spelling(schema, level.style)
+    generated: list[tuple[list[str], list[Group]]] = [(segment, []) for segment in segments]
+    for group in groups(settings(level.manifest.node, spec), spelling):
+        place = before.get(group.declared.name, -1) if group.declared else -1
+        generated[place][1].append(group)
+    argv: list[str] = []
+    flags: list[Flag] = []
+    for segment, made in generated:
+        argv += segment
+        for group in made:
+            flags.append(flag_of(group, len(argv), level.root))
+            argv += group.tokens
+    return Arguments(argv, flags, list(tail[moved:]), len(tokens), schema, path)
+
+
+def _segments(
+    tokens: list[str], named: list[str], tail: Sequence[str], schema: Schema | None
+) -> tuple[list[list[str]], int, list[str]]:
+    """The words of a program, cut before each of its subcommands.
+
+    Returns:
+        The segments, how many typed words they contain, and the names of the known subcommands.
+    """
+    segments: list[list[str]] = [[]]
+    path: list[str] = []
+
+    def take(word: str, *, subcommand: bool) -> None:
+        nonlocal schema
+        known = schema is not None and word in schema.commands
+        if known and schema is not None:
+            path.append(word)
+            schema = schema.commands[word]
+        if known or subcommand:
+            segments.append([])
+        segments[-1].append(word)
+
+    for place, word in enumerate(tokens):
+        # The first word is the program itself.
+        if place:
+            take(word, subcommand=False)
+        else:
+            segments[-1].append(word)
+    for word in named:
+        take(word, subcommand=True)
+    moved = 0
+    for word in tail:
+        if schema is None or word not in schema.commands:
+            break
+        take(word, subcommand=True)
+        moved += 1
+    return segments, moved, path
+
+
+def _entry_tokens(entry: Node | None, root: str) -> list[str]:
+    """The words of ``entry``, split as a shell would, without expansion."""
+    import shlex
+
+    if entry is None:
+        return []
+    try:
+        tokens = shlex.split(str(entry.value))
+    except ValueError as problem:
+        raise ManifestError(
+            f"{origin(entry, root)}: `entry` does not split into words: {problem}",
+            hint="close the quotation or escape the character with a backslash",
+        ) from None
+    if not tokens:
+        raise ManifestError(
+            f"{origin(entry, root)}: `entry` is empty", hint="entry: python main.py"
+        )
+    return tokens

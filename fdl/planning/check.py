@@ -1,0 +1,219 @@
+"""Checking arguments against a schema before the program is started.
+
+Only typed arguments and the named preset are checked. Only what the program itself would refuse is
+refused: values that are not allowed and, if the schema is strict, undeclared flags.
+Imported on the warm path, if there is a schema.
+"""
+
+from __future__ import annotations
+
+from fdl.errors import ManifestError, UsageError
+from fdl.node import origin
+from fdl.parameters.contract import spelled, spellings
+from fdl.parameters.parameter import is_number
+from fdl.planning.spelling import AS_WRITTEN, KEYVALUE, Spelling, flattened
+from fdl.planning.typed_ranks import OPTIONS
+from fdl.secrets import REDACTED, is_secret
+from fdl.suggest import nearest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.node import Node
+    from fdl.parameters.contract import Schema
+    from fdl.parameters.parameter import Parameter
+    from fdl.select.level import Level
+
+_ALWAYS_KNOWN = ("--help", "--version", "--fdl-schema", "--refresh-schema")
+_ALWAYS_KNOWN_SHORT = "hV"
+
+
+def check_tail(schema: Schema, tail: Sequence[str], command: str, page: str) -> None:
+    """Check the arguments after a command, up to the first ``--``.
+
+    Args:
+        schema: The arguments that the program declares.
+        tail: The tokens.
+        command: The command as typed, with its preset.
+        page: The command whose help page lists all options.
+
+    Raises:
+        UsageError: A value that is not allowed, or a flag that does not exist.
+    """
+    _Tail(schema, command, page).read(list(tail[: tail.index("--")] if "--" in tail else tail))
+
+
+class _Tail:
+    """Checks the arguments token by token."""
+
+    def __init__(self, schema: Schema, command: str, page: str) -> None:
+        self._schema = schema
+        self._command = command
+        self._page = page
+        # fdl's own options are allowed too, even if the program does not declare them.
+        self._words = {**spellings(OPTIONS.values()), **schema.spellings}
+        self._arguments = [] if schema.style in KEYVALUE else schema.arguments
+
+    def read(self, tokens: list[str]) -> None:
+        while tokens:
+            token = tokens.pop(0)
+            if len(token) < 2 or token[0] != "-" or is_number(token):
+                self._positional(token)
+            elif self._is_whole(token.partition("=")[0]):
+                self._long(token, tokens)
+            else:
+                self._cluster(token, tokens)
+
+    def _is_whole(self, flag: str) -> bool:
+        """Whether a flag is one word, and not a cluster of letters: ``-iter`` of some programs."""
+        if flag.startswith("--") or flag in self._words:
+            return True
+        if all(f"-{letter}" in self._words for letter in flag[1:]):
+            return False
+        return len(flag) > 2 and any(len(word) > 2 and word[1] != "-" for word in self._words)
+
+    def _positional(self, token: str) -> None:
+        if not self._arguments:
+            return
+        one = self._arguments[0]
+        if not one.variadic:
+            self._arguments = self._arguments[1:]
+        self._allow(one, token)
+
+    def _long(self, token: str, rest: list[str]) -> None:
+        name, equals, value = token.partition("=")
+        one = self._words.get(name)
+        if one and name in one.negatives:
+            return
+        if one:
+            self._value(one, value if equals else None, rest)
+        elif name not in _ALWAYS_KNOWN:
+            self._unknown(name, equals=bool(equals))
+
+    def _cluster(self, token: str, rest: list[str]) -> None:
+        """``-x``, ``-x VALUE``, ``-x=VALUE`` and ``-abx``: the last letter takes the value."""
+        letters, equals, value = token[1:].partition("=")
+        for place, letter in enumerate(letters, 1):
+            one = self._words.get(f"-{letter}")
+            if one and place == len(letters):
+                self._value(one, value if equals else None, rest)
+            elif one and one.shape != "flag":
+                # Some parsers read the rest of the token as its value, others refuse it.
+                return
+            elif one is None and letter not in _ALWAYS_KNOWN_SHORT:
+                # In `-O3`, only the program knows whether `3` is a flag or a value.
+                self._unknown(f"-{letter}" if place == 1 else f"-{letters}", equals=bool(equals))
+                return
+
+    def _value(self, one: Parameter, attached: str | None, rest: list[str]) -> None:
+        """Check the value of an option. The program itself reports a missing value."""
+        if one.shape == "flag":
+            return
+        if attached is not None:
+            self._allow(one, attached)
+            return
+        # `*` and `+` take all words up to the next flag.
+        most = 1 if one.nargs is None else one.nargs if isinstance(one.nargs, int) else len(rest)
+        while most and rest and one.may_take(rest[0]):
+            self._allow(one, rest.pop(0))
+            most -= 1
+
+    def _allow(self, one: Parameter, text: str) -> None:
+        if problem := _refusal(one, text):
+            raise UsageError(
+                f"`{self._command}`: {problem}",
+                hint=_guess(one, text) or "choose one of them",
+                see=self._see(),
+            )
+
+    def _unknown(self, flag: str, *, equals: bool) -> None:
+        if not self._schema.strict:
+            if not equals:
+                # The next word may be this flag's value, so the positional arguments are unknown.
+                self._arguments = []
+            return
+        if self._schema.source == "source" and self._abbreviates(flag):
+            return
+        close = nearest(flag, self._words)
+        place = self._words[close].place if close else ""
+        raise UsageError(
+            f"`{self._command}`: unknown flag `{flag}`",
+            hint=f"did you mean `{close}`?{f' ({place})' if place else ''}"
+            if close
+            else "what follows `--` is not checked",
+            see=self._see(),
+        )
+
+    def _abbreviates(self, flag: str) -> bool:
+        """Whether a flag is the beginning of exactly one other, which argparse accepts."""
+        return len({id(one) for word, one in self._words.items() if word.startswith(flag)}) == 1
+
+    def _see(self) -> tuple[str, str]:
+        # A command that is right does not pay for the import.
+        from fdl.layout.parameters import slots
+
+        words = [self._command, "[OPTIONS]", *slots(self._schema.parameters)]
+        return " ".join(words), self._page
+
+
+def check_preset(schema: Schema, level: Level, name: str) -> None:
+    """Check the options of the preset that is about to run, and of no other preset.
+
+    Raises:
+        ManifestError: A value that is not allowed, or an option that does not exist.
+    """
+    options = level.commands[name].get("options")
+    spelling = Spelling(schema, level.style)
+    for key, node in flattened(options.mapping.items() if options else ()):
+        if key.startswith(AS_WRITTEN):
+            continue
+        one = spelling.declared(key)
+        if one is None and schema.strict:
+            known = [word.lstrip("-") for word in schema.spellings]
+            close = nearest(key, [*(word.replace("-", "_") for word in known), *known])
+            raise ManifestError(
+                f"{origin(node, level.root)}: preset `{level.typed(name)}`: the program has no "
+                f"option `{key}`",
+                hint=f"did you mean `{close}`?"
+                if close
+                else f"`{level.typed()} --help` lists its options",
+            )
+        for item in _items(node) if one and one.shape != "flag" else ():
+            if one and (problem := _refusal(one, spelled(item.value))):
+                raise ManifestError(
+                    f"{origin(item, level.root)}: preset `{level.typed(name)}`: {problem}",
+                    hint=_guess(one, spelled(item.value)) or "choose one of them",
+                )
+
+
+def _items(node: Node) -> list[Node]:
+    """The values of an option. A bare flag (true) or an absent one (false) has none to check."""
+    if isinstance(node.value, list):
+        return node.value
+    return [] if isinstance(node.value, bool) else [node]
+
+
+def _refusal(one: Parameter, text: str) -> str:
+    """Why a value is not allowed; empty if it is allowed."""
+    if not one.choices:
+        return ""
+    parts = [part.strip() for part in text.split(",")] if one.commas else [text]
+    for part in parts:
+        if part and not any(_same(choice, part) for choice in one.choice_texts()):
+            shown = REDACTED if is_secret(one.name, part) else part
+            allowed = ", ".join(one.choice_texts())
+            return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
+    return ""
+
+
+def _guess(one: Parameter, text: str) -> str:
+    close = None if is_secret(one.name, text) else nearest(text, one.choice_texts())
+    return f"did you mean `{close}`?" if close else ""
+
+
+def _same(choice: str, text: str) -> bool:
+    """Whether two spellings mean the same value, such as ``8`` and ``8.0``."""
+    if choice == text:
+        return True
+    return is_number(choice) and is_number(text) and float(choice) == float(text)

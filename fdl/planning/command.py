@@ -1,0 +1,82 @@
+"""A selected command -> its plan: what was typed is checked first, as far as its program is known.
+
+Imported on the warm path.
+"""
+
+from __future__ import annotations
+
+from fdl.errors import UsageError
+from fdl.planning.planner import Planner
+from fdl.select.classify import RUN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fdl.plan import Plan
+    from fdl.planning.planner import Surroundings
+    from fdl.prepass import Invocation
+    from fdl.select.command import Selection
+    from fdl.select.project import Project
+
+
+def plan_of(
+    selected: Selection, project: Project, invocation: Invocation, surroundings: Surroundings
+) -> Plan:
+    """What a selected command of a project runs; nothing is started.
+
+    Args:
+        selected: A selection that runs.
+        project: The project.
+        invocation: The global flags of the call.
+        surroundings: Where it is taken to run.
+
+    Raises:
+        ManifestError: The command contradicts itself, or its variables cannot be settled.
+        UsageError: The arguments do not fit the command.
+    """
+    planner = Planner(
+        project.directory,
+        surroundings,
+        invocation.exported(),
+        invocation.append,
+        keeps=project.writes_cache,
+    )
+    return planned(selected, planner)
+
+
+def planned(selected: Selection, planner: Planner) -> Plan:
+    """What a selected command runs, by a planner; see :func:`plan_of`."""
+    if selected.kind == RUN:
+        return _run(selected, planner)
+    from fdl.schema import known
+
+    level, preset, tail = selected.level, selected.preset, selected.words
+    level = planner.with_values(level, preset)
+    schema = known(level, keep=planner.keeps)
+    if schema is not None:
+        from fdl.planning.arguments import arguments
+        from fdl.planning.check import check_preset, check_tail
+
+        made = arguments(level, preset, tail, schema)
+        takes = made.schema or schema
+        if preset is not None:
+            check_preset(takes, level, preset)
+        check_tail(takes, made.tail, level.typed(*([preset] if preset else [])), level.typed())
+    return planner.entry(level, preset, tail, schema)
+
+
+def _run(selected: Selection, planner: Planner) -> Plan:
+    level, name, tail = selected.level, selected.name, list(selected.words)
+    cut = tail.index("--") if "--" in tail else len(tail)
+    user: Sequence[str] = tail[cut + 1 :]
+    if level.commands[name].get("args"):
+        return planner.run(level, name, user, tail[:cut])
+    if cut:
+        from fdl.shell_words import join
+
+        raise UsageError(
+            f"arguments of `{level.typed(name)}` go after `--`",
+            hint=f"{level.typed(name)} -- {join([*tail[:cut], *user])}",
+        )
+    return planner.run(level, name, user)

@@ -1,0 +1,237 @@
+"""Sections and presets of a manifest -> the arguments of its entry, each with its origin."""
+
+from __future__ import annotations
+
+from fdl.light_record import Record
+from fdl.node import origin, text
+from fdl.plan import Flag
+from fdl.planning.spelling import Spelling, flattened, output_keys
+from fdl.secrets import is_secret
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from fdl.node import Node
+    from fdl.parameters.parameter import Parameter
+    from fdl.plan import Loser
+
+    Section = dict[str, Node]
+    Settings = dict[str, Section]
+
+_FIELD_NAMES = {
+    "ddp": (
+        "mode", "policy", "backend", "anchor", "max_anchor", "overhead_target",
+        "divergence_threshold", "no_divergence_guard", "max_batch_diff", "max_overshoot",
+        "max_grad_norm", "snapshot_timeout", "checkpoint_every", "progressive", "speed_hint",
+        "partition_ratios", "lr_scale_ratio", "timeline", "ranks", "nodes", "rdzv", "max_restarts",
+        "simulate_ms",
+    ),
+    "training": ("epochs", "batch_size", "batches_per_epoch", "lr", "seed"),
+    "output": ("dir", "monitor", "timeline"),
+}  # fmt: skip
+_OTHER_FLAGS = {"batches_per_epoch": "--batches", "dir": "--output"}
+
+FIELDS = tuple(
+    (section, name, _OTHER_FLAGS.get(name) or "--" + name.replace("_", "-"))
+    for section, names in _FIELD_NAMES.items()
+    for name in names
+)
+"""Section, field, flag. Generated arguments come in this order."""
+
+RIVALS = {"mode": ("policy", "backend"), "policy": ("mode",), "backend": ("mode",)}
+"""Field of ``ddp`` -> the fields that it replaces, because both set the same thing."""
+
+SWITCHES = ("timeline", "no_divergence_guard")
+"""Fields that become bare flags without a value."""
+
+
+def settings(manifest: Node, preset: Node | None) -> Settings:
+    """The sections of a manifest merged with a preset, field by field.
+
+    A null inherits. ``mode`` sets ``policy`` and ``backend`` in one word. So a preset that sets
+    ``mode`` does not inherit the other two, and the other way round. ``options`` come from the
+    preset only.
+    """
+    merged: Settings = {}
+    for section in _FIELD_NAMES:
+        base = present(section, manifest)
+        own = present(section, preset)
+        for rival in (one for name in own for one in RIVALS.get(name, ())):
+            base.pop(rival, None)
+        merged[section] = {**base, **{name: _over(base.get(name), own[name]) for name in own}}
+    merged["options"] = present("options", preset)
+    return merged
+
+
+def _over(below: Node | None, above: Node) -> Node:
+    """A value of a preset that remembers the manifest's value, which it replaces."""
+    if below is None:
+        return above
+    made = above.at(above.value)
+    made.losers = (*above.losers, below, *below.losers)
+    made.secret = above.secret or below.secret
+    return made
+
+
+def present(section: str, holder: Node | None) -> Section:
+    """The settings of a section. Mappings inside become dotted keys, except those of ``ddp``."""
+    found = holder.get(section) if holder else None
+    mapping = found.mapping if found else {}
+    if section != "ddp":
+        return dict(flattened(mapping.items()))
+    return {name: node for name, node in mapping.items() if node.value is not None}
+
+
+class Group(Record):
+    """The tokens of one generated argument.
+
+    Attributes:
+        tokens: The tokens.
+        name: The flag, or the key of an argument without dashes.
+        field: Dotted manifest path.
+        node: The value.
+        declared: The parameter that it fills, if the program is known to have one.
+    """
+
+    tokens: list[str]
+    name: str
+    field: str
+    node: Node
+    declared: Parameter | None
+
+
+def generate(
+    merged: Mapping[str, Section], start: int, root: str, spelling: Spelling | None = None
+) -> tuple[list[str], list[Flag]]:
+    """The arguments that carry the settings.
+
+    Args:
+        merged: The result of :func:`settings`, or some of its sections.
+        start: Number of tokens before the generated ones.
+        root: Directory of the project. Origins are relative to it.
+        spelling: How the program spells its flags; fdl's usual spelling when omitted.
+
+    Returns:
+        The tokens, and the position, field and origin of every flag.
+    """
+    argv: list[str] = []
+    flags: list[Flag] = []
+    for group in groups(merged, spelling or Spelling()):
+        flags.append(flag_of(group, start + len(argv), root))
+        argv.extend(group.tokens)
+    return argv, flags
+
+
+def groups(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[Group]:
+    """The settings as tokens: flags in the order of the sections, then positional arguments."""
+    found = [*_of_sections(merged, spelling), *_of_options(merged, spelling)]
+    yield from (one for one in found if one.declared is None or one.declared.kind == "option")
+    for argument in spelling.schema.arguments if spelling.schema else ():
+        yield from (one for one in found if one.declared is argument)
+
+
+def flag_of(group: Group, index: int, root: str) -> Flag:
+    """What a plan knows about a generated argument that begins at a position."""
+    node = group.node
+    # Layers merge a mapping key by key. The value that a layer has changed is the one to name.
+    decisive = max(node.mapping.values(), key=lambda one: len(one.losers), default=node)
+    return Flag(
+        index,
+        len(group.tokens),
+        group.name,
+        group.field,
+        origin(decisive if decisive.losers else node, root),
+        secret=_secrecy(group),
+        losers=_losers(node, root),
+    )
+
+
+def _of_sections(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[Group]:
+    seen: set[str] = set()
+    for section, field, name in FIELDS:
+        node = merged.get(section, {}).get(field)
+        if node is None or (field in SWITCHES and (node.value is False or name in seen)):
+            continue
+        seen.add(name)
+        yield from _section_groups(section, field, name, node, spelling)
+    for key, node in merged.get("training", {}).items():
+        if key not in _FIELD_NAMES["training"]:
+            yield from _made(key, f"training.{key}", node, spelling)
+
+
+def _of_options(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[Group]:
+    for key, node in sorted(merged.get("options", {}).items()):
+        yield from _made(key, f"options.{key}", node, spelling)
+
+
+def _section_groups(
+    section: str, field: str, name: str, node: Node, spelling: Spelling
+) -> Iterator[Group]:
+    key, flag, one = spelled(field, name, spelling)
+    if field in SWITCHES and not spelling.bare:
+        yield Group([flag], flag, f"{section}.{field}", node, one)
+    elif field == "speed_hint":
+        value = _hint(node.mapping)
+        tokens = [f"{flag}={value}"] if spelling.bare else [flag, value]
+        yield Group(tokens, flag, f"{section}.{field}", node, one)
+    else:
+        for tokens in spelling.groups(key, node, one, switch=False):
+            yield Group(tokens, flag, f"{section}.{field}", node, one)
+
+
+def spelled(field: str, name: str, spelling: Spelling) -> tuple[str, str, Parameter | None]:
+    """The key, the flag and the parameter of a section's field.
+
+    It is the first of the field's names that the program declares. ``name`` is fdl's own flag.
+    """
+    key = name[2:]
+    keys = output_keys(spelling.style) if field == "dir" else (key, field)
+    one = spelling.declared(*keys)
+    if one is None and spelling.bare:
+        key = keys[0] if field == "dir" else field
+    return key, spelling.flag(key, one), one
+
+
+def _made(key: str, field: str, node: Node, spelling: Spelling) -> Iterator[Group]:
+    # A key that is written as a flag is passed as it stands.
+    one = None if key.startswith("-") else spelling.declared(key)
+    flag = spelling.flag(key, one)
+    for tokens in spelling.groups(key, node, one):
+        yield Group(tokens, tokens[0].partition("=")[0] if one else flag, field, node, one)
+
+
+def _secrecy(group: Group) -> bool | None:
+    """Whether a value is secret; None for one marked ``!public``."""
+    if _is_marked(group.node):
+        return True
+    if group.node.secret is None:
+        return None
+    names = (group.name, *group.field.split("."))
+    return any(is_secret(part, group.node.value) for part in names)
+
+
+def _is_marked(node: Node) -> bool:
+    items = node.value if isinstance(node.value, list) else []
+    return bool(node.secret) or any(item.secret for item in items)
+
+
+def _losers(node: Node, root: str) -> list[Loser]:
+    """The values a node has replaced, strongest first, without nulls."""
+    found = [(_loser_text(loser), loser) for loser in node.losers]
+    # Layers of one manifest merge a mapping key by key, so each key there has its own losers.
+    for key, part in node.mapping.items():
+        found += [(_hint({**node.mapping, key: loser}), loser) for loser in part.losers]
+    return [(said, origin(loser, root)) for said, loser in found if loser.value is not None]
+
+
+def _hint(mapping: Mapping[str, Node]) -> str:
+    return ":".join(text(mapping[key].value) for key in ("slow_rank", "ratio") if key in mapping)
+
+
+def _loser_text(node: Node) -> str:
+    if isinstance(node.value, list):
+        return ",".join(text(item.value) for item in node.value)
+    if isinstance(node.value, dict):
+        return _hint(node.mapping)
+    return text(node.value)

@@ -1,0 +1,343 @@
+"""A resolved command -> a complete Plan: tokens, folder, variables, container.
+
+Imported on the warm path. Imports that only entries or containers need are inside functions.
+"""
+
+# pathlib would double the start-up time of a warm command.
+# ruff: noqa: PTH110, PTH112, PTH118
+from __future__ import annotations
+
+import os
+import sys
+
+from fdl.errors import ManifestError
+from fdl.light_record import Record
+from fdl.node import origin
+from fdl.plan import GRACE_S, PLAN_VARIABLE, Plan, Variable
+from fdl.shell_words import compose, join, quote, quote_cmd
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fdl.node import Node
+    from fdl.parameters.contract import Schema
+    from fdl.select.level import Level
+
+# Linux refuses a variable of 128 KiB or more. A plan that large is not passed on.
+_PLAN_LIMIT_BYTES = 96 * 1024
+
+_RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
+
+
+class Surroundings(Record):
+    """The inputs of a plan besides the manifest.
+
+    Attributes:
+        variables: The environment variables.
+        in_container: Whether fdl itself runs inside a container; then no plan is wrapped.
+        terminal: Whether both stdin and stdout are a terminal.
+        elsewhere: Whether another machine runs the plan, so that the ranks are planned there.
+    """
+
+    variables: Mapping[str, str]
+    in_container: bool
+    terminal: bool
+    elsewhere: bool = False
+
+
+def here() -> Surroundings:
+    """The surroundings of this process. A file that Docker makes marks its containers."""
+    return Surroundings(os.environ, os.path.exists("/.dockerenv"), os.isatty(0) and os.isatty(1))
+
+
+class Planner(Record):
+    """Makes plans for one command line.
+
+    Args:
+        root: Directory of the project.
+        surroundings: Where the plan will be executed.
+        exported: Variables that pass global flags to child processes.
+        append: Whether to use ``append:``.
+        distributes: Whether fdl starts the ranks that ``ddp`` asks for. If not, the program gets
+            every setting as a flag and decides itself.
+        keeps: Whether what is read from the source of programs may be cached.
+    """
+
+    root: str
+    surroundings: Surroundings
+    exported: dict[str, str]
+    append: bool
+    distributes: bool = True
+    keeps: bool = False
+
+    def run(self, level: Level, name: str, user: Sequence[str], given: Sequence[str] = ()) -> Plan:
+        """The plan of a ``run:`` command.
+
+        Args:
+            level: Where the command is.
+            name: Its name.
+            user: The words after ``--``.
+            given: The words before, for a command with ``args:``.
+
+        Raises:
+            ManifestError: Its variables cannot be settled, or its container is not available.
+            UsageError: The words do not fit ``args:``.
+        """
+        spec = level.commands[name]
+        service = self._service(spec)
+        on_windows = os.name == "nt" and not service
+        script = compose(
+            spec.text("run") or "",
+            spec.text("append") if self.append else None,
+            user,
+            quote_cmd if on_windows else quote,
+        )
+        variables: list[Variable] = []
+        if spec.get("args"):
+            from fdl.planning.declared import Given
+
+            values = Given(level, name, given, self.surroundings.variables)
+            variables = values.variables
+            if values.words and not on_windows:
+                script = f"set -- {join(values.words)}\n{script}"
+        plan = Plan(
+            kind="run",
+            command=[*level.names, name],
+            argv=["cmd", "/C", script] if on_windows else ["sh", "-c", script],
+            typed=user,
+            cwd=level.start_folder(name),
+            root=self.root,
+            service=service,
+            flags=[],
+            preset=None,
+            origin=origin(spec.get("run") or spec, self.root),
+            environment=level.manifest.env,
+            secrets=_marked(spec.get("run"), spec.get("append")),
+        )
+        scopes = (*level.scopes, spec)
+        plan.depends = _depends(spec)
+        self._note_container(plan, spec)
+        _check_start(plan, scopes, spec.get("cwd"))
+        self._settle(plan, scopes)
+        for variable in variables:
+            plan.set(variable)
+        return self._contained(plan, script) if service else self._on_host(plan)
+
+    def entry(
+        self, level: Level, preset: str | None, tail: Sequence[str], schema: Schema | None = None
+    ) -> Plan:
+        """The plan of a level's ``entry``, with the arguments a preset asks for.
+
+        Args:
+            level: Where the entry is.
+            preset: Name of the preset, or None.
+            tail: The arguments that were typed.
+            schema: The known arguments of the program, or None.
+
+        Raises:
+            ManifestError: The entry is unusable, its variables cannot be settled, or its container
+                is not available.
+            UsageError: ``FDL_MEMORY`` is not a known word, or the requested ranks are impossible.
+        """
+        from fdl.planning.arguments import arguments
+        from fdl.planning.heap import keep_heap
+
+        made = arguments(level, preset, tail, schema)
+        entry, schema = level.entry, made.schema
+        plan = Plan(
+            kind="entry",
+            command=[*level.names, *([preset] if preset else [])],
+            argv=[*made.argv, *made.tail],
+            typed=made.tail,
+            cwd=level.start_folder(preset),
+            root=self.root,
+            service=self._service(level.manifest.node),
+            flags=made.flags,
+            preset=preset,
+            origin=origin(entry, self.root) if entry else "",
+            environment=level.manifest.env,
+            secrets=_marked(entry) and made.argv[: made.words],
+        )
+        plan.subcommand = made.subcommand
+        plan.commands = [] if preset else list(level.commands)
+        plan.depends = _depends(level.spec, level.commands[preset] if preset else None)
+        scopes = level.scopes
+        named = (*scopes, level.commands[preset]) if preset else scopes
+        self._note_container(plan, level.manifest.node)
+        _check_start(plan, named, (named[-1].get("cwd") if preset else None) or level.cwd)
+        self._settle(plan, named)
+        keep_heap(plan, scopes, self.surroundings.variables)
+        if schema is not None and not schema.origins:
+            _yield_to_variables(plan, schema, {} if plan.service else self.surroundings.variables)
+        if not plan.service:
+            self._on_host(plan)
+        here = self.distributes and not self.surroundings.elsewhere
+        if here and _concerns_ranks(level, preset, tail):
+            from fdl.planning.ranks import Distribution
+
+            Distribution(plan, level, preset, schema, self.surroundings.variables).settle()
+        hand_down(plan)
+        return self._contained(plan, join(plan.argv)) if plan.service else plan
+
+    def with_values(self, level: Level, preset: str | None) -> Level:
+        """The level with values in place of ``${VAR}``, if any of its settings has one.
+
+        Raises:
+            ManifestError: A variable is not set, or its value is not allowed in that place.
+        """
+        nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+        sections = [node.get(key) for node in nodes for key in ("training", "output", "options")]
+        if not any(section and _refers(section) for section in sections):
+            return level
+        from fdl.variables.fill import finder, with_values
+
+        scopes = (*level.scopes, *nodes[1:])
+        variables = self.surroundings.variables
+        return with_values(level, preset, finder(scopes, self.root, variables, self.exported))
+
+    def _service(self, node: Node) -> str | None:
+        return None if self.surroundings.in_container else node.text("docker")
+
+    def _note_container(self, plan: Plan, node: Node) -> None:
+        if self.surroundings.in_container and (docker := node.get("docker")):
+            plan.notes.append(
+                f"docker service `{docker.value}` ({origin(docker, self.root)}) was skipped: "
+                "fdl itself runs in a container"
+            )
+
+    def _settle(self, plan: Plan, scopes: Sequence[Node]) -> None:
+        """Add the variables from ``env`` and ``env_file``, and those that global flags set.
+
+        Also set how the program is stopped.
+        """
+        for scope in scopes:
+            if "secrets" in scope.mapping:
+                plan.secrets += _listed(scope, self.surroundings.variables)
+            if (cluster := scope.get("slurm")) is not None:
+                plan.slurm.append(cluster)
+            if (limit := scope.mapping.get("stop_timeout")) is not None:
+                plan.stop_timeout = _seconds(limit)
+            if (grace := scope.mapping.get("grace")) is not None:
+                given = _seconds(grace)
+                plan.grace = GRACE_S if given is None else given
+        shell, mine = self.surroundings.variables, self.exported
+        settled: list[Variable] = []
+        if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
+            from fdl.variables.env import variables
+
+            settled = variables(scopes, self.root, shell, mine)
+        for variable in settled:
+            if variable.origin == "shell":
+                plan.variables.append(variable)
+            else:
+                plan.set(variable)
+        for name, value in mine.items():
+            if name not in plan.env:
+                plan.set(Variable(name, value, "command line"))
+
+    def _on_host(self, plan: Plan) -> Plan:
+        """Add the variables for children on this machine: project root, programs and libtorch."""
+        plan.set(Variable("FDL_PROJECT_ROOT", self.root, "fdl"))
+        shell = self.surroundings.variables
+        path = shell.get("PATH", os.defpath)
+        scripts = os.path.join(self.root, ".venv", "Scripts" if os.name == "nt" else "bin")
+        if os.path.isdir(scripts):
+            path = scripts + os.pathsep + path
+            plan.set(Variable("PATH", path, "fdl"))
+        if os.path.isdir(os.path.join(self.root, "libtorch")):
+            from fdl.libtorch.active import host_variables
+
+            for name, value in host_variables(self.root, {**shell, **plan.env}).items():
+                plan.set(Variable(name, value, "libtorch/.active"))
+        if plan.kind == "entry" and plan.argv[0] == "python":
+            from fdl.which import locate
+
+            if locate("python", path, plan.cwd) is None:
+                plan.argv[0] = sys.executable
+        return plan
+
+    def _contained(self, plan: Plan, inner: str) -> Plan:
+        """Wrap the plan into ``docker compose run``."""
+        from fdl.planning.container import wrap
+
+        here = self.surroundings
+        return wrap(plan, inner, here.variables, terminal=here.terminal)
+
+
+def _refers(node: Node) -> bool:
+    """Whether any text in a value may hold ``${VAR}`` or ``$$``."""
+    value = node.value
+    if isinstance(value, str):
+        return "$" in value
+    children = value if isinstance(value, list) else node.mapping.values()
+    return any(_refers(child) for child in children)
+
+
+def _check_start(plan: Plan, scopes: Sequence[Node], cwd: Node | None) -> None:
+    """Refuse a missing working directory, and note the question to ask before the start.
+
+    The question of a path command is also that of the commands below it.
+    """
+    if cwd is not None and not os.path.isdir(plan.cwd):
+        raise ManifestError(
+            f"{origin(cwd, plan.root)}: `cwd: {cwd.value}`: there is no folder {plan.cwd}",
+            hint="create it; the path is relative to the folder of the fdl.yml",
+        )
+    for scope in scopes:
+        plan.confirm = scope.text("confirm") or plan.confirm
+
+
+def _listed(scope: Node, shell: Mapping[str, str]) -> list[str]:
+    """The values of the variables that a manifest lists as secret."""
+    from fdl.node import texts
+
+    return [shell[name] for name in texts(scope, "secrets") if name in shell]
+
+
+def _seconds(node: Node) -> float | None:
+    """A number of seconds, or None for null."""
+    return float(node.value) if isinstance(node.value, int | float) else None
+
+
+def _depends(*specs: Node | None) -> bool:
+    """Whether a command waits for others, or may be skipped. If not, both packages are not read."""
+    return any(one and ("needs" in one.mapping or "inputs" in one.mapping) for one in specs)
+
+
+def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:
+    """Whether any setting concerns ranks. If not, as in most commands, an import is saved."""
+    nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+    typed = (token.partition("=")[0] for token in tail)
+    return any(node.get("ddp") for node in nodes) or any(flag in _RANK_FLAGS for flag in typed)
+
+
+def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) -> None:
+    """Remove generated flags whose options the program reads from variables that are set.
+
+    A variable wins over the manifest. But in most parsers argv wins over the environment, so the
+    variable would have no effect unless fdl leaves its own flag out.
+    """
+    there = {**outside, **plan.env}
+    options = {one.display: one.env for one in schema.parameters if one.env and there.get(one.env)}
+    overruled = [flag for flag in plan.flags if flag.name in options]
+    plan.drop(overruled)
+    for flag in overruled:
+        variable = options[flag.name] or ""
+        if all(one.name != variable for one in plan.variables):
+            known = Variable(variable, there[variable], "shell", secret=flag.secret)
+            plan.variables.append(known)
+
+
+def _marked(*nodes: Node | None) -> list[str]:
+    """The texts of the values that are marked ``!secret``."""
+    return [str(node.value) for node in nodes if node and node.secret]
+
+
+def hand_down(plan: Plan) -> None:
+    """Set ``FDL_PLAN``, so that the program can record the manifest line of each argument."""
+    import json
+
+    text = json.dumps(plan.inner(), separators=(",", ":"))
+    if len(text) <= _PLAN_LIMIT_BYTES:
+        plan.set(Variable(PLAN_VARIABLE, text, "fdl"))

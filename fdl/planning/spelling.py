@@ -1,0 +1,186 @@
+"""How a program takes its settings: the spelling of flags, and which words carry a value.
+
+A declared spelling is kept. For other options ``style:`` decides; without it, ``_`` becomes ``-``.
+"""
+
+from __future__ import annotations
+
+from fdl.light_record import Record
+from fdl.node import text
+from fdl.parameters.parameter import UNSET, is_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fdl.node import Node
+    from fdl.parameters.contract import Schema
+    from fdl.parameters.parameter import Parameter
+
+    Groups = list[list[str]]
+
+KEYVALUE = ("keyvalue", "hydra")
+"""Styles without dashes: ``batch_size=8``."""
+
+AS_WRITTEN = ("-", "+", "~")
+"""Keys that begin like this are passed as they stand."""
+_HYDRA_DIRECTORY = "hydra.run.dir"
+
+# Values of these characters need no quotes in Hydra's grammar (OverrideLexer.g4).
+_HYDRA_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_/-.")
+_HYDRA_WORDS = frozenset(("null", "true", "false", "nan", "inf", "-inf"))
+
+
+class Spelling(Record):
+    """The spelling of one program's settings.
+
+    Args:
+        schema: Its known arguments, or None.
+        style: The manifest's ``style:``, or empty. Then the style of the schema counts.
+    """
+
+    schema: Schema | None = None
+    style: str = ""
+
+    @property
+    def bare(self) -> bool:
+        """Whether settings are written without dashes."""
+        return self._style in KEYVALUE
+
+    @property
+    def _style(self) -> str:
+        return self.style or (self.schema.style if self.schema else "")
+
+    def declared(self, *names: str) -> Parameter | None:
+        """The option or argument that one of some keys means, in any of its spellings."""
+        if self.schema is None:
+            return None
+        known: dict[str, Parameter] = {}
+        for one in self.schema.parameters:
+            for word in (*one.spellings, one.name) if one.kind == "option" else (one.name,):
+                known.setdefault(_plain(word), one)
+        return next((known[_plain(name)] for name in names if _plain(name) in known), None)
+
+    def flag(self, key: str, one: Parameter | None = None) -> str:
+        """The word that carries a key: ``--num_epochs``, ``-lr``, or ``optimizer.lr``."""
+        if key.startswith(AS_WRITTEN):
+            return key
+        if self.bare:
+            return one.name if one else key
+        if one is not None:
+            return one.flag if one.kind == "option" else one.display
+        if self._style == "snake":
+            return "--" + key.replace("-", "_")
+        return "--" + key.replace("_", "-")
+
+    def groups(self, key: str, node: Node, one: Parameter | None, *, switch: bool = True) -> Groups:
+        """The token groups of one value: none, one, or one per item of a list that needs it.
+
+        With ``switch``, a boolean of an unknown option is a bare flag; else its value is written.
+        """
+        name, value = self.flag(key, one), node.value
+        if self.bare and not key.startswith("-"):
+            return [[_assignment(name, node, hydra=self._style == "hydra")]]
+        if one is not None and one.kind == "arg":
+            return [[text(item.value)] for item in _items(node)]
+        if isinstance(value, bool):
+            return self._switch(name, value, one, switch=switch)
+        if one is not None and one.counted and isinstance(value, int):
+            return [[name]] * value
+        if not isinstance(value, list):
+            return [valued(name, text(value))]
+        items = [text(item.value) for item in value if item.value is not None]
+        if not items:
+            return []
+        if one is not None and one.nargs is not None:
+            return [[name, *items]]
+        repeated = one is not None and one.shape == "list" and not one.commas
+        if repeated or any("," in item for item in items):
+            return [valued(name, item) for item in items]
+        return [valued(name, ",".join(items))]
+
+    def _switch(self, name: str, value: bool, one: Parameter | None, *, switch: bool) -> Groups:
+        if one is None:
+            takes_word = not switch
+        else:
+            bare = one.shape == "optional" and one.default is not UNSET
+            takes_word = one.shape != "flag" and not (bare and value)
+        if takes_word:
+            return [valued(name, text(value))]
+        if value:
+            return [[name]]
+        if one is None or one.default is False:
+            return []
+        if one.negatives:
+            return [[one.negatives[0]]]
+        off = self.declared(f"no-{one.name}") if one.default is True else None
+        return [[off.flag]] if off else []
+
+
+def output_keys(style: str) -> tuple[str, ...]:
+    """The keys under which a program may take ``output.dir``."""
+    return (_HYDRA_DIRECTORY,) if style == "hydra" else ("output", "output_dir")
+
+
+def flattened(section: Iterable[tuple[str, Node]], above: str = "") -> Iterable[tuple[str, Node]]:
+    """Settings in mappings as dotted keys: ``optimizer.lr``. Nulls are left out."""
+    for key, node in section:
+        if isinstance(node.value, dict):
+            yield from flattened(node.mapping.items(), f"{above}{key}.")
+        elif node.value is not None:
+            yield f"{above}{key}", node
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("_", "-")
+
+
+def _items(node: Node) -> Sequence[Node]:
+    return node.value if isinstance(node.value, list) else [node]
+
+
+def valued(name: str, value: str) -> list[str]:
+    """Flag and value; one token if a parser would take the value for another flag."""
+    if len(value) > 1 and value.startswith("-") and not is_number(value):
+        return [f"{name}={value}"]
+    return [name, value]
+
+
+def _assignment(name: str, node: Node, *, hydra: bool) -> str:
+    if name.startswith("~") and node.value is True:
+        return name
+    if not hydra:
+        items = [text(one.value) for one in _items(node) if one.value is not None]
+        return f"{name}={','.join(items)}"
+    if isinstance(node.value, list):
+        return f"{name}=[{','.join(_hydra(item) for item in node.value)}]"
+    return f"{name}={_hydra(node)}"
+
+
+def _hydra(node: Node) -> str:
+    """A value in Hydra's override grammar; quoted if it would be read as something else."""
+    value = node.value
+    if value is None:
+        return "null"
+    if not isinstance(value, str):
+        return text(value)
+    # An interpolation is for Hydra to resolve.
+    if value.startswith("${") and value.endswith("}"):
+        return value
+    plain = _HYDRA_PLAIN.issuperset(value)
+    if value and plain and value.lower() not in _HYDRA_WORDS and not is_number(value):
+        return value
+    return f"'{_hydra_escaped(value)}'"
+
+
+def _hydra_escaped(value: str) -> str:
+    """The inside of a quoted value: backslashes count only before a quote and at the end."""
+    made, pending = "", 0
+    for char in f"{value}'":
+        if char == "\\":
+            pending += 1
+            continue
+        made += "\\" * (pending * 2 + 1 if char == "'" else pending) + char
+        pending = 0
+    # The last quote is only a mark, and its own backslash goes with it.
+    return made[:-2]

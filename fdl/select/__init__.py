@@ -1,0 +1,1 @@
+"""From the words of a call to the command that they select, with its manifest and environment."""

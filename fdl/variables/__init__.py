@@ -1,0 +1,1 @@
+"""Environment variables of a manifest: ``env:``, ``env_file:``, and ``${VAR}`` in values."""
