@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from fdl.builtins import BUILTINS, HIDDEN, YIELDING
 from fdl.errors import FdlError
 from fdl.version import __version__
 
@@ -110,23 +109,20 @@ def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
 
 
 def _route(found: Found | None, invocation: Invocation, surroundings: Surroundings | None) -> int:
+    from fdl.builtins import BUILTINS, HIDDEN
+
     word = invocation.tokens[0] if invocation.tokens else ""
-    if word in (*BUILTINS, *HIDDEN) and not _steps_back(word, found, invocation.tokens[1:]):
-        return _built_in(invocation, surroundings)
+    if word in (*BUILTINS, *HIDDEN):
+        from fdl.select.yielding import steps_back
+
+        if not steps_back(word, found, invocation.tokens[1:]):
+            return _built_in(invocation, surroundings)
     return _from_manifest(found, invocation, surroundings)
-
-
-def _steps_back(word: str, found: Found | None, following: list[str]) -> bool:
-    """Whether a built-in command leaves its name to a command of the project."""
-    if word not in YIELDING or found is None:
-        return False
-    from fdl.select.bundle import steps_back
-
-    return steps_back(word, found, following)
 
 
 def _take_environment(invocation: Invocation, found: Found | None) -> None:
     """Let the first word select the environment, where nothing stronger does and it names one."""
+    from fdl.builtins import BUILTINS, HIDDEN
     from fdl.select.environment import explicit, is_first_word
 
     if not invocation.tokens or explicit(invocation.env, os.environ):
@@ -204,10 +200,6 @@ def _one_command(
     acts = not invocation.help and not invocation.dry_run
     project = Project(found, env, write_cache=acts)
     selected = _select(project, invocation)
-    if project.examples and acts and selected.runs:
-        # Examples become real manifests only when something will run.
-        project = Project(found, env, executes=True, write_cache=True)
-        selected = _select(project, invocation)
     if env is None and _is_environment(selected, project):
         invocation.first_word_env = invocation.tokens.pop(0)
         invocation.help = invocation.help or not invocation.tokens
@@ -220,6 +212,10 @@ def _one_command(
 
     place = surroundings or here()
     plan = plan_of(selected, project, invocation, place)
+    if project.examples and acts:
+        # Examples become real manifests only when something will run.
+        project = Project(found, env, executes=True, write_cache=True)
+        plan = plan_of(_select(project, invocation), project, invocation, place)
     _warn(project)
     if plan.depends:
         from fdl.jobs.several import one
@@ -302,6 +298,7 @@ def _explain(
 
 def _report(unknown: Selection) -> int:
     from fdl import output
+    from fdl.builtins import BUILTINS
     from fdl.prepass import GLOBAL_FLAGS
     from fdl.suggest import nearest
 

@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-FILE = Path(__file__).resolve().parent.parent / "fdl" / "commands" / "table.py"
+FILE = Path(__file__).resolve().parent.parent / "fdl" / "builtins" / "table.py"
 
 HEAD = '''\
 """What each built-in command takes, in the form of ``--fdl-schema``.

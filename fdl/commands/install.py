@@ -105,6 +105,9 @@ def _offer_upgrade(call: Call, *, dry_run: bool) -> None:
         return
     question = f"{about} Run `{typed}`?"
     if call.yes or questions.confirm(question, default=True, unanswered=False):
+        # The upgrade replaces our files, so what runs after it is loaded before.
+        import fdl.update.at_exit  # noqa: F401
+
         upgrade()
     else:
         output.write(sys.stdout, f"To upgrade later: {typed}\n")

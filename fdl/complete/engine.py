@@ -141,7 +141,7 @@ class _Place:
         self._offer.add_files(OTHERWISE, _unless_here(level.manifest.directory))
 
     def _is_built_in(self, word: str) -> bool:
-        from fdl.select.bundle import steps_back
+        from fdl.select.yielding import steps_back
 
         return word in BUILTINS and not steps_back(word, self._found, self._tokens[1:])
 

@@ -11,8 +11,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdl.errors import FdlError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -148,26 +146,3 @@ def project_level(name: str, found: Found | None) -> Level | None:
     if name not in top.commands or top.kind(name) != PATH:
         return None
     return enter(top, name, project.child)
-
-
-def steps_back(name: str, found: Found | None, following: Sequence[str] = ()) -> bool:
-    """Whether a built-in command leaves its name to a command of the project.
-
-    A manifest that cannot be read has no command. ``following`` are the words after the name.
-    """
-    from fdl.builtins import JOINING, YIELDING
-    from fdl.select.project import base_commands
-
-    if name not in YIELDING or found is None:
-        return False
-    try:
-        defined = name in base_commands(found, write_cache=False)
-    except FdlError:
-        return False
-    if not defined or name not in JOINING:
-        return defined
-    try:
-        return leaves_to_project(name, found, following)
-    except FdlError:
-        # The project's way to the command tells what is wrong with it.
-        return True

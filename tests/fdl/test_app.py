@@ -248,4 +248,4 @@ def test_a_group_is_imported_when_it_is_named():
         "sys.stderr.write(' '.join(sorted(names)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stderr.split() == ["schema", "table", "tree", "verb"]
+    assert done.stderr.split() == ["application", "schema", "verb"]

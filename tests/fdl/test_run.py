@@ -126,6 +126,7 @@ def test_the_version_loads_next_to_nothing(tmp_path):
         "fdl",
         "fdl.__main__",
         "fdl.errors",
+        "fdl.version",
     }
 
 

@@ -26,10 +26,10 @@ HOUR = 3600
 TYPED = """
 import fcntl, functools, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-import fdl.update
+import fdl.update.at_exit
 from fdl.__main__ import main
 from fdl.planning.planner import Surroundings
-fdl.update.at_exit = functools.partial(fdl.update.at_exit, seconds=60)
+fdl.update.at_exit.at_exit = functools.partial(fdl.update.at_exit.at_exit, seconds=60)
 sys.exit(main(sys.argv[1:], Surroundings(os.environ, in_container=False, terminal=True)))
 """
 
@@ -258,6 +258,7 @@ def test_a_command_that_says_nothing_loads_nothing(config):
     )
     # `fdl.terminal` is in every command already: finding the manifest needs it.
     ours = {"__future__", "fdl", "fdl.errors", "fdl.prepass", "fdl.terminal", "fdl.update"}
+    ours |= {"fdl.update.at_exit", "fdl.version"}
     assert imported(code, {"CI": "1"}) == ours
     # Standard error is a pipe here.
     assert imported(code, {"CI": "", "FDL_NO_UPDATE_CHECK": ""}) == ours

@@ -466,7 +466,7 @@ def test_a_path_without_source_is_an_error(fdl, project, given, reason):
 def test_an_installation_without_flodl_says_so(monkeypatch, tmp_path):
     from fdl.api_ref import source
 
-    monkeypatch.setattr(source.fdl, "__file__", str(tmp_path / "site/fdl/__init__.py"))
+    monkeypatch.setattr(source, "__file__", str(tmp_path / "site/fdl/api_ref/source.py"))
     with pytest.raises(Exception, match="neither in a checkout around here nor installed"):
         source.find(None, tmp_path, {"VIRTUAL_ENV": str(tmp_path)})
     with pytest.raises(UsageError):

@@ -12,8 +12,9 @@ from fdl.errors import SchemaError
 from fdl.manifest import find_in, load
 from fdl.planning.planner import Surroundings
 from fdl.probe import learn
+from fdl.probe import question as probe
 from fdl.probe.consent import agree, invites, may_ask
-from fdl.schema import cache, known, probe
+from fdl.schema import cache, known
 from fdl.schema.program import script, sources
 from fdl.select.level import Level
 from tests.fdl.docker_engine import Engine

@@ -1,0 +1,128 @@
+"""The layers of both packages. A part may import what stands before it in the architecture's table."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/design/architecture.md"
+
+
+@cache
+def modules(package: str) -> dict[str, Path]:
+    """Dotted name -> file of every module of a package."""
+    found = {}
+    for file in sorted((ROOT / package).rglob("*.py")):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each import of a module: what it names, and names in that; those for types are left out.
+
+    Args:
+        tree: A syntax tree.
+        package: The parts of the package's name, for relative imports.
+    """
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from imported(ast.Module([other], []), package)
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((one.name, []) for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base, [one.name for one in node.names]
+        yield from imported(node, package)
+
+
+@cache
+def edges(package: str) -> dict[str, set[str]]:
+    """Module -> the modules of the same package that it imports, at its top or in a function."""
+    known = modules(package)
+    found: dict[str, set[str]] = {}
+    for name, file in known.items():
+        parts = name.split(".")
+        inside = parts if file.name == "__init__.py" else parts[:-1]
+        named = set()
+        for base, names in imported(ast.parse(file.read_text(encoding="utf-8")), inside):
+            for one in names or [""]:
+                whole = f"{base}.{one}".rstrip(".")
+                named.add(whole if whole in known else base)
+        found[name] = {one for one in named if one in known} - {name}
+    return found
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of names that reach each other: what is left when all others are taken away."""
+    left = {name: set(targets) for name, targets in graph.items()}
+    while True:
+        gone = {
+            name
+            for name in left
+            if not left[name] or not any(name in targets for targets in left.values())
+        }
+        if not gone:
+            break
+        left = {name: targets - gone for name, targets in left.items() if name not in gone}
+    return [[name, *sorted(targets)] for name, targets in sorted(left.items())]
+
+
+def part(name: str) -> str:
+    """The package or single file of the first level that a module belongs to."""
+    return (name.split(".") + ["__init__"])[1]
+
+
+@cache
+def layers(package: str) -> dict[str, int]:
+    """Part -> its place in the table of the architecture, from the lowest."""
+    text = PAGE.read_text(encoding="utf-8")
+    table = text.partition(f"<!-- layers of {package} -->")[2].partition("<!-- end -->")[0]
+    rows = re.findall(r"^\|[^|]*\| (`[^|]*) \|", table, re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert len(names) == len(set(names))
+    return {name: place for place, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("package", ["fdl", "flodl"])
+def test_no_file_reaches_itself_through_its_imports(package):
+    assert cycles(edges(package)) == []
+
+
+@pytest.mark.parametrize("package", ["fdl", "flodl"])
+def test_every_part_has_one_layer(package):
+    assert {part(name) for name in modules(package)} == set(layers(package))
+
+
+@pytest.mark.parametrize("package", ["fdl", "flodl"])
+def test_a_part_imports_only_what_stands_before_it(package):
+    rank = layers(package)
+    wrong = [
+        f"{name} -> {target}"
+        for name, targets in edges(package).items()
+        for target in sorted(targets)
+        if part(name) != part(target) and rank[part(target)] >= rank[part(name)]
+    ]
+    assert wrong == []
+
+
+def test_imports_in_functions_count_and_those_for_types_do_not():
+    code = (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import types_only\nelse:\n    import otherwise\n"
+        "def f():\n    from . import near\n    from .. import far\n"
+    )
+    found = dict(imported(ast.parse(code), ["a", "b"]))
+    assert found == {"typing": ["TYPE_CHECKING"], "otherwise": [], "a.b": ["near"], "a": ["far"]}
+
+
+def test_a_cycle_is_found_and_what_hangs_on_it_is_not():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set(), "e": {"a", "d"}}
+    assert cycles(graph) == [["b", "c"], ["c", "b"]]
