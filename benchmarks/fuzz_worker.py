@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.manifest_mutations import ENV
 from fdl.__main__ import main as fdl
 from fdl.errors import FdlError
-from fdl.planning.planner import Surroundings
+from fdl.planning.planner import Host
 
 LIMIT_CPU_SECONDS = 2
 LIMIT_MEGABYTES = 500
@@ -68,7 +68,7 @@ class Case:
         start = time.process_time()
         try:
             with redirect_stdout(out), redirect_stderr(err):
-                code = fdl(list(argv), Surroundings(os.environ, False, False))
+                code = fdl(list(argv), Host(os.environ, False, False))
         except BaseException:
             # Every way to escape is what is looked for here.
             last = traceback.format_exc().strip().splitlines()

@@ -33,7 +33,7 @@ from benchmarks.measure import environment, median_ratio, publish, table
 from flodl.data import Batch, DataLoader
 from flodl.data.dataset import TensorDataSet
 from flodl.monitor import EpochMetrics
-from flodl.train import Trainer, TrainerBuilder
+from flodl.trainer import Trainer, TrainerBuilder
 
 LR = 1e-3
 Run = Callable[[int], float]

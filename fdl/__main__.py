@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fdl.help.pages import Ask
     from fdl.manifest import Found
     from fdl.plan import Plan
-    from fdl.planning.planner import Surroundings
+    from fdl.planning.planner import Host
     from fdl.prepass import Invocation
     from fdl.select.command import Selection
     from fdl.select.project import Project
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _USAGE = "fdl [OPTIONS] COMMAND [ARGS]"
 
 
-def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = None) -> int:
+def main(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
     """Run ``fdl`` and return its exit code.
 
     Args:
         argv: Arguments without the program's name; ``sys.argv`` when omitted.
-        surroundings: Where commands are taken to run; looked up when omitted.
+        host: Where commands are taken to run; looked up when omitted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     if sys.stdout is None or sys.stderr is None:
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = 
 
         replace_closed()
     try:
-        return _answer(arguments, surroundings)
+        return _answer(arguments, host)
     # A full disk, or a stream that cannot be written.
     except OSError as problem:
         from fdl.streams import failed
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = 
         return failed(problem, silent=arguments[:1] == ["__complete"])
 
 
-def _answer(arguments: list[str], surroundings: Surroundings | None) -> int:
+def _answer(arguments: list[str], host: Host | None) -> int:
     invocation = None
     try:
         # Asking for the version is common enough in scripts to load nothing for it.
@@ -63,7 +63,7 @@ def _answer(arguments: list[str], surroundings: Surroundings | None) -> int:
             from fdl.prepass import scan
 
             invocation = scan(arguments)
-            code = _dispatch(invocation, surroundings)
+            code = _dispatch(invocation, host)
         sys.stdout.flush()
     except FdlError as problem:
         from fdl import output
@@ -81,7 +81,7 @@ def _answer(arguments: list[str], surroundings: Surroundings | None) -> int:
     if invocation is not None and sys.stderr.isatty():
         from fdl.update.at_exit import at_exit
 
-        at_exit(invocation, in_container=surroundings.in_container if surroundings else None)
+        at_exit(invocation, in_container=host.in_container if host else None)
     return code
 
 
@@ -90,7 +90,7 @@ def _version() -> int:
     return 0
 
 
-def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
+def _dispatch(invocation: Invocation, host: Host | None) -> int:
     from fdl import output
     from fdl.select.project import locate
 
@@ -105,10 +105,10 @@ def _dispatch(invocation: Invocation, surroundings: Surroundings | None) -> int:
     _take_environment(invocation, found)
     if invocation.tokens == ["version"] and not invocation.help:
         return _version()
-    return _route(found, invocation, surroundings)
+    return _route(found, invocation, host)
 
 
-def _route(found: Found | None, invocation: Invocation, surroundings: Surroundings | None) -> int:
+def _route(found: Found | None, invocation: Invocation, host: Host | None) -> int:
     from fdl.builtins import BUILTINS, HIDDEN
 
     word = invocation.tokens[0] if invocation.tokens else ""
@@ -116,8 +116,8 @@ def _route(found: Found | None, invocation: Invocation, surroundings: Surroundin
         from fdl.select.yielding import steps_back
 
         if not steps_back(word, found, invocation.tokens[1:]):
-            return _built_in(invocation, surroundings)
-    return _from_manifest(found, invocation, surroundings)
+            return _built_in(invocation, host)
+    return _from_manifest(found, invocation, host)
 
 
 def _take_environment(invocation: Invocation, found: Found | None) -> None:
@@ -141,19 +141,17 @@ def _take_environment(invocation: Invocation, found: Found | None) -> None:
         invocation.help = invocation.help or not invocation.tokens
 
 
-def _built_in(invocation: Invocation, surroundings: Surroundings | None) -> int:
+def _built_in(invocation: Invocation, host: Host | None) -> int:
     if invocation.tokens[0] == "version":
         return _project_help(None)
     # Children of a built-in, and the built-in itself, learn of the flags as other programs do.
     os.environ.update(invocation.exported())
     from fdl.commands.application import run
 
-    return run(invocation, surroundings)
+    return run(invocation, host)
 
 
-def _from_manifest(
-    found: Found | None, invocation: Invocation, surroundings: Surroundings | None
-) -> int:
+def _from_manifest(found: Found | None, invocation: Invocation, host: Host | None) -> int:
     from fdl.select.environment import active_environment
 
     if invocation.json and not invocation.dry_run:
@@ -177,23 +175,21 @@ def _from_manifest(
         return 1
     words = invocation.tokens
     if invocation.work.wants_sweep() or any(word.startswith("--each") for word in words):
-        code = _sweep(found, env, invocation, surroundings)
+        code = _sweep(found, env, invocation, host)
         if code is not None:
             return code
     if invocation.work.on and not invocation.help:
         from fdl.batch.start import run as run_there
 
-        return run_there(found, env, invocation, surroundings)
+        return run_there(found, env, invocation, host)
     if (invocation.work.jobs or invocation.work.gpus_each) and not invocation.help:
-        from fdl.jobs.several import run
+        from fdl.jobs.start import run
 
-        return run(found, env, invocation, surroundings)
-    return _one_command(found, env, invocation, surroundings)
+        return run(found, env, invocation, host)
+    return _one_command(found, env, invocation, host)
 
 
-def _one_command(
-    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
-) -> int:
+def _one_command(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int:
     """Select, plan and run one command, or explain it."""
     from fdl.select.project import Project
 
@@ -203,14 +199,14 @@ def _one_command(
     if env is None and _is_environment(selected, project):
         invocation.first_word_env = invocation.tokens.pop(0)
         invocation.help = invocation.help or not invocation.tokens
-        return _route(found, invocation, surroundings)
+        return _route(found, invocation, host)
     if not selected.runs:
         _warn(project)
-        return _explain(selected, project, invocation, surroundings)
+        return _explain(selected, project, invocation, host)
     from fdl.planning.command import plan_of
     from fdl.planning.planner import here
 
-    place = surroundings or here()
+    place = host or here()
     plan = plan_of(selected, project, invocation, place)
     if project.examples and acts:
         # Examples become real manifests only when something will run.
@@ -218,10 +214,10 @@ def _one_command(
         plan = plan_of(_select(project, invocation), project, invocation, place)
     _warn(project)
     if plan.depends:
-        from fdl.jobs.several import one
+        from fdl.jobs.start import one
 
         return one(plan, project, invocation, place)
-    return _carry_out(plan, project, invocation)
+    return _run_or_show(plan, project, invocation)
 
 
 def _select(project: Project, invocation: Invocation) -> Selection:
@@ -237,15 +233,13 @@ def _warn(project: Project) -> None:
         output.warning(text)
 
 
-def _sweep(
-    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
-) -> int | None:
+def _sweep(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int | None:
     """Run a command with several values; None if it is no sweep."""
     if invocation.help:
         return None
     from fdl.sweeps.start import run
 
-    return run(found, env, invocation, surroundings)
+    return run(found, env, invocation, host)
 
 
 def _is_environment(selected: Selection, project: Project) -> bool:
@@ -255,7 +249,7 @@ def _is_environment(selected: Selection, project: Project) -> bool:
     return selected.name in project.nested()
 
 
-def _carry_out(plan: Plan, project: Project, invocation: Invocation) -> int:
+def _run_or_show(plan: Plan, project: Project, invocation: Invocation) -> int:
     if not invocation.dry_run:
         from fdl.run import execute
 
@@ -281,7 +275,7 @@ def _explain(
     selected: Selection,
     project: Project,
     invocation: Invocation,
-    surroundings: Surroundings | None,
+    host: Host | None,
 ) -> int:
     """Show a requested page, or report a word that is not a command."""
     if not selected.known:
@@ -289,10 +283,10 @@ def _explain(
     if selected.refreshes:
         from fdl.commands.schema import refresh_one
 
-        return refresh_one(selected.level, surroundings, dry_run=invocation.dry_run)
+        return refresh_one(selected.level, host, dry_run=invocation.dry_run)
     from fdl.probe import learn
 
-    _print_page(selected, project, lambda level: learn(level, surroundings))
+    _print_page(selected, project, lambda level: learn(level, host))
     return 0
 
 

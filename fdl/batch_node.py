@@ -26,7 +26,7 @@ def main() -> int:
 
 def _run_alone(words: list[str]) -> int:
     """Run a command without those that it needs: they have run before the jobs of a sweep."""
-    from fdl.jobs.several import chain_of
+    from fdl.jobs.start import chain_of
     from fdl.planning.planner import here
     from fdl.prepass import scan
     from fdl.run import execute

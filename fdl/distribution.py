@@ -113,7 +113,7 @@ def _devices(command: Command, plan: Plan) -> list[str]:
         return [names[one] if one < len(names) else otherwise for one in range(plan.ranks.here)]
     from fdl.hardware import nvidia
 
-    outside = {} if plan.service else command.surroundings.variables
+    outside = {} if plan.service else command.host.variables
     visible = nvidia({**outside, **plan.env}).visible
     return [visible[0].name if visible else _CPU]
 

@@ -51,14 +51,8 @@ if TYPE_CHECKING:
         TensorDataSet,
         digits,
     )
-    from flodl.distributed.averaging.outer import (
+    from flodl.distributed.averaging.outer_optimizer import (
         Nesterov,
-    )
-    from flodl.distributed.config import (
-        Backend,
-        DdpConfig,
-        DdpRunConfig,
-        Policy,
     )
     from flodl.distributed.plain_loop.wrap import (
         Ddp,
@@ -237,6 +231,12 @@ if TYPE_CHECKING:
         xavier_normal,
         xavier_uniform,
     )
+    from flodl.ranks.config import (
+        Backend,
+        DdpConfig,
+        DdpRunConfig,
+        Policy,
+    )
     from flodl.rng import (
         Rng,
     )
@@ -244,17 +244,19 @@ if TYPE_CHECKING:
         Callback,
         EarlyStop,
         RunDirectory,
-        SetupConfig,
         StepEngine,
         Terminated,
         TrainedState,
-        Trainer,
         TrainingRun,
         WeightAverage,
         record_scalar,
     )
     from flodl.train.entry import (
         entry,
+    )
+    from flodl.trainer import (
+        SetupConfig,
+        Trainer,
     )
     from flodl.worker import (
         CpuWorker,
@@ -294,8 +296,8 @@ _NAMES = {
         "TensorDataSet",
         "digits",
     ),
-    "distributed.averaging.outer": ("Nesterov",),
-    "distributed.config": (
+    "distributed.averaging.outer_optimizer": ("Nesterov",),
+    "ranks.config": (
         "Backend",
         "DdpConfig",
         "DdpRunConfig",
@@ -477,16 +479,15 @@ _NAMES = {
         "Callback",
         "EarlyStop",
         "RunDirectory",
-        "SetupConfig",
         "StepEngine",
         "Terminated",
         "TrainedState",
-        "Trainer",
         "TrainingRun",
         "WeightAverage",
         "record_scalar",
     ),
     "train.entry": ("entry",),
+    "trainer": ("SetupConfig", "Trainer"),
     "worker": ("CpuWorker",),
 }
 _PARTS = (
@@ -503,6 +504,7 @@ _PARTS = (
     "nn",
     "rng",
     "train",
+    "trainer",
     "worker",
 )
 

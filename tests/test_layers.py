@@ -1,4 +1,4 @@
-"""The layers of both packages. A part may import what stands before it in the architecture's table."""
+"""The layers of both packages: a part may import what stands before it in the table."""
 
 import ast
 import re
@@ -77,7 +77,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 def part(name: str) -> str:
     """The package or single file of the first level that a module belongs to."""
-    return (name.split(".") + ["__init__"])[1]
+    return [*name.split("."), "__init__"][1]
 
 
 @cache

@@ -15,8 +15,8 @@ from fdl.batch.settings import Settings
 from fdl.batch.task import Task
 from fdl.errors import FdlError, ManifestError, UsageError
 from fdl.jobs.job import DONE, FAILED, STOPPED, Job, Outcome
-from fdl.jobs.several import chain_of
-from fdl.planning.planner import Surroundings, here
+from fdl.jobs.start import chain_of
+from fdl.planning.planner import Host, here
 from fdl.redaction import redacted
 from fdl.select.project import Project
 from fdl.shell_words import join
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from fdl.prepass import Invocation, Work
 
 
-def run(
-    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
-) -> int:
+def run(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int:
     """Run the command that is typed as a job; the exit code of the call is that of the job.
 
     Raises:
@@ -38,7 +36,7 @@ def run(
     refuse(invocation.work)
     acts = not invocation.dry_run
     project = Project(found, env, executes=acts, write_cache=acts)
-    place = away(surroundings or here())
+    place = away(host or here())
     plan = chain_of(project, [invocation.tokens], invocation, place).steps[-1].plan
     for text in project.warnings:
         output.warning(text)
@@ -141,9 +139,9 @@ def refuse(work: Work) -> None:
         )
 
 
-def away(place: Surroundings) -> Surroundings:
+def away(place: Host) -> Host:
     """Where a command is planned that another machine runs."""
-    return Surroundings(place.variables, place.in_container, False, elsewhere=True)
+    return Host(place.variables, place.in_container, False, elsewhere=True)
 
 
 def settings_of(plan: Plan) -> Settings:

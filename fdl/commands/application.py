@@ -20,7 +20,7 @@ from fdl.parameters.parser import Parser, RefusedError
 
 if TYPE_CHECKING:
     from fdl.parameters.contract import Schema
-    from fdl.planning.planner import Surroundings
+    from fdl.planning.planner import Host
     from fdl.prepass import Invocation
 
 # What its parser refuses. Typer exports this class of click under no name of its own.
@@ -53,12 +53,12 @@ def fdl() -> None:
     """Run, track and resume deep-learning projects from one config file."""
 
 
-def run(invocation: Invocation, surroundings: Surroundings | None = None) -> int:
+def run(invocation: Invocation, host: Host | None = None) -> int:
     """Run one built-in command.
 
     Args:
         invocation: A command line whose first token names a built-in command.
-        surroundings: Where commands are taken to run; looked up when omitted.
+        host: Where commands are taken to run; looked up when omitted.
 
     Returns:
         0 for success and requested help, 1 for an unknown command of a group, 2 for refused
@@ -83,7 +83,7 @@ def run(invocation: Invocation, surroundings: Surroundings | None = None) -> int
         return _unknown(names, tail[0], below)
     group: Any = get_command(app)
     try:
-        call = Call(invocation, surroundings)
+        call = Call(invocation, host)
         with group.make_context("fdl", list(invocation.tokens), obj=call) as context:
             code: int = group.invoke(context)
     except RefusedError as problem:

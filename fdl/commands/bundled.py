@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fdl import output
 from fdl.errors import FdlError
 from fdl.help import render, terminal_width
-from fdl.planning.planner import Surroundings, hand_down
+from fdl.planning.planner import Host, hand_down
 from fdl.probe import learn
 from fdl.probe.question import LIMIT_VARIABLE
 from fdl.select.project import Project
@@ -36,15 +36,15 @@ def moved(plan: Plan, folder: str) -> Plan:
     return plan
 
 
-def show(page: Selection, surroundings: Surroundings) -> int:
+def show(page: Selection, host: Host) -> int:
     """Print one help page of a bundle.
 
     Returns:
         0.
     """
     # These programs are known to answer, though not before they have imported torch.
-    variables = {LIMIT_VARIABLE: _PATIENCE_SECONDS, **surroundings.variables}
-    patient = Surroundings(variables, surroundings.in_container, surroundings.terminal)
+    variables = {LIMIT_VARIABLE: _PATIENCE_SECONDS, **host.variables}
+    patient = Host(variables, host.in_container, host.terminal)
 
     def ask(level: Level) -> Schema | None:
         return learn(level, patient)

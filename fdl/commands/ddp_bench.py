@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl.commands import bundled
-from fdl.commands.module import carry_out, start
+from fdl.commands.module import run_or_show, start
 from fdl.commands.verb import Call, Program, group
 from fdl.select import bundle
 from fdl.select.command import REFRESH
@@ -62,7 +62,7 @@ def ddp_bench(
 
         return refresh_one(found, call.here(), dry_run=call.dry_run)
     plan = _plan(call, found, words)
-    return carry_out(plan, dry_run=call.dry_run, json=call.invocation.json)
+    return run_or_show(plan, dry_run=call.dry_run, json=call.invocation.json)
 
 
 def _plan(call: Call, bench: Level, words: list[str]) -> Plan:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
-from fdl.commands.module import carry_out, root
+from fdl.commands.module import root, run_or_show
 from fdl.commands.verb import Call, Program, group
 from fdl.select import bundle
 
@@ -74,7 +74,7 @@ def flodl_hf(
     if reached.entry is not None:
         plan.origin = origin(reached.entry, found.root)
     plan = bundled.moved(plan, here)
-    return carry_out(plan, dry_run=call.dry_run, json=asked.json)
+    return run_or_show(plan, dry_run=call.dry_run, json=asked.json)
 
 
 def _of_project() -> Level | None:

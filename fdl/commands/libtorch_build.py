@@ -70,7 +70,7 @@ def build(
         return 0
     built = installed(request, store) is not None
     if not built:
-        _carry_out(plan(request, _back_end(wanted, found), store, found), store, found)
+        _build(plan(request, _back_end(wanted, found), store, found), store, found)
     variant = store.activate(request.id)
     again = f" already (to build it again: fdl libtorch remove {variant.id})" if built else ""
     output.note(f"{variant.id} is built{again}, and active")
@@ -150,7 +150,7 @@ def _ask() -> BackEnd:
     return "native" if answer.lower() in ("n", "native", "natively") else "docker"
 
 
-def _carry_out(planned: BuildPlan, store: Store, found: Tools) -> None:
+def _build(planned: BuildPlan, store: Store, found: Tools) -> None:
     from fdl.libtorch.build.execute import execute, remarks
     from fdl.libtorch.build.tools import nvcc_version
 

@@ -49,10 +49,10 @@ def start(
         origin=f"fdl {name}",
     )
     plan.set(Variable("FDL_PROJECT_ROOT", top, "fdl"))
-    return carry_out(plan, dry_run=dry_run, json=call.invocation.json)
+    return run_or_show(plan, dry_run=dry_run, json=call.invocation.json)
 
 
-def carry_out(plan: Plan, *, dry_run: bool, json: bool) -> int:
+def run_or_show(plan: Plan, *, dry_run: bool, json: bool) -> int:
     """Execute a plan, or show it as text or JSON; returns the exit code.
 
     Raises:

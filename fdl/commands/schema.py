@@ -22,7 +22,7 @@ from fdl.secrets import redact_tokens
 from fdl.shell_words import join
 
 if TYPE_CHECKING:
-    from fdl.planning.planner import Surroundings
+    from fdl.planning.planner import Host
     from fdl.select.level import Level
     from fdl.select.project import Project
 
@@ -149,7 +149,7 @@ def refresh(ctx: typer.Context, cmd: Words = None, dry_run: DryRun = False) -> i
                     f"`fdl schema refresh {name}` asks it all the same"
                 )
                 continue
-            refresh_one(one.level, call.surroundings, dry_run=dry_run)
+            refresh_one(one.level, call.host, dry_run=dry_run)
         except FdlError as problem:
             output.error(problem.message, problem.hint)
             code = 1
@@ -162,7 +162,7 @@ def _expected_to_answer(level: Level) -> bool:
     return invites(level) or (record is not None and record.schema is not None)
 
 
-def refresh_one(level: Level, surroundings: Surroundings | None, *, dry_run: bool) -> int:
+def refresh_one(level: Level, host: Host | None, *, dry_run: bool) -> int:
     """Ask one program and print what came of it; this is ``fdl train --refresh-schema``.
 
     Raises:
@@ -170,12 +170,12 @@ def refresh_one(level: Level, surroundings: Surroundings | None, *, dry_run: boo
         ManifestError: Its entry cannot be turned into a plan.
     """
     if dry_run:
-        plan = question(level, surroundings)
+        plan = question(level, host)
         asking = join(redact_tokens(plan.launch))
         output.write(sys.stdout, f"would run, in {plan.cwd}: {asking}\n")
         return 0
     agree(level)
-    schema = asked(level, surroundings, patient=True)
+    schema = asked(level, host, patient=True)
     output.write(sys.stdout, f"{level.typed()}: {_summary(schema)}\n")
     return 0
 

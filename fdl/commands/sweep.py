@@ -41,7 +41,7 @@ def run(
     Raises:
         FdlError: There is no such sweep, or it is wrong.
     """
-    from fdl.sweeps.carry_out import begin
+    from fdl.sweeps.execute import begin
     from fdl.sweeps.request import of_manifest
 
     call: Call = ctx.obj
@@ -67,7 +67,7 @@ def resume(
         FdlError: There is no such sweep, or another process runs it.
     """
     from fdl.select.project import Project
-    from fdl.sweeps import carry_out
+    from fdl.sweeps import execute
     from fdl.sweeps.request import Request
 
     call: Call = ctx.obj
@@ -75,7 +75,7 @@ def resume(
     project = Project(call.project().found, sweep.settings["env"], write_cache=True)
     call.invocation.append = sweep.settings["append"]
     request = Request.of_record(sweep.settings, call.invocation.work)
-    return carry_out.resume(sweep, project, request, call.invocation, call.here(), failed=failed)
+    return execute.resume(sweep, project, request, call.invocation, call.here(), failed=failed)
 
 
 @verbs.command("list", cls=Verb)

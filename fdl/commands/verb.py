@@ -14,7 +14,7 @@ from fdl.errors import UsageError
 from fdl.parameters.parser import Parser
 
 if TYPE_CHECKING:
-    from fdl.planning.planner import Surroundings
+    from fdl.planning.planner import Host
     from fdl.prepass import Invocation
     from fdl.select.project import Project
 
@@ -33,12 +33,12 @@ class Call:
 
     Attributes:
         invocation: The whole command line with its global flags.
-        surroundings: Where commands are taken to run; looked up when None.
+        host: Where commands are taken to run; looked up when None.
     """
 
-    def __init__(self, invocation: Invocation, surroundings: Surroundings | None = None) -> None:
+    def __init__(self, invocation: Invocation, host: Host | None = None) -> None:
         self.invocation = invocation
-        self.surroundings = surroundings
+        self.host = host
 
     @property
     def dry_run(self) -> bool:
@@ -69,11 +69,11 @@ class Call:
             require_overlay(found, env, env)
         return Project(found, env)
 
-    def here(self) -> Surroundings:
+    def here(self) -> Host:
         """Where commands are taken to run: this process, unless the caller said otherwise."""
         from fdl.planning.planner import here
 
-        return self.surroundings or here()
+        return self.host or here()
 
 
 class Verb(TyperCommand):

@@ -38,7 +38,7 @@ def why_run(
         FdlError: The words name nothing that runs, or an input does not exist.
     """
     from fdl.inspect.command import behind_environment
-    from fdl.jobs.several import chain_of
+    from fdl.jobs.start import chain_of
 
     call: Call = ctx.obj
     project, words = behind_environment(call, command or [])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fdl.inspect.field import Path
     from fdl.node import Node
     from fdl.parameters.contract import Schema
-    from fdl.planning.planner import Surroundings
+    from fdl.planning.planner import Host
     from fdl.select.project import Project
 
 
@@ -36,7 +36,7 @@ class Command:
         name: The command of ``level`` for the first two kinds.
         plan: The plan that would run.
         schema: The known arguments of the program, or None.
-        surroundings: Where it would run.
+        host: Where it would run.
         shown: Blanks out the secrets of the manifests.
         origins: Turns nodes of its manifest into statements.
         fields: Its fields, in the order of a manifest.
@@ -44,9 +44,7 @@ class Command:
         warnings: Warnings about the manifests.
     """
 
-    def __init__(
-        self, page: Selection, plan: Plan, surroundings: Surroundings, warnings: list[str]
-    ) -> None:
+    def __init__(self, page: Selection, plan: Plan, host: Host, warnings: list[str]) -> None:
         from fdl.inspect.program import fields
         from fdl.probe import learn
         from fdl.redaction import hidden_texts, redacted
@@ -56,8 +54,8 @@ class Command:
         self.kind = page.kind
         self.name = page.name
         self.plan = plan
-        self.surroundings = surroundings
-        self.schema: Schema | None = None if page.kind == RUN else learn(page.level, surroundings)
+        self.host = host
+        self.schema: Schema | None = None if page.kind == RUN else learn(page.level, host)
         if self.schema is not None and plan.subcommand:
             self.schema = select(self.schema, plan.subcommand).schema
         self.shown = Manifests([page.level.manifest], hidden_texts(plan))

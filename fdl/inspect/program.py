@@ -216,7 +216,7 @@ class _Settings:
             return []
         plan = self.target.plan
         inside = {known.name: known.value for known in plan.variables}
-        outside = {} if plan.service else self.target.surroundings.variables
+        outside = {} if plan.service else self.target.host.variables
         text = {**outside, **inside}.get(one.env)
         if not text:
             return []

@@ -1,6 +1,6 @@
 """Candidate texts for a manifest with one value changed; the caller keeps the first correct one.
 
-Whether a text is allowed in a place depends on its surroundings (brackets, tags, quotes). Instead
+Whether a text is allowed in a place depends on its host (brackets, tags, quotes). Instead
 of checking that beforehand, this module writes candidates, best first, and the caller reads them.
 """
 

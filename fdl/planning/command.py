@@ -14,22 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fdl.plan import Plan
-    from fdl.planning.planner import Surroundings
+    from fdl.planning.planner import Host
     from fdl.prepass import Invocation
     from fdl.select.command import Selection
     from fdl.select.project import Project
 
 
-def plan_of(
-    selected: Selection, project: Project, invocation: Invocation, surroundings: Surroundings
-) -> Plan:
+def plan_of(selected: Selection, project: Project, invocation: Invocation, host: Host) -> Plan:
     """What a selected command of a project runs; nothing is started.
 
     Args:
         selected: A selection that runs.
         project: The project.
         invocation: The global flags of the call.
-        surroundings: Where it is taken to run.
+        host: Where it is taken to run.
 
     Raises:
         ManifestError: The command contradicts itself, or its variables cannot be settled.
@@ -37,7 +35,7 @@ def plan_of(
     """
     planner = Planner(
         project.directory,
-        surroundings,
+        host,
         invocation.exported(),
         invocation.append,
         keeps=project.writes_cache,

@@ -30,7 +30,7 @@ _PLAN_LIMIT_BYTES = 96 * 1024
 _RANK_FLAGS = ("--ranks", "--nodes", "--rdzv", "--max-restarts", "--mode")
 
 
-class Surroundings(Record):
+class Host(Record):
     """The inputs of a plan besides the manifest.
 
     Attributes:
@@ -46,9 +46,9 @@ class Surroundings(Record):
     elsewhere: bool = False
 
 
-def here() -> Surroundings:
-    """The surroundings of this process. A file that Docker makes marks its containers."""
-    return Surroundings(os.environ, os.path.exists("/.dockerenv"), os.isatty(0) and os.isatty(1))
+def here() -> Host:
+    """The host of this process. A file that Docker makes marks its containers."""
+    return Host(os.environ, os.path.exists("/.dockerenv"), os.isatty(0) and os.isatty(1))
 
 
 class Planner(Record):
@@ -56,7 +56,7 @@ class Planner(Record):
 
     Args:
         root: Directory of the project.
-        surroundings: Where the plan will be executed.
+        host: Where the plan will be executed.
         exported: Variables that pass global flags to child processes.
         append: Whether to use ``append:``.
         distributes: Whether fdl starts the ranks that ``ddp`` asks for. If not, the program gets
@@ -65,7 +65,7 @@ class Planner(Record):
     """
 
     root: str
-    surroundings: Surroundings
+    host: Host
     exported: dict[str, str]
     append: bool
     distributes: bool = True
@@ -97,7 +97,7 @@ class Planner(Record):
         if spec.get("args"):
             from fdl.planning.declared import Given
 
-            values = Given(level, name, given, self.surroundings.variables)
+            values = Given(level, name, given, self.host.variables)
             variables = values.variables
             if values.words and not on_windows:
                 script = f"set -- {join(values.words)}\n{script}"
@@ -167,16 +167,16 @@ class Planner(Record):
         self._note_container(plan, level.manifest.node)
         _check_start(plan, named, (named[-1].get("cwd") if preset else None) or level.cwd)
         self._settle(plan, named)
-        keep_heap(plan, scopes, self.surroundings.variables)
+        keep_heap(plan, scopes, self.host.variables)
         if schema is not None and not schema.origins:
-            _yield_to_variables(plan, schema, {} if plan.service else self.surroundings.variables)
+            _yield_to_variables(plan, schema, {} if plan.service else self.host.variables)
         if not plan.service:
             self._on_host(plan)
-        here = self.distributes and not self.surroundings.elsewhere
+        here = self.distributes and not self.host.elsewhere
         if here and _concerns_ranks(level, preset, tail):
             from fdl.planning.ranks import Distribution
 
-            Distribution(plan, level, preset, schema, self.surroundings.variables).settle()
+            Distribution(plan, level, preset, schema, self.host.variables).settle()
         hand_down(plan)
         return self._contained(plan, join(plan.argv)) if plan.service else plan
 
@@ -193,14 +193,14 @@ class Planner(Record):
         from fdl.variables.fill import finder, with_values
 
         scopes = (*level.scopes, *nodes[1:])
-        variables = self.surroundings.variables
+        variables = self.host.variables
         return with_values(level, preset, finder(scopes, self.root, variables, self.exported))
 
     def _service(self, node: Node) -> str | None:
-        return None if self.surroundings.in_container else node.text("docker")
+        return None if self.host.in_container else node.text("docker")
 
     def _note_container(self, plan: Plan, node: Node) -> None:
-        if self.surroundings.in_container and (docker := node.get("docker")):
+        if self.host.in_container and (docker := node.get("docker")):
             plan.notes.append(
                 f"docker service `{docker.value}` ({origin(docker, self.root)}) was skipped: "
                 "fdl itself runs in a container"
@@ -213,7 +213,7 @@ class Planner(Record):
         """
         for scope in scopes:
             if "secrets" in scope.mapping:
-                plan.secrets += _listed(scope, self.surroundings.variables)
+                plan.secrets += _listed(scope, self.host.variables)
             if (cluster := scope.get("slurm")) is not None:
                 plan.slurm.append(cluster)
             if (limit := scope.mapping.get("stop_timeout")) is not None:
@@ -221,7 +221,7 @@ class Planner(Record):
             if (grace := scope.mapping.get("grace")) is not None:
                 given = _seconds(grace)
                 plan.grace = GRACE_S if given is None else given
-        shell, mine = self.surroundings.variables, self.exported
+        shell, mine = self.host.variables, self.exported
         settled: list[Variable] = []
         if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
             from fdl.variables.env import variables
@@ -239,7 +239,7 @@ class Planner(Record):
     def _on_host(self, plan: Plan) -> Plan:
         """Add the variables for children on this machine: project root, programs and libtorch."""
         plan.set(Variable("FDL_PROJECT_ROOT", self.root, "fdl"))
-        shell = self.surroundings.variables
+        shell = self.host.variables
         path = shell.get("PATH", os.defpath)
         scripts = os.path.join(self.root, ".venv", "Scripts" if os.name == "nt" else "bin")
         if os.path.isdir(scripts):
@@ -261,7 +261,7 @@ class Planner(Record):
         """Wrap the plan into ``docker compose run``."""
         from fdl.planning.container import wrap
 
-        here = self.surroundings
+        here = self.host
         return wrap(plan, inner, here.variables, terminal=here.terminal)
 
 

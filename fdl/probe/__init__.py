@@ -8,12 +8,12 @@ from fdl.schema.cache import fetch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fdl.parameters.contract import Schema
-    from fdl.planning.planner import Surroundings
+    from fdl.planning.planner import Host
     from fdl.select.level import Level
 
 
-def learn(level: Level, surroundings: Surroundings | None = None) -> Schema | None:
-    """The schema of a level's entry. Asks the program, in ``surroundings``, if that is allowed.
+def learn(level: Level, host: Host | None = None) -> Schema | None:
+    """The schema of a level's entry. Asks the program, in ``host``, if that is allowed.
 
     A program that cannot answer is not an error: the manifest's own ``schema:`` is used instead.
 
@@ -33,7 +33,7 @@ def learn(level: Level, surroundings: Surroundings | None = None) -> Schema | No
             from fdl.probe.question import refresh
 
             with suppress(FdlError):
-                return refresh(level, surroundings)
+                return refresh(level, host)
     if record and record.schema:
         return record.schema
     return inline(level) or from_source(level, keep=False)

@@ -23,7 +23,7 @@ from fdl.errors import SchemaError
 from fdl.node import origin
 from fdl.parameters.contract import FLAG, PROBE_VARIABLE, ContractError, Schema, parse
 from fdl.plan import Plan
-from fdl.planning.planner import Planner, Surroundings, here
+from fdl.planning.planner import Host, Planner, here
 from fdl.schema import cache
 from fdl.schema.program import sources
 from fdl.secrets import is_secret, redact_text, redact_tokens
@@ -44,14 +44,12 @@ _MOST_OUTPUT = 1 << 20
 _LAST_LINES = 4
 
 
-def refresh(
-    level: Level, surroundings: Surroundings | None = None, *, patient: bool = False
-) -> Schema:
+def refresh(level: Level, host: Host | None = None, *, patient: bool = False) -> Schema:
     """Ask the program of a level, and store the answer or the failure.
 
     Args:
         level: The command.
-        surroundings: Where the program would run; those of this process when omitted.
+        host: Where the program would run; those of this process when omitted.
         patient: Whether the user waits for this answer itself, not for a help page.
 
     Raises:
@@ -59,7 +57,7 @@ def refresh(
             answer. Or the limit in the environment is not a valid number.
         ManifestError: The entry cannot be turned into a plan.
     """
-    around = surroundings or here()
+    around = host or here()
     limit = _limit(around.variables, patient=patient)
     # Stamp before asking the program: an edit in between leaves a stale record.
     files = cache.stamps(level, sources(level))
@@ -76,18 +74,18 @@ def refresh(
     return schema
 
 
-def question(level: Level, surroundings: Surroundings | None = None) -> Plan:
+def question(level: Level, host: Host | None = None) -> Plan:
     """The plan that asks the program: the entry without generated arguments, started as in a run.
 
     Raises:
         SchemaError: The entry runs in a container, but there is no compose file.
         ManifestError: The entry is empty, does not split into words, or is outside the project.
     """
-    around = surroundings or here()
+    around = host or here()
     service = level.manifest.node.text("docker")
     contained = bool(service) and not around.in_container
     root = _compose_folder(level) if contained else level.root
-    unattended = Surroundings(around.variables, around.in_container, terminal=False)
+    unattended = Host(around.variables, around.in_container, terminal=False)
     planner = Planner(root, unattended, {PROBE_VARIABLE: "1"}, append=True)
     return planner.entry(_bare(level), None, [FLAG])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fdl import output
-from fdl.planning.planner import Surroundings, here
+from fdl.planning.planner import Host, here
 from fdl.schema import known
 from fdl.select.project import Project
-from fdl.sweeps.carry_out import begin
+from fdl.sweeps.execute import begin
 from fdl.sweeps.request import of_flags, take_flags
 from fdl.sweeps.target import level_of
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from fdl.prepass import Invocation
 
 
-def run(
-    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
-) -> int | None:
+def run(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int | None:
     """Begin the sweep that is typed; the exit code, or None if ``--each`` is the program's own.
 
     Raises:
@@ -38,4 +36,4 @@ def run(
     for text in project.warnings:
         output.warning(text)
     request = of_flags(invocation.tokens, invocation.work)
-    return begin(project, request, invocation, surroundings or here())
+    return begin(project, request, invocation, host or here())

@@ -14,13 +14,15 @@ from flodl.ddp_bench.stage import (
     Stage,
     TrainStep,
 )
-from flodl.distributed.config import Policy
-from flodl.distributed.pace import Pacer
-from flodl.train import Callback, Trainer
+from flodl.distributed.pacer import Pacer
+from flodl.ranks.config import Policy
+from flodl.train import Callback
+from flodl.trainer import Trainer
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
-    from flodl.train import TrainerBuilder, TrainingRun
+    from flodl.train import TrainingRun
+    from flodl.trainer import TrainerBuilder
 
 
 def train_solo(stage: Stage) -> None:

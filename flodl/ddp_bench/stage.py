@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from flodl.ddp_bench.evaluation import Evaluation
     from flodl.ddp_bench.models import Task
     from flodl.ddp_bench.records import EpochRow
-    from flodl.distributed.group import Group
     from flodl.monitor.timeline import Timeline
+    from flodl.ranks.group import Group
     from flodl.train.rate import Schedule
 
 

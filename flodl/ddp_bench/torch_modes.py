@@ -26,8 +26,8 @@ from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
 from flodl.ddp_bench.records import EpochRow
 from flodl.ddp_bench.stage import Stage
-from flodl.distributed.pace import Pacer
-from flodl.train.closing import model_metrics
+from flodl.distributed.pacer import Pacer
+from flodl.train.epoch_end import model_metrics
 from flodl.train.rate import ScheduledRate
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, final
 
-from flodl.distributed.pace import Pacer
+from flodl.distributed.pacer import Pacer
 from flodl.distributed.planning.scheduler import initial_schedule
 from flodl.train.engines import make_engine
 from flodl.train.engines.base import StepSettings
@@ -18,10 +18,10 @@ from flodl.train.scaling import CountedScaler
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flodl.distributed.group import Group
     from flodl.distributed.planning.scheduler import ScheduleConfig
-    from flodl.distributed.sync import SharedGradient
+    from flodl.distributed.sync_loop import SharedGradient
     from flodl.monitor.ledger import TimeLedger
+    from flodl.ranks.group import Group
     from flodl.train.assembly import Assembly
     from flodl.train.engines.base import StepEngine
     from flodl.train.plan import TrainingPlan

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from flodl.checkpoint.generators import generator_states, set_generator_states
-from flodl.distributed.carry_out import KEY
 from flodl.distributed.epochs import add_up
 from flodl.distributed.planning.scheduler import ScheduleState, redistributed
 from flodl.errors import CheckpointError
-from flodl.train.continuation import LoopState
+from flodl.ranks.config import CHECKPOINT_KEY
+from flodl.train.loop_state import LoopState
 from flodl.train.resuming import Start, resume, set_rates
 from flodl.train.training_state import Position, carried_state, set_carried_state
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from flodl.distributed.epochs import EpochLogs
-    from flodl.distributed.group import Group
     from flodl.distributed.planning.scheduler import ScheduleConfig
+    from flodl.ranks.group import Group
     from flodl.train.assembly import Assembly
     from flodl.train.plan import TrainingPlan
 
@@ -135,7 +135,7 @@ def _message(
     labels: list[str],
 ) -> dict[str, Any]:
     """Return the contents of a checkpoint that every rank needs."""
-    saved = start.extra.get(KEY)
+    saved = start.extra.get(CHECKPOINT_KEY)
     if saved is None:
         schedule, ranks = _schedule_of_one(start, fresh, config), [_rank_of_one(start, parts)]
         ledger, outer = None, {}

@@ -7,24 +7,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flodl import log
+from flodl.distributed.async_loop import OverlappedLoop
 from flodl.distributed.averaging.average import ParameterAverager
-from flodl.distributed.config import Policy
+from flodl.distributed.cadence_loop import CadenceLoop
 from flodl.distributed.epochs import device_name
 from flodl.distributed.ghost import Cluster, choose, predict
-from flodl.distributed.overlapped import OverlappedLoop
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
-from flodl.distributed.sync import SharedGradient, SyncLoop
-from flodl.distributed.timelines import merge_into_run, recorded
-from flodl.distributed.windows import CadenceLoop
+from flodl.distributed.sync_loop import SharedGradient, SyncLoop
 from flodl.distributed.worker import RankWorker
 from flodl.errors import DivergedError
 from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account, TimeLedger
+from flodl.ranks.config import Policy
+from flodl.ranks.timelines import merge_into_run, recorded
 from flodl.train.assembly import assemble
-from flodl.train.closing import end_state
 from flodl.train.device import deterministic_algorithms
 from flodl.train.early_stop import EarlyStop
+from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainerHandle
 from flodl.train.reporting import Reporter
 from flodl.train.resume_hint import add_hint
@@ -32,9 +32,9 @@ from flodl.train.resume_hint import add_hint
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flodl.distributed.group import Group
     from flodl.distributed.policy_loop import PolicyLoop
     from flodl.monitor import EpochMetrics
+    from flodl.ranks.group import Group
     from flodl.train.assembly import Assembly
     from flodl.train.plan import TrainingPlan
 

@@ -19,7 +19,7 @@ from flodl.hf.task_heads import inputs_of
 if TYPE_CHECKING:
     from flodl.graph import Graph
     from flodl.hf.encoded import EncodedBatch
-    from flodl.train.setup import HasGraph
+    from flodl.trainer.setup import HasGraph
 
 
 class EncoderModel:

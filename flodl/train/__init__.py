@@ -1,4 +1,4 @@
-"""Training: the Trainer, its step engines, run directories and entry programs."""
+"""Training on one device: the loop, its step engines, run directories and entry programs."""
 
 from flodl.train.callbacks import Callback as Callback
 from flodl.train.callbacks import TrainingRun as TrainingRun
@@ -13,7 +13,3 @@ from flodl.train.interrupt import Terminated as Terminated
 from flodl.train.metrics import record_scalar as record_scalar
 from flodl.train.plan import Worker as Worker
 from flodl.train.run_directory import RunDirectory as RunDirectory
-from flodl.train.setup import SetupConfig as SetupConfig
-from flodl.train.setup import TrainingSetup as TrainingSetup
-from flodl.train.trainer import Trainer as Trainer
-from flodl.train.trainer import TrainerBuilder as TrainerBuilder

@@ -14,17 +14,16 @@ from flodl.data import IterableLoader
 from flodl.errors import DivergedError
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.monitor.ledger import Account, TimeLedger
-from flodl.train.agenda import Agenda
 from flodl.train.assembly import assemble
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.checkpoints import CheckpointKeeper, non_finite_parameters
-from flodl.train.closing import call_back, end_state, evaluate, model_metrics
-from flodl.train.continuation import EpochTexts, LoopState, UnfinishedEpoch, modes
 from flodl.train.device import deterministic_algorithms, select_device
 from flodl.train.engines import make_engine
 from flodl.train.engines.base import StepSettings
+from flodl.train.epoch_end import call_back, end_state, evaluate, model_metrics
 from flodl.train.handle import TrainerHandle
 from flodl.train.interrupt import InterruptRequest
+from flodl.train.loop_state import EpochTexts, LoopState, UnfinishedEpoch, modes
 from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
 from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
@@ -33,6 +32,7 @@ from flodl.train.reporting import Reporter
 from flodl.train.resume_hint import add_hint
 from flodl.train.resuming import resume
 from flodl.train.scaling import CountedScaler
+from flodl.train.step_triggers import Agenda
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 def train(plan: TrainingPlan) -> TrainerHandle:
     """Carry out a plan; however it ends, report the end to the run directory and the monitor."""
     if plan.record_timeline:
-        from flodl.distributed.group import LocalGroup
-        from flodl.distributed.timelines import recorded
+        from flodl.ranks.group import LocalGroup
+        from flodl.ranks.timelines import recorded
 
         with recorded(plan, LocalGroup()) as timed:
             return train(replace(timed, record_timeline=False))

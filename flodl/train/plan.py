@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from flodl.distributed.config import DdpRunConfig
+from flodl.ranks.config import DdpRunConfig
 from flodl.train.compiler_import import postpone_compiler
 from flodl.train.rate import set_rate
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from flodl.monitor.timeline import Timeline
     from flodl.train.callbacks import Callback
     from flodl.train.engines.base import LossScaler, TrainFn
+    from flodl.train.monitored_metric import Best
     from flodl.train.rate import Schedule, SteeredRate
     from flodl.train.run_directory import RunDirectory
     from flodl.train.torch_schedule import SchedulerSettings
-    from flodl.train.watched import Best
 
     ModelFactory: TypeAlias = Callable[[torch.device], nn.Module]
     OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

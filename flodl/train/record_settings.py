@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from flodl.data.loader import positive_integer
 from flodl.monitor.server import check_port
 from flodl.train.early_stop import EarlyStop, StopMode
+from flodl.train.monitored_metric import Best
 from flodl.train.settings import Settings, callable_setting
-from flodl.train.watched import Best
 
 if TYPE_CHECKING:
     import os

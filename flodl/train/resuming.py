@@ -11,7 +11,7 @@ from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.checkpoint.sharded import agreed
 from flodl.errors import RunDirectoryError
 from flodl.files import remove_leftovers
-from flodl.train.continuation import LoopState
+from flodl.train.loop_state import LoopState
 from flodl.train.rate import set_rate
 from flodl.train.run_records import checkpoint_in
 from flodl.train.training_state import Position, TrainingState

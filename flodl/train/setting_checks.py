@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from flodl import log
-from flodl.distributed.launching.launched import detect
-from flodl.train.given import GivenParts, example
+from flodl.ranks.launched import detect
+from flodl.train.prebuilt import GivenParts, example
 from flodl.train.run_records import checkpoint_in
 
 if TYPE_CHECKING:

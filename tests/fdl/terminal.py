@@ -25,8 +25,8 @@ os.execv(sys.executable, [sys.executable, "-m", "fdl", *sys.argv[1:]])
 _OUTSIDE = """
 import os, sys
 from fdl.__main__ import main
-from fdl.planning.planner import Surroundings
-sys.exit(main(sys.argv[1:], Surroundings(os.environ, in_container=False, terminal=TERMINAL)))
+from fdl.planning.planner import Host
+sys.exit(main(sys.argv[1:], Host(os.environ, in_container=False, terminal=TERMINAL)))
 """
 
 PATIENCE = 120

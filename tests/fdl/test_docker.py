@@ -16,8 +16,8 @@ from tests.fdl.terminal import PATIENCE, Terminal, outside_container
 OUTSIDE = """
 import os, sys
 from fdl.__main__ import main
-from fdl.planning.planner import Surroundings
-sys.exit(main(sys.argv[1:], Surroundings(os.environ, in_container=False, terminal=os.isatty(0))))
+from fdl.planning.planner import Host
+sys.exit(main(sys.argv[1:], Host(os.environ, in_container=False, terminal=os.isatty(0))))
 """
 ON_TERMINAL = "import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n" + OUTSIDE
 
@@ -165,8 +165,8 @@ def test_a_folder_outside_the_project_cannot_run_in_its_container(project):
 def test_inside_a_container_nothing_is_wrapped(project):
     folder = project({"fdl.yml": "commands: {t: {run: echo direct, docker: dev}}"})
     code = (
-        "import os; from fdl.__main__ import main; from fdl.planning.planner import Surroundings; "
-        "main(['t'], Surroundings(os.environ, in_container=True, terminal=False))"
+        "import os; from fdl.__main__ import main; from fdl.planning.planner import Host; "
+        "main(['t'], Host(os.environ, in_container=True, terminal=False))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
     assert done.stdout == "direct\n"
@@ -175,8 +175,8 @@ def test_inside_a_container_nothing_is_wrapped(project):
 def test_inside_a_container_the_dry_run_says_what_was_skipped(project):
     folder = project({"fdl.yml": "commands: {t: {run: echo t, docker: dev}}"})
     code = (
-        "import os; from fdl.__main__ import main; from fdl.planning.planner import Surroundings; "
-        "main(['-n', 't'], Surroundings(os.environ, in_container=True, terminal=False))"
+        "import os; from fdl.__main__ import main; from fdl.planning.planner import Host; "
+        "main(['-n', 't'], Host(os.environ, in_container=True, terminal=False))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
     assert (

@@ -28,9 +28,9 @@ import fcntl, functools, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 import fdl.update.at_exit
 from fdl.__main__ import main
-from fdl.planning.planner import Surroundings
+from fdl.planning.planner import Host
 fdl.update.at_exit.at_exit = functools.partial(fdl.update.at_exit.at_exit, seconds=60)
-sys.exit(main(sys.argv[1:], Surroundings(os.environ, in_container=False, terminal=True)))
+sys.exit(main(sys.argv[1:], Host(os.environ, in_container=False, terminal=True)))
 """
 
 

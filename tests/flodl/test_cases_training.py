@@ -34,7 +34,7 @@ from flodl.nn.schedule import (
     WarmupScheduler,
 )
 from flodl.rng import Rng
-from flodl.train.trainer import Trainer
+from flodl.trainer.trainer import Trainer
 from flodl.worker import CpuWorker
 
 

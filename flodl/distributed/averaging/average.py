@@ -24,9 +24,9 @@ from flodl.distributed.averaging.wire import Exchange, Sums, wire_for
 from flodl.errors import DivergedError, StateError
 
 if TYPE_CHECKING:
-    from flodl.distributed.averaging.outer import OuterOptimizer
-    from flodl.distributed.config import Backend
-    from flodl.distributed.group import Group
+    from flodl.distributed.averaging.outer_optimizer import OuterOptimizer
+    from flodl.ranks.config import Backend
+    from flodl.ranks.group import Group
 
 __all__ = ["Averaged", "GradientReducer", "ParameterAverager", "Round"]
 

@@ -16,8 +16,8 @@ from flodl.distributed.averaging.buckets import Slot, as_real, summed_as
 from flodl.distributed.averaging.wire import Wire, wire_for
 
 if TYPE_CHECKING:
-    from flodl.distributed.config import Backend
-    from flodl.distributed.group import Group
+    from flodl.ranks.config import Backend
+    from flodl.ranks.group import Group
 
 _WEIGHT = Slot(torch.Size(()), torch.float64)
 """A slot that is always summed: integers alone could not carry the weight of a rank."""

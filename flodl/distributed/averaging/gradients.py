@@ -12,8 +12,8 @@ from flodl.distributed.averaging.buckets import Slot, as_real, summed_as
 from flodl.distributed.averaging.wire import wire_for
 
 if TYPE_CHECKING:
-    from flodl.distributed.config import Backend
-    from flodl.distributed.group import Group
+    from flodl.ranks.config import Backend
+    from flodl.ranks.group import Group
 
 
 @final

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import warnings
 from collections.abc import Mapping
 from datetime import timedelta
@@ -10,11 +12,12 @@ import torch
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
-from flodl.distributed.group import CONTROL_TIMEOUT, Group, LocalGroup, ProcessGroups
-from flodl.distributed.launching.launched import Launched, detect
 from flodl.distributed.launching.lifeline import end_with_launcher
 from flodl.distributed.launching.session import own_session
 from flodl.errors import DistributedError
+from flodl.ranks.group import CONTROL_TIMEOUT, Group, LocalGroup, ProcessGroups
+from flodl.ranks.launched import Launched, detect
+from flodl.train.device import select_device
 
 DEVICE_VARIABLE = "FLODL_DEVICE"
 """Number of the GPU that a rank uses instead of its local rank's."""
@@ -45,9 +48,6 @@ def join(
         DistributedError: The environment is incomplete, or there is no usable GPU for this rank.
         ValueError: The device does not exist here.
     """
-    # Not at the top: modules of flodl.train import this module.
-    from flodl.train.device import select_device
-
     launched = detect(environ)
     if launched is None:
         return LocalGroup(select_device(device))
@@ -110,7 +110,6 @@ def _store(launched: Launched) -> Store:
 def _device_of(
     launched: Launched, environ: Mapping[str, str], requested: torch.device | str | None
 ) -> torch.device:
-    from flodl.train.device import select_device
 
     if requested is not None and requested != "auto":
         wanted = select_device(requested)
@@ -145,3 +144,22 @@ def _probe(device: torch.device) -> str | None:
     except RuntimeError as error:
         return str(error)
     return None
+
+
+_joined: Group | None = None
+
+
+def this_group(device: torch.device | str | None = None) -> Group:
+    """Return the group of this process; it joins once, and leaves when the program ends."""
+    global _joined
+    if _joined is None:
+        _joined = join(os.environ, device=device)
+        atexit.register(_leave)
+    return _joined
+
+
+def _leave() -> None:
+    global _joined
+    group, _joined = _joined, None
+    if group is not None:
+        group.close()

@@ -85,7 +85,7 @@ def launch_ranks(
     """Call ``function(*args)`` in new processes on this host and wait for them.
 
     The processes get an environment that
-    :func:`~flodl.distributed.launching.launched.detect` reads. When a process fails, the others
+    :func:`~flodl.ranks.launched.detect` reads. When a process fails, the others
     are stopped and all are started again; ``restart`` then increases by 1. If the ranks have
     devices of their own, a device that failed twice is not used any more, and there is one rank
     less.

@@ -21,9 +21,9 @@ from flodl.errors import DistributedError
 from flodl.graph import Graph
 
 if TYPE_CHECKING:
-    from flodl.distributed.group import Group
     from flodl.distributed.plain_loop.shares import Cut, Shares
     from flodl.distributed.plain_loop.stopwatch import Stopwatch
+    from flodl.ranks.group import Group
 
 _COMPARE_EVERY = 100
 """Calls between two comparisons of all values of the batches."""

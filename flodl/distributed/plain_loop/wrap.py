@@ -10,13 +10,13 @@ from torch import nn
 from flodl.distributed.averaging.buffers import average_buffers, broadcast_state, buffers_of
 from flodl.distributed.averaging.gradients import GradientReducer
 from flodl.distributed.averaging.wire import wire_for
-from flodl.distributed.config import Backend
 from flodl.distributed.plain_loop.setup_ranks import joined
+from flodl.ranks.config import Backend
 
 if TYPE_CHECKING:
     import torch
 
-    from flodl.distributed.group import Group
+    from flodl.ranks.group import Group
 
 
 @final

@@ -10,7 +10,7 @@ import pytest
 
 from fdl.errors import SchemaError
 from fdl.manifest import find_in, load
-from fdl.planning.planner import Surroundings
+from fdl.planning.planner import Host
 from fdl.probe import learn
 from fdl.probe import question as probe
 from fdl.probe.consent import agree, invites, may_ask
@@ -21,7 +21,7 @@ from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
 
 ANSWER = """print('{"options": {"epochs": {"type": "int"}}}')\n"""
-HOST = Surroundings(os.environ, in_container=False, terminal=True)
+HOST = Host(os.environ, in_container=False, terminal=True)
 
 
 def level_of(folder: Path) -> Level:

@@ -15,7 +15,7 @@ from flodl.data import Batch, BatchDataSet, DataLoader, Sampler, TensorDataSet
 from flodl.data.budget import HostMemory, host_memory
 from flodl.data.cache import SampleStore
 from flodl.errors import DataError
-from flodl.train import Trainer
+from flodl.trainer import Trainer
 from tests.flodl.data.sources import Noisy, Numbers, Recorded, orders
 
 WAYS: list[dict[str, Any]] = [{}, {"prefetch": 2}, {"workers": 1}]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from flodl.data import Batch, DataLoader
 from flodl.errors import DataError
-from flodl.train import Trainer
+from flodl.trainer import Trainer
 
 
 @pytest.mark.parametrize("kind", ["tensors", "arrays", "both", "memory map"])

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from flodl.data import Batch, DataLoader, IterableLoader
 from flodl.errors import CheckpointError, DataError
-from flodl.train import RunDirectory, Trainer, TrainerBuilder
+from flodl.train import RunDirectory
+from flodl.trainer import Trainer, TrainerBuilder
 from tests.flodl.data.sources import Numbers
 
 

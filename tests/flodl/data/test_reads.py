@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from flodl import FlowBuilder
 from flodl.data import Batch, BatchDataSet, DataLoader, DataSet, Sampler, TensorDataSet
 from flodl.errors import DataError
-from flodl.train import RunDirectory, Trainer
+from flodl.train import RunDirectory
+from flodl.trainer import Trainer
 from tests.flodl.data.sources import orders
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from benchmarks import unequal_ranks
 from flodl import Batch
-from flodl.distributed import windows
-from flodl.distributed.group import Group
+from flodl.distributed import cadence_loop as windows
+from flodl.ranks.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import train
 

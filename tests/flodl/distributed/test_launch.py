@@ -14,9 +14,9 @@ import torch
 
 from flodl.distributed.launching.environments import DEVICE_VARIABLE, join
 from flodl.distributed.launching.launch import launch_ranks
-from flodl.distributed.launching.launched import detect
 from flodl.distributed.launching.picklable import check_picklable
 from flodl.errors import WorkersFailed
+from flodl.ranks.launched import detect
 
 
 def introduce(word: str) -> tuple[str, int, int, str | None, int, list[list[float]]]:

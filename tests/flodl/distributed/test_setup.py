@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from flodl.data import DataLoader, TensorDataSet
-from flodl.distributed.config import DdpConfig
-from flodl.distributed.group import Group, LocalGroup
 from flodl.distributed.plain_loop import setup_ranks
 from flodl.distributed.plain_loop.setup_ranks import best_device, launch_command
 from flodl.errors import DistributedError, StateError
 from flodl.graph import FlowBuilder, LossContext
 from flodl.monitor import Timeline
-from flodl.train import Trainer
-from flodl.train.setup import SetupConfig, TrainingSetup, prepare
+from flodl.ranks.config import DdpConfig
+from flodl.ranks.group import Group, LocalGroup
+from flodl.trainer import Trainer
+from flodl.trainer.setup import SetupConfig, TrainingSetup, prepare
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.test_raw_loop import Declared, gradients, sgd
 

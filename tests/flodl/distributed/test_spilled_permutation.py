@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from flodl.distributed import drawn_order, spilled_permutation
-from flodl.distributed.drawn_order import Permutation
-from flodl.distributed.spilled_permutation import BELOW, SpilledPermutation
+from flodl.distributed.disk_permutation import BELOW, SpilledPermutation
+from flodl.distributed.sample_order import Permutation
 from flodl.errors import RunDirectoryError
 
 from .recorded_runs import DEFAULT

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from flodl import Batch, DataLoader, RunDirectory, Trainer
-from flodl.distributed.group import Group, LocalGroup
 from flodl.distributed.planning.scheduler import WARM_UP_ROOM
 from flodl.distributed.verify import verify_run
 from flodl.errors import DistributedError, PlanMismatchError
+from flodl.ranks.group import Group, LocalGroup
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
 
@@ -157,7 +157,7 @@ def test_a_rank_that_plans_differently_stops_everyone_within_a_window(ranks: Ran
 
 
 def train_with_a_tampered_plan(group: Group) -> tuple[str, int]:
-    from flodl.distributed import windows
+    from flodl.distributed import cadence_loop as windows
 
     genuine = windows.open_window
 

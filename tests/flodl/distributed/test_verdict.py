@@ -5,8 +5,8 @@ import time
 
 from torch import distributed as dist
 
-from flodl.distributed.averaging.verdict import SkipVerdict
-from flodl.distributed.group import LocalGroup
+from flodl.distributed.averaging.skip_vote import SkipVerdict
+from flodl.ranks.group import LocalGroup
 
 _ROUNDS = 200
 

@@ -212,7 +212,7 @@ def test_a_name_without_an_owner_is_a_repository(hub, hub_load, repo_folder):
 
 
 _NAMES = """
-from flodl.hf.source import locate
+from flodl.hf.locate import locate
 from flodl.hf.errors import CheckpointFormatError
 checkpoint = locate("owner/name")
 print(repr(checkpoint), checkpoint.name, checkpoint.is_local)

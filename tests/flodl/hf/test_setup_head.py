@@ -12,8 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl.distributed.config import DdpConfig
-from flodl.distributed.group import Group
 from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig
 from flodl.hf.encoded import EncodedBatch
@@ -21,8 +19,10 @@ from flodl.hf.families import BertForSequenceClassification
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models import build_graph
 from flodl.nn import clip_grad_norm
-from flodl.train import SetupConfig, Trainer
-from flodl.train.setup import model_of, prepare
+from flodl.ranks.config import DdpConfig
+from flodl.ranks.group import Group
+from flodl.trainer import SetupConfig, Trainer
+from flodl.trainer.setup import model_of, prepare
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.hf.models_material import FAMILIES, small_config, small_model, some_ids
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.data import Batch, DataLoader, TensorDataSet
-from flodl.train import Trainer, TrainerBuilder
+from flodl.trainer import Trainer, TrainerBuilder
 
 
 def line(n: int = 10) -> TensorDataSet:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.nn.schedule import StepDecay
-from flodl.train import Callback, RunDirectory, Trainer, TrainerBuilder, record_scalar
+from flodl.train import Callback, RunDirectory, record_scalar
+from flodl.trainer import Trainer, TrainerBuilder
 
 from .programs import line, loader_as_built, squared_error
 

@@ -19,9 +19,10 @@ from flodl.data import Batch
 from flodl.errors import CheckpointError, RunDirectoryError, StateError
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.nn.amp import GradScaler
-from flodl.train import RunDirectory, Trainer, TrainerBuilder, TrainerHandle, record_scalar
+from flodl.train import RunDirectory, TrainerHandle, record_scalar
 from flodl.train.callbacks import Callback, TrainingRun
-from flodl.train.continuation import LoopState
+from flodl.train.loop_state import LoopState
+from flodl.trainer import Trainer, TrainerBuilder
 
 from .programs import line, network, sgd, squared_error
 from .test_tiers import HalfCosine, adam, convolutions, images, remembering

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from flodl.data import Batch, digits
-from flodl.train import Trainer, record_scalar
+from flodl.train import record_scalar
+from flodl.trainer import Trainer
 
 
 def network(device: torch.device) -> nn.Module:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from flodl.checkpoint import load_checkpoint_file
 from flodl.data import Batch
 from flodl.errors import DivergedError
-from flodl.train import RunDirectory, Trainer
+from flodl.train import RunDirectory
 from flodl.train.losses import DeviceLossLog, HostLossLog, LossLog
+from flodl.trainer import Trainer
 
 from .programs import line, network, sgd, squared_error, training
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl.train import RunDirectory, Trainer, TrainerBuilder
-from flodl.train.given import GivenParts
+from flodl.train import RunDirectory
+from flodl.train.prebuilt import GivenParts
+from flodl.trainer import Trainer, TrainerBuilder
 
 from .programs import line, network, sgd, squared_error
 

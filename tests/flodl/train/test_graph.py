@@ -15,8 +15,9 @@ from flodl.data import Batch
 from flodl.errors import ArchitectureMismatch
 from flodl.graph import FlowBuilder, Graph
 from flodl.monitor import EpochMetrics
-from flodl.train import RunDirectory, Trainer, TrainerBuilder
+from flodl.train import RunDirectory
 from flodl.train.callbacks import Callback, TrainingRun
+from flodl.trainer import Trainer, TrainerBuilder
 
 from .programs import line, loader_as_built, sgd, squared_error
 

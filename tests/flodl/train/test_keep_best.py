@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
-from flodl.train import RunDirectory, TrainerBuilder
+from flodl.train import RunDirectory
+from flodl.trainer import TrainerBuilder
 
 from .programs import network, training
 

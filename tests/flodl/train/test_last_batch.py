@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.data import Batch
-from flodl.train import Trainer, TrainerBuilder
+from flodl.trainer import Trainer, TrainerBuilder
 
 from .programs import line, network, sgd, squared_error, training
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from flodl.data import Batch, DataLoader, TensorDataSet
 from flodl.graph import FlowBuilder, Graph, StateAdd
-from flodl.train import Trainer
-from flodl.train.setup import SetupConfig
+from flodl.trainer import Trainer
+from flodl.trainer.setup import SetupConfig
 
 from .programs import line, loader_as_built, network, sgd, squared_error
 

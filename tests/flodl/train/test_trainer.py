@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from flodl.data import Batch, TensorDataSet
 from flodl.errors import DataError, ShapeMismatch, StateError
 from flodl.monitor import EpochMetrics, Monitor
-from flodl.train import Trainer, TrainingSetup, Worker, record_scalar
+from flodl.train import Worker, record_scalar
+from flodl.trainer import Trainer, TrainingSetup
 
 from .programs import line, loader_as_built, network, sgd, squared_error, training
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from flodl.data import Batch
-from flodl.train import Callback, RunDirectory, Trainer
+from flodl.train import Callback, RunDirectory
 from flodl.train.ema import WeightAverage
 from flodl.train.engines import (
     AutoEngine,
@@ -28,6 +28,7 @@ from flodl.train.engines.routing import RouteVerdict
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning, layout_refusal
 from flodl.train.losses import loss_log
+from flodl.trainer import Trainer
 from tests.flodl.train.programs import line, squared_error, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")

@@ -6,13 +6,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from flodl.distributed.carry_out import KEY
-from flodl.distributed.config import Policy
 from flodl.distributed.rank_state import capture_ranks
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
+from flodl.ranks.config import CHECKPOINT_KEY, Policy
 from flodl.train.assembly import LOADER_DEFAULTS
 from flodl.train.checkpoints import CheckpointKeeper
-from flodl.train.continuation import EpochTexts, LoopState, modes
+from flodl.train.loop_state import EpochTexts, LoopState, modes
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flodl.distributed.epochs import EpochLogs
-    from flodl.distributed.group import Group
     from flodl.distributed.planning.scheduler import ScheduleConfig, ScheduleState
     from flodl.distributed.rank_state import RankStart
     from flodl.monitor import EpochMetrics, EpochRecord
+    from flodl.ranks.group import Group
     from flodl.train.assembly import Assembly
     from flodl.train.plan import TrainingPlan
 
@@ -123,7 +122,7 @@ class RankTrail:
         )
         outer = self._plan.distributed.outer_optimizer
         extra = loop.as_json(self._texts) | {
-            KEY: {
+            CHECKPOINT_KEY: {
                 "schedule": schedule.as_json(),
                 "ranks": ranks,
                 "ledger": self._ledger.mark() if self._ledger is not None else None,

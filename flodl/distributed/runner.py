@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
@@ -13,11 +12,12 @@ from flodl import log
 from flodl.checkpoint.training import TrainingFile
 from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
-from flodl.distributed.launching.launched import detect
 from flodl.distributed.launching.lifeline import end_with_launcher
 from flodl.errors import DataError
-from flodl.train.closing import end_state
+from flodl.ranks.config import CHECKPOINT_KEY
+from flodl.ranks.launched import detect
 from flodl.train.device import select_device
+from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import train
 from flodl.train.plan import build_model
@@ -25,17 +25,11 @@ from flodl.train.resume_hint import add_hint
 from flodl.train.resuming import resume_source
 
 if TYPE_CHECKING:
-    from flodl.distributed.group import Group
     from flodl.monitor import EpochMetrics
     from flodl.train.plan import TrainingPlan
 
-KEY = "distributed"
-"""Key that only checkpoints of several ranks have."""
 
-_joined: Group | None = None
-
-
-def carry_out(plan: TrainingPlan) -> TrainerHandle:
+def run(plan: TrainingPlan) -> TrainerHandle:
     """Train as the plan says, on one rank or several.
 
     The first case that applies decides:
@@ -57,8 +51,8 @@ def carry_out(plan: TrainingPlan) -> TrainerHandle:
         _check_shared(plan, ranks)
         return _train_in_own_ranks(plan, ranks)
     if continues_many_ranks(plan):
-        from flodl.distributed.group import LocalGroup
         from flodl.distributed.training import train_ranks
+        from flodl.ranks.group import LocalGroup
 
         return train_ranks(plan, LocalGroup(select_device(plan.device)))
     return train(plan)
@@ -72,6 +66,7 @@ def _check_shared(plan: TrainingPlan, ranks: int) -> None:
 
 def train_launched(plan: TrainingPlan) -> TrainerHandle:
     """Train on this rank and record an error for the launcher."""
+    from flodl.distributed.launching.environments import this_group
     from flodl.distributed.launching.launch import record_failure
     from flodl.distributed.training import train_ranks
 
@@ -80,24 +75,6 @@ def train_launched(plan: TrainingPlan) -> TrainerHandle:
     except Exception as error:
         record_failure(error)
         raise
-
-
-def this_group(device: torch.device | str | None = None) -> Group:
-    """Return the group of this process; it joins once, and leaves when the program ends."""
-    global _joined
-    if _joined is None:
-        from flodl.distributed.launching.environments import join
-
-        _joined = join(os.environ, device=device)
-        atexit.register(_leave)
-    return _joined
-
-
-def _leave() -> None:
-    global _joined
-    group, _joined = _joined, None
-    if group is not None:
-        group.close()
 
 
 def continues_many_ranks(plan: TrainingPlan) -> bool:
@@ -110,7 +87,7 @@ def continues_many_ranks(plan: TrainingPlan) -> bool:
     if source is None:
         return False
     extra = TrainingFile.open(source).value("extra")
-    return isinstance(extra, dict) and KEY in extra
+    return isinstance(extra, dict) and CHECKPOINT_KEY in extra
 
 
 def _ranks_to_start(plan: TrainingPlan) -> int:
@@ -176,9 +153,11 @@ def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
 
 def _own_rank(plan: TrainingPlan) -> Any:
     """Train on a rank that this program started; after a restart, from the last checkpoint."""
-    launched, run = detect(os.environ), plan.run_dir
-    if launched is not None and run is not None:
-        plan = replace(plan, run_dir=run.for_rank(launched.rank))
+    from flodl.distributed.launching.environments import this_group
+
+    launched, record = detect(os.environ), plan.run_dir
+    if launched is not None and record is not None:
+        plan = replace(plan, run_dir=record.for_rank(launched.rank))
     handle = train_launched(plan)
     if not this_group().leads:
         return None

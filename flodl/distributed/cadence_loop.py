@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from flodl import log
-from flodl.distributed.averaging.verdict import SkipVerdict
-from flodl.distributed.config import Backend
+from flodl.distributed.averaging.skip_vote import SkipVerdict
 from flodl.distributed.planning.guard import Advice, growth_rate
 from flodl.distributed.planning.scheduler import (
     WindowPlan,
@@ -24,6 +23,7 @@ from flodl.distributed.planning.spans import front
 from flodl.distributed.policy_loop import PolicyLoop
 from flodl.errors import DistributedError, DivergedError, PlanMismatchError
 from flodl.monitor.ledger import Account
+from flodl.ranks.config import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from fdl import output
 from fdl.jobs.chain import Chain
 from fdl.jobs.job import DONE, FAILED, STOPPED, Job, Outcome
-from fdl.jobs.several import chain_of
+from fdl.jobs.start import chain_of
 from fdl.plan import Plan
-from fdl.planning.planner import Surroundings
+from fdl.planning.planner import Host
 from fdl.prepass import Work
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.metrics import Metric
@@ -49,7 +49,7 @@ class Maker:
     """
 
     def __init__(
-        self, project: Project, request: Request, invocation: Invocation, place: Surroundings
+        self, project: Project, request: Request, invocation: Invocation, place: Host
     ) -> None:
         if request.on:
             from fdl.batch.start import away
@@ -64,7 +64,7 @@ class Maker:
             variables = {**variables, DEVICES_VARIABLE: first}
         self.project = project
         self._invocation = invocation
-        self._place = Surroundings(variables, place.in_container, False, elsewhere=place.elsewhere)
+        self._place = Host(variables, place.in_container, False, elsewhere=place.elsewhere)
         self.needed = self._chain(request.words)
         plan = self.needed.steps.pop().plan
         self.plans = [*(step.plan for step in self.needed.steps), plan]
@@ -94,7 +94,7 @@ class Maker:
         return chain_of(self.project, [words], self._invocation, self._place)
 
 
-def begin(project: Project, request: Request, invocation: Invocation, place: Surroundings) -> int:
+def begin(project: Project, request: Request, invocation: Invocation, place: Host) -> int:
     """Begin a sweep, or show what it would run; the exit code of the call.
 
     Raises:
@@ -127,7 +127,7 @@ def resume(
     project: Project,
     request: Request,
     invocation: Invocation,
-    place: Surroundings,
+    place: Host,
     *,
     failed: bool,
 ) -> int:
@@ -184,9 +184,9 @@ class Runner:
 
         confirm_all(self._maker.plans, self._maker.project)
         if self._maker.needed.steps:
-            from fdl.jobs.carry_out import carry_out
+            from fdl.jobs.execute import run_chain
 
-            code = carry_out(self._maker.needed, Work())
+            code = run_chain(self._maker.needed, Work())
             if code:
                 return code
         jobs = [self._job(row) for row in rows]

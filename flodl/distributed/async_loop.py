@@ -10,15 +10,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from flodl.distributed.cadence_loop import WindowLoop, WindowRun
 from flodl.distributed.planning.scheduler import WindowPlan
-from flodl.distributed.windows import WindowLoop, WindowRun
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
 
 if TYPE_CHECKING:
     from flodl.distributed.averaging.average import Averaged, ParameterAverager, Round
-    from flodl.distributed.group import Pending
     from flodl.distributed.worker import RankWorker
+    from flodl.ranks.group import Pending
 
 
 @dataclass(slots=True)

@@ -17,9 +17,9 @@ from torch import nn
 from flodl.data.adapters import as_batch_data_set, is_iterable
 from flodl.data.iterable import check_epochs, settled_batch_size
 from flodl.data.loader import DataLoader, positive_integer
-from flodl.distributed.builder import RankSettings
 from flodl.log import msg
 from flodl.nn.amp import GradScaler
+from flodl.ranks.settings import RankSettings
 from flodl.train.engines import ENGINES
 from flodl.train.plan import TrainingPlan
 from flodl.train.rate_settings import RateSettings
@@ -34,7 +34,7 @@ from flodl.train.setting_checks import (
     takes,
 )
 from flodl.train.settings import callable_setting
-from flodl.train.setup import SetupConfig, TrainingSetup, model_of, prepare, summary
+from flodl.trainer.setup import SetupConfig, TrainingSetup, model_of, prepare, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from flodl.distributed.config import DdpConfig
     from flodl.graph import Graph
     from flodl.monitor import EpochMetrics
+    from flodl.ranks.config import DdpConfig
     from flodl.train.engines.base import LossScaler, TrainFn
     from flodl.train.handle import TrainerHandle
     from flodl.train.plan import ModelFactory, OptimizerFactory, Worker
-    from flodl.train.setup import HasGraph
+    from flodl.trainer.setup import HasGraph
 
 
 @final
@@ -94,7 +94,7 @@ class Trainer:
         ``model.step()`` does the same.
 
         If a launcher started several processes of this program, the same loop trains on all of
-        them, see :class:`~flodl.train.setup.TrainingSetup`. They begin with the parameters of rank
+        them, see :class:`~flodl.trainer.TrainingSetup`. They begin with the parameters of rank
         0. Windows adapt to the speed of the ranks if their devices differ.
 
         Args:
@@ -120,7 +120,7 @@ class Trainer:
     ) -> TrainingSetup:
         """Prepare a model as :meth:`setup` does, with more settings.
 
-        With a :class:`~flodl.distributed.config.DdpConfig`, windows always adapt to the speed of
+        With a :class:`~flodl.ranks.config.DdpConfig`, windows always adapt to the speed of
         the ranks.
 
         Raises:
@@ -408,12 +408,12 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         if settings.get("autocast") == torch.float16 and "scaler" not in settings:
             settings = {**settings, "scaler": GradScaler()}
         # Imported here: the modules for many ranks take a moment to import.
-        from flodl.distributed.carry_out import carry_out
+        from flodl.distributed.runner import run
 
         plan = TrainingPlan(**settings)
         if self._given is not None and leads and resume_source(plan) is None:
             self._given.begin_run()
-        return carry_out(plan)
+        return run(plan)
 
     def _settle_iterable(self) -> None:
         """Take the batch size of a torch ``DataLoader``; refuse epochs that cannot be repeated."""

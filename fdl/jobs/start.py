@@ -9,7 +9,7 @@ from fdl.errors import UsageError
 from fdl.jobs.chain import Chain
 from fdl.plan import Plan
 from fdl.planning.command import plan_of
-from fdl.planning.planner import Surroundings, here
+from fdl.planning.planner import Host, here
 from fdl.select.project import Project
 
 TYPE_CHECKING = False
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from fdl.select.level import Level
 
 
-def run(
-    found: Found, env: str | None, invocation: Invocation, surroundings: Surroundings | None
-) -> int:
+def run(found: Found, env: str | None, invocation: Invocation, host: Host | None) -> int:
     """Run the commands that are typed, with what they need; the exit code of the call.
 
     Raises:
@@ -32,10 +30,10 @@ def run(
     """
     acts = not invocation.dry_run
     project = Project(found, env, write_cache=acts)
-    chain = _typed(project, invocation, surroundings or here())
+    chain = _typed(project, invocation, host or here())
     if project.examples and acts:
         project = Project(found, env, executes=True, write_cache=True)
-        chain = _typed(project, invocation, surroundings or here())
+        chain = _typed(project, invocation, host or here())
     from fdl import output
 
     for text in project.warnings:
@@ -43,13 +41,13 @@ def run(
     return finish(chain, project, invocation)
 
 
-def one(plan: Plan, project: Project, invocation: Invocation, surroundings: Surroundings) -> int:
+def one(plan: Plan, project: Project, invocation: Invocation, host: Host) -> int:
     """Run a command behind what it needs, if it has to run; the exit code of the call.
 
     Raises:
         FdlError: A needed command is not one, or a program cannot be started.
     """
-    chain = Chain(project, lambda one: plan_of(one, project, invocation, surroundings))
+    chain = Chain(project, lambda one: plan_of(one, project, invocation, host))
     chain.add(plan)
     return finish(chain, project, invocation)
 
@@ -57,7 +55,7 @@ def one(plan: Plan, project: Project, invocation: Invocation, surroundings: Surr
 def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
     """Carry a chain out, or show its plans."""
     if not invocation.dry_run:
-        from fdl.jobs.carry_out import carry_out
+        from fdl.jobs.execute import run_chain
         from fdl.run.confirm import confirm_all
 
         confirm_all((step.plan for step in chain.steps), project)
@@ -65,7 +63,7 @@ def finish(chain: Chain, project: Project, invocation: Invocation) -> int:
             if step.plan.preset:
                 # Its arguments are announced on the terminal.
                 step.plan.secrets += project.secrets()
-        return carry_out(chain, invocation.work)
+        return run_chain(chain, invocation.work)
     from fdl import dry_run, output
 
     plans = [step.plan for step in chain.steps]
@@ -88,23 +86,23 @@ def chain_of(
     project: Project,
     lines: Sequence[Sequence[str]],
     invocation: Invocation,
-    surroundings: Surroundings,
+    host: Host,
 ) -> Chain:
     """Several command lines with what they need.
 
     Raises:
         FdlError: One of them is not a command that runs, or needs something that is not.
     """
-    chain = Chain(project, lambda one: plan_of(one, project, invocation, surroundings))
+    chain = Chain(project, lambda one: plan_of(one, project, invocation, host))
     for words in lines:
         selected = project.select(words)
         if not selected.runs:
             raise _refused(selected, words)
-        chain.add(plan_of(selected, project, invocation, surroundings))
+        chain.add(plan_of(selected, project, invocation, host))
     return chain
 
 
-def _typed(project: Project, invocation: Invocation, place: Surroundings) -> Chain:
+def _typed(project: Project, invocation: Invocation, place: Host) -> Chain:
     """The chain of the commands that are typed, planned for where they run."""
     work, variables, terminal = invocation.work, place.variables, place.terminal
     lines = _lines(project.level(), invocation.tokens) if work.jobs else [invocation.tokens]
@@ -114,7 +112,7 @@ def _typed(project: Project, invocation: Invocation, place: Surroundings) -> Cha
         # Every job sees as many devices as the first one; the pool says which.
         variables = {**variables, DEVICES_VARIABLE: groups(work.gpus_each, os.environ)[0]}
     terminal = terminal and len(lines) == 1 and not work.gpus_each
-    place = Surroundings(variables, place.in_container, terminal)
+    place = Host(variables, place.in_container, terminal)
     return chain_of(project, lines, invocation, place)
 
 

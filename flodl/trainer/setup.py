@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 
-from flodl.distributed.config import DdpConfig
 from flodl.distributed.plain_loop.setup_ranks import SharedLoop, joined
 from flodl.errors import StateError
 from flodl.graph import Graph, LossContext
-from flodl.train.given import GivenParts
+from flodl.ranks.config import DdpConfig
 from flodl.train.plan import build_model, build_optimizer
+from flodl.train.prebuilt import GivenParts
 from flodl.train.rate import ScheduledRate, checked_schedule, make_schedule, set_rate
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.data import Batch, DataLoader
-    from flodl.distributed.group import Group
     from flodl.distributed.plain_loop.loop_windows import Window
     from flodl.distributed.plain_loop.shares import Cut
     from flodl.distributed.plain_loop.stopwatch import Stopwatch
+    from flodl.ranks.group import Group
     from flodl.train.plan import ModelFactory, OptimizerFactory
     from flodl.train.rate import Schedule
 

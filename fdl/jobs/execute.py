@@ -9,7 +9,7 @@ from fdl.prepass import Work
 from fdl.shell_words import join
 
 
-def carry_out(chain: Chain, work: Work) -> int:
+def run_chain(chain: Chain, work: Work) -> int:
     """Run the steps of a chain.
 
     Several commands, and all with GPUs of their own, run beside each other. A single command has
