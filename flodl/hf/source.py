@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -180,6 +181,7 @@ class Directory:
 
 
 def is_there(kind: Callable[[Path], bool], path: Path) -> bool:
+    """Whether a path is of a kind, such as ``Path.is_file``; a text that is too long is none."""
     try:
         return kind(path)
     except OSError as error:
