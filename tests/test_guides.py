@@ -3,7 +3,7 @@
 A fenced block whose info string has a second word is a file of that name. A ``console`` block is a
 terminal: lines that begin with ``$ `` are typed, the lines below are what appears. A line of
 ``...`` stands for any lines, at the end of a line for its rest. ``console no-run`` is for what a
-test cannot type.
+test cannot type, ``console with-PROGRAM`` for what needs a program that may be missing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -19,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from fdl.builtins.table import TABLE
 from tests.fdl.batch.stand_in import installed
 
 GUIDES = sorted((Path(__file__).parent.parent / "docs/guide").glob("*.md"))
-SLOW = ("libtorch.md", "runs.md")
-"""Compiles a program with CMake; trains several times."""
+SLOW = ("cpp-and-rust.md", "libtorch.md", "runs.md")
+"""They compile a program, install libtorch, and train several times."""
 BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
@@ -81,6 +84,14 @@ def sessions(block: str) -> list[tuple[str, list[str]]]:
     return found
 
 
+def can_run(name: str) -> bool:
+    """Whether a console block is typed here, by the second word of its info string."""
+    if name.startswith("with-"):
+        path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
+        return shutil.which(name.removeprefix("with-"), path=path) is not None
+    return name != "no-run"
+
+
 def marked(page: Path, slow: Collection[str]) -> Any:
     """A page as a parameter of a test, left to the slow suite where its name is among these."""
     return pytest.param(page, marks=pytest.mark.slow) if page.name in slow else page
@@ -96,7 +107,7 @@ def test_a_guide_shows_what_happens(guide: Path, tmp_path: Path) -> None:
         machine |= installed(tmp_path.with_name(f"{tmp_path.name}-cluster"))
     for language, name, text in BLOCK.findall(guide.read_text(encoding="utf-8")):
         if language == "console":
-            for line, promised in sessions(text) if name != "no-run" else []:
+            for line, promised in sessions(text) if can_run(name) else []:
                 # Manifests written this very moment are read again: see the cache's tick.
                 seen = typed(line.split("  #")[0], tmp_path, machine).splitlines()
                 while promised and not promised[-1].strip():
@@ -117,3 +128,48 @@ def test_a_guide_shows_what_happens(guide: Path, tmp_path: Path) -> None:
 def test_every_link_of_a_guide_leads_somewhere(guide: Path) -> None:
     for target in LINK.findall(guide.read_text(encoding="utf-8")):
         assert (guide.parent / target).exists(), target
+
+
+FLAGS = re.compile(r"\bfdl libtorch ([a-z]+)((?: +[^\s|&;)`>]+)*)")
+
+
+def test_the_commands_of_the_libtorch_pages_exist() -> None:
+    seen = set()
+    for page in GUIDES:
+        for name, rest in FLAGS.findall(page.read_text(encoding="utf-8")):
+            known = TABLE[f"libtorch {name}"].get("options", {})
+            own = rest.partition(" -- ")[0].split()
+            flags = {word[2:].partition("=")[0] for word in own if word.startswith("--")}
+            assert flags - {""} <= set(known), f"{page.name}: fdl libtorch {name}{rest}"
+            seen |= {(name, flag) for flag in flags}
+    assert {("install", "locked"), ("env", "format"), ("build", "archs")} <= seen
+
+
+def files_of(page: str) -> dict[str, str]:
+    """Name -> text of the files that a guide writes."""
+    text = (Path(__file__).parent.parent / "docs/guide" / page).read_text(encoding="utf-8")
+    return {name: content for _, name, content in BLOCK.findall(text) if name}
+
+
+def test_the_cache_of_the_workflow_is_that_of_the_lock() -> None:
+    files = files_of("cpp-and-rust.md")
+    workflow = yaml.safe_load(files["workflow.yml"])
+    steps = [one["run"] for one in workflow["jobs"]["build"]["steps"] if "run" in one]
+    assert "fdl libtorch install cpu --locked --global" in steps
+    cached = next(one["with"] for one in workflow["jobs"]["build"]["steps"] if "cache" in str(one))
+    assert "hashFiles('libtorch.lock')" in cached["key"]
+
+
+def test_the_image_of_the_cpp_page_has_no_faults(tmp_path: Path) -> None:
+    linter = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    if linter is None:
+        pytest.skip("hadolint is not installed")
+    (tmp_path / "Dockerfile").write_text(files_of("cpp-and-rust.md")["Dockerfile"])
+    # Versions of packages are the reader's choice.
+    told = subprocess.run(
+        [linter, "--ignore", "DL3008", "--ignore", "DL3013", "Dockerfile"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (told.returncode, told.stdout) == (0, "")

@@ -23,8 +23,8 @@ _BUILD_LOCK = "builds/sources"
 _DISK_BYTES = 30_000_000_000
 """Disk space for sources, object files and libraries of a real build."""
 
-_JOB_BYTES = 2_000_000_000
-"""Memory for one compiler of CUDA code."""
+_JOB_BYTES = 5_300_000_000
+"""Memory for one compiler of an attention kernel: https://github.com/pytorch/pytorch/pull/130443."""
 
 
 def installed(request: Request, store: Store) -> Variant | None:

@@ -188,3 +188,23 @@ def test_planning_loads_nothing_that_a_dry_run_does_not_need(tmp_path: Path) -> 
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_commands_for_pytorch_2_13_are_the_recorded_ones(fdl: Fdl, tmp_path: Path) -> None:
+    ninja = tmp_path / "ninja"
+    ninja.write_text("#!/bin/sh\n")
+    ninja.chmod(0o755)
+    path = os.pathsep.join((str(tmp_path), os.environ["PATH"]))
+    env = {"FLODL_HOME": str(tmp_path), "PATH": path, "CUDA_HOME": ""}
+    words = ("--archs", "6.1;12.0", "--torch", "2.13.0", "--native", "-n", "--global")
+
+    done = fdl("libtorch", "build", *words, env=env)
+
+    cache = tmp_path / "libtorch" / ".cache"
+    commands = [line.strip() for line in done.out.splitlines() if line.startswith("  ")]
+    known = {str(cache): "STORE", sys.executable: "PYTHON"}
+    shown = "\n".join(commands)
+    for text, name in known.items():
+        shown = shown.replace(text, name)
+    recorded = (Path(__file__).parent / "pytorch-2.13.txt").read_text(encoding="utf-8")
+    assert shown == recorded.partition("\n\n")[2].rstrip()
