@@ -103,7 +103,7 @@ print(json.dumps([[source, outcome(source)] for source in sources]))
 
 @pytest.mark.parametrize("source", ["bert-base-uncased", "owner/name", "a/B_c.d-1", "_x/9"])
 def test_what_can_be_a_repository_needs_huggingface_hub(source):
-    program = f"from flodl.hf.source import locate\nlocate({source!r})"
+    program = f"from flodl.hf.locate import locate\nlocate({source!r})"
     done = fork_server.python(
         "-c", without("huggingface_hub") + without_sockets() + program, torch=True
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flodl.distributed import drawn_order, spilled_permutation
+from flodl.distributed import disk_permutation, sample_order
 from flodl.distributed.disk_permutation import BELOW, SpilledPermutation
 from flodl.distributed.sample_order import Permutation
 from flodl.errors import RunDirectoryError
@@ -30,7 +30,7 @@ def test_a_spilled_permutation_is_the_one_of_torch(count: int, seed: int, block:
 
 
 def test_parts_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spilled_permutation, "_CHUNK", 37)
+    monkeypatch.setattr(disk_permutation, "_CHUNK", 37)
     order = SpilledPermutation(1000, 5, block=128)
     parts = [order.part(at, min(at + 90, 1000)) for at in range(0, 1000, 90)]
     assert np.concatenate(parts).tolist() == drawn_by_torch(1000, 5)
@@ -72,10 +72,10 @@ def test_a_full_disk_names_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_only_what_torch_shuffles_from_the_front_is_spilled(
     samples: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawn_order, "IN_MEMORY", 1000)
-    monkeypatch.setattr(drawn_order, "BELOW", 3000)
+    monkeypatch.setattr(sample_order, "IN_MEMORY", 1000)
+    monkeypatch.setattr(sample_order, "BELOW", 3000)
     facts = replace(DEFAULT, samples=samples)
-    order = drawn_order.drawn_order(facts, 2)
+    order = sample_order.sample_order(facts, 2)
     assert order is not None
     assert type(order).__name__ == kind
     assert order.part(0, samples).tolist() == drawn_by_torch(samples, facts.seed + 2)
