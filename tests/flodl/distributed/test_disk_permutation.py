@@ -75,7 +75,7 @@ def test_only_what_torch_shuffles_from_the_front_is_spilled(
     monkeypatch.setattr(sample_order, "IN_MEMORY", 1000)
     monkeypatch.setattr(sample_order, "BELOW", 3000)
     facts = replace(DEFAULT, samples=samples)
-    order = sample_order.sample_order(facts, 2)
+    order = sample_order.drawn_order(facts, 2)
     assert order is not None
     assert type(order).__name__ == kind
     assert order.part(0, samples).tolist() == drawn_by_torch(samples, facts.seed + 2)
