@@ -10,10 +10,13 @@ slow suite any more loses it.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+
+from fdl.hardware import nvidia
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "design" / "slow_tests.md"
@@ -21,11 +24,11 @@ HEAD = """\
 # The slow suite
 
 Made by `python scripts/slow_tests.py results.xml` from results of `pytest -m slow`; do not edit.
-These tests are too long for every change. The table says when each ran last, and how it ended.
-Records begin on 2026-11-23.
+These tests are too long for every change. The table says when each ran last, on what machine, and how it
+ended. Records begin on 2026-11-23.
 
-| Test | Result | Seconds | Date |
-|---|---|---|---|
+| Test | Result | Seconds | Date | Machine |
+|---|---|---|---|---|
 """
 
 
@@ -36,15 +39,26 @@ def slow_tests() -> list[str]:
     return [line for line in listed.splitlines() if "::" in line]
 
 
-def results(file: str) -> dict[str, tuple[str, str, str]]:
-    """Test -> result, seconds and date, as a file of results tells them."""
+Record = tuple[str, str, str, str]
+"""Result, seconds, date and machine."""
+
+
+def machine() -> str:
+    """This machine in words, without its name."""
+    gpus = len(nvidia().gpus)
+    return f"{os.cpu_count()} cores, {f'{gpus} GPUs' if gpus else 'no GPU'}"
+
+
+def results(file: str) -> dict[str, Record]:
+    """The records of tests, as a file of results on this machine tells them."""
     found = {}
     for suite in ET.parse(file).getroot().iter("testsuite"):  # noqa: S314 - written by pytest
         date = suite.get("timestamp", "")[:10]
         for case in suite.iter("testcase"):
             ended = {one.tag for one in case} & {"failure", "error", "skipped"}
             result = ended.pop() if ended else "passed"
-            found[_name(case)] = (result, f"{float(case.get('time', 0)):.1f}", date)
+            seconds = f"{float(case.get('time', 0)):.1f}"
+            found[_name(case)] = (result, seconds, date, machine())
     return found
 
 
@@ -52,15 +66,16 @@ def _name(case: ET.Element) -> str:
     return f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
 
 
-def kept() -> dict[str, tuple[str, str, str]]:
+def kept() -> dict[str, Record]:
     """What the page says so far."""
     if not PAGE.exists():
         return {}
     found = {}
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if line.startswith("| `"):
-            name, result, seconds, date = (cell.strip() for cell in line.strip("|").split(" | "))
-            found[name.strip("` ")] = (result, seconds, date)
+            name, *cells = (cell.strip(" |`") for cell in line[1:].split(" | "))
+            result, seconds, date, where = cells
+            found[name] = (result, seconds, date, where)
     return found
 
 
@@ -69,11 +84,10 @@ def main() -> int:
     known = kept()
     for file in sys.argv[1:]:
         known.update(results(file))
-    never = ("no record", "", "")
+    never = ("no record", "", "", "")
     lines = []
     for name in slow_tests():
-        result, seconds, date = known.get(name, never)
-        lines.append(f"| `{name}` | {result} | {seconds} | {date} |\n")
+        lines.append(f"| `{name}` | {' | '.join(known.get(name, never))} |\n")
     PAGE.write_text(HEAD + "".join(lines), encoding="utf-8")
     return 0
 

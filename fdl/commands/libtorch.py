@@ -147,6 +147,8 @@ def list_(json: Json = False, everywhere: Global = False) -> int:
         output.note(f"no libtorch is installed in {store.folder}; type: fdl libtorch install")
     else:
         output.show(_listed(found, id))
+        if id and not store.is_writable:
+            output.note(f"{id} is active by {store.active_file}")
     return 0
 
 
@@ -157,13 +159,15 @@ def info(json: Json = False, everywhere: Global = False) -> int:
     Raises:
         LibtorchError: There is none.
     """
-    variant = _store(everywhere).required()
+    store = _store(everywhere)
+    variant = store.required()
     described = _described(variant)
     if json:
-        _print_json({"schema_version": SCHEMA_VERSION, "active": variant.id, **described})
+        chosen = {"active": variant.id, "chosen_in": str(store.active_file)}
+        _print_json({"schema_version": SCHEMA_VERSION, **chosen, **described})
         return 0
     labels = (("Version", "torch"), ("CUDA", "cuda"), ("Archs", "archs"), ("Source", "source"))
-    rows = [("Active", variant.id)]
+    rows = [("Active", variant.id), ("Choice", str(store.active_file))]
     rows += [(label, variant.facts[key]) for label, key in labels if variant.facts.get(key)]
     _print_rows([*rows, ("Path", variant.path)])
     return 0

@@ -71,13 +71,22 @@ def is_writable(project: str) -> bool:
     return os.access(folder, os.W_OK) or not os.path.isdir(folder)
 
 
+def active_file(project: str) -> str:
+    """The file that names the active variant: the store's, or the user's own choice.
+
+    The user's own choice counts if the store is not writable and still has the variant.
+    """
+    if not is_writable(project):
+        file = own_choice(project)
+        own = read_text(file).strip()
+        if is_id(own) and os.path.isdir(os.path.join(project, FOLDER, *own.split("/"))):
+            return file
+    return os.path.join(project, FOLDER, ".active")
+
+
 def active_id(project: str) -> str:
-    """What a project's file says, or the user's own choice if the store is not writable."""
-    own = "" if is_writable(project) else read_text(own_choice(project)).strip()
-    # Whoever owns the store may have removed it since.
-    if not (is_id(own) and os.path.isdir(os.path.join(project, FOLDER, *own.split("/")))):
-        own = ""
-    return own or read_text(os.path.join(project, FOLDER, ".active")).strip()
+    """What the file that decides says; empty if it says nothing."""
+    return read_text(active_file(project)).strip()
 
 
 def active(project: str) -> Variant | None:

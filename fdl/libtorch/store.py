@@ -19,7 +19,7 @@ import os
 import shutil
 import tomllib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from fdl.libtorch.active import (
     FOLDER,
     Variant,
     active,
+    active_file,
     active_id,
     is_id,
     is_writable,
@@ -67,6 +68,11 @@ class Store:
     def cache(self) -> Path:
         """The folder of parts of downloads and trees of builds, kept between calls."""
         return self.folder / ".cache"
+
+    @property
+    def active_file(self) -> Path:
+        """The file that names the active variant: the store's, or the user's own choice."""
+        return Path(active_file(str(self.root)))
 
     @property
     def active(self) -> Variant | None:
@@ -176,6 +182,12 @@ class Store:
             LibtorchError: It is not installed, or cannot be deleted.
         """
         self.get(id)
+        if not self.is_writable:
+            raise LibtorchError(
+                f"cannot remove {id}: you may not write to {self.folder}",
+                hint="ask its owner to remove it, or leave it: fdl libtorch activate ID chooses "
+                "another one for you alone",
+            )
         with self.lock(id), self.staging() as doomed:
             path = Path(self.get(id).path)
             if self._read_active() == id:
@@ -206,17 +218,16 @@ class Store:
 
         self._make(self.folder / ".locks")
         lock = FileLock(self.lock_file(name))
-        try:
-            lock.acquire(timeout=0.2)
-        except Timeout:
-            note(f"waiting for another fdl that is {doing}")
-            lock.acquire()
-        except OSError as error:
-            raise _refused(Path(lock.lock_file), error) from None
-        try:
+
+        def acquire() -> None:
+            try:
+                lock.acquire(timeout=0.2)
+            except Timeout:
+                note(f"waiting for another fdl that is {doing}")
+                lock.acquire()
+
+        with _held(lock, acquire):
             yield
-        finally:
-            lock.release()
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
@@ -306,9 +317,10 @@ def _refused(path: Path, error: OSError) -> LibtorchError:
 
 
 @contextmanager
-def _held(lock: BaseFileLock) -> Iterator[None]:
+def _held(lock: BaseFileLock, acquire: Callable[[], object] | None = None) -> Iterator[None]:
+    """A lock that is released at the end; ``acquire`` may say how it is taken."""
     try:
-        lock.acquire()
+        (acquire or lock.acquire)()
     except OSError as error:
         raise _refused(Path(lock.lock_file), error) from None
     try:

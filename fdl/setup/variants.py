@@ -54,6 +54,8 @@ def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
             return Outcome(cuda=active.cuda, notes=(kept,))
     if facts.no_archives is not None:
         return _without_archives(facts)
+    if active is None:
+        _require_driver(facts, questions)
     chosen = _for_gpus(facts, questions)
     cpu = _cpu(facts, force=force)
     if any(map(_activates, chosen.steps)):
@@ -64,6 +66,25 @@ def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
     # No other variant is active, or is certain to be.
     used = Install(CPU, activate=True) if cpu else Activate(CPU_ID)
     return replace(chosen, steps=(used, *chosen.steps))
+
+
+def _require_driver(facts: Facts, questions: Questions) -> None:
+    """Choose nothing for a GPU whose driver fails, unless the user wants the CPU build.
+
+    Raises:
+        LibtorchError: The user does not want it, or cannot be asked.
+    """
+    failure = facts.nvidia.failure
+    if failure is None:
+        return
+    asked = f"There is a GPU, but {failure.message}. Install the CPU build of libtorch?"
+    if questions.confirm(asked, default=False):
+        return
+    raise LibtorchError(
+        f"`fdl setup` cannot choose a libtorch: {failure.message}",
+        hint=f"repair the driver ({failure.remedy}), or decide yourself: "
+        "fdl libtorch install cpu, then fdl setup",
+    )
 
 
 def _for_gpus(facts: Facts, questions: Questions) -> Outcome:

@@ -7,6 +7,7 @@ import pytest
 
 from fdl.errors import LibtorchError
 from fdl.hardware import Gpu
+from fdl.hardware.facts import Trouble
 from fdl.setup.variants import decide
 from tests.fdl.setup.machines import BUILD, CPU, CU128, NOBODY, Typed, machine, variant
 
@@ -145,3 +146,25 @@ def test_where_there_are_no_archives_the_python_package_serves(capabilities, act
     none = LibtorchError("no archive", hint="fdl libtorch install --source wheel")
     facts = machine(*capabilities, active=active, no_archives=none)
     assert typed(decide(facts, NOBODY, force=False)) == steps
+
+
+def broken(**more):
+    """A machine with a GPU whose driver fails."""
+    facts = machine(**more)
+    trouble = Trouble("driver-mismatch", "the driver has been updated", "sudo reboot")
+    return replace(facts, nvidia=replace(facts.nvidia, present=True, troubles=(trouble,)))
+
+
+def test_a_driver_that_fails_chooses_nothing():
+    with pytest.raises(LibtorchError, match="cannot choose a libtorch: the driver has been") as no:
+        decide(broken(), NOBODY, force=False)
+    assert "repair the driver (sudo reboot)" in no.value.hint
+    assert "fdl libtorch install cpu, then fdl setup" in no.value.hint
+    with pytest.raises(LibtorchError):
+        decide(broken(), Typed(""), force=False)
+
+
+def test_a_user_may_take_the_cpu_build_beside_a_driver_that_fails():
+    assert typed(decide(broken(), Typed("y"), force=False)) == [USE_CPU]
+    # Who has installed it before has decided already.
+    assert typed(decide(broken(installed=(CPU,), active=CPU), NOBODY, force=False)) == []
