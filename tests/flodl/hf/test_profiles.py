@@ -185,6 +185,7 @@ _HEAVY = {"safetensors", "huggingface_hub", "tokenizers", *REFERENCES}
     ],
     ids=["package", "names", "directory", "hub"],
 )
+@pytest.mark.case("hf", 49)
 def test_importing_brings_none_of_the_packages_of_the_extras(tmp_path, more):
     program = _IMPORT.format(more=more, names=_HEAVY)
     done = run(program, tmp_path)

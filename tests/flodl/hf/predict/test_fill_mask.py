@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from flodl.hf.auto import AutoModelForMaskedLM
 from flodl.hf.errors import TokenizerMissingError
@@ -148,3 +149,39 @@ def test_a_head_hides_tokens_with_its_own_tokenizer(bert):
     special = enc.special_mask == 1
     assert torch.equal(labels, enc.input_ids.masked_fill(special, -100))
     assert torch.equal(hidden.input_ids[special], enc.input_ids[special])
+
+
+class Products(TorchFunctionMode):
+    """Keeps how many rows each linear layer multiplies, by the width of its result."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = {}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.linear:
+            rows, width = args[0].numel() // args[0].shape[-1], args[1].shape[0]
+            self.rows.setdefault(width, []).append(rows)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.case("hf", 54)
+def test_only_the_hidden_words_are_compared_with_the_vocabulary(head):
+    one, two = texts(head)
+    with Products() as seen:
+        head.fill_mask_batch([one, two])
+    # Three gaps in two texts, and no other position.
+    assert sum(seen.rows[head.config.vocab_size]) == 3
+
+
+@pytest.mark.case("hf", 53)
+def test_no_layer_multiplies_padding(bert):
+    one, _ = texts(bert)
+    many = [one, " ".join([one] * 6)]
+    tokens = [len(bert.tokenizer.inner.encode(text).ids) for text in many]
+    assert max(tokens) > 3 * min(tokens)
+    with Products() as seen:
+        bert.fill_mask_batch(many)
+    width = bert.config.intermediate_size
+    layers = bert.config.num_hidden_layers
+    assert sum(seen.rows[width]) == layers * sum(tokens)
