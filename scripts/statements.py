@@ -1,6 +1,7 @@
 """Count the statements of each package, and compare two commits.
 
-A docstring is not a statement here, so explaining the code never makes it longer. Tests are not counted.
+A docstring is not a statement here, so explaining the code never makes it longer. Tests are
+not counted.
 
     python scripts/statements.py                  # the working tree
     python scripts/statements.py 2871149          # that commit beside the working tree
@@ -21,11 +22,12 @@ PACKAGES = ("fdl", "flodl")
 
 def statements(source: str) -> int:
     """The statements in a source text, without docstrings and other bare strings."""
-    return sum(isinstance(node, ast.stmt) and not _bare_string(node) for node in ast.walk(ast.parse(source)))
+    nodes = ast.walk(ast.parse(source))
+    return sum(isinstance(node, ast.stmt) and not _is_text(node) for node in nodes)
 
 
-def _bare_string(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
 
 
 def count(sources: dict[str, str]) -> Counter[str]:
@@ -58,11 +60,13 @@ def sources_of(commit: str | None) -> dict[str, str]:
 
 
 def main(commits: list[str]) -> None:
+    """Print one line per package."""
     before = count(sources_of(commits[0])) if commits else Counter[str]()
     after = count(sources_of(commits[1] if len(commits) > 1 else None))
     for name in sorted(before | after):
         old, new = before[name], after[name]
-        print(f"{name:28}" + (f"{old:7}{new:7}  {(new - old) / old:+7.1%}" if old else f"{new:7}"))
+        change = f"{old:7}{new:7}  {(new - old) / old:+7.1%}" if old else f"{new:7}"
+        sys.stdout.write(f"{name:28}{change}\n")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from flodl.errors import StateError
 from flodl.graph.base import GraphBase
-from flodl.graph.history import MetricHistory as MetricHistory
-from flodl.graph.history import Point, Values
+from flodl.graph.history import MetricHistory as MetricHistory, Point, Values
 from flodl.graph.trend import Trend, TrendGroup
 
 

@@ -13,8 +13,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from flodl.monitor.ranks import GpuMetrics, RankSummary, gpu_metrics_of, shares_of
-from flodl.monitor.ranks import RankMetrics as RankMetrics
+from flodl.monitor.ranks import (
+    GpuMetrics,
+    RankMetrics as RankMetrics,
+    RankSummary,
+    gpu_metrics_of,
+    shares_of,
+)
 from flodl.monitor.resources import ResourceSample
 
 Status = Literal["complete", "interrupted", "diverged", "failed"]
