@@ -20,7 +20,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import IO, TYPE_CHECKING
+from mmap import mmap
+from typing import IO
 
 import torch
 from torch import Tensor
@@ -29,9 +30,6 @@ from flodl.checkpoint.digest import BLANK, digest_of, digest_while
 from flodl.checkpoint.sharded import has_memory, local_part
 from flodl.errors import CheckpointError
 from flodl.files import Disk
-
-if TYPE_CHECKING:
-    from mmap import mmap
 
 FORMAT = "fdl"
 VERSION = 3

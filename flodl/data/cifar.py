@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import os
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import Literal, final
 
 import torch
+from torch import Tensor
 
 from flodl.data.dataset import TensorDataSet
 from flodl.data.download import RemoteFile, fetch
 from flodl.data.pixels import pixel_values
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Literal
-
-    from torch import Tensor
 
 _PIXELS = 3 * 32 * 32
 _RECORD = 1 + _PIXELS

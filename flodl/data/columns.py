@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from flodl.data.dataset import TensorDataSet
+from flodl.data.dataset import BatchDataSet, TensorDataSet
 from flodl.data.memmap import MemmapDataSet
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flodl.data.dataset import BatchDataSet
 
 
 def as_columns(source: object, names: Sequence[str] | None = None) -> BatchDataSet | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, TypedDict, final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypedDict, final
 
 import torch
+from torch import Tensor
 
 from flodl.data.adapters import as_batch_data_set, declared_names, members_of
 from flodl.data.batch import Batch, Position, deliver
@@ -16,11 +18,6 @@ from flodl.data.form import BatchForm
 from flodl.data.loader_builder import LoaderBuilder as LoaderBuilder
 from flodl.data.sampler import RandomSampler, Sampler, SequentialSampler, epoch_order
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from torch import Tensor
 
 
 class _Needed(TypedDict):

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+import os
+from typing import Literal, final
 
 import torch
+from torch import Tensor
 
 from flodl.data.dataset import TensorDataSet
 from flodl.data.download import RemoteFile, fetch
 from flodl.data.idx import read_idx
 from flodl.data.pixels import pixel_values
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    import os
-    from typing import Literal
-
-    from torch import Tensor
 
 _FOLDERS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",

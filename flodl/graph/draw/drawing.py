@@ -6,17 +6,14 @@ A separate module, so that programs which never draw do not import the renderer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from flodl.graph.base import GraphBase
 from flodl.graph.draw.describe import describe
 from flodl.graph.draw.dot import dot_source
 from flodl.graph.draw.graphviz import render
 from flodl.graph.draw.opening import opened
 from flodl.graph.draw.page import fragment
 from flodl.graph.draw.svg import svg_source
-
-if TYPE_CHECKING:
-    from flodl.graph.base import GraphBase
 
 
 def dot(graph: GraphBase, depth: int, expand: Iterable[str], *, profiled: bool) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from flodl.graph import Graph
+from flodl.hf.config_json import AlbertConfig, DebertaV2Config, EncoderConfig
 from flodl.hf.models.deberta import DebertaEncoder
 from flodl.hf.models.embeddings import DebertaEmbeddings, Embeddings
 from flodl.hf.models.encoders import AlbertEncoder, Encoder
@@ -27,9 +28,6 @@ from flodl.hf.models.layout import (
     Keys,
 )
 from flodl.hf.models.model_graph import ModelFlow
-
-if TYPE_CHECKING:
-    from flodl.hf.config_json import AlbertConfig, DebertaV2Config, EncoderConfig
 
 INPUTS = (MASK, TYPES, POSITIONS, PLACES)
 """The inputs of every model after its ids, in this order; all are optional."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 
 from flodl.graph import NamedInputModule
+from flodl.hf.config_json import AlbertConfig, EncoderConfig
 from flodl.hf.models.layout import Layout, Refs, layout_of
 from flodl.hf.models.transformer_layer import (
     ALBERT_NAMES,
@@ -14,9 +13,6 @@ from flodl.hf.models.transformer_layer import (
     DISTILBERT_NAMES,
     TransformerLayer,
 )
-
-if TYPE_CHECKING:
-    from flodl.hf.config_json import AlbertConfig, EncoderConfig
 
 
 class Encoder(NamedInputModule):

@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from flodl.errors import StateError
+from flodl.hf.encoded import EncodedBatch
 from flodl.hf.predict.products import fastest_products
-
-if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
 
 Text = TypeVar("Text", bound="str | tuple[str, str]")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
-    from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.encoded import EncodedBatch
+from flodl.hf.tokenizer import HfTokenizer
 
 AGGREGATIONS = ("simple", "first", "average", "max")
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, overload
+from typing import Literal, NamedTuple, TypeAlias, overload
 
 from torch import Tensor
 
+from flodl.hf.encoded import EncodedBatch
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from flodl.hf.predict.entities import AGGREGATIONS, Entity, WordRule, entities_of
+from flodl.hf.predict.head import EncoderHead
 from flodl.hf.predict.text import TextEncoding, listed_texts, need_tokenizer
-
-if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
-    from flodl.hf.predict.head import EncoderHead
-    from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
+from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
 
 Aggregation: TypeAlias = Literal["simple", "first", "average", "max"]
 """How pieces of words become entities; see :meth:`TokenPrediction.predict`."""
