@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from flodl.data.dataset import TensorDataSet
+from flodl.data.images import pixel_values
 from flodl.data.mnist import read_pair
-from flodl.data.pixels import pixel_values
 
 _SAMPLES = 1797
 _HELD_OUT = _SAMPLES // 5

@@ -21,184 +21,124 @@ from flodl.hf.task_heads import (
 )
 
 
-class BertModel(PooledEncoderModel):
+class BertModel(PooledEncoderModel, config=BertConfig):
     """A BERT without a head."""
 
-    config_class = BertConfig
 
-
-class BertForSequenceClassification(SequenceClassifier):
+class BertForSequenceClassification(SequenceClassifier, config=BertConfig):
     """A BERT that gives one answer per text."""
 
-    config_class = BertConfig
 
-
-class BertForTokenClassification(TokenClassifier):
+class BertForTokenClassification(TokenClassifier, config=BertConfig):
     """A BERT that labels tokens."""
 
-    config_class = BertConfig
 
-
-class BertForQuestionAnswering(QuestionAnswerer):
+class BertForQuestionAnswering(QuestionAnswerer, config=BertConfig):
     """A BERT that finds answers in a text."""
 
-    config_class = BertConfig
 
-
-class BertForMaskedLM(MaskedLM):
+class BertForMaskedLM(MaskedLM, config=BertConfig):
     """A BERT that predicts masked words."""
 
-    config_class = BertConfig
 
-
-class RobertaModel(PooledEncoderModel):
+class RobertaModel(PooledEncoderModel, config=RobertaConfig):
     """A RoBERTa without a head."""
 
-    config_class = RobertaConfig
 
-
-class RobertaForSequenceClassification(SequenceClassifier):
+class RobertaForSequenceClassification(SequenceClassifier, config=RobertaConfig):
     """A RoBERTa that gives one answer per text."""
 
-    config_class = RobertaConfig
 
-
-class RobertaForTokenClassification(TokenClassifier):
+class RobertaForTokenClassification(TokenClassifier, config=RobertaConfig):
     """A RoBERTa that labels tokens."""
 
-    config_class = RobertaConfig
 
-
-class RobertaForQuestionAnswering(QuestionAnswerer):
+class RobertaForQuestionAnswering(QuestionAnswerer, config=RobertaConfig):
     """A RoBERTa that finds answers in a text."""
 
-    config_class = RobertaConfig
 
-
-class RobertaForMaskedLM(MaskedLM):
+class RobertaForMaskedLM(MaskedLM, config=RobertaConfig):
     """A RoBERTa that predicts masked words."""
 
-    config_class = RobertaConfig
 
-
-class DistilBertModel(EncoderModel):
+class DistilBertModel(EncoderModel, config=DistilBertConfig):
     """A DistilBERT without a head."""
 
-    config_class = DistilBertConfig
 
-
-class DistilBertForSequenceClassification(SequenceClassifier):
+class DistilBertForSequenceClassification(SequenceClassifier, config=DistilBertConfig):
     """A DistilBERT that gives one answer per text."""
 
-    config_class = DistilBertConfig
 
-
-class DistilBertForTokenClassification(TokenClassifier):
+class DistilBertForTokenClassification(TokenClassifier, config=DistilBertConfig):
     """A DistilBERT that labels tokens."""
 
-    config_class = DistilBertConfig
 
-
-class DistilBertForQuestionAnswering(QuestionAnswerer):
+class DistilBertForQuestionAnswering(QuestionAnswerer, config=DistilBertConfig):
     """A DistilBERT that finds answers in a text."""
 
-    config_class = DistilBertConfig
 
-
-class DistilBertForMaskedLM(MaskedLM):
+class DistilBertForMaskedLM(MaskedLM, config=DistilBertConfig):
     """A DistilBERT that predicts masked words."""
 
-    config_class = DistilBertConfig
 
-
-class XlmRobertaModel(PooledEncoderModel):
+class XlmRobertaModel(PooledEncoderModel, config=XlmRobertaConfig):
     """An XLM-RoBERTa without a head."""
 
-    config_class = XlmRobertaConfig
 
-
-class XlmRobertaForSequenceClassification(SequenceClassifier):
+class XlmRobertaForSequenceClassification(SequenceClassifier, config=XlmRobertaConfig):
     """An XLM-RoBERTa that gives one answer per text."""
 
-    config_class = XlmRobertaConfig
 
-
-class XlmRobertaForTokenClassification(TokenClassifier):
+class XlmRobertaForTokenClassification(TokenClassifier, config=XlmRobertaConfig):
     """An XLM-RoBERTa that labels tokens."""
 
-    config_class = XlmRobertaConfig
 
-
-class XlmRobertaForQuestionAnswering(QuestionAnswerer):
+class XlmRobertaForQuestionAnswering(QuestionAnswerer, config=XlmRobertaConfig):
     """An XLM-RoBERTa that finds answers in a text."""
 
-    config_class = XlmRobertaConfig
 
-
-class XlmRobertaForMaskedLM(MaskedLM):
+class XlmRobertaForMaskedLM(MaskedLM, config=XlmRobertaConfig):
     """An XLM-RoBERTa that predicts masked words."""
 
-    config_class = XlmRobertaConfig
 
-
-class AlbertModel(PooledEncoderModel):
+class AlbertModel(PooledEncoderModel, config=AlbertConfig):
     """An ALBERT without a head."""
 
-    config_class = AlbertConfig
 
-
-class AlbertForSequenceClassification(SequenceClassifier):
+class AlbertForSequenceClassification(SequenceClassifier, config=AlbertConfig):
     """An ALBERT that gives one answer per text."""
 
-    config_class = AlbertConfig
 
-
-class AlbertForTokenClassification(TokenClassifier):
+class AlbertForTokenClassification(TokenClassifier, config=AlbertConfig):
     """An ALBERT that labels tokens."""
 
-    config_class = AlbertConfig
 
-
-class AlbertForQuestionAnswering(QuestionAnswerer):
+class AlbertForQuestionAnswering(QuestionAnswerer, config=AlbertConfig):
     """An ALBERT that finds answers in a text."""
 
-    config_class = AlbertConfig
 
-
-class AlbertForMaskedLM(MaskedLM):
+class AlbertForMaskedLM(MaskedLM, config=AlbertConfig):
     """An ALBERT that predicts masked words."""
 
-    config_class = AlbertConfig
 
-
-class DebertaV2Model(EncoderModel):
+class DebertaV2Model(EncoderModel, config=DebertaV2Config):
     """A DeBERTa v2 or v3 without a head."""
 
-    config_class = DebertaV2Config
 
-
-class DebertaV2ForSequenceClassification(SequenceClassifier):
+class DebertaV2ForSequenceClassification(SequenceClassifier, config=DebertaV2Config):
     """A DeBERTa v2 or v3 that gives one answer per text."""
 
-    config_class = DebertaV2Config
 
-
-class DebertaV2ForTokenClassification(TokenClassifier):
+class DebertaV2ForTokenClassification(TokenClassifier, config=DebertaV2Config):
     """A DeBERTa v2 or v3 that labels tokens."""
 
-    config_class = DebertaV2Config
 
-
-class DebertaV2ForQuestionAnswering(QuestionAnswerer):
+class DebertaV2ForQuestionAnswering(QuestionAnswerer, config=DebertaV2Config):
     """A DeBERTa v2 or v3 that finds answers in a text."""
 
-    config_class = DebertaV2Config
 
-
-class DebertaV2ForMaskedLM(MaskedLM):
+class DebertaV2ForMaskedLM(MaskedLM, config=DebertaV2Config):
     """A DeBERTa v2 or v3 that predicts masked words."""
-
-    config_class = DebertaV2Config
 
 
 XLMRobertaModel = XlmRobertaModel

@@ -56,6 +56,11 @@ class Head:
     kind: ClassVar[HeadKind]
     config_class: ClassVar[type[EncoderConfig]]
 
+    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
+        super().__init_subclass__()
+        if config is not None:
+            cls.config_class = config
+
     def __init__(
         self,
         graph: Graph,
