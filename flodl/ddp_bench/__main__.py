@@ -25,7 +25,7 @@ from flodl.ddp_bench.sweep import Outcome, sweep
 from flodl.distributed.config import DdpRunConfig, settings_of
 from flodl.distributed.launching.launched import detect
 from flodl.errors import DataError
-from flodl.files import replace_text
+from flodl.files import write_text
 
 _REPORT = "runs/report.md"
 _Numbers: TypeAlias = list[float]
@@ -205,8 +205,7 @@ def _followed_up(args: Args, outcomes: list[Outcome]) -> int:
             sys.stdout.write(page)
         else:
             path = args.output / "report.md" if args.report == _REPORT else Path(args.report)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(path, page)
+            write_text(path, page)
             log.msg(f"report: {path}")
     return code
 

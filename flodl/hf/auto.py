@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, Unpack, cast
+from typing import ClassVar, Generic, TypeVar, Unpack, cast
 
+from flodl.graph import Graph
 from flodl.hf.families import HEADS
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.opening import HeadOpening, Opening, Source, open_encoder, open_model
@@ -14,9 +15,6 @@ from flodl.hf.task_heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-
-if TYPE_CHECKING:
-    from flodl.graph import Graph
 
 H = TypeVar("H", bound=Head)
 

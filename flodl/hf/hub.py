@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from flodl import log
-from flodl.files import replace_text
+from flodl.files import write_text
 from flodl.hf import hub_errors
 from flodl.hf.dependencies import need
 from flodl.hf.errors import FileNotFoundOnHub, HubError, HubOffline
@@ -252,8 +252,7 @@ class Repository:
         """Note the commit of the revision where all tools look for it when offline."""
         note = self._repo_cache() / "refs" / self._revision
         with contextlib.suppress(OSError):  # the cache may be writable for others only
-            note.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(note, commit)
+            write_text(note, commit)
 
     def _look_up(self, full: str) -> str | object | None:
         """The cached path; None if unknown; another object if the file is known not to exist."""

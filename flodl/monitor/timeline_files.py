@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flodl.errors import DataError
-from flodl.files import replace_text
+from flodl.files import write_text
 from flodl.monitor.records import finite, to_json
 from flodl.monitor.resources import GpuSnapshot
 from flodl.monitor.timeline_records import EventKind, TimelineEvent, TimelineSample
@@ -38,7 +38,7 @@ def write_json(path: str | os.PathLike[str], content: TimelineContent) -> None:
     samples = ",\n".join(to_json(sample.as_json()) for sample in content.samples)
     events = ",\n".join(to_json(event.as_json()) for event in content.events)
     devices = {str(device): name for device, name in content.samples.names.items()}
-    _write(
+    write_text(
         path,
         f'{{"total_ms":{to_json(finite(content.total_ms))},"devices":{to_json(devices)},\n'
         f'"samples":[\n{samples}],\n"events":[\n{events}]}}\n',
@@ -101,7 +101,7 @@ def write_csv(path: str | os.PathLike[str], content: TimelineContent) -> None:
     )
     for t_ms, who, cells in heapq.merge(samples, events, key=lambda row: row[0]):
         rows.writerow([_number(t_ms), *(who if ranked else []), *cells])
-    _write(path, table.getvalue())
+    write_text(path, table.getvalue())
 
 
 def _cells(sample: TimelineSample, devices: list[int]) -> list[str]:
@@ -165,9 +165,3 @@ def _event(form: Mapping[str, Any]) -> TimelineEvent:
         if name not in ("t", "k", "r")
     }
     return TimelineEvent(float(form["t"]), EventKind(form["k"]), fields, _rank(form))
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(target, text)

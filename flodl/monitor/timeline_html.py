@@ -6,11 +6,10 @@ import functools
 import html
 import os
 from importlib import resources
-from pathlib import Path
 from string import Template
 from typing import Any
 
-from flodl.files import replace_text
+from flodl.files import write_text
 from flodl.monitor.records import finite, to_json
 from flodl.monitor.timeline_analysis import IDLE_BELOW_PCT, idle_gaps
 from flodl.monitor.timeline_files import TimelineContent
@@ -31,9 +30,7 @@ def write_html(path: str | os.PathLike[str], content: TimelineContent, *, title:
     """
     data = to_json(_columns(content))
     page = _shell().substitute(title=html.escape(title), data=data)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(target, page)
+    write_text(path, page)
 
 
 def _columns(content: TimelineContent) -> dict[str, Any]:
