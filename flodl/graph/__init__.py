@@ -17,6 +17,7 @@ from flodl.graph.loops import (
 from flodl.graph.modules import Lambda as Lambda, modules as modules
 from flodl.graph.observe import Reduce as Reduce
 from flodl.graph.paths import PathKind as PathKind
+from flodl.graph.persist import ModelSnapshot as ModelSnapshot
 from flodl.graph.profile import (
     LevelTiming as LevelTiming,
     NodeTiming as NodeTiming,
@@ -33,6 +34,5 @@ from flodl.graph.routing import (
     StateAdd as StateAdd,
     ThresholdHalt as ThresholdHalt,
 )
-from flodl.graph.snapshot import ModelSnapshot as ModelSnapshot
 from flodl.graph.topology import MergeOp as MergeOp
 from flodl.graph.trend import Trend as Trend, TrendGroup as TrendGroup

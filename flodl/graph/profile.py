@@ -255,7 +255,7 @@ class Profiled(GraphBase):
             PathError: The path does not exist or does not name a graph.
         """
         if path:
-            return self.subgraph(path).profile()
+            return cast("Graph", self).subgraph(path).profile()
         last = None if self._recorder is None else self._recorder.last
         return None if last is None else _profile(self.topology, last)
 
@@ -367,10 +367,6 @@ class Profiled(GraphBase):
         plot.table(path, self._timing_series(tags))
 
     # --- Internals -------------------------------------------------------------------------
-
-    def subgraph(self, path: str) -> Graph:
-        """The graph with this path."""
-        raise NotImplementedError
 
     def _set_mark(self, mark: Callable[[int], None] | None) -> None:
         """Make the core call ``mark`` with 0 at its start and with each node's number."""

@@ -20,8 +20,8 @@ from flodl.graph.freezing import (
     release_statistics,
     unfreeze_params,
 )
-from flodl.graph.part import load_part
 from flodl.graph.paths import Found, PathKind, Target, locate, place_of, resolve, resolve_owner
+from flodl.graph.persist import load_part
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph

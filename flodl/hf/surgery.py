@@ -23,7 +23,7 @@ from flodl.hf.config_json import AutoConfig
 from flodl.hf.errors import ConfigError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models import build_graph
-from flodl.hf.models.encoders import AlbertEncoder
+from flodl.hf.models.backbone import AlbertEncoder
 from flodl.hf.models.layout import IDS, KEYS, LAYOUT, MASK, Keys, Refs
 
 if TYPE_CHECKING:

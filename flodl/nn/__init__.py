@@ -7,8 +7,6 @@ from flodl.nn.amp import (
     cast_parameters as cast_parameters,
     is_autocast_enabled as is_autocast_enabled,
 )
-from flodl.nn.attention import SelfAttention as SelfAttention
-from flodl.nn.blur import GaussianBlur as GaussianBlur, gaussian_blur_2d as gaussian_blur_2d
 from flodl.nn.clip import clip_grad_norm as clip_grad_norm, clip_grad_value as clip_grad_value
 from flodl.nn.cuda_graph import (
     CaptureMode as CaptureMode,
@@ -26,6 +24,11 @@ from flodl.nn.init import (
     uniform_bias as uniform_bias,
     xavier_normal as xavier_normal,
     xavier_uniform as xavier_uniform,
+)
+from flodl.nn.layers import (
+    GaussianBlur as GaussianBlur,
+    SelfAttention as SelfAttention,
+    gaussian_blur_2d as gaussian_blur_2d,
 )
 from flodl.nn.losses import (
     bce_loss as bce_loss,

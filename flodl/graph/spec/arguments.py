@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from flodl.graph.base import GraphBase
 from flodl.graph.freezing import PINNED
 from flodl.graph.spec.values import UndescribableError
-from flodl.nn.attention import SelfAttention
+from flodl.nn.layers import SelfAttention
 
 HOOK = "flodl_spec"
 """Method of a module that returns its constructor's arguments as a mapping."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flodl.hf.predict.batching import running
-from flodl.hf.predict.products import fastest_products
+from flodl.hf.predict.batching import fastest_products
 from flodl.train.engines import routing
 from flodl.train.engines.routing import RouteVerdict, routed
 
