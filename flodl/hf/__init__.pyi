@@ -5,13 +5,6 @@ from .attention_masks import (
     build_deberta_attention_mask as build_deberta_attention_mask,
     build_extended_attention_mask as build_extended_attention_mask,
 )
-from .auto import (
-    AutoModel as AutoModel,
-    AutoModelForMaskedLM as AutoModelForMaskedLM,
-    AutoModelForQuestionAnswering as AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification as AutoModelForSequenceClassification,
-    AutoModelForTokenClassification as AutoModelForTokenClassification,
-)
 from .config_json import (
     AlbertConfig as AlbertConfig,
     AutoConfig as AutoConfig,
@@ -62,6 +55,11 @@ from .families import (
     AlbertForSequenceClassification as AlbertForSequenceClassification,
     AlbertForTokenClassification as AlbertForTokenClassification,
     AlbertModel as AlbertModel,
+    AutoModel as AutoModel,
+    AutoModelForMaskedLM as AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering as AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification as AutoModelForSequenceClassification,
+    AutoModelForTokenClassification as AutoModelForTokenClassification,
     BertForMaskedLM as BertForMaskedLM,
     BertForQuestionAnswering as BertForQuestionAnswering,
     BertForSequenceClassification as BertForSequenceClassification,
@@ -138,9 +136,6 @@ from .path import (
 from .predict.answer import (
     Answer as Answer,
 )
-from .predict.entities import (
-    Entity as Entity,
-)
 from .predict.fill_mask import (
     MaskFill as MaskFill,
 )
@@ -148,6 +143,7 @@ from .predict.sequence import (
     LabelScore as LabelScore,
 )
 from .predict.tokens import (
+    Entity as Entity,
     TokenPrediction as TokenPrediction,
 )
 from .safetensors_io import (

@@ -13,15 +13,14 @@ from flodl.checkpoint.files import read_file_header
 from flodl.errors import FlodlError
 from flodl.files import replacing
 from flodl.graph import Graph
-from flodl.hf.companions import COMPANIONS, companions_of, copy_files
 from flodl.hf.config_json import AutoConfig, DebertaV2Config, EncoderConfig, json_text
 from flodl.hf.errors import CheckpointMismatchError, ConfigError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.keys import keys_have_pooler
 from flodl.hf.load_report import LoadReport
-from flodl.hf.new_directory import new_directory
 from flodl.hf.opening import HeadOpening, open_model
 from flodl.hf.outline import build_for_export, exported_kind, outline
+from flodl.hf.output_files import COMPANIONS, companions_of, copy_files, new_directory
 from flodl.hf.safetensors_io import save_safetensors_file_from_graph
 from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Checkpoint, Directory, read_text
 from flodl.hf.text.files import OWN_NAMES

@@ -12,16 +12,14 @@ from flodl.monitor.jsonl import JsonlSink as JsonlSink
 from flodl.monitor.ledger import Account as Account, TimeLedger as TimeLedger
 from flodl.monitor.mlflow import MlflowSink as MlflowSink
 from flodl.monitor.monitor import Monitor as Monitor
-from flodl.monitor.ranks import (
-    GpuMetrics as GpuMetrics,
-    RankMetrics as RankMetrics,
-    RankSummary as RankSummary,
-)
 from flodl.monitor.records import (
     BestEpoch as BestEpoch,
     EpochMetrics as EpochMetrics,
     EpochRecord as EpochRecord,
     Finish as Finish,
+    GpuMetrics as GpuMetrics,
+    RankMetrics as RankMetrics,
+    RankSummary as RankSummary,
     RunInfo as RunInfo,
     Status as Status,
     StepSeries as StepSeries,

@@ -23,8 +23,7 @@ from flodl.graph.routing import (
     SoftmaxRouter,
     ThresholdHalt,
 )
-from flodl.nn.layers import SelfAttention
-from flodl.nn.layers import GaussianBlur
+from flodl.nn.layers import GaussianBlur, SelfAttention
 
 
 def double(x):
