@@ -9,12 +9,14 @@ from flodl.graph.builder import (
 from flodl.graph.capture import Capturable as Capturable
 from flodl.graph.freezing import freeze_params as freeze_params, unfreeze_params as unfreeze_params
 from flodl.graph.graph import Graph as Graph
-from flodl.graph.loops import (
+from flodl.graph.modules import (
+    Lambda as Lambda,
     LoopBody as LoopBody,
+    NamedInputModule as NamedInputModule,
     TraceEmit as TraceEmit,
     forward_via_step as forward_via_step,
+    modules as modules,
 )
-from flodl.graph.modules import Lambda as Lambda, modules as modules
 from flodl.graph.observe import Reduce as Reduce
 from flodl.graph.paths import PathKind as PathKind
 from flodl.graph.persist import ModelSnapshot as ModelSnapshot
@@ -23,7 +25,6 @@ from flodl.graph.profile import (
     NodeTiming as NodeTiming,
     Profile as Profile,
 )
-from flodl.graph.references import NamedInputModule as NamedInputModule
 from flodl.graph.routing import (
     ArgmaxSelector as ArgmaxSelector,
     FixedSelector as FixedSelector,

@@ -95,9 +95,12 @@ from .head_kind import (
     HeadKind as HeadKind,
 )
 from .keys import (
+    HfPath as HfPath,
     bert_legacy_key_rename as bert_legacy_key_rename,
     hf_canonical_save_key as hf_canonical_save_key,
+    hf_key_from_flodl_key as hf_key_from_flodl_key,
     keys_have_pooler as keys_have_pooler,
+    prefix_params as prefix_params,
 )
 from .load_report import (
     LoadReport as LoadReport,
@@ -127,11 +130,6 @@ from .matrix import (
 )
 from .outline import (
     build_for_export as build_for_export,
-)
-from .path import (
-    HfPath as HfPath,
-    hf_key_from_flodl_key as hf_key_from_flodl_key,
-    prefix_params as prefix_params,
 )
 from .predict.answer import (
     Answer as Answer,

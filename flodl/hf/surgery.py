@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from flodl.errors import PathError
 from flodl.graph import FlowBuilder, Graph
 from flodl.graph.base import GraphBase
-from flodl.graph.references import NamedInputModule
+from flodl.graph.modules import NamedInputModule
 from flodl.graph.selection import Spot, places, select
 from flodl.hf.config_json import AutoConfig
 from flodl.hf.errors import ConfigError
