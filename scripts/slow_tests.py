@@ -24,8 +24,8 @@ HEAD = """\
 # The slow suite
 
 Made by `python scripts/slow_tests.py results.xml` from results of `pytest -m slow`; do not edit.
-These tests are too long for every change. The table says when each ran last, on what machine, and how it
-ended. Records begin on 2026-11-23.
+These tests are too long for every change. The table says when each ran last, on what machine,
+and how it ended. Records begin on 2026-11-23.
 
 | Test | Result | Seconds | Date | Machine |
 |---|---|---|---|---|
@@ -85,9 +85,7 @@ def main() -> int:
     for file in sys.argv[1:]:
         known.update(results(file))
     never = ("no record", "", "", "")
-    lines = []
-    for name in slow_tests():
-        lines.append(f"| `{name}` | {' | '.join(known.get(name, never))} |\n")
+    lines = [f"| `{name}` | {' | '.join(known.get(name, never))} |\n" for name in slow_tests()]
     PAGE.write_text(HEAD + "".join(lines), encoding="utf-8")
     return 0
 

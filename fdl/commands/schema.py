@@ -14,8 +14,7 @@ from fdl.errors import FdlError
 from fdl.node import relative
 from fdl.parameters.contract import Schema
 from fdl.probe.consent import agree, invites
-from fdl.probe.question import question
-from fdl.probe.question import refresh as asked
+from fdl.probe.question import question, refresh as asked
 from fdl.schema.cache import FOLDER, SOURCES, fetch, location
 from fdl.schema.catalog import Cached, cached, delete, matches, name_of, origins, programs
 from fdl.secrets import redact_tokens

@@ -30,6 +30,11 @@ class EncoderModel:
 
     config_class: ClassVar[type[EncoderConfig]]
 
+    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
+        super().__init_subclass__()
+        if config is not None:
+            cls.config_class = config
+
     @classmethod
     def build(cls, config: EncoderConfig) -> Graph:
         """Build a model with newly drawn values on the CPU."""

@@ -11,8 +11,7 @@ import pytest
 from fdl.errors import SchemaError
 from fdl.manifest import find_in, load
 from fdl.planning.planner import Host
-from fdl.probe import learn
-from fdl.probe import question as probe
+from fdl.probe import learn, question as probe
 from fdl.probe.consent import agree, invites, may_ask
 from fdl.schema import cache, known
 from fdl.schema.program import script, sources
