@@ -41,7 +41,18 @@ _ROBERTA = ("roberta", "xlm-roberta")
 _GIVEN_POSITIONS = ("bert", "albert")
 
 
-class Head:
+class OfFamily:
+    """The base of classes of one family; ``config=`` in the class line names its configuration."""
+
+    config_class: ClassVar[type[EncoderConfig]]
+
+    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
+        super().__init_subclass__()
+        if config is not None:
+            cls.config_class = config
+
+
+class Head(OfFamily):
     """An encoder with a head.
 
     Args:
@@ -52,12 +63,6 @@ class Head:
     """
 
     kind: ClassVar[HeadKind]
-    config_class: ClassVar[type[EncoderConfig]]
-
-    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
-        super().__init_subclass__()
-        if config is not None:
-            cls.config_class = config
 
     def __init__(
         self,
