@@ -24,10 +24,10 @@ from torch.nn.functional import mse_loss
 from benchmarks import ghost_exchange
 from benchmarks.measure import environment, publish, table
 from flodl import Batch, TensorDataSet, Trainer
-from flodl.distributed.config import Policy
 from flodl.distributed.ghost import Cluster, Prediction, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.launch.settings import Policy
 
 BATCH = 4
 WIDTH = 4

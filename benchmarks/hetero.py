@@ -32,9 +32,9 @@ from benchmarks.measure import environment, publish, table
 from benchmarks.unequal_ranks import in_ranks, rate
 from flodl import Batch, DataLoader, TensorDataSet, Trainer
 from flodl.ddp_bench.models.resnet import Residual
-from flodl.distributed.carry_out import this_group
-from flodl.distributed.group import Group
-from flodl.distributed.pace import Pacer
+from flodl.distributed.batch_timer import Pacer
+from flodl.distributed.runner import this_group
+from flodl.launch.group import Group
 
 SPEEDS = (1.0, 0.4)
 EPOCHS = 2

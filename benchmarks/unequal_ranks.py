@@ -25,9 +25,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import environment, publish, table
 from flodl import Batch, EpochMetrics, TensorDataSet, Timeline, Trainer
-from flodl.distributed.carry_out import this_group
-from flodl.distributed.launching.launch import launch_ranks
-from flodl.distributed.pace import Pacer
+from flodl.distributed.batch_timer import Pacer
+from flodl.distributed.runner import this_group
+from flodl.launch.start_ranks import launch_ranks
 
 Figures = Mapping[str, float]
 T = TypeVar("T")

@@ -51,17 +51,14 @@ if TYPE_CHECKING:
         TensorDataSet,
         digits,
     )
-    from flodl.distributed.averaging.outer import (
+    from flodl.distributed.averaging.outer_optimizer import (
         Nesterov,
     )
-    from flodl.distributed.config import (
-        Backend,
-        DdpConfig,
-        DdpRunConfig,
-        Policy,
-    )
-    from flodl.distributed.plain_loop.wrap import (
+    from flodl.distributed.plain_loop.ddp import (
         Ddp,
+    )
+    from flodl.distributed.plain_loop.setup import (
+        SetupConfig,
     )
     from flodl.distributed.verify import (
         verify_run,
@@ -116,6 +113,12 @@ if TYPE_CHECKING:
     )
     from flodl.graph.modules import (
         modules,
+    )
+    from flodl.launch.settings import (
+        Backend,
+        DdpConfig,
+        DdpRunConfig,
+        Policy,
     )
     from flodl.log import (
         Verbosity,
@@ -244,17 +247,18 @@ if TYPE_CHECKING:
         Callback,
         EarlyStop,
         RunDirectory,
-        SetupConfig,
         StepEngine,
         Terminated,
         TrainedState,
-        Trainer,
         TrainingRun,
         WeightAverage,
         record_scalar,
     )
     from flodl.train.entry import (
         entry,
+    )
+    from flodl.trainer import (
+        Trainer,
     )
     from flodl.worker import (
         CpuWorker,
@@ -294,14 +298,9 @@ _NAMES = {
         "TensorDataSet",
         "digits",
     ),
-    "distributed.averaging.outer": ("Nesterov",),
-    "distributed.config": (
-        "Backend",
-        "DdpConfig",
-        "DdpRunConfig",
-        "Policy",
-    ),
-    "distributed.plain_loop.wrap": ("Ddp",),
+    "distributed.averaging.outer_optimizer": ("Nesterov",),
+    "distributed.plain_loop.ddp": ("Ddp",),
+    "distributed.plain_loop.setup": ("SetupConfig",),
     "distributed.verify": ("verify_run",),
     "errors": (
         "ArchitectureMismatch",
@@ -352,6 +351,12 @@ _NAMES = {
         "unfreeze_params",
     ),
     "graph.modules": ("modules",),
+    "launch.settings": (
+        "Backend",
+        "DdpConfig",
+        "DdpRunConfig",
+        "Policy",
+    ),
     "log": (
         "Verbosity",
         "debug",
@@ -477,16 +482,15 @@ _NAMES = {
         "Callback",
         "EarlyStop",
         "RunDirectory",
-        "SetupConfig",
         "StepEngine",
         "Terminated",
         "TrainedState",
-        "Trainer",
         "TrainingRun",
         "WeightAverage",
         "record_scalar",
     ),
     "train.entry": ("entry",),
+    "trainer": ("Trainer",),
     "worker": ("CpuWorker",),
 }
 _PARTS = (

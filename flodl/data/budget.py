@@ -12,8 +12,8 @@ from typing import final
 import psutil
 import torch
 
-from flodl.distributed.launching.launched import detect
 from flodl.errors import DistributedError
+from flodl.launch.launcher import detect
 
 CPU_DEPTH = 2
 """Batches loaded ahead on the CPU: one is ready and one is being loaded."""

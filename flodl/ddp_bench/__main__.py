@@ -22,10 +22,10 @@ from flodl.ddp_bench.report import report
 from flodl.ddp_bench.request import ALL, Request, cells_of, chosen, ensure_data
 from flodl.ddp_bench.summary import FiledRun, read_folder, summarise
 from flodl.ddp_bench.sweep import Outcome, sweep
-from flodl.distributed.config import DdpRunConfig, settings_of
-from flodl.distributed.launching.launched import detect
 from flodl.errors import DataError
 from flodl.files import replace_text
+from flodl.launch.launcher import detect
+from flodl.launch.settings import DdpRunConfig, settings_of
 
 _REPORT = "runs/report.md"
 _Numbers: TypeAlias = list[float]

@@ -14,9 +14,10 @@ from flodl.ddp_bench.stage import (
     Stage,
     TrainStep,
 )
-from flodl.distributed.config import Policy
-from flodl.distributed.pace import Pacer
-from flodl.train import Callback, Trainer
+from flodl.distributed.batch_timer import Pacer
+from flodl.launch.settings import Policy
+from flodl.train import Callback
+from flodl.trainer import Trainer
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics

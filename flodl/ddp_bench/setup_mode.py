@@ -13,16 +13,16 @@ from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
 from flodl.ddp_bench.records import EpochRow
 from flodl.ddp_bench.stage import OptimizerFactory, ScheduleFactory, Stage
-from flodl.distributed.config import DdpConfig
-from flodl.train import Trainer
-from flodl.train.closing import model_metrics
+from flodl.launch.settings import DdpConfig
+from flodl.train.epoch_end import model_metrics
+from flodl.trainer import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
-    from flodl.train import TrainingSetup
+    from flodl.distributed.plain_loop.setup import TrainingSetup
 
 _PACE = "FLODL_SIM_MS"
 

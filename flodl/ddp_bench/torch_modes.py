@@ -26,14 +26,14 @@ from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
 from flodl.ddp_bench.records import EpochRow
 from flodl.ddp_bench.stage import Stage
-from flodl.distributed.pace import Pacer
-from flodl.train.closing import model_metrics
-from flodl.train.rate import ScheduledRate
+from flodl.distributed.batch_timer import Pacer
+from flodl.train.epoch_end import model_metrics
+from flodl.train.learning_rate import ScheduledRate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from flodl.train.rate import Schedule
+    from flodl.train.learning_rate import Schedule
 
 INTERVAL = 10
 """Steps between two averages of the parameters: the same as the first anchor of our windows."""

@@ -1,7 +1,7 @@
 """Check one epoch of a ledger: each sample trained once, each batch made of the right samples.
 
 The epoch is checked in pieces of a million samples. A piece needs the order of its samples
-(:mod:`flodl.distributed.drawn_order`), one counter per sample, and the batches that begin in it.
+(:mod:`flodl.distributed.sample_order`), one counter per sample, and the batches that begin in it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from flodl.distributed.drawn_order import DrawnOrder, drawn_order
 from flodl.distributed.ledger_format import HASH_BYTES
+from flodl.distributed.sample_order import DrawnOrder, drawn_order
 
 if TYPE_CHECKING:
     from flodl.distributed.sample_ledger import LedgerContents, LedgerFacts

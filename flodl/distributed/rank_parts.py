@@ -5,25 +5,25 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, final
 
-from flodl.distributed.pace import Pacer
+from flodl.distributed.batch_timer import Pacer
 from flodl.distributed.planning.scheduler import initial_schedule
 from flodl.train.engines import make_engine
 from flodl.train.engines.base import StepSettings
 from flodl.train.engines.eager import EagerEngine
 from flodl.train.engines.fused import fused_step
 from flodl.train.engines.tuning import Tuning
-from flodl.train.rate import SteeredRate, set_rate
-from flodl.train.scaling import CountedScaler
+from flodl.train.learning_rate import SteeredRate, set_rate
+from flodl.train.loss_scaling import CountedScaler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flodl.distributed.group import Group
     from flodl.distributed.planning.scheduler import ScheduleConfig
-    from flodl.distributed.sync import SharedGradient
+    from flodl.distributed.policies.sync import SharedGradient
+    from flodl.launch.group import Group
     from flodl.monitor.ledger import TimeLedger
-    from flodl.train.assembly import Assembly
     from flodl.train.engines.base import StepEngine
+    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
 

@@ -14,22 +14,24 @@ import torch
 from torch import Tensor
 
 from flodl.checkpoint.generators import generator_states, set_generator_states
-from flodl.distributed.carry_out import KEY
-from flodl.distributed.epochs import add_up
+from flodl.distributed.epoch_metrics import add_up
 from flodl.distributed.planning.scheduler import ScheduleState, redistributed
 from flodl.errors import CheckpointError
-from flodl.train.continuation import LoopState
-from flodl.train.resuming import Start, resume, set_rates
+from flodl.train.loop_state import LoopState
+from flodl.train.resume import Start, resume, set_rates
 from flodl.train.training_state import Position, carried_state, set_carried_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from flodl.distributed.epochs import EpochLogs
-    from flodl.distributed.group import Group
+    from flodl.distributed.epoch_metrics import EpochLogs
     from flodl.distributed.planning.scheduler import ScheduleConfig
-    from flodl.train.assembly import Assembly
+    from flodl.launch.group import Group
+    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
+
+KEY = "distributed"
+"""Key that only checkpoints of several ranks have."""
 
 
 def capture_ranks(

@@ -7,35 +7,35 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flodl import log
+from flodl.device import deterministic_algorithms
 from flodl.distributed.averaging.average import ParameterAverager
-from flodl.distributed.config import Policy
-from flodl.distributed.epochs import device_name
+from flodl.distributed.epoch_metrics import device_name
 from flodl.distributed.ghost import Cluster, choose, predict
-from flodl.distributed.overlapped import OverlappedLoop
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
-from flodl.distributed.sync import SharedGradient, SyncLoop
-from flodl.distributed.timelines import merge_into_run, recorded
-from flodl.distributed.windows import CadenceLoop
-from flodl.distributed.worker import RankWorker
+from flodl.distributed.policies.cadence import CadenceLoop
+from flodl.distributed.policies.overlapped import OverlappedLoop
+from flodl.distributed.policies.sync import SharedGradient, SyncLoop
+from flodl.distributed.rank_worker import RankWorker
 from flodl.errors import DivergedError
+from flodl.launch.settings import Policy
 from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account, TimeLedger
-from flodl.train.assembly import assemble
-from flodl.train.closing import end_state
-from flodl.train.device import deterministic_algorithms
 from flodl.train.early_stop import EarlyStop
+from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainerHandle
+from flodl.train.parts import assemble
 from flodl.train.reporting import Reporter
 from flodl.train.resume_hint import add_hint
+from flodl.train.timelines import merge_into_run, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flodl.distributed.group import Group
-    from flodl.distributed.policy_loop import PolicyLoop
+    from flodl.distributed.policies.base import PolicyLoop
+    from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics
-    from flodl.train.assembly import Assembly
+    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
 

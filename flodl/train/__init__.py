@@ -1,5 +1,7 @@
-"""Training: the Trainer, its step engines, run directories and entry programs."""
+"""Training on one device: builder, loop, step engines, run directories and entry programs."""
 
+from flodl.launch.interrupt import Terminated as Terminated
+from flodl.train.builder import TrainerBuilder as TrainerBuilder
 from flodl.train.callbacks import Callback as Callback
 from flodl.train.callbacks import TrainingRun as TrainingRun
 from flodl.train.early_stop import EarlyStop as EarlyStop
@@ -9,11 +11,6 @@ from flodl.train.engines import StepSettings as StepSettings
 from flodl.train.entry import entry as entry
 from flodl.train.handle import TrainedState as TrainedState
 from flodl.train.handle import TrainerHandle as TrainerHandle
-from flodl.train.interrupt import Terminated as Terminated
 from flodl.train.metrics import record_scalar as record_scalar
 from flodl.train.plan import Worker as Worker
 from flodl.train.run_directory import RunDirectory as RunDirectory
-from flodl.train.setup import SetupConfig as SetupConfig
-from flodl.train.setup import TrainingSetup as TrainingSetup
-from flodl.train.trainer import Trainer as Trainer
-from flodl.train.trainer import TrainerBuilder as TrainerBuilder

@@ -11,28 +11,28 @@ import torch
 
 from flodl import log
 from flodl.data import IterableLoader
+from flodl.device import deterministic_algorithms, select_device
 from flodl.errors import DivergedError
+from flodl.launch.interrupt import InterruptRequest
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.monitor.ledger import Account, TimeLedger
-from flodl.train.agenda import Agenda
-from flodl.train.assembly import assemble
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.checkpoints import CheckpointKeeper, non_finite_parameters
-from flodl.train.closing import call_back, end_state, evaluate, model_metrics
-from flodl.train.continuation import EpochTexts, LoopState, UnfinishedEpoch, modes
-from flodl.train.device import deterministic_algorithms, select_device
+from flodl.train.due_times import DueTimes
 from flodl.train.engines import make_engine
 from flodl.train.engines.base import StepSettings
+from flodl.train.epoch_end import call_back, end_state, evaluate, model_metrics
 from flodl.train.handle import TrainerHandle
-from flodl.train.interrupt import InterruptRequest
+from flodl.train.learning_rate import SteeredRate
+from flodl.train.loop_state import EpochTexts, LoopState, UnfinishedEpoch, modes
+from flodl.train.loss_scaling import CountedScaler
 from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
+from flodl.train.parts import assemble
 from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
-from flodl.train.rate import SteeredRate
 from flodl.train.reporting import Reporter
+from flodl.train.resume import resume
 from flodl.train.resume_hint import add_hint
-from flodl.train.resuming import resume
-from flodl.train.scaling import CountedScaler
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 def train(plan: TrainingPlan) -> TrainerHandle:
     """Carry out a plan; however it ends, report the end to the run directory and the monitor."""
     if plan.record_timeline:
-        from flodl.distributed.group import LocalGroup
-        from flodl.distributed.timelines import recorded
+        from flodl.launch.group import LocalGroup
+        from flodl.train.timelines import recorded
 
         with recorded(plan, LocalGroup()) as timed:
             return train(replace(timed, record_timeline=False))
@@ -86,8 +86,8 @@ class TrainingLoop:
         self._ledger = ledger
         self._history = history
         self._hooks = Hooks(plan.callbacks)
-        self._agenda = Agenda(plan.checkpoint_steps, every_step=self._hooks.watches_steps)
-        self._interrupt = InterruptRequest(self._agenda.wake)
+        self._due = DueTimes(plan.checkpoint_steps, every_step=self._hooks.watches_steps)
+        self._interrupt = InterruptRequest(self._due.wake)
         self._assembly = parts = assemble(plan, device)
         self.model, self._loader, self.average = parts.model, parts.batches, parts.average
         self._worker = Worker(self.model, parts.optimizer, device)
@@ -213,7 +213,7 @@ class TrainingLoop:
             losses=losses,
             scalars=scalars,
         )
-        self._agenda.plan(self._engine.global_step, next_time)
+        self._due.plan(self._engine.global_step, next_time)
         self._started = time.monotonic() - known.seconds
         try:
             with recording_into(scalars):
@@ -244,7 +244,7 @@ class TrainingLoop:
 
     def _train_batches(self, batches: EpochIterator | IterableEpoch, first: int) -> int:
         """Train on the batches of an epoch from ``first`` on; return how many are done."""
-        engine, losses, agenda = self._engine, self._losses, self._agenda
+        engine, losses, due = self._engine, self._losses, self._due
         accumulate, lap, clock = self._plan.accumulate, self._ledger.lap, time.perf_counter
         waiting, schedule, scaler = Account.DATA, self._assembly.torch_schedule, self._scaler
         done, parts = first, 1
@@ -269,7 +269,7 @@ class TrainingLoop:
                 raise
             if schedule is not None and (scaler is None or scaler.stepped):
                 schedule.end_step()
-            if clock() >= agenda.next_time or engine.global_step >= agenda.next_step:
+            if clock() >= due.next_time or engine.global_step >= due.next_step:
                 self._look_up(done)
                 if self._run.stopped is not None:
                     break
@@ -283,10 +283,10 @@ class TrainingLoop:
             self._engine.present()
             self._hooks.call("on_step_end", run)
         # Plan first, then look at the request: a request between the two wakes the loop again.
-        self._agenda.plan(step, self._reporter.tick(done))
+        self._due.plan(step, self._reporter.tick(done))
         self._ledger.lap(Account.LOGGING)
         self._stop_if_requested(run.epoch, done)
-        if self._agenda.checkpoint_due(step):
+        if self._due.checkpoint_due(step):
             self._losses.check()
             self._check_parameters(run.epoch, done - 1)
             self._save(run.epoch, done)

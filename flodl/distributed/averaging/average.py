@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor, nn
 
+from flodl.distributed.averaging.backends import Exchange, Sums, wire_for
 from flodl.distributed.averaging.buckets import Buckets, Slot, as_real, summed_as
 from flodl.distributed.averaging.buffers import buffers_of, slots_of, take_averages
 from flodl.distributed.averaging.gradients import GradientReducer
 from flodl.distributed.averaging.optimizer_tensors import OptimizerTensors
-from flodl.distributed.averaging.wire import Exchange, Sums, wire_for
 from flodl.errors import DivergedError, StateError
 
 if TYPE_CHECKING:
-    from flodl.distributed.averaging.outer import OuterOptimizer
-    from flodl.distributed.config import Backend
-    from flodl.distributed.group import Group
+    from flodl.distributed.averaging.outer_optimizer import OuterOptimizer
+    from flodl.launch.group import Group
+    from flodl.launch.settings import Backend
 
 __all__ = ["Averaged", "GradientReducer", "ParameterAverager", "Round"]
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor, nn
 
+from flodl.distributed.averaging.backends import Wire, wire_for
 from flodl.distributed.averaging.buckets import Slot, as_real, summed_as
-from flodl.distributed.averaging.wire import Wire, wire_for
 
 if TYPE_CHECKING:
-    from flodl.distributed.config import Backend
-    from flodl.distributed.group import Group
+    from flodl.launch.group import Group
+    from flodl.launch.settings import Backend
 
 _WEIGHT = Slot(torch.Size(()), torch.float64)
 """A slot that is always summed: integers alone could not carry the weight of a rank."""

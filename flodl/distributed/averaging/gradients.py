@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor, nn
 
+from flodl.distributed.averaging.backends import wire_for
 from flodl.distributed.averaging.buckets import Slot, as_real, summed_as
-from flodl.distributed.averaging.wire import wire_for
 
 if TYPE_CHECKING:
-    from flodl.distributed.config import Backend
-    from flodl.distributed.group import Group
+    from flodl.launch.group import Group
+    from flodl.launch.settings import Backend
 
 
 @final

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from flodl.distributed.config import Policy
 from flodl.distributed.ghost.cluster import Cluster
 from flodl.distributed.ghost.exchange import (
     DEFAULT_BANDWIDTH,
@@ -20,6 +19,7 @@ from flodl.distributed.ghost.exchange import (
 from flodl.distributed.ghost.prediction import Prediction, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.launch.settings import Policy
 
 MOST_BATCHES = 10_000_000
 """Limit of batches; more would take minutes to simulate and show nothing new."""

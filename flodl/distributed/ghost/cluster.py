@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from flodl.distributed.config import Policy
 from flodl.distributed.ghost.exchange import Exchange
 from flodl.distributed.planning.elche import RankReport, communication
 from flodl.distributed.planning.scheduler import (
@@ -23,6 +22,7 @@ from flodl.distributed.planning.scheduler import (
     take_step,
 )
 from flodl.distributed.planning.spans import Spans, front
+from flodl.launch.settings import Policy
 
 
 @final

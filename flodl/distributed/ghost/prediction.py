@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from flodl.distributed.config import Policy
 from flodl.distributed.ghost.cluster import Cluster, simulate
 from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.launch.settings import Policy
 
 SOLO = "solo"
 """The mode in which one rank trains alone."""

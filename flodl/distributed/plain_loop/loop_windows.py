@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flodl.data import Batch, DataLoader
-    from flodl.distributed.group import Group
     from flodl.distributed.plain_loop.stopwatch import Stopwatch
+    from flodl.launch.group import Group
 
 
 @final

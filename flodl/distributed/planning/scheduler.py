@@ -29,7 +29,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, final
 
-from flodl.distributed.config import Policy
 from flodl.distributed.planning.elche import (
     Counts,
     ElCheConfig,
@@ -44,6 +43,7 @@ from flodl.distributed.planning.elche import (
 )
 from flodl.distributed.planning.guard import Advice, GuardState, judge
 from flodl.distributed.planning.spans import Spans, front, insert, size
+from flodl.launch.settings import Policy
 
 WARM_UP_ROOM = 8
 """A rank may train this many times its count in the first window, while others are slower."""

@@ -15,7 +15,7 @@ from flodl.hf.lora_files import save_lora
 from flodl.hf.predict.text import need_tokenizer
 from flodl.hf.task_heads import SequenceClassifier
 from flodl.nn import clip_grad_norm
-from flodl.train import Trainer
+from flodl.trainer import Trainer
 
 LABELS = ("negative", "positive")
 SENTENCES = (

@@ -10,8 +10,8 @@ from flodl.ddp_bench.data import load
 from flodl.ddp_bench.evaluation import Evaluation
 from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.sweep import sweep
-from flodl.distributed.config import DdpRunConfig
-from flodl.distributed.group import LocalGroup
+from flodl.launch.group import LocalGroup
+from flodl.launch.settings import DdpRunConfig
 from flodl.monitor import EventKind, Timeline
 
 

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flodl.distributed.planning.elche
-from flodl.distributed.config import DdpRunConfig
 from flodl.distributed.planning.elche import (
     ElCheConfig,
     ElCheState,
@@ -26,6 +25,7 @@ from flodl.distributed.planning.elche import (
     nudge,
     split,
 )
+from flodl.launch.settings import DdpRunConfig
 
 SOURCE = Path(flodl.distributed.planning.elche.__file__)
 TWO = ElCheConfig(world_size=2)

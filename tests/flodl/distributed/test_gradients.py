@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from flodl.distributed.averaging.average import GradientReducer
-from flodl.distributed.config import Backend
-from flodl.distributed.group import LocalGroup
+from flodl.launch.group import LocalGroup
+from flodl.launch.settings import Backend
 from tests.flodl.distributed.ranks import RankError
 
 BACKENDS = pytest.mark.parametrize("backend", list(Backend))

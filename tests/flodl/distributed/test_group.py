@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from flodl.distributed.group import LocalGroup
 from flodl.errors import DistributedError
+from flodl.launch.group import LocalGroup
 from tests.flodl.distributed.ranks import RankError
 
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flodl.distributed.config import Policy
 from flodl.distributed.planning.elche import ElCheConfig, ElCheState, RankReport, elche_step, nudge
 from flodl.distributed.planning.guard import KEPT, Advice, GuardState, growth_rate, judge
 from flodl.distributed.planning.scheduler import (
@@ -16,6 +15,7 @@ from flodl.distributed.planning.scheduler import (
     initial_schedule,
     open_window,
 )
+from flodl.launch.settings import Policy
 
 
 def advice_after(*maxima, threshold=0.05):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flodl.distributed.averaging.outer import Nesterov
+from flodl.distributed.averaging.outer_optimizer import Nesterov
 from flodl.errors import CheckpointError
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from flodl.distributed.config import Policy
 from flodl.distributed.planning.elche import ElCheConfig, ElCheState
 from flodl.distributed.planning.scheduler import (
     ScheduleConfig,
@@ -23,6 +22,7 @@ from flodl.distributed.planning.scheduler import (
     take_step,
 )
 from flodl.distributed.planning.spans import front, insert, size
+from flodl.launch.settings import Policy
 
 
 def config(epochs: int = 1, batches: int = 100, **changes: object) -> ScheduleConfig:

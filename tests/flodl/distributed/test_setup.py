@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from flodl import Trainer
 from flodl.data import DataLoader, TensorDataSet
-from flodl.distributed.config import DdpConfig
-from flodl.distributed.group import Group, LocalGroup
-from flodl.distributed.plain_loop import setup_ranks
-from flodl.distributed.plain_loop.setup_ranks import best_device, launch_command
+from flodl.distributed.plain_loop import shared_loop
+from flodl.distributed.plain_loop.setup import SetupConfig, TrainingSetup, prepare
+from flodl.distributed.plain_loop.shared_loop import best_device, launch_command
 from flodl.errors import DistributedError, StateError
 from flodl.graph import FlowBuilder, LossContext
+from flodl.launch.group import Group, LocalGroup
+from flodl.launch.settings import DdpConfig
 from flodl.monitor import Timeline
-from flodl.train import Trainer
-from flodl.train.setup import SetupConfig, TrainingSetup, prepare
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.test_raw_loop import Declared, gradients, sgd
 
@@ -191,7 +191,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: sizes[index])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {'ab'[index]}")
-    monkeypatch.setattr(setup_ranks, "usable_gpus", lambda: [0, 1])
+    monkeypatch.setattr(shared_loop, "usable_gpus", lambda: [0, 1])
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from flodl.distributed import drawn_order, spilled_permutation
-from flodl.distributed.drawn_order import Permutation
+from flodl.distributed import sample_order, spilled_permutation
+from flodl.distributed.sample_order import Permutation
 from flodl.distributed.spilled_permutation import BELOW, SpilledPermutation
 from flodl.errors import RunDirectoryError
 
@@ -72,10 +72,10 @@ def test_a_full_disk_names_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_only_what_torch_shuffles_from_the_front_is_spilled(
     samples: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawn_order, "IN_MEMORY", 1000)
-    monkeypatch.setattr(drawn_order, "BELOW", 3000)
+    monkeypatch.setattr(sample_order, "IN_MEMORY", 1000)
+    monkeypatch.setattr(sample_order, "BELOW", 3000)
     facts = replace(DEFAULT, samples=samples)
-    order = drawn_order.drawn_order(facts, 2)
+    order = sample_order.drawn_order(facts, 2)
     assert order is not None
     assert type(order).__name__ == kind
     assert order.part(0, samples).tolist() == drawn_by_torch(samples, facts.seed + 2)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from flodl import Batch, DataLoader, MultiStepLR
-from flodl.distributed.averaging.outer import Nesterov
-from flodl.distributed.config import DdpRunConfig
-from flodl.distributed.group import Group
+from flodl.distributed.averaging.outer_optimizer import Nesterov
 from flodl.errors import DivergedError
+from flodl.launch.group import Group
+from flodl.launch.settings import DdpRunConfig
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, train
 

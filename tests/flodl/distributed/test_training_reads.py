@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from flodl import Batch, Trainer
-from flodl.distributed.group import Group
 from flodl.distributed.training import train_ranks
+from flodl.launch.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import linear, plan_of, sgd
 

@@ -5,8 +5,8 @@ import time
 
 from torch import distributed as dist
 
-from flodl.distributed.averaging.verdict import SkipVerdict
-from flodl.distributed.group import LocalGroup
+from flodl.distributed.averaging.skip_decision import SkipVerdict
+from flodl.launch.group import LocalGroup
 
 _ROUNDS = 200
 

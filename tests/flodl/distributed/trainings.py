@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from flodl import Batch, EpochMetrics, Trainer
-from flodl.distributed.group import Group
 from flodl.distributed.training import train_ranks
+from flodl.launch.group import Group
 from flodl.train.plan import TrainingPlan
 
 

@@ -19,7 +19,7 @@ from flodl.monitor import (
 )
 from flodl.monitor.ranks import RankSummary
 from flodl.monitor.sinks import epoch_line
-from flodl.train.continuation import LoopState
+from flodl.train.loop_state import LoopState
 
 
 def metrics(epoch=0, ranks=2, **changes):

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch, digits
-from flodl.train import Trainer, record_scalar
+from flodl.train import record_scalar
 
 
 def network(device: torch.device) -> nn.Module:

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl.train import RunDirectory, Trainer, TrainerBuilder
-from flodl.train.given import GivenParts
+from flodl import Trainer
+from flodl.train import RunDirectory, TrainerBuilder
+from flodl.train.user_parts import GivenParts
 
 from .programs import line, network, sgd, squared_error
 

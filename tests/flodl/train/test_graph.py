@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.checkpoint import checkpoint_metadata
 from flodl.data import Batch
 from flodl.errors import ArchitectureMismatch
 from flodl.graph import FlowBuilder, Graph
 from flodl.monitor import EpochMetrics
-from flodl.train import RunDirectory, Trainer, TrainerBuilder
+from flodl.train import RunDirectory, TrainerBuilder
 from flodl.train.callbacks import Callback, TrainingRun
 
 from .programs import line, loader_as_built, sgd, squared_error

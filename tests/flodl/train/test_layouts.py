@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - what everyone calls it
 from torch.nn.utils import parameters_to_vector
 
+from flodl import Trainer
 from flodl.data import Batch, TensorDataSet
-from flodl.train import Callback, RunDirectory, Trainer
+from flodl.train import Callback, RunDirectory
 from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepEngine, StepSettings
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning

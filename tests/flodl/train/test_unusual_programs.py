@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from flodl import Trainer
 from flodl.data import Batch
-from flodl.train import Callback, RunDirectory, Trainer
+from flodl.train import Callback, RunDirectory
 from flodl.train.ema import WeightAverage
 from flodl.train.engines import (
     AutoEngine,

@@ -24,8 +24,8 @@ from torch import Tensor
 from flodl.errors import BatchMismatchError, DistributedError
 
 if TYPE_CHECKING:
-    from flodl.distributed.group import Group
-    from flodl.distributed.plain_loop.shares import Cut
+    from flodl.distributed.plain_loop.row_shares import Cut
+    from flodl.launch.group import Group
 
 _ALIGNMENT = 16
 """Bytes; the size of torch's largest element, so that each part of the buffer can be viewed."""

@@ -8,14 +8,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from flodl.distributed.clock import clock_offsets
+from flodl.launch.clock_offsets import clock_offsets
 from flodl.monitor.timeline import Timeline
 from flodl.monitor.timeline_merge import merge_timelines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flodl.distributed.group import Group
+    from flodl.launch.group import Group
     from flodl.train.plan import TrainingPlan
 
 

@@ -7,7 +7,7 @@ from typing import final
 
 
 @final
-class Agenda:
+class DueTimes:
     """The next moment at which something besides a step is due.
 
     The loop compares both numbers after every optimizer step.

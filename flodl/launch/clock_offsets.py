@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flodl.distributed.group import Group
+    from flodl.launch.group import Group
 
 ROUNDS = 16
 """Exchanges of times. Together they take a few milliseconds, and one quick exchange is enough."""

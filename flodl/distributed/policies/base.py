@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flodl.distributed.worker import RankWorker
+    from flodl.distributed.rank_worker import RankWorker
 
 
 class PolicyLoop(ABC):

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from flodl.distributed.averaging.buckets import Buckets, Slot
-from flodl.distributed.averaging.pinned import PinnedRoad
-from flodl.distributed.config import Backend
+from flodl.distributed.averaging.pinned_memory import PinnedRoad
+from flodl.launch.settings import Backend
 
 if TYPE_CHECKING:
-    from flodl.distributed.group import Group, Pending
+    from flodl.launch.group import Group, Pending
 
 
 @final

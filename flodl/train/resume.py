@@ -11,8 +11,8 @@ from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.checkpoint.sharded import agreed
 from flodl.errors import RunDirectoryError
 from flodl.files import remove_leftovers
-from flodl.train.continuation import LoopState
-from flodl.train.rate import set_rate
+from flodl.train.learning_rate import set_rate
+from flodl.train.loop_state import LoopState
 from flodl.train.run_records import checkpoint_in
 from flodl.train.training_state import Position, TrainingState
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flodl.train.assembly import Assembly
+    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
 

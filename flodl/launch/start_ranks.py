@@ -29,11 +29,11 @@ from torch.distributed.elastic.multiprocessing.errors import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flodl import log
-from flodl.distributed.launching.environments import DEVICE_VARIABLE
-from flodl.distributed.launching.lifeline import end_with_launcher
-from flodl.distributed.launching.picklable import check_picklable
 from flodl.errors import StateError, WorkersFailed
-from flodl.train.interrupt import Terminated
+from flodl.launch.interrupt import Terminated
+from flodl.launch.join import DEVICE_VARIABLE
+from flodl.launch.orphans import end_with_launcher
+from flodl.launch.picklable import check_picklable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -85,7 +85,7 @@ def launch_ranks(
     """Call ``function(*args)`` in new processes on this host and wait for them.
 
     The processes get an environment that
-    :func:`~flodl.distributed.launching.launched.detect` reads. When a process fails, the others
+    :func:`~flodl.launch.launcher.detect` reads. When a process fails, the others
     are stopped and all are started again; ``restart`` then increases by 1. If the ranks have
     devices of their own, a device that failed twice is not used any more, and there is one rank
     less.

@@ -1,14 +1,9 @@
-"""Three ways to train that give the same numbers: the builder, the setup, the plain loop.
-
-- The builder owns the loop.
-- The setup chooses the device, moves the model and makes the optimizer. The user writes the loop.
-- The plain loop is PyTorch alone.
-"""
+"""The settings of a training, collected one call at a time, and its start."""
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import torch
 import torch.utils.data
@@ -17,14 +12,13 @@ from torch import nn
 from flodl.data.adapters import as_batch_data_set, is_iterable
 from flodl.data.iterable import check_epochs, settled_batch_size
 from flodl.data.loader import DataLoader, positive_integer
-from flodl.distributed.builder import RankSettings
-from flodl.log import msg
+from flodl.launch.rank_settings import RankSettings
 from flodl.nn.amp import GradScaler
 from flodl.train.engines import ENGINES
+from flodl.train.learning_rate_settings import RateSettings
 from flodl.train.plan import TrainingPlan
-from flodl.train.rate_settings import RateSettings
 from flodl.train.record_settings import RecordSettings
-from flodl.train.resuming import resume_source
+from flodl.train.resume import resume_source
 from flodl.train.setting_checks import (
     check_batch_size,
     check_files,
@@ -33,8 +27,7 @@ from flodl.train.setting_checks import (
     is_first_rank,
     takes,
 )
-from flodl.train.settings import callable_setting
-from flodl.train.setup import SetupConfig, TrainingSetup, model_of, prepare, summary
+from flodl.train.setting_methods import callable_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,143 +35,18 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from flodl.distributed.config import DdpConfig
-    from flodl.graph import Graph
     from flodl.monitor import EpochMetrics
     from flodl.train.engines.base import LossScaler, TrainFn
     from flodl.train.handle import TrainerHandle
     from flodl.train.plan import ModelFactory, OptimizerFactory, Worker
-    from flodl.train.setup import HasGraph
 
-
-@final
-class Trainer:
-    """The entry point of every training."""
-
-    @staticmethod
-    def builder(
-        model: ModelFactory | nn.Module,
-        optimizer: OptimizerFactory | torch.optim.Optimizer,
-        train_fn: TrainFn,
-    ) -> TrainerBuilder:
-        """Describe a training that flodl carries out.
-
-        If you pass a model, flodl moves it to the device and trains it in place. A second ``run()``
-        continues from the values of the first and prints a warning. If you pass a function, each
-        run begins with a new model. With several ranks, all begin with the values of rank 0.
-
-        Args:
-            model: A module, or a function ``(device) -> module`` that is called once.
-            optimizer: A function ``(parameters) -> optimizer``, called once, after the model is on
-                its device. With a module, also an optimizer over parameters of that module.
-            train_fn: ``(model, batch) -> loss``, one step: the forward pass and a scalar loss.
-
-        Raises:
-            ValueError: One of them has another type, or cannot be called with these arguments.
-        """
-        return TrainerBuilder(model, optimizer, train_fn)
-
-    @staticmethod
-    def setup(
-        model: nn.Module,
-        factory: ModelFactory | None,
-        optimizer: OptimizerFactory | torch.optim.Optimizer,
-        *,
-        device: torch.device | str | None = None,
-    ) -> TrainingSetup:
-        """Prepare a model for the user's own training loop.
-
-        It moves the model to the device, makes the optimizer and switches to training mode. If the
-        model has ``set_optimizer``, as a Graph does, the optimizer is attached to it. In the loop,
-        compute a loss, call ``loss.backward()``, then ``step()`` of the setup. For a Graph
-        ``model.step()`` does the same.
-
-        If a launcher started several processes of this program, the same loop trains on all of
-        them, see :class:`~flodl.train.setup.TrainingSetup`. They begin with the parameters of rank
-        0. Windows adapt to the speed of the ranks if their devices differ.
-
-        Args:
-            model: Any module, on any device.
-            factory: ``(device) -> module``; called only if the model cannot be moved, for instance
-                from the device ``"meta"``.
-            optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
-            device: Default: the device of this rank; without ranks the best usable CUDA device,
-                else the CPU.
-
-        Raises:
-            ValueError: The device does not exist here.
-            DistributedError: The models of the ranks differ.
-        """
-        return Trainer.setup_with(model, factory, optimizer, SetupConfig(device=device))
-
-    @staticmethod
-    def setup_with(
-        model: nn.Module,
-        factory: ModelFactory | None,
-        optimizer: OptimizerFactory | torch.optim.Optimizer,
-        config: SetupConfig | DdpConfig,
-    ) -> TrainingSetup:
-        """Prepare a model as :meth:`setup` does, with more settings.
-
-        With a :class:`~flodl.distributed.config.DdpConfig`, windows always adapt to the speed of
-        the ranks.
-
-        Raises:
-            ValueError: The device does not exist here.
-            DistributedError: The models of the ranks differ.
-        """
-        return prepare(model, factory, optimizer, config)
-
-    @staticmethod
-    def setup_head(
-        head: HasGraph | Graph,
-        factory: ModelFactory | None,
-        optimizer: OptimizerFactory | torch.optim.Optimizer,
-        *,
-        config: SetupConfig | DdpConfig | None = None,
-    ) -> TrainingSetup:
-        """Prepare a Graph, or an object that wraps a model as its ``graph``, such as a task head.
-
-        It works as :meth:`setup` does; rank 0 also prints where the model is trained. The loop is
-        the same on one device and on many::
-
-            Trainer.setup_head(head, None, lambda parameters: AdamW(parameters, lr=5e-5))
-            for enc, labels in batches:
-                head.compute_loss(enc, labels).backward()
-                clip_grad_norm(head.graph.parameters(), 1.0)
-                head.graph.step()
-
-        Args:
-            head: Its graph is moved to the device and put into training mode.
-            factory: ``(device) -> model`` for further devices of this process. A process has only
-                one device, so None is enough: with several ranks, each rank makes its own head.
-            optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
-            config: Settings.
-
-        Raises:
-            ValueError: The device does not exist here, or the graph's parameters have no values.
-            TypeError: ``head.graph`` is not a module.
-            DistributedError: The models of the ranks differ.
-        """
-        return Trainer.setup_head_with(head, factory, optimizer, config or SetupConfig())
-
-    @staticmethod
-    def setup_head_with(
-        head: HasGraph | Graph,
-        factory: ModelFactory | None,
-        optimizer: OptimizerFactory | torch.optim.Optimizer,
-        config: SetupConfig | DdpConfig,
-    ) -> TrainingSetup:
-        """Prepare a head as :meth:`setup_head` does, with the settings of :meth:`setup_with`."""
-        setup = Trainer.setup_with(model_of(head), factory, optimizer, config)
-        if setup.rank == 0:
-            msg(summary(setup))
-        return setup
+    Runner: TypeAlias = Callable[[TrainingPlan], TrainerHandle]
+    """Carries out a plan, on one rank or several."""
 
 
 @final
 class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
-    """Collects the settings of a training; :meth:`run` carries it out.
+    """Collects the settings of a training; :meth:`run` passes them to a runner as one plan.
 
     Required: :meth:`dataset`, :meth:`batch_size`, :meth:`num_epochs`. The same program trains on
     one device and on many ranks; settings of ranks have no effect on one device.
@@ -189,8 +57,10 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         model: ModelFactory | nn.Module,
         optimizer: OptimizerFactory | torch.optim.Optimizer,
         train_fn: TrainFn,
+        runner: Runner,
     ) -> None:
         super().__init__()
+        self._runner = runner
         self._given, model_factory, optimizer_factory = factories(model, optimizer)
         self._settings: dict[str, Any] = {
             "model_factory": model_factory,
@@ -407,13 +277,10 @@ class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
         check_schedules(settings)
         if settings.get("autocast") == torch.float16 and "scaler" not in settings:
             settings = {**settings, "scaler": GradScaler()}
-        # Imported here: the modules for many ranks take a moment to import.
-        from flodl.distributed.carry_out import carry_out
-
         plan = TrainingPlan(**settings)
         if self._given is not None and leads and resume_source(plan) is None:
             self._given.begin_run()
-        return carry_out(plan)
+        return self._runner(plan)
 
     def _settle_iterable(self) -> None:
         """Take the batch size of a torch ``DataLoader``; refuse epochs that cannot be repeated."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 
-from flodl.distributed.config import DdpConfig
-from flodl.distributed.plain_loop.setup_ranks import SharedLoop, joined
+from flodl.distributed.plain_loop.shared_loop import SharedLoop, joined
 from flodl.errors import StateError
 from flodl.graph import Graph, LossContext
-from flodl.train.given import GivenParts
+from flodl.launch.settings import DdpConfig
+from flodl.train.learning_rate import ScheduledRate, checked_schedule, make_schedule, set_rate
 from flodl.train.plan import build_model, build_optimizer
-from flodl.train.rate import ScheduledRate, checked_schedule, make_schedule, set_rate
+from flodl.train.user_parts import GivenParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.data import Batch, DataLoader
-    from flodl.distributed.group import Group
     from flodl.distributed.plain_loop.loop_windows import Window
-    from flodl.distributed.plain_loop.shares import Cut
+    from flodl.distributed.plain_loop.row_shares import Cut
     from flodl.distributed.plain_loop.stopwatch import Stopwatch
+    from flodl.launch.group import Group
+    from flodl.train.learning_rate import Schedule
     from flodl.train.plan import ModelFactory, OptimizerFactory
-    from flodl.train.rate import Schedule
 
 
 class HasGraph(Protocol):

@@ -10,11 +10,12 @@ import torch
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
-from flodl.distributed.group import CONTROL_TIMEOUT, Group, LocalGroup, ProcessGroups
-from flodl.distributed.launching.launched import Launched, detect
-from flodl.distributed.launching.lifeline import end_with_launcher
-from flodl.distributed.launching.session import own_session
+from flodl.device import select_device
 from flodl.errors import DistributedError
+from flodl.launch.group import CONTROL_TIMEOUT, Group, LocalGroup, ProcessGroups
+from flodl.launch.launcher import Launched, detect
+from flodl.launch.orphans import end_with_launcher
+from flodl.launch.session import own_session
 
 DEVICE_VARIABLE = "FLODL_DEVICE"
 """Number of the GPU that a rank uses instead of its local rank's."""
@@ -45,9 +46,6 @@ def join(
         DistributedError: The environment is incomplete, or there is no usable GPU for this rank.
         ValueError: The device does not exist here.
     """
-    # Not at the top: modules of flodl.train import this module.
-    from flodl.train.device import select_device
-
     launched = detect(environ)
     if launched is None:
         return LocalGroup(select_device(device))
@@ -110,8 +108,6 @@ def _store(launched: Launched) -> Store:
 def _device_of(
     launched: Launched, environ: Mapping[str, str], requested: torch.device | str | None
 ) -> torch.device:
-    from flodl.train.device import select_device
-
     if requested is not None and requested != "auto":
         wanted = select_device(requested)
         if wanted.type != "cuda" or wanted.index is not None:

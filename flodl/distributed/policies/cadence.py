@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from flodl import log
-from flodl.distributed.averaging.verdict import SkipVerdict
-from flodl.distributed.config import Backend
+from flodl.distributed.averaging.skip_decision import SkipVerdict
 from flodl.distributed.planning.guard import Advice, growth_rate
 from flodl.distributed.planning.scheduler import (
     WindowPlan,
@@ -21,15 +20,16 @@ from flodl.distributed.planning.scheduler import (
     stops_here,
 )
 from flodl.distributed.planning.spans import front
-from flodl.distributed.policy_loop import PolicyLoop
+from flodl.distributed.policies.base import PolicyLoop
 from flodl.errors import DistributedError, DivergedError, PlanMismatchError
+from flodl.launch.settings import Backend
 from flodl.monitor.ledger import Account
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flodl.distributed.averaging.average import Averaged, ParameterAverager
-    from flodl.distributed.worker import RankWorker
+    from flodl.distributed.rank_worker import RankWorker
     from flodl.train.plan import TrainingPlan
 
 MAX_SKIPS = 3

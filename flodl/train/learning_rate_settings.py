@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from flodl.train.rate import steps_by_itself
-from flodl.train.settings import Settings, callable_setting
+from flodl.train.learning_rate import steps_by_itself
+from flodl.train.setting_methods import Settings, callable_setting
 from flodl.train.torch_schedule import SchedulerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from flodl.train.rate import Schedule
+    from flodl.train.learning_rate import Schedule
     from flodl.train.torch_schedule import Interval, SchedulerFactory
 
 

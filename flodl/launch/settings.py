@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 if TYPE_CHECKING:
     from typing import Self
 
-    from flodl.distributed.averaging.outer import OuterOptimizer
+    from flodl.distributed.averaging.outer_optimizer import OuterOptimizer
 
 
 class Policy(StrEnum):

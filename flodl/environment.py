@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import torch
 
-from flodl.train.processor import processor_facts
+from flodl.processor import processor_facts
 
 _TUNABLE = "glibc.malloc."
 _REPLACEMENTS = ("jemalloc", "tcmalloc", "mimalloc")

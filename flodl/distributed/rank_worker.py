@@ -1,6 +1,6 @@
 """The work of one rank: train single batches, keep measurements, end epochs with the others.
 
-A :class:`~flodl.distributed.policy_loop.PolicyLoop` drives a :class:`RankWorker`. It decides the
+A :class:`~flodl.distributed.policies.base.PolicyLoop` drives a :class:`RankWorker`. It decides the
 order of the batches and when the ranks average.
 """
 
@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from flodl.distributed.epochs import EpochLogs, EpochShare, device_name, epoch_metrics
-from flodl.distributed.group import host_name
-from flodl.distributed.launching.launched import detect
+from flodl.distributed.epoch_metrics import EpochLogs, EpochShare, device_name, epoch_metrics
 from flodl.distributed.planning.scheduler import initial_schedule, pass_barrier
 from flodl.distributed.planning.spans import insert
+from flodl.distributed.rank_checkpoints import RankTrail
 from flodl.distributed.rank_parts import CountedRate, engine_of_rank, pacer_of_rank, rank_seed
 from flodl.distributed.rank_state import begin
-from flodl.distributed.stops import StopRequests
-from flodl.distributed.trail import RankTrail
+from flodl.distributed.stop_requests import StopRequests
 from flodl.errors import DivergedError
+from flodl.launch.group import host_name
+from flodl.launch.launcher import detect
 from flodl.monitor.ledger import Account
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.checkpoints import non_finite_parameters
-from flodl.train.closing import call_back, evaluate, model_metrics
+from flodl.train.epoch_end import call_back, evaluate, model_metrics
 from flodl.train.metrics import recording_into
 from flodl.train.plan import Worker
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data import Batch
-    from flodl.distributed.group import Group
     from flodl.distributed.planning.scheduler import ScheduleConfig, ScheduleState, WindowPlan
     from flodl.distributed.planning.spans import Span, Spans
-    from flodl.distributed.sync import SharedGradient
+    from flodl.distributed.policies.sync import SharedGradient
+    from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics
     from flodl.monitor.ledger import TimeLedger
-    from flodl.train.assembly import Assembly
+    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
     from flodl.train.reporting import Reporter
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, final
 
 from torch import nn
 
+from flodl.distributed.averaging.backends import wire_for
 from flodl.distributed.averaging.buffers import average_buffers, broadcast_state, buffers_of
 from flodl.distributed.averaging.gradients import GradientReducer
-from flodl.distributed.averaging.wire import wire_for
-from flodl.distributed.config import Backend
-from flodl.distributed.plain_loop.setup_ranks import joined
+from flodl.distributed.plain_loop.shared_loop import joined
+from flodl.launch.settings import Backend
 
 if TYPE_CHECKING:
     import torch
 
-    from flodl.distributed.group import Group
+    from flodl.launch.group import Group
 
 
 @final

@@ -15,11 +15,11 @@ from flodl.data import DataLoader, IterableLoader
 from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
 from flodl.errors import DataError
-from flodl.train.advice import warn_of_single_sample, warn_of_unfinished_schedule
 from flodl.train.ema import WeightAverage
+from flodl.train.learning_rate import make_schedule
 from flodl.train.part_checks import check_carried, check_closure
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
-from flodl.train.rate import make_schedule
+from flodl.train.setting_warnings import warn_of_single_sample, warn_of_unfinished_schedule
 from flodl.train.torch_schedule import TorchSchedule
 from flodl.train.training_state import Parts
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flodl.train.engines.base import LossScaler
+    from flodl.train.learning_rate import Schedule
     from flodl.train.plan import TrainingPlan
-    from flodl.train.rate import Schedule
 
 
 LOADER_DEFAULTS: Mapping[str, Any] = {"drop_last": False, "join_remainder": True}

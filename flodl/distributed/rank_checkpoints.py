@@ -6,13 +6,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from flodl.distributed.carry_out import KEY
-from flodl.distributed.config import Policy
-from flodl.distributed.rank_state import capture_ranks
+from flodl.distributed.rank_state import KEY, capture_ranks
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
-from flodl.train.assembly import LOADER_DEFAULTS
+from flodl.launch.settings import Policy
 from flodl.train.checkpoints import CheckpointKeeper
-from flodl.train.continuation import EpochTexts, LoopState, modes
+from flodl.train.loop_state import EpochTexts, LoopState, modes
+from flodl.train.parts import LOADER_DEFAULTS
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from flodl.distributed.epochs import EpochLogs
-    from flodl.distributed.group import Group
+    from flodl.distributed.epoch_metrics import EpochLogs
     from flodl.distributed.planning.scheduler import ScheduleConfig, ScheduleState
     from flodl.distributed.rank_state import RankStart
+    from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics, EpochRecord
-    from flodl.train.assembly import Assembly
+    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
 

@@ -9,7 +9,7 @@ from flodl.distributed.averaging.average import GradientReducer
 from flodl.distributed.averaging.buffers import ChangingBuffers
 from flodl.distributed.planning.scheduler import take_step
 from flodl.distributed.planning.spans import size
-from flodl.distributed.policy_loop import PolicyLoop
+from flodl.distributed.policies.base import PolicyLoop
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from flodl.data import Batch
     from flodl.distributed.planning.spans import Spans
-    from flodl.distributed.worker import RankWorker
+    from flodl.distributed.rank_worker import RankWorker
 
 
 @final

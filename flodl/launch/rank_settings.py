@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from flodl.distributed.config import Backend, DdpRunConfig, Policy, settings_of
+from flodl.launch.settings import Backend, DdpRunConfig, Policy, settings_of
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from flodl.distributed.averaging.outer import OuterOptimizer
+    from flodl.distributed.averaging.outer_optimizer import OuterOptimizer
 
 SETTINGS_VARIABLE = "FLODL_DDP"
 """A ``ddp:`` section as JSON; settings that the program makes itself take precedence."""

@@ -11,7 +11,7 @@ import torch
 
 from flodl import log
 from flodl.errors import DivergedError
-from flodl.train.interrupt import Terminated
+from flodl.launch.interrupt import Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
@@ -13,29 +12,24 @@ from flodl import log
 from flodl.checkpoint.training import TrainingFile
 from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
-from flodl.distributed.launching.launched import detect
-from flodl.distributed.launching.lifeline import end_with_launcher
+from flodl.device import select_device
 from flodl.errors import DataError
-from flodl.train.closing import end_state
-from flodl.train.device import select_device
+from flodl.launch.current_group import this_group as this_group
+from flodl.launch.launcher import detect
+from flodl.launch.orphans import end_with_launcher
+from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import train
 from flodl.train.plan import build_model
+from flodl.train.resume import resume_source
 from flodl.train.resume_hint import add_hint
-from flodl.train.resuming import resume_source
 
 if TYPE_CHECKING:
-    from flodl.distributed.group import Group
     from flodl.monitor import EpochMetrics
     from flodl.train.plan import TrainingPlan
 
-KEY = "distributed"
-"""Key that only checkpoints of several ranks have."""
 
-_joined: Group | None = None
-
-
-def carry_out(plan: TrainingPlan) -> TrainerHandle:
+def run(plan: TrainingPlan) -> TrainerHandle:
     """Train as the plan says, on one rank or several.
 
     The first case that applies decides:
@@ -57,8 +51,8 @@ def carry_out(plan: TrainingPlan) -> TrainerHandle:
         _check_shared(plan, ranks)
         return _train_in_own_ranks(plan, ranks)
     if continues_many_ranks(plan):
-        from flodl.distributed.group import LocalGroup
         from flodl.distributed.training import train_ranks
+        from flodl.launch.group import LocalGroup
 
         return train_ranks(plan, LocalGroup(select_device(plan.device)))
     return train(plan)
@@ -72,32 +66,14 @@ def _check_shared(plan: TrainingPlan, ranks: int) -> None:
 
 def train_launched(plan: TrainingPlan) -> TrainerHandle:
     """Train on this rank and record an error for the launcher."""
-    from flodl.distributed.launching.launch import record_failure
     from flodl.distributed.training import train_ranks
+    from flodl.launch.start_ranks import record_failure
 
     try:
         return train_ranks(plan, this_group(plan.device))
     except Exception as error:
         record_failure(error)
         raise
-
-
-def this_group(device: torch.device | str | None = None) -> Group:
-    """Return the group of this process; it joins once, and leaves when the program ends."""
-    global _joined
-    if _joined is None:
-        from flodl.distributed.launching.environments import join
-
-        _joined = join(os.environ, device=device)
-        atexit.register(_leave)
-    return _joined
-
-
-def _leave() -> None:
-    global _joined
-    group, _joined = _joined, None
-    if group is not None:
-        group.close()
 
 
 def continues_many_ranks(plan: TrainingPlan) -> bool:
@@ -109,6 +85,8 @@ def continues_many_ranks(plan: TrainingPlan) -> bool:
     source = resume_source(plan)
     if source is None:
         return False
+    from flodl.distributed.rank_state import KEY
+
     extra = TrainingFile.open(source).value("extra")
     return isinstance(extra, dict) and KEY in extra
 
@@ -118,7 +96,7 @@ def _ranks_to_start(plan: TrainingPlan) -> int:
         return plan.distributed.ranks
     if plan.device is not None or torch.cuda.device_count() < 2 or is_iterable(plan.dataset):
         return 1
-    from flodl.distributed.launching.environments import usable_gpus
+    from flodl.launch.join import usable_gpus
 
     return len(usable_gpus())
 
@@ -138,8 +116,8 @@ class _Result:
 
 
 def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
-    from flodl.distributed.launching.environments import usable_gpus
-    from flodl.distributed.launching.launch import launch_ranks
+    from flodl.launch.join import usable_gpus
+    from flodl.launch.start_ranks import launch_ranks
 
     log.msg(f"  starting {ranks} ranks")
     try:

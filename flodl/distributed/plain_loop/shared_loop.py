@@ -14,15 +14,16 @@ from torch import nn
 
 from flodl.distributed.averaging.buffers import ChangingBuffers, broadcast_state
 from flodl.distributed.averaging.gradients import GradientReducer
-from flodl.distributed.config import Backend, DdpConfig
-from flodl.distributed.launching.environments import join, usable_gpus
-from flodl.distributed.launching.launched import detect
 from flodl.distributed.plain_loop.loop_windows import LoopWindows
+from flodl.distributed.plain_loop.row_shares import Shares
 from flodl.distributed.plain_loop.scatter import Scatter
-from flodl.distributed.plain_loop.shares import Shares
 from flodl.distributed.plain_loop.stopwatch import DeviceWatch, HostWatch, Stopwatch, simulated_ms
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.graph.state import Stateful
+from flodl.launch.current_group import this_group
+from flodl.launch.join import join, usable_gpus
+from flodl.launch.launcher import detect
+from flodl.launch.settings import Backend, DdpConfig
 from flodl.log import msg
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data import Batch, DataLoader
-    from flodl.distributed.group import Group
     from flodl.distributed.plain_loop.loop_windows import Window
+    from flodl.launch.group import Group
 
 _ANCHOR = 10
 _MAX_ANCHOR = 200
@@ -50,8 +51,6 @@ def joined(device: torch.device | str | None = None) -> Group:
     """
     launched = detect(os.environ)
     if launched is not None and launched.world_size > 1:
-        from flodl.distributed.carry_out import this_group  # it knows the whole Trainer
-
         return this_group(device)
     group = join(os.environ, device=device)
     if launched is None and device is None:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from flodl.distributed.planning.scheduler import WindowPlan
-from flodl.distributed.windows import WindowLoop, WindowRun
+from flodl.distributed.policies.cadence import WindowLoop, WindowRun
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
 
 if TYPE_CHECKING:
     from flodl.distributed.averaging.average import Averaged, ParameterAverager, Round
-    from flodl.distributed.group import Pending
-    from flodl.distributed.worker import RankWorker
+    from flodl.distributed.rank_worker import RankWorker
+    from flodl.launch.group import Pending
 
 
 @dataclass(slots=True)
