@@ -301,7 +301,8 @@ class AutoConfig:
             FileNotFoundError: The directory does not exist, or it has no ``config.json``.
             HubError: The repository or its ``config.json`` cannot be downloaded.
         """
-        from flodl.hf.source import CONFIG, Access, locate
+        from flodl.hf.locate import locate
+        from flodl.hf.source import CONFIG, Access
 
         checkpoint = locate(src, Access(**access))
         origin = f"{checkpoint.name}/{CONFIG}"

@@ -25,6 +25,7 @@ from flodl.hf.companions import COMPANIONS, companions_of, copy_files
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.hub import converted_file
 from flodl.hf.keys import is_alias, other_names
+from flodl.hf.locate import locate
 from flodl.hf.new_directory import new_directory
 from flodl.hf.source import (
     CONFIG,
@@ -34,7 +35,6 @@ from flodl.hf.source import (
     Access,
     Checkpoint,
     Directory,
-    locate,
     read_text,
 )
 from flodl.hf.weights.header import read_header

@@ -13,11 +13,11 @@ from torch import Tensor
 from flodl.hf.device import known_device
 from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.locate import locate
 from flodl.hf.opening import HeadOpening, Opening, Source, access_of, open_model
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from flodl.hf.predict.text import TextEncoding, listed_texts
 from flodl.hf.sentence_settings import POOLINGS, Pooling, SentenceSettings, sentence_settings
-from flodl.hf.source import locate
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.inputs import check_options
 from flodl.hf.tokenizer import HfTokenizer, TruncationChoice

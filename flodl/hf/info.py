@@ -25,17 +25,9 @@ from flodl.hf.errors import (
     HubError,
     HubOffline,
 )
+from flodl.hf.locate import locate
 from flodl.hf.outline import Outline, outline
-from flodl.hf.source import (
-    CONFIG,
-    INDEX,
-    WEIGHTS,
-    Access,
-    Checkpoint,
-    locate,
-    read_text,
-    shard_names,
-)
+from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Access, Checkpoint, read_text, shard_names
 from flodl.hf.weights.header import StoredTensor, described
 from flodl.hf.weights.plan import Policy, make_plan
 from flodl.hf.weights.slots import slots_of

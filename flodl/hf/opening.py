@@ -21,8 +21,9 @@ from flodl.hf.device import known_device
 from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.loading import HeadInit, load_weights
+from flodl.hf.locate import locate
 from flodl.hf.outline import LABELLED, head_of, outline
-from flodl.hf.source import CONFIG, Access, Checkpoint, WeightFiles, locate
+from flodl.hf.source import CONFIG, Access, Checkpoint, WeightFiles
 from flodl.hf.text.inputs import check_options
 from flodl.hf.weights.stored import StoredFiles
 

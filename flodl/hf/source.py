@@ -1,7 +1,7 @@
-"""Locate a checkpoint: a directory on this machine, or a repository on the Hub.
+"""The files of a checkpoint: what every source of files has, and a directory as a source.
 
-:func:`locate` decides once per call. All later code asks the :class:`Checkpoint` for files by name
-and does not need to know which of the two it is. A directory needs no import and no socket.
+All later code asks the :class:`Checkpoint` for files by name. It does not need to know whether they
+are in a directory or on the Hub. A directory needs no import and no socket.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import NoReturn, Protocol, final
+from typing import Protocol, final
 
 from flodl.hf.errors import CheckpointFormatError, PickleOnlyError
 
@@ -22,8 +22,6 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-
-_REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,62 +125,14 @@ class Checkpoint(Protocol):
         """
 
 
-def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpoint:
-    """Find a checkpoint.
-
-    An existing directory is used as it is. Otherwise a string like ``name`` or ``owner/name`` is a
-    repository on the Hub, and its commit is resolved now. A string that can only be a path is not
-    looked up on the network.
-
-    Args:
-        src: Directory or repository.
-        access: How to reach the repository.
-
-    Raises:
-        FileNotFoundError: The path does not exist.
-        NotADirectoryError: The path is a file.
-        HubError: The repository or revision does not exist, or cannot be reached.
-        MissingDependencyError: It is a repository, and huggingface_hub is not installed.
-    """
-    access = access or Access()
-    path = _expanded(src)
-    if os.fspath(src) and _is(Path.is_dir, path):
-        return Directory(path, access.subfolder)
-    if _is(Path.is_file, path):
-        raise NotADirectoryError(
-            f"{path} is a file: give the directory that holds {CONFIG} and the weights, "
-            f"probably {path.parent}"
-        )
-    if not isinstance(src, str) or not _REPO_ID.fullmatch(src):
-        _no_such_path(os.fspath(src))
-    from flodl.hf.hub import Repository
-
-    return Repository(src, access)
-
-
-def _expanded(src: str | os.PathLike[str]) -> Path:
-    try:
-        return Path(src).expanduser()
-    except RuntimeError:  # ~user without a home directory
-        return Path(src)
-
-
-def _is(kind: Callable[[Path], bool], path: Path) -> bool:
+def path_is(kind: Callable[[Path], bool], path: Path) -> bool:
+    """Whether a path is of this kind; False for a text that is too long to be a path."""
     try:
         return kind(path)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # too long to be a path
+        if error.errno == errno.ENAMETOOLONG:
             return False
         raise
-
-
-def _no_such_path(src: str) -> NoReturn:
-    hint = (
-        "; of an address, give only the repository: owner/name"
-        if "://" in src
-        else "; a repository of the Hub is written owner/name"
-    )
-    raise FileNotFoundError(f"there is no directory {src!r}{hint}")
 
 
 @final
@@ -217,7 +167,7 @@ class Directory:
         """See :meth:`Checkpoint.file`."""
         check_inside(name, self.name)
         path = self._root / name
-        return path if _is(Path.is_file, path) else None
+        return path if path_is(Path.is_file, path) else None
 
     def require(self, name: str) -> Path:
         """See :meth:`Checkpoint.require`."""

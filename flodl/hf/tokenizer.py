@@ -15,7 +15,8 @@ import torch
 from flodl.hf.dependencies import need
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import CheckpointFormatError, ConfigError
-from flodl.hf.source import CONFIG, Access, Checkpoint, locate
+from flodl.hf.locate import locate
+from flodl.hf.source import CONFIG, Access, Checkpoint
 from flodl.hf.text.encodings import EncodingRows, sequence_ids
 from flodl.hf.text.files import TokenizerFiles, is_panic, local_files, read_files
 from flodl.hf.text.inputs import broken_text, check_options, checked_pairs, checked_texts

@@ -18,6 +18,7 @@ from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.locate import locate
 from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences
 from flodl.hf.outline import build_for_export, exported_kind
 from flodl.hf.reference import (
@@ -31,15 +32,7 @@ from flodl.hf.reference import (
     transformers,
 )
 from flodl.hf.safetensors_io import expected_from_graph, validate_keys
-from flodl.hf.source import (
-    CONFIG,
-    Access,
-    Checkpoint,
-    Directory,
-    WeightFiles,
-    locate,
-    read_text,
-)
+from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, WeightFiles, read_text
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.weights.slots import slots_of
 from flodl.hf.weights.stored import StoredFiles

@@ -12,8 +12,9 @@ import torch
 from flodl.hf.errors import CheckpointFormatError, CheckpointMismatchError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.loading import load_weights
+from flodl.hf.locate import locate
 from flodl.hf.models import build_graph
-from flodl.hf.source import WeightFiles, locate
+from flodl.hf.source import WeightFiles
 from tests.flodl.hf.reference_files import config_of, save_reference, weights_of
 
 WEIGHTS = "model.safetensors"

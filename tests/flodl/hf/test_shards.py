@@ -13,13 +13,14 @@ from safetensors.torch import load_file, save_file
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.loading import load_weights
+from flodl.hf.locate import locate
 from flodl.hf.models import build_graph
 from flodl.hf.safetensors_io import (
     load_safetensors_file_into_graph,
     save_safetensors_file_from_graph,
     weights_have_pooler,
 )
-from flodl.hf.source import WeightFiles, locate
+from flodl.hf.source import WeightFiles
 from flodl.hf.weights.writing import shard_bytes
 from tests import fork_server
 from tests.flodl.hf.reference_files import config_of, save_reference, weights_of
