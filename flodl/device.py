@@ -24,7 +24,8 @@ def select_device(requested: torch.device | str | None = None) -> torch.device:
         ValueError: The device does not exist here.
     """
     if requested is None or requested == "auto":
-        return _first_usable()
+        index = next(_working_gpus(), None)
+        return torch.device("cpu") if index is None else torch.device("cuda", index)
     try:
         device = torch.device(requested)
     except RuntimeError as error:
@@ -39,17 +40,28 @@ def select_device(requested: torch.device | str | None = None) -> torch.device:
     return device
 
 
-def _first_usable() -> torch.device:
+def usable_gpus() -> list[int]:
+    """Return the numbers of the GPUs that run a test kernel; warn about the others."""
+    return list(_working_gpus())
+
+
+def why_unusable(gpu: torch.device) -> str | None:
+    """Return why a GPU does not work; None if it works."""
+    try:
+        # A GPU may be visible although this build has no kernels for its architecture.
+        (torch.ones(1, device=gpu) + 1).item()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def _working_gpus() -> Iterator[int]:
     for index in range(torch.cuda.device_count()):
-        device = torch.device("cuda", index)
-        try:
-            # A visible device may lack kernels for its architecture in this build.
-            (torch.ones(1, device=device) + 1).item()
-        except RuntimeError as error:
-            warnings.warn(f"{device} is skipped: {error}", UserWarning, stacklevel=4)
+        problem = why_unusable(torch.device("cuda", index))
+        if problem is None:
+            yield index
         else:
-            return device
-    return torch.device("cpu")
+            warnings.warn(f"cuda:{index} is skipped: {problem}", UserWarning, stacklevel=3)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from flodl.data.download import fetch
 from flodl.ddp_bench.cell import MODES, Cell, is_mode, starting_rate
 from flodl.ddp_bench.data import Source, missing_files, offline_message
 from flodl.ddp_bench.models import TASKS
+from flodl.device import usable_gpus
 from flodl.errors import DataError
-from flodl.launch.join import usable_gpus
 from flodl.launch.launcher import detect
 from flodl.launch.settings import DdpRunConfig
 from flodl.log import warning

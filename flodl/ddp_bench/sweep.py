@@ -14,10 +14,10 @@ from flodl import log
 from flodl.ddp_bench.cell import Cell
 from flodl.ddp_bench.harness import run_cell
 from flodl.ddp_bench.records import RunFolder, RunRecord, is_complete, read_run
+from flodl.device import usable_gpus
 from flodl.distributed.runner import this_group
 from flodl.errors import WorkersFailed
 from flodl.launch.group import Group, LocalGroup
-from flodl.launch.join import usable_gpus
 from flodl.launch.launcher import detect
 from flodl.launch.start_ranks import launch_ranks
 

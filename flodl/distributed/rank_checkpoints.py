@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from flodl.distributed.rank_state import KEY, capture_ranks
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.launch.settings import Policy
-from flodl.train.checkpoints import CheckpointKeeper
+from flodl.train.checkpoints import CheckpointKeeper, last_values
 from flodl.train.loop_state import EpochTexts, LoopState, modes
 from flodl.train.parts import LOADER_DEFAULTS
 from flodl.train.training_state import Position
@@ -185,14 +185,6 @@ class RankTrail:
             epochs=plan.num_epochs,
             join_remainder=options["join_remainder"],
         )
-
-
-def last_values(history: Sequence[EpochMetrics]) -> dict[str, float]:
-    """Return the metrics of the last epoch."""
-    if not history:
-        return {}
-    last = history[-1]
-    return {"loss": last.avg_loss, **last.scalars}
 
 
 def _ledger(

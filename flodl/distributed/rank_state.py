@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
-import torch
 from torch import Tensor
 
 from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.distributed.averaging.buffers import broadcast_state
 from flodl.distributed.epoch_metrics import add_up
 from flodl.distributed.planning.scheduler import ScheduleState, redistributed
 from flodl.errors import CheckpointError
@@ -110,7 +110,7 @@ def begin(
         if start.source is not None:
             message |= _message(start, parts, config, fresh, labels)
     message = group.broadcast_object(message)
-    _share_model(parts, group)
+    broadcast_state(parts.model, group)
     if message["new"]:
         return RankStart(start, fresh)
     shares = _shares(message.pop("ranks"), labels) if group.leads else None
@@ -263,17 +263,6 @@ def _shared_parts(parts: Assembly) -> dict[str, Any]:
         "schedule": parts.torch_schedule or parts.schedule,
     }
     return {name: part for name, part in named.items() if hasattr(part, "state_dict")}
-
-
-@torch.no_grad()
-def _share_model(parts: Assembly, group: Group) -> None:
-    for tensor in (*parts.model.parameters(), *parts.model.buffers()):
-        if tensor.is_contiguous():
-            group.broadcast_(tensor.data)
-        else:
-            flat = tensor.data.contiguous()
-            group.broadcast_(flat)
-            tensor.data.copy_(flat)
 
 
 def _on_cpu(value: Any) -> Any:

@@ -21,12 +21,11 @@ from flodl.distributed.rank_checkpoints import RankTrail
 from flodl.distributed.rank_parts import CountedRate, engine_of_rank, pacer_of_rank, rank_seed
 from flodl.distributed.rank_state import begin
 from flodl.distributed.stop_requests import StopRequests
-from flodl.errors import DivergedError
 from flodl.launch.group import host_name
 from flodl.launch.launcher import detect
 from flodl.monitor.ledger import Account
 from flodl.train.callbacks import Hooks, TrainingRun
-from flodl.train.checkpoints import non_finite_parameters
+from flodl.train.checkpoints import non_finite_parameters, require_finite
 from flodl.train.epoch_end import call_back, evaluate, model_metrics
 from flodl.train.metrics import recording_into
 from flodl.train.plan import Worker
@@ -447,14 +446,9 @@ class RankWorker:
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
         """Evaluate on rank 0 and send the result to all ranks."""
-        broken = non_finite_parameters(self.model)
-        if broken:
-            raise DivergedError(
-                f"{', '.join(broken[:3])}{' and more' if broken[3:] else ''} hold values that are "
-                f"not finite after epoch {epoch} (counted from 0)",
-                epoch=epoch,
-                step=self.config.batches_per_epoch - 1,
-            )
+        last_step = self.config.batches_per_epoch - 1
+        when = f"after epoch {epoch} (counted from 0)"
+        require_finite(self.model, when, epoch=epoch, step=last_step)
         found: dict[str, float] | None = None
         if self.group.leads:
             found = evaluate(self.plan.eval_fn, self.model, self._trail.averaged(), epoch)

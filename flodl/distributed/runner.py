@@ -12,7 +12,7 @@ from flodl import log
 from flodl.checkpoint.training import TrainingFile
 from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
-from flodl.device import select_device
+from flodl.device import select_device, usable_gpus
 from flodl.errors import DataError
 from flodl.launch.current_group import this_group as this_group
 from flodl.launch.launcher import detect
@@ -96,8 +96,6 @@ def _ranks_to_start(plan: TrainingPlan) -> int:
         return plan.distributed.ranks
     if plan.device is not None or torch.cuda.device_count() < 2 or is_iterable(plan.dataset):
         return 1
-    from flodl.launch.join import usable_gpus
-
     return len(usable_gpus())
 
 
@@ -116,7 +114,6 @@ class _Result:
 
 
 def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
-    from flodl.launch.join import usable_gpus
     from flodl.launch.start_ranks import launch_ranks
 
     log.msg(f"  starting {ranks} ranks")

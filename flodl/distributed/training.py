@@ -22,7 +22,7 @@ from flodl.launch.settings import Policy
 from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.train.early_stop import EarlyStop
-from flodl.train.epoch_end import end_state
+from flodl.train.epoch_end import diverged, end_state
 from flodl.train.handle import TrainerHandle
 from flodl.train.parts import assemble
 from flodl.train.reporting import Reporter
@@ -114,12 +114,7 @@ def _train(
     except DivergedError as error:
         scale = worker.rate.steered.scale
         scaled = "" if scale == 1 else f" (lr_scale_ratio multiplies it by {scale:g})"
-        told = DivergedError(
-            f"{error}; {worker.whereabouts()}. Lower the learning rate{scaled}, clip the gradients "
-            "(max_grad_norm), or look for bad values in the data",
-            epoch=error.epoch,
-            step=error.step,
-        )
+        told = diverged(error, worker.whereabouts(), scaled)
         worker.hooks.tell_exception(worker.run, told)
         raise told from None
     except BaseException as error:

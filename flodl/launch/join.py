@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -10,7 +9,7 @@ import torch
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
-from flodl.device import select_device
+from flodl.device import select_device, why_unusable
 from flodl.errors import DistributedError
 from flodl.launch.group import CONTROL_TIMEOUT, Group, LocalGroup, ProcessGroups
 from flodl.launch.launcher import Launched, detect
@@ -64,18 +63,6 @@ def join(
     )
 
 
-def usable_gpus() -> list[int]:
-    """Return the numbers of the GPUs that run a test kernel; warn about the others."""
-    found = []
-    for index in range(torch.cuda.device_count()):
-        problem = _probe(torch.device("cuda", index))
-        if problem is None:
-            found.append(index)
-        else:
-            warnings.warn(f"cuda:{index} is skipped: {problem}", UserWarning, stacklevel=2)
-    return found
-
-
 def _sync_timeout(environ: Mapping[str, str]) -> timedelta:
     text = environ.get(TIMEOUT_VARIABLE) or str(_SYNC_TIMEOUT)
     try:
@@ -124,20 +111,10 @@ def _device_of(
             f"{count} GPUs: start one process per GPU, or train on device 'cpu'"
         )
     device = torch.device("cuda", index)
-    problem = _probe(device)
+    problem = why_unusable(device)
     if problem is not None:
         raise DistributedError(
             f"rank {launched.rank} cannot use {device}: {problem}; leave it out with "
             "CUDA_VISIBLE_DEVICES, or train on device 'cpu'"
         )
     return device
-
-
-def _probe(device: torch.device) -> str | None:
-    """Return why a GPU does not work; None if it works."""
-    try:
-        # A GPU may be visible although this build has no kernels for its architecture.
-        (torch.ones(1, device=device) + 1).item()
-    except RuntimeError as error:
-        return str(error)
-    return None

@@ -148,19 +148,13 @@ class DdpRunConfig:
                     f"{name} has {len(values)} values and there are {world_size} ranks: give one "
                     "value per rank"
                 )
-        if self.speed_hint is not None and self.speed_hint[0] >= world_size:
-            raise ValueError(
-                f"speed_hint names rank {self.speed_hint[0]}; the ranks are 0 to {world_size - 1}"
-            )
+        hinted_speeds(self.speed_hint, world_size)
 
     def relative_speeds(self, world_size: int) -> tuple[float, ...] | None:
         """Return the speeds given in the settings, one per rank; None if none were given."""
         if self.speeds is not None:
             return self.speeds
-        if self.speed_hint is None:
-            return None
-        slow, ratio = self.speed_hint
-        return tuple(1.0 if rank == slow else ratio for rank in range(world_size))
+        return hinted_speeds(self.speed_hint, world_size)
 
     def lr_scale(self, counts: Sequence[int]) -> float:
         """Return the factor for the learning rate.
@@ -195,6 +189,20 @@ class DdpConfig:
         _at_least("max_anchor", self.max_anchor, 0)
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm={self.max_grad_norm!r}: it must be greater than 0")
+
+
+def hinted_speeds(hint: tuple[int, float] | None, world_size: int) -> tuple[float, ...] | None:
+    """Return the relative speed of each rank after a ``speed_hint``; None without a hint.
+
+    Raises:
+        ValueError: The hint names an unknown rank.
+    """
+    if hint is None:
+        return None
+    slow, ratio = hint
+    if slow >= world_size:
+        raise ValueError(f"speed_hint names rank {slow}; the ranks are 0 to {world_size - 1}")
+    return tuple(1.0 if rank == slow else ratio for rank in range(world_size))
 
 
 def mode_of(word: str) -> tuple[Policy, Backend]:

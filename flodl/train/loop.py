@@ -17,11 +17,16 @@ from flodl.launch.interrupt import InterruptRequest
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.train.callbacks import Hooks, TrainingRun
-from flodl.train.checkpoints import CheckpointKeeper, non_finite_parameters
+from flodl.train.checkpoints import (
+    CheckpointKeeper,
+    last_values,
+    non_finite_parameters,
+    require_finite,
+)
 from flodl.train.due_times import DueTimes
 from flodl.train.engines import make_engine
 from flodl.train.engines.base import StepSettings
-from flodl.train.epoch_end import call_back, end_state, evaluate, model_metrics
+from flodl.train.epoch_end import call_back, diverged, end_state, evaluate, model_metrics
 from flodl.train.handle import TrainerHandle
 from flodl.train.learning_rate import SteeredRate
 from flodl.train.loop_state import EpochTexts, LoopState, UnfinishedEpoch, modes
@@ -144,15 +149,10 @@ class TrainingLoop:
                         break
                     self._epoch(epoch)
             with self._averaged():
-                self._keeper.save_final(len(self._history), self._last_values())
+                self._keeper.save_final(len(self._history), last_values(self._history))
             self._hooks.call("on_train_end", self._run)
         except DivergedError as error:
-            told = DivergedError(
-                f"{error}; {self._keeper.whereabouts()}. Lower the learning rate, clip the "
-                "gradients (max_grad_norm), or look for bad values in the data",
-                epoch=error.epoch,
-                step=error.step,
-            )
+            told = diverged(error, self._keeper.whereabouts())
             self._hooks.tell_exception(self._run, told)
             raise told from None
         except BaseException as error:
@@ -301,15 +301,8 @@ class TrainingLoop:
             self._scaler.skipped = 0
 
     def _check_parameters(self, epoch: int, step: int) -> None:
-        """Raise if a parameter of the model is not finite, whatever the losses were."""
-        broken = non_finite_parameters(self.model)
-        if broken:
-            raise DivergedError(
-                f"{', '.join(broken[:3])}{' and more' if broken[3:] else ''} hold values that are "
-                f"not finite at epoch {epoch}, step {step} (both counted from 0)",
-                epoch=epoch,
-                step=step,
-            )
+        when = f"at epoch {epoch}, step {step} (both counted from 0)"
+        require_finite(self.model, when, epoch=epoch, step=step)
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Give the model its averaged weights, if there are any."""
@@ -351,7 +344,7 @@ class TrainingLoop:
         self._engine.present()
         extra = self._loop_state(step).as_json(self._epoch_texts)
         position = Position(epoch, step, self._engine.global_step)
-        self._keeper.save(self._assembly.parts(extra), position, self._last_values())
+        self._keeper.save(self._assembly.parts(extra), position, last_values(self._history))
         if self._plan.run_dir is not None:
             self._hooks.call("on_checkpoint", self._run, self._plan.run_dir.last_checkpoint)
         self._ledger.lap(Account.CHECKPOINT)
@@ -362,7 +355,7 @@ class TrainingLoop:
         if best is not None and self._keeper.agreed(best.reached(self._history)):
             with self._averaged():
                 position = Position(epochs, 0, self._engine.global_step)
-                self._keeper.save_best(position, self._last_values())
+                self._keeper.save_best(position, last_values(self._history))
             self._ledger.lap(Account.CHECKPOINT)
 
     def _loop_state(self, step: int) -> LoopState:
@@ -382,9 +375,3 @@ class TrainingLoop:
             engine=self._engine.decision(),
             **modes(self.model),
         )
-
-    def _last_values(self) -> dict[str, float]:
-        if not self._history:
-            return {}
-        last = self._history[-1]
-        return {"loss": last.avg_loss, **last.scalars}

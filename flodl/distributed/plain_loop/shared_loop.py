@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import nn
 
+from flodl.device import usable_gpus
 from flodl.distributed.averaging.buffers import ChangingBuffers, broadcast_state
 from flodl.distributed.averaging.gradients import GradientReducer
 from flodl.distributed.plain_loop.loop_windows import LoopWindows
@@ -21,9 +22,9 @@ from flodl.distributed.plain_loop.stopwatch import DeviceWatch, HostWatch, Stopw
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.graph.state import Stateful
 from flodl.launch.current_group import this_group
-from flodl.launch.join import join, usable_gpus
+from flodl.launch.join import join
 from flodl.launch.launcher import detect
-from flodl.launch.settings import Backend, DdpConfig
+from flodl.launch.settings import Backend, DdpConfig, hinted_speeds
 from flodl.log import msg
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class SharedLoop:
         self.windows = LoopWindows(
             group,
             _elche_config(config, group.world_size) if windowed else None,
-            _speeds(config, group.world_size),
+            hinted_speeds(config.speed_hint, group.world_size),
             self._watch,
         )
         self.has_el_che = windowed
@@ -206,15 +207,6 @@ def _elche_config(config: DdpConfig, world_size: int) -> ElCheConfig:
         max_anchor=limit,
         overhead_target=config.overhead_target,
     )
-
-
-def _speeds(config: DdpConfig, world_size: int) -> tuple[float, ...] | None:
-    if config.speed_hint is None:
-        return None
-    slow, ratio = config.speed_hint
-    if slow >= world_size:
-        raise ValueError(f"speed_hint names rank {slow}; the ranks are 0 to {world_size - 1}")
-    return tuple(1.0 if rank == slow else ratio for rank in range(world_size))
 
 
 def _carries_state(model: nn.Module) -> bool:

@@ -157,9 +157,9 @@ def test_a_rank_that_plans_differently_stops_everyone_within_a_window(ranks: Ran
 
 
 def train_with_a_tampered_plan(group: Group) -> tuple[str, int]:
-    from flodl.distributed.policies import cadence
+    from flodl.distributed.policies import window_loop
 
-    genuine = cadence.open_window
+    genuine = window_loop.open_window
 
     def tampered(state: Any, config: Any) -> Any:
         from dataclasses import replace
@@ -169,13 +169,13 @@ def train_with_a_tampered_plan(group: Group) -> tuple[str, int]:
 
     trained = []
     if group.rank == 1:
-        cadence.open_window = tampered  # type: ignore[assignment]
+        window_loop.open_window = tampered  # type: ignore[assignment]
     try:
         train(group, loss=lambda net, batch, *_: trained.append(1) or net(batch[0]).mean())
     except PlanMismatchError as error:
         return str(error), len(trained)
     finally:
-        cadence.open_window = genuine
+        window_loop.open_window = genuine
     return "", len(trained)
 
 
