@@ -16,7 +16,7 @@ _AHEAD = 2
 
 
 @final
-class Pacer:
+class BatchTimer:
     """Times each batch; on a simulated rank it also waits until the batch took long enough.
 
     Args:

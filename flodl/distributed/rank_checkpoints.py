@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @final
-class RankTrail:
+class RankCheckpoints:
     """Collects the state of all ranks and writes it on rank 0.
 
     Args:

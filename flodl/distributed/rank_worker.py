@@ -17,8 +17,8 @@ import torch
 from flodl.distributed.epoch_metrics import EpochLogs, EpochShare, device_name, epoch_metrics
 from flodl.distributed.planning.scheduler import initial_schedule, pass_barrier
 from flodl.distributed.planning.spans import insert
-from flodl.distributed.rank_checkpoints import RankTrail
-from flodl.distributed.rank_parts import CountedRate, engine_of_rank, pacer_of_rank, rank_seed
+from flodl.distributed.rank_checkpoints import RankCheckpoints
+from flodl.distributed.rank_parts import CountedRate, engine_of_rank, rank_seed, timer_of_rank
 from flodl.distributed.rank_state import begin
 from flodl.distributed.stop_requests import StopRequests
 from flodl.launch.group import host_name
@@ -102,9 +102,9 @@ class RankWorker:
         self.engine = engine_of_rank(plan, parts, self.rate.steered, ledger, gradient)
         self.rate.steered.drive(self.engine)
         self.logs = EpochLogs(self.engine, on_device=group.device.type != "cpu")
-        self.pacer = pacer_of_rank(plan, group)
+        self.timer = timer_of_rank(plan, group)
         self.stops = StopRequests(self.run)
-        self._trail = RankTrail(plan, group, parts, config)
+        self._checkpoints = RankCheckpoints(plan, group, parts, config)
 
     # --- The whole training --------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class RankWorker:
         self.engine.adopt(start.state.engine)
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
-        self._trail.begin(found, label)
+        self._checkpoints.begin(found, label)
         self._reporter.introduce(self.model, self.engine.report(), start.state.records)
         return found.outer
 
@@ -170,28 +170,28 @@ class RankWorker:
         self.plan, self.config = plan, config
         barrier = config.barrier_from(self.schedule.complete)
         self.schedule = replace(self.schedule, barrier=barrier)
-        self._trail.config = config
+        self._checkpoints.config = config
 
     def end(self) -> None:
         """Write the trained model; collective."""
-        self._trail.append_samples(self.schedule.position)
-        self._trail.save_final(self.history)
+        self._checkpoints.append_samples(self.schedule.position)
+        self._checkpoints.save_final(self.history)
         self.hooks.call("on_train_end", self.run)
 
     def close(self) -> None:
         """Release the engine, the loader and the files."""
         self.engine.close()
-        self._trail.close()
+        self._checkpoints.close()
         self._loader.close()
         self._ledger.lap(Account.LOGGING)
 
     def to_resume(self) -> Path | None:
         """Return the checkpoint to continue from; on rank 0."""
-        return self._trail.to_resume(self._start.source)
+        return self._checkpoints.to_resume(self._start.source)
 
     def whereabouts(self) -> str:
         """Describe where the last good checkpoint is."""
-        return self._trail.whereabouts()
+        return self._checkpoints.whereabouts()
 
     # --- Batches -------------------------------------------------------------------------------
 
@@ -303,14 +303,14 @@ class RankWorker:
             error.add_note(f"in epoch {epoch}, batch {within} (both counted from 0)")
             raise
         place = within * self._loader.batch_size + skip
-        self._trail.samples.trained_samples(epoch, place, position, rows)
+        self._checkpoints.samples.trained_samples(epoch, place, position, rows)
         self._local_step += 1
         known.batches += 1
         known.samples += samples
         self._look_up(epoch, position)
         gradient = self._gradient
         shares = closes and gradient is not None and gradient.is_attached
-        ms = gradient.busy_ms if shares and gradient is not None else self.pacer.end_batch()
+        ms = gradient.busy_ms if shares and gradient is not None else self.timer.end_batch()
         known.busy_ms += ms
         self.set_busy(False)
         return ms
@@ -435,9 +435,9 @@ class RankWorker:
         self.history.append(metrics)
         if self.parts.torch_schedule is not None:
             self.parts.torch_schedule.end_epoch(metrics)
-        self._trail.append_samples(self.schedule.position)
+        self._checkpoints.append_samples(self.schedule.position)
         if averaged:
-            self._trail.keep_best(self.schedule, self.history)
+            self._checkpoints.keep_best(self.schedule, self.history)
         self.mark("epoch_end", epoch=epoch, loss=metrics.avg_loss)
         if group.leads:
             self._report(metrics)
@@ -451,7 +451,7 @@ class RankWorker:
         require_finite(self.model, when, epoch=epoch, step=last_step)
         found: dict[str, float] | None = None
         if self.group.leads:
-            found = evaluate(self.plan.eval_fn, self.model, self._trail.averaged(), epoch)
+            found = evaluate(self.plan.eval_fn, self.model, self._checkpoints.averaged(), epoch)
         return self.group.broadcast_object(found)
 
     def _report(self, metrics: EpochMetrics) -> None:
@@ -511,7 +511,7 @@ class RankWorker:
     def save(self) -> None:
         """Save the state of all ranks in the run directory; collective."""
         self._saved_at = self.schedule.position
-        written = self._trail.save(
+        written = self._checkpoints.save(
             self.schedule,
             self.logs,
             local_step=self._local_step,

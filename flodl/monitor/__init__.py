@@ -1,6 +1,5 @@
 """Monitor a run: a monitor emits records, sinks show or store them; a ledger accounts for time."""
 
-from flodl.monitor.delivery import Delivery as Delivery
 from flodl.monitor.drawing import Drawable as Drawable
 from flodl.monitor.formats import format_bytes as format_bytes
 from flodl.monitor.formats import format_duration as format_duration
@@ -25,6 +24,7 @@ from flodl.monitor.report import HtmlSink as HtmlSink
 from flodl.monitor.resources import GpuSnapshot as GpuSnapshot
 from flodl.monitor.resources import ResourceSample as ResourceSample
 from flodl.monitor.resources import ResourceSampler as ResourceSampler
+from flodl.monitor.sink_delivery import Delivery as Delivery
 from flodl.monitor.sinks import BufferedSink as BufferedSink
 from flodl.monitor.sinks import CsvSink as CsvSink
 from flodl.monitor.sinks import LedgerSink as LedgerSink

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from flodl.distributed.averaging.buckets import Buckets, Slot
-from flodl.distributed.averaging.pinned_memory import PinnedRoad
+from flodl.distributed.averaging.pinned_memory import PinnedCopy
 from flodl.launch.settings import Backend
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class HostWire(Wire):
         self._inner = DirectWire(group, torch.device("cpu"), wide=True)
         self._slots: tuple[Slot, ...] = ()
         self._stage: Buckets
-        self._road: PinnedRoad | None = None
+        self._pinned: PinnedCopy | None = None
 
     def send(
         self,
@@ -223,13 +223,13 @@ class HostWire(Wire):
             self._slots = tuple(slots)
             self._stage = Buckets(slots, self._device)
             on_gpu = self._device.type == "cuda"
-            self._road = PinnedRoad(slots, self._device) if on_gpu else None
-        if self._road is None:
+            self._pinned = PinnedCopy(slots, self._device) if on_gpu else None
+        if self._pinned is None:
             return _HostExchange(self._stage, self._inner.send(slots, tensors, weight, extra))
         self._stage.fill(tensors)
-        self._road.leave(self._stage)
+        self._pinned.start(self._stage)
         return _FarExchange(
-            self._stage, self._road, lambda host: self._inner.send(slots, host, weight, extra)
+            self._stage, self._pinned, lambda host: self._inner.send(slots, host, weight, extra)
         )
 
 
@@ -257,9 +257,9 @@ class _FarExchange(Exchange):
     """A sum in progress of tensors from a GPU: a thread waits for the copy and the other ranks."""
 
     def __init__(
-        self, stage: Buckets, road: PinnedRoad, send: Callable[[list[Tensor]], Exchange]
+        self, stage: Buckets, pinned: PinnedCopy, send: Callable[[list[Tensor]], Exchange]
     ) -> None:
-        self._stage, self._road, self._send = stage, road, send
+        self._stage, self._pinned, self._send = stage, pinned, send
         self._sums: Sums | None = None
         self._failure: BaseException | None = None
         # A daemon, so that a program can end although other ranks are gone.
@@ -277,13 +277,13 @@ class _FarExchange(Exchange):
         return self._sums
 
     def averages(self) -> list[Tensor]:
-        self._stage.copy_(self._road.host)
+        self._stage.copy_(self._pinned.host)
         return self._stage.views
 
     def _carry(self) -> None:
-        host = self._road.host.views
+        host = self._pinned.host.views
         try:
-            self._road.arrive()
+            self._pinned.wait()
             exchange = self._send(host)
             self._sums = exchange.wait()
             if self._sums.weight > 0:

@@ -1,7 +1,7 @@
 """Decide for all ranks whether an average takes place.
 
 If one rank entered an exchange and another did not, both would hang. So a rank enters only after a
-verdict is in the store. The rank that arrives last writes ``go``; a rank that has waited for too
+decision is in the store. The rank that arrives last writes ``go``; a rank that has waited for too
 long writes ``skip``. Only the first write counts.
 """
 
@@ -20,8 +20,8 @@ _LONGEST_PAUSE = 0.002
 
 
 @final
-class SkipVerdict:
-    """The verdicts of one training; every rank asks for every round, in the same order.
+class SkipDecision:
+    """The decisions of one training; every rank asks for every round, in the same order.
 
     Args:
         store: A store that all ranks share.
@@ -43,30 +43,30 @@ class SkipVerdict:
         """
         if self._world_size == 1:
             return True
-        arrived, verdict = f"average/{round}/arrived", f"average/{round}/verdict"
-        self._written += [arrived, verdict]
+        arrived, decision = f"average/{round}/arrived", f"average/{round}/decision"
+        self._written += [arrived, decision]
         if self._store.add(arrived, 1) == self._world_size:
-            go = self._write(verdict, _GO)
+            go = self._write(decision, _GO)
         else:
-            go = self._wait_for(verdict)
+            go = self._wait_for(decision)
         if go:
             self._forget_earlier(arrived)
         return go
 
-    def _wait_for(self, verdict: str) -> bool:
+    def _wait_for(self, decision: str) -> bool:
         until = time.monotonic() + self._timeout
         pause = _FIRST_PAUSE
-        while not self._store.check([verdict]):
+        while not self._store.check([decision]):
             now = time.monotonic()
             if now >= until:
-                return self._write(verdict, _SKIP)
+                return self._write(decision, _SKIP)
             time.sleep(min(pause, until - now))
             pause = min(2 * pause, _LONGEST_PAUSE)
-        return bool(self._store.get(verdict) == _GO)
+        return bool(self._store.get(decision) == _GO)
 
-    def _write(self, verdict: str, word: bytes) -> bool:
-        """Write a verdict unless there is one; return whether the valid verdict is ``go``."""
-        return bool(self._store.compare_set(verdict, "", word.decode()) == _GO)
+    def _write(self, decision: str, word: bytes) -> bool:
+        """Write a decision unless there is one; return whether the valid decision is ``go``."""
+        return bool(self._store.compare_set(decision, "", word.decode()) == _GO)
 
     def _forget_earlier(self, arrived: str) -> None:
         """Delete the keys of earlier rounds; all ranks are past them, so no rank reads them."""

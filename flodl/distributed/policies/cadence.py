@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, final
 
 from flodl import log
-from flodl.distributed.averaging.skip_decision import SkipVerdict
+from flodl.distributed.averaging.skip_decision import SkipDecision
 from flodl.distributed.planning.scheduler import (
     WindowPlan,
     extend_window,
@@ -42,9 +42,9 @@ class CadenceLoop(WindowLoop):
         self._round = 0
         self._done_with = -1
         """Index of the first window, once this rank has reported that its part is done."""
-        self._verdict: SkipVerdict | None = None
+        self._skip_decision: SkipDecision | None = None
         if settings.backend is Backend.CPU and group.world_size > 1:
-            self._verdict = SkipVerdict(
+            self._skip_decision = SkipDecision(
                 group.store, group.rank, group.world_size, settings.snapshot_timeout
             )
 
@@ -93,10 +93,10 @@ class CadenceLoop(WindowLoop):
         Raises:
             DistributedError: A rank was late too often, or this rank was asked to end meanwhile.
         """
-        if self._verdict is None:
+        if self._skip_decision is None:
             return plan
         worker, skips = self._worker, 0
-        while not self._verdict.decide(self._next_round()):
+        while not self._skip_decision.decide(self._next_round()):
             skips += 1
             worker.aborts += 1
             self._worker.mark("skip", count=worker.aborts)

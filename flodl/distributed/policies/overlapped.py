@@ -135,7 +135,7 @@ class OverlappedLoop(WindowLoop):
         self._under_way, self._latest = None, averaged
         worker.versions += 1
         worker.book(Account.SYNC)
-        worker.pacer.begin()
+        worker.timer.begin()
         self._worker.mark(self._words[1], ms=self._exposed_ms)
         self._judge(averaged)
         self._close(under_way.plan, rows, averaged=False)

@@ -65,7 +65,7 @@ class SharedGradient:
         if worker is None:
             return
         # Before waiting for the others: this rank's time does not include the wait.
-        self.busy_ms = worker.pacer.end_batch()
+        self.busy_ms = worker.timer.end_batch()
         worker.set_busy(False)
         worker.mark("sync_start")
         began = time.perf_counter()
@@ -83,7 +83,7 @@ class SharedGradient:
         ms = (time.perf_counter() - began) * 1000
         self.sync_ms += ms
         worker.mark("sync_end", ms=ms)
-        worker.pacer.begin()
+        worker.timer.begin()
         if bad:
             raise DivergedError("the loss of a rank is not finite", epoch=0, step=0)
 
@@ -109,7 +109,7 @@ class SyncLoop(PolicyLoop):
     def run_to_barrier(self) -> None:
         """Take steps until the epoch is over."""
         self._own = self._own_batches()
-        self._worker.pacer.begin()
+        self._worker.timer.begin()
         try:
             self._take_steps()
         finally:
@@ -126,7 +126,7 @@ class SyncLoop(PolicyLoop):
                 gradient.sync_ms = 0.0
                 worker.complete_epoch(worker.schedule.complete - 1, averaged=True)
                 self._own = self._own_batches()
-                worker.pacer.begin()
+                worker.timer.begin()
             if worker.stops or worker.checkpoint_due():
                 gradient.settle()
             if worker.stops:

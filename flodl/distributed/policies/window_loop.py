@@ -98,7 +98,7 @@ class WindowLoop(PolicyLoop):
         _, spans = front(plan.leases[rank], run.done)
         run.elapsed_ms = 0.0
         left = parts = 0
-        worker.pacer.begin()
+        worker.timer.begin()
         with closing(worker.batches(spans)) as batches:
             for number, rows, batch in batches:
                 if left == 0:
@@ -112,7 +112,7 @@ class WindowLoop(PolicyLoop):
                     continue
                 if not self._has_time(plan) or run.done >= lease:
                     break
-        late = worker.pacer.catch_up()
+        late = worker.timer.catch_up()
         run.wall_ms += late
 
     def _has_time(self, plan: WindowPlan) -> bool:  # noqa: ARG002 - for subclasses that wait
