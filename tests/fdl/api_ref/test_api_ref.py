@@ -263,7 +263,7 @@ def test_the_functions_of_a_module_are_one_entry(zoo):
         ("flodl/nn/schedule.py", "schedulers"),
         ("flodl/nn/clip.py", "modules"),
         ("flodl/train/learning_rate.py", "schedulers"),
-        ("flodl/train/builder.py", "other"),
+        ("flodl/trainer.py", "other"),
         ("flodl/autograd.py", "autograd"),
         ("flodl/tensor/views.py", "tensor"),
         ("flodl/log.py", "other"),

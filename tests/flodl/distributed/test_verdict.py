@@ -64,7 +64,7 @@ def _keys(group):
         if not verdict.decide(round_):
             group.store.set("skipped", "yes")
         group.barrier()
-        names = [f"average/{n}/{part}" for n in range(6) for part in ("arrived", "verdict")]
+        names = [f"average/{n}/{part}" for n in range(6) for part in ("arrived", "decision")]
         kept.append([name for name in names if group.store.check([name])])
         group.barrier()
     return kept
@@ -72,7 +72,7 @@ def _keys(group):
 
 def test_keys_of_rounds_that_everybody_has_left_are_deleted(ranks):
     def both(number):
-        return [f"average/{number}/arrived", f"average/{number}/verdict"]
+        return [f"average/{number}/arrived", f"average/{number}/decision"]
 
     # Round 3 was skipped: until the next meeting somebody may still have to read it.
     expected = [both(0), both(1), both(2), [*both(2), *both(3)], both(4), both(5)]
