@@ -17,6 +17,7 @@ import torch
 from flodl.distributed.epoch_metrics import EpochLogs, EpochShare, device_name, epoch_metrics
 from flodl.distributed.planning.scheduler import initial_schedule, pass_barrier
 from flodl.distributed.planning.spans import insert
+from flodl.distributed.rank_batches import RankBatches
 from flodl.distributed.rank_checkpoints import RankCheckpoints
 from flodl.distributed.rank_parts import CountedRate, engine_of_rank, rank_seed, timer_of_rank
 from flodl.distributed.rank_state import begin
@@ -31,14 +32,14 @@ from flodl.train.metrics import recording_into
 from flodl.train.plan import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from torch import Tensor
 
     from flodl.data import Batch
     from flodl.distributed.planning.scheduler import ScheduleConfig, ScheduleState, WindowPlan
-    from flodl.distributed.planning.spans import Span, Spans
+    from flodl.distributed.planning.spans import Spans
     from flodl.distributed.policies.sync import SharedGradient
     from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics
@@ -85,6 +86,7 @@ class RankWorker:
     ) -> None:
         self.plan, self.group, self.config, self.parts = plan, group, config, parts
         self.model, self._loader = parts.model, parts.loader
+        self.data = RankBatches(parts.loader, config.batches_per_epoch, group.rank)
         self.history, self._ledger, self._reporter = history, ledger, reporter
         self.versions = self.aborts = 0
         self.least_comm_ms = math.inf
@@ -216,54 +218,6 @@ class RankWorker:
         if self._start.generators is not None:
             self._start.rewind_generators()
             self._start = replace(self._start, generators=None)
-
-    def batches(self, spans: Spans) -> Generator[tuple[int, Tensor, Batch]]:
-        """Load batches; yield the number, the sample numbers and the data of each."""
-        length = self.config.batches_per_epoch
-        for first_of_span, stop in spans:
-            start = first_of_span
-            while start < stop:
-                epoch, first = divmod(start, length)
-                last = min(stop - epoch * length, length)
-                delivered = self._loader.deliver(epoch, first, last)
-                for number, (rows, batch) in enumerate(delivered, start):
-                    yield number, rows, batch
-                start = epoch * length + last
-
-    def some_batches(self, numbers: Sequence[int]) -> Generator[tuple[int, Tensor, Batch]]:
-        """Load single batches of one epoch, as :meth:`batches` does; gaps are allowed."""
-        if not numbers:
-            return
-        length = self.config.batches_per_epoch
-        epoch = numbers[0] // length
-        within = [number - epoch * length for number in numbers]
-        delivered = self._loader.deliver_some(epoch, within)
-        for number, (rows, batch) in zip(numbers, delivered, strict=True):
-            yield number, rows, batch
-
-    def share_of_samples(
-        self, span: Span, ratios: tuple[float, ...]
-    ) -> tuple[int, Tensor, Batch, int] | None:
-        """Split the samples of some batches by ratios and load this rank's part.
-
-        Returns:
-            Number of the first batch, sample numbers, the batch, and how many samples the lower
-            ranks have; None if this rank has no samples.
-        """
-        length, rank = self.config.batches_per_epoch, self.group.rank
-        epoch, first = divmod(span[0], length)
-        rows = torch.cat(
-            [self._loader.rows(epoch, number - epoch * length) for number in range(*span)]
-        )
-        edges = [
-            round(len(rows) * sum(ratios[:upto]) / sum(ratios)) for upto in range(len(ratios) + 1)
-        ]
-        start, stop = edges[rank], edges[rank + 1]
-        if start == stop:
-            return None
-        offset = first * self._loader.batch_size
-        batch = self._loader.deliver_samples(epoch, offset + start, offset + stop)
-        return span[0], rows[start:stop], batch, start
 
     def train(
         self,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flodl import log
 from flodl.device import deterministic_algorithms
 from flodl.distributed.averaging.average import ParameterAverager
+from flodl.distributed.averaging.buffers import model_facts
 from flodl.distributed.epoch_metrics import device_name
 from flodl.distributed.ghost import Cluster, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
@@ -225,12 +226,8 @@ def _chosen(
 
 def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
     """Return the facts that must be the same on every rank."""
-    model, settings = parts.model, plan.distributed
-    facts: dict[str, object] = {}
-    for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
-        for name, tensor in named:
-            facts[f"{kind} {name}"] = f"{list(tensor.shape)} {tensor.dtype}"
-    facts |= {
+    settings = plan.distributed
+    facts = model_facts(parts.model) | {
         "the number of samples": parts.loader.num_samples,
         "batch_size": parts.loader.batch_size,
         "the number of batches": parts.loader.num_batches,

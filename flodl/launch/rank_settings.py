@@ -179,9 +179,9 @@ class RankSettings:
             raise ValueError(
                 f"{SETTINGS_VARIABLE}={text!r} in the environment is not a ddp section: {error}"
             ) from error
-        simulated = os.environ.get(SIMULATION_VARIABLE)
-        if simulated:
-            outside |= settings_of({"simulate_ms": simulated})
+        simulated = simulated_ms()
+        if simulated is not None:
+            outside["simulate_ms"] = simulated
         found = self._ranks.having(
             **{name: value for name, value in outside.items() if name not in self._said}
         )
@@ -193,3 +193,24 @@ def _settings_of_training(section: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: section[key] for key, name in _OF_THE_BUILDER.items() if section.get(key) is not None
     }
+
+
+def simulated_ms(environ: Mapping[str, str] = os.environ) -> tuple[float, ...] | None:
+    """Return the simulated milliseconds per batch of each rank, from the environment, or None.
+
+    Raises:
+        ValueError: The variable is not a list of numbers above 0.
+    """
+    text = environ.get(SIMULATION_VARIABLE, "")
+    if not text:
+        return None
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if not values or not all(value > 0 for value in values):
+        raise ValueError(
+            f"{SIMULATION_VARIABLE}={text!r}: give the milliseconds of a batch, one number above 0 "
+            "per rank, such as 40,100"
+        )
+    return values

@@ -148,3 +148,13 @@ def broadcast_state(model: nn.Module, group: Group) -> None:
         if values.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
                 tensor.copy_(values)
+
+
+def model_facts(model: nn.Module) -> dict[str, object]:
+    """Return the shape and type of each parameter and buffer, which all ranks must share."""
+    kinds = {"parameter": model.named_parameters(), "buffer": model.named_buffers()}
+    return {
+        f"{kind} {name}": f"{list(tensor.shape)} {tensor.dtype}"
+        for kind, named in kinds.items()
+        for name, tensor in named
+    }

@@ -13,17 +13,18 @@ import torch
 from torch import nn
 
 from flodl.device import usable_gpus
-from flodl.distributed.averaging.buffers import ChangingBuffers, broadcast_state
-from flodl.distributed.averaging.gradients import GradientReducer
+from flodl.distributed.averaging.buffers import broadcast_state, model_facts
+from flodl.distributed.averaging.gradients import StepAverager
 from flodl.distributed.plain_loop.loop_windows import LoopWindows
 from flodl.distributed.plain_loop.row_shares import Shares
 from flodl.distributed.plain_loop.scatter import Scatter
-from flodl.distributed.plain_loop.stopwatch import DeviceWatch, HostWatch, Stopwatch, simulated_ms
+from flodl.distributed.plain_loop.stopwatch import DeviceWatch, HostWatch, Stopwatch
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.graph.state import Stateful
 from flodl.launch.current_group import this_group
 from flodl.launch.join import join
 from flodl.launch.launcher import detect
+from flodl.launch.rank_settings import simulated_ms
 from flodl.launch.settings import Backend, DdpConfig, hinted_speeds
 from flodl.log import msg
 
@@ -99,11 +100,10 @@ class SharedLoop:
         self.shares = Shares(group.world_size, balanced=not _carries_state(model))
         self.scatter: Scatter | None = None
         if group.world_size > 1:
-            group.check_same(_fingerprint(model))
+            group.check_same(model_facts(model))
             broadcast_state(model, group)
             self.scatter = Scatter(model, group, self.shares, self._watch)
-            self._reducer = GradientReducer(model, group, Backend.NCCL)
-            self._buffers = ChangingBuffers(model, group, Backend.NCCL)
+            self._averager = StepAverager(model, group, Backend.NCCL)
 
     def epoch(
         self, epoch: int, loader: DataLoader, loss: Callable[[Batch], Tensor]
@@ -138,7 +138,7 @@ class SharedLoop:
             began = time.perf_counter()
             if self.scatter is not None:
                 self._event("sync_start")
-                self._reduce(window.samples, [])
+                self._averager.average(window.samples)
             sync_ms = (time.perf_counter() - began) * 1e3
             before, after = self.windows.close(sync_ms)
             if self.scatter is not None:
@@ -157,17 +157,10 @@ class SharedLoop:
         timings[self.group.rank] = self._watch.take(batches)
         began = time.perf_counter()
         self._event("sync_start")
-        # The gradients of the ranks count equally: rejoining has already scaled them (see rejoin).
-        found = self._reduce(1, timings, rows=counts[self.group.rank])
+        # The gradients of the ranks count equally: joined_rows has already scaled them.
+        found = self._averager.average(1, timings, rows=counts[self.group.rank])
         self._event("sync_end", ms=(time.perf_counter() - began) * 1e3)
         self.shares.learn(counts, found)
-
-    def _reduce(self, weight: int, extra: list[float], rows: int | None = None) -> list[float]:
-        """Average gradients, then buffers weighted by their rows; return the sums of ``extra``."""
-        flags = self._buffers.flags()
-        *sums, _ = self._reducer.reduce(weight, [*extra, *flags])
-        self._buffers.average(sums[len(extra) :], weight if rows is None else rows)
-        return sums[: len(extra)]
 
     def _event(self, kind: str, **fields: object) -> None:
         if self._timeline is not None:
@@ -212,11 +205,6 @@ def _elche_config(config: DdpConfig, world_size: int) -> ElCheConfig:
 def _carries_state(model: nn.Module) -> bool:
     """Whether the model keeps state per row, so that rows must stay on their rank."""
     return any(isinstance(module, Stateful) and module.has_state() for module in model.modules())
-
-
-def _fingerprint(model: nn.Module) -> dict[str, object]:
-    named = (*model.named_parameters(), *model.named_buffers())
-    return {name: f"{tuple(value.shape)} {value.dtype}" for name, value in named}
 
 
 def _data_of(loader: DataLoader) -> dict[str, object]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, final
 
-from flodl.distributed.averaging.average import GradientReducer
-from flodl.distributed.averaging.buffers import ChangingBuffers
+from flodl.distributed.averaging.gradients import StepAverager
 from flodl.distributed.planning.scheduler import take_step
 from flodl.distributed.planning.spans import size
 from flodl.distributed.policies.base import PolicyLoop
@@ -46,8 +45,7 @@ class SharedGradient:
         self._worker = worker
         backend = worker.plan.distributed.backend
         self._pad = worker.plan.distributed.simulate_sync_ms / 1000
-        self._reducer = GradientReducer(worker.model, worker.group, backend)
-        self._buffers = ChangingBuffers(worker.model, worker.group, backend)
+        self._averager = StepAverager(worker.model, worker.group, backend)
         self._samples_since = 0
 
     @property
@@ -72,9 +70,7 @@ class SharedGradient:
         losses = worker.logs.current.losses if worker.logs.current is not None else None
         refused = losses.refused if losses is not None and self.samples else 0
         told = (float(refused), *worker.stops.wishes())
-        sums = self._reducer.reduce(self.samples, (*told, *self._buffers.flags()))
-        bad, *wishes = sums[: len(told)]
-        self._buffers.average(sums[len(told) : -1], self.samples)
+        bad, *wishes = self._averager.average(self.samples, told)
         if self._pad:
             time.sleep(self._pad)
         self._samples_since += self.samples
@@ -89,7 +85,7 @@ class SharedGradient:
 
     def settle(self) -> None:
         """Average all buffers before the model is evaluated or saved; collective."""
-        self._buffers.average_all(self._samples_since)
+        self._averager.average_all_buffers(self._samples_since)
         self._samples_since = 0
 
 
@@ -142,7 +138,7 @@ class SyncLoop(PolicyLoop):
             if not taken:
                 break
             numbers += _numbers(taken)[rank : rank + 1]
-        return worker.some_batches(numbers)
+        return worker.data.some_batches(numbers)
 
     def _next_steps(self) -> list[Spans]:
         """Return the batches of one optimizer step, all from the same epoch."""
@@ -174,12 +170,12 @@ class SyncLoop(PolicyLoop):
         worker, rank = self._worker, self._worker.group.rank
         ratios = worker.config.partition_ratios
         if ratios is not None and len(taken) == 1:
-            return worker.share_of_samples(taken[0], ratios)
+            return worker.data.share_of_samples(taken[0], ratios)
         numbers = _numbers(taken)[rank : rank + 1]
         if not numbers:
             return None
         # With ratios nothing was loaded ahead.
-        source = self._own if ratios is None else worker.some_batches(numbers)
+        source = self._own if ratios is None else worker.data.some_batches(numbers)
         return *next(source), 0
 
 

@@ -99,7 +99,7 @@ class WindowLoop(PolicyLoop):
         run.elapsed_ms = 0.0
         left = parts = 0
         worker.timer.begin()
-        with closing(worker.batches(spans)) as batches:
+        with closing(worker.data.batches(spans)) as batches:
             for number, rows, batch in batches:
                 if left == 0:
                     left = parts = min(worker.plan.accumulate, lease - run.done)

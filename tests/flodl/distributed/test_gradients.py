@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.distributed.averaging.average import GradientReducer
+from flodl.distributed.averaging.gradients import GradientReducer
 from flodl.launch.group import LocalGroup
 from flodl.launch.settings import Backend
 from tests.flodl.distributed.ranks import RankError

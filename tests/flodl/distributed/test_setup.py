@@ -99,7 +99,7 @@ def other_model(group: Group) -> None:
 
 
 def test_models_that_differ_are_refused_with_the_parameter_that_does(ranks: Ranks) -> None:
-    with pytest.raises(RankError, match=r"weight is '\(3, 2\) torch.float32' on rank 0 and"):
+    with pytest.raises(RankError, match=r"weight is '\[3, 2\] torch.float32' on rank 0 and"):
         ranks(2, other_model)
 
 
