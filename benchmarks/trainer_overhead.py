@@ -26,8 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
-from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader as TorchLoader, TensorDataset
 
 from benchmarks.measure import environment, median_ratio, publish, table
 from flodl import Trainer
@@ -219,8 +218,7 @@ class WithLoss(nn.Module):
 
 def hugging_face(task: Task, epochs: int) -> float:
     """Hugging Face's Trainer without checkpoints and reporters."""
-    from transformers import Trainer as HfTrainer
-    from transformers import TrainingArguments
+    from transformers import Trainer as HfTrainer, TrainingArguments
 
     x, y = task.samples()
     samples: Any = [{"x": a, "labels": b} for a, b in zip(x, y, strict=True)]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Self
 from fdl import output
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-    from rich.progress import ProgressColumn
+    from rich.progress import Progress as Bar, ProgressColumn
 
 _REDRAW = 0.1
 """Seconds between two drawings of a bar."""

@@ -207,6 +207,17 @@ def replace_text(path: Path, text: str) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Replace a text file as a whole, and create its missing folders.
+
+    Raises:
+        OSError: See :func:`replacing`.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(target, text)
+
+
 def append_text(path: Path, text: str) -> None:
     """Add text at the end of an existing file; a failure removes what was already added.
 

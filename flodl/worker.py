@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, final
 
 from flodl.errors import StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-    from typing import Self
 
 
 @final

@@ -55,6 +55,8 @@ def test_the_wheel_carries_templates_types_and_data(wheel):
     assert "flodl/data/uci_digits/images.idx3-ubyte.gz" in names
     assert "flodl/data/uci_digits/ATTRIBUTION.md" in names
     assert {"fdl/py.typed", "flodl/py.typed"} <= set(names)
+    # Public names are loaded from these at run time.
+    assert {"flodl/__init__.pyi", "flodl/hf/__init__.pyi"} <= set(names)
     assert "fdl/libtorch/catalog.toml" in names
     assert "fdl/libtorch/build/container/Dockerfile" in names
     assert {f"fdl/skill/data/port/{name}.md" for name in ("SKILL", "guide", "instructions")} <= set(

@@ -56,8 +56,7 @@ def _by_length(texts: Sequence[str], function: Callable[[Sequence[str]], Tensor]
 
 def classification(folder: Path, texts: Sequence[str], rounds: int) -> Measured:
     """Classify texts: padded as they come, sorted by length, and without padding."""
-    from transformers import AutoModelForSequenceClassification as Reference
-    from transformers import AutoTokenizer
+    from transformers import AutoModelForSequenceClassification as Reference, AutoTokenizer
 
     from flodl.hf import AutoModelForSequenceClassification
 

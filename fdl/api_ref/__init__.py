@@ -3,13 +3,8 @@
 Nothing is imported: files are parsed, so torch need not be installed and nothing in them runs.
 """
 
-from fdl.api_ref.document import as_json as as_json
-from fdl.api_ref.document import as_list as as_list
-from fdl.api_ref.document import as_text as as_text
-from fdl.api_ref.entries import Entry as Entry
-from fdl.api_ref.entries import Reference as Reference
-from fdl.api_ref.entries import Signature as Signature
+from fdl.api_ref.document import as_json as as_json, as_list as as_list, as_text as as_text
+from fdl.api_ref.entries import Entry as Entry, Reference as Reference, Signature as Signature
 from fdl.api_ref.scan import scan as scan
-from fdl.api_ref.select import public as public
-from fdl.api_ref.select import select as select
+from fdl.api_ref.select import public as public, select as select
 from fdl.api_ref.source import find as find

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 class Exports:
     """What the packages offer that is defined elsewhere.
 
-    Only packages offer: what a module imports is for its own use.
+    Only packages offer: what a module imports is for its own use. The stub of a package lists the
+    names that it imports at their first use.
 
     Args:
         trees: File, relative to the folder that holds the package -> its syntax tree.
@@ -20,7 +21,7 @@ class Exports:
         self._offers: dict[tuple[str, str], tuple[str, str]] = {}
         for file, tree in trees.items():
             module = self.module_of(file)
-            for statement in _imports(tree.body) if file.endswith("/__init__.py") else ():
+            for statement in _imports(tree.body) if "/__init__.py" in file else ():
                 source = _source(module, statement)
                 if source.partition(".")[0] == package:
                     self._take(module, source, statement.names)
@@ -32,7 +33,9 @@ class Exports:
     @staticmethod
     def module_of(file: str) -> str:
         """The module that a file makes: ``flodl.graph`` for ``flodl/graph/__init__.py``."""
-        return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return (
+            file.removesuffix("i").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        )
 
     def shortest(self, module: str, name: str) -> str:
         """The shortest module to import a name from that ``module`` defines."""

@@ -43,6 +43,7 @@ def scan(package: Path) -> Reference:
     entries = [
         entry
         for file, tree in trees.items()
+        if file.endswith(".py")
         for entry in _entries(file, tree, exports)
         if not entry.is_empty
     ]
@@ -78,7 +79,7 @@ def _files(package: Path) -> Iterator[Path]:
             name for name in names if name[0] not in "_." and name not in ("test", "tests")
         )
         for name in sorted(files):
-            if name.endswith(".py") and (name == "__init__.py" or not _is_hidden(name)):
+            if name.startswith("__init__.py") or (name.endswith(".py") and not _is_hidden(name)):
                 yield Path(folder, name)
 
 

@@ -15,8 +15,7 @@ from fdl.commands.verb import Call, DryRun, Verb, group
 from fdl.errors import UsageError
 from fdl.scaffold.add_install import Installation, installation
 from fdl.scaffold.add_mode import choose
-from fdl.scaffold.add_playground import FOLDER, Playground
-from fdl.scaffold.add_playground import playground as make_playground
+from fdl.scaffold.add_playground import FOLDER, Playground, playground as make_playground
 from fdl.scaffold.add_requirement import EXTRAS
 
 if TYPE_CHECKING:

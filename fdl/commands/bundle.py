@@ -114,8 +114,7 @@ def load(directory: str) -> Manifest | None:
     Raises:
         ManifestError: It is broken.
     """
-    from fdl.manifest import find_in
-    from fdl.manifest import load as load_manifest
+    from fdl.manifest import find_in, load as load_manifest
 
     found = find_in(directory)
     return None if found is None else load_manifest(found, write_cache=False)

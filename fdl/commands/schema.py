@@ -17,8 +17,7 @@ from fdl.schema.cache import FOLDER, SOURCES, fetch, location
 from fdl.schema.catalog import Cached, cached, delete, matches, name_of, origins, programs
 from fdl.schema.consent import agree, invites
 from fdl.schema.contract import Schema
-from fdl.schema.probe import question
-from fdl.schema.probe import refresh as asked
+from fdl.schema.probe import question, refresh as asked
 from fdl.secrets import redact_tokens
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import typer
 
 from fdl import output
 from fdl.commands.verb import DryRun, Verb, group
-from fdl.skill import SKILLS, TOOLS, choose, detected, find
-from fdl.skill import install as write
+from fdl.skill import SKILLS, TOOLS, choose, detected, find, install as write
 
 if TYPE_CHECKING:
     from fdl.skill import Tool

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fdl.fetch.archive import Unpacked as Unpacked
-from fdl.fetch.archive import unpack_file as unpack_file
-from fdl.fetch.digest import ALGORITHMS as ALGORITHMS
-from fdl.fetch.digest import Algorithm as Algorithm
-from fdl.fetch.digest import Digest as Digest
+from fdl.fetch.archive import Unpacked as Unpacked, unpack_file as unpack_file
+from fdl.fetch.digest import ALGORITHMS as ALGORITHMS, Algorithm as Algorithm, Digest as Digest
 from fdl.fetch.options import Options as Options
 
 if TYPE_CHECKING:

@@ -9,10 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from fdl.hardware.facts import Gpu as Gpu
-from fdl.hardware.facts import Nvidia as Nvidia
-from fdl.hardware.facts import System as System
-from fdl.hardware.facts import Trouble as Trouble
+from fdl.hardware.facts import Gpu as Gpu, Nvidia as Nvidia, System as System, Trouble as Trouble
 
 _ROOT = Path("/")
 

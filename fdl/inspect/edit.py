@@ -28,8 +28,7 @@ from fdl.inspect.spans import Layout, json_layout, yaml_layout
 from fdl.inspect.splice import NewValue, candidates
 from fdl.manifest.example import copied
 from fdl.manifest.node import Node, dotted, relative
-from fdl.manifest.read import is_json
-from fdl.manifest.read import parse as parse_manifest
+from fdl.manifest.read import is_json, parse as parse_manifest
 from fdl.manifest.source import shown
 from fdl.project import Project
 from fdl.rewrite import rewrite

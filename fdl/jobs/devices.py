@@ -7,8 +7,7 @@ from itertools import takewhile
 
 from fdl.errors import UsageError
 from fdl.hardware import Gpu, nvidia
-from fdl.hardware.visibility import VARIABLE as DEVICES_VARIABLE
-from fdl.hardware.visibility import restrict
+from fdl.hardware.visibility import VARIABLE as DEVICES_VARIABLE, restrict
 
 __all__ = ["DEVICES_VARIABLE", "groups"]
 

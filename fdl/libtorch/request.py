@@ -22,8 +22,15 @@ from fdl.libtorch.catalog import (
     versions,
 )
 from fdl.libtorch.layout import CPU
-from fdl.libtorch.sources import Source, Wanted, address, local_archive, local_folder, official
-from fdl.libtorch.sources import package as python_package
+from fdl.libtorch.sources import (
+    Source,
+    Wanted,
+    address,
+    local_archive,
+    local_folder,
+    official,
+    package as python_package,
+)
 from fdl.libtorch.sources.local import newest
 
 _WHEEL_NAME = re.compile(r"torch-([\d.]+)\+(\w+)-")

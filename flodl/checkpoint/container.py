@@ -20,18 +20,27 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import IO, TYPE_CHECKING
+from mmap import mmap
+from typing import IO
 
 import torch
 from torch import Tensor
 
 from flodl.checkpoint.digest import BLANK, digest_of, digest_while
+from flodl.checkpoint.header import (
+    MAX_HEADER,
+    METADATA,
+    PREFIX_BYTES,
+    StoredTensor,
+    check_ranges,
+    described,
+    is_text_mapping,
+    read_fields,
+    unique,
+)
 from flodl.checkpoint.sharded import has_memory, local_part
 from flodl.errors import CheckpointError
 from flodl.files import Disk
-
-if TYPE_CHECKING:
-    from mmap import mmap
 
 FORMAT = "fdl"
 VERSION = 3
@@ -54,12 +63,8 @@ RESERVED = frozenset(
         DIGEST,
     }
 )
-PREFIX_BYTES = 8  # enough to tell the formats apart; in containers, the length of the header
 
-_METADATA = "__metadata__"
 _ALIGNMENT = 64  # of the first tensor, so that a mapped file suits all vector instructions
-_MAX_HEADER = 100_000_000  # the limit of the safetensors library
-_MAX_DIMENSIONS = 64
 _MAX_DIGITS = 9  # of the version number
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 1 << 14, 1 << 22
 _CHANGED = "the tensors changed while they were saved; save a snapshot of a model in training"
@@ -166,7 +171,7 @@ def lay_out(tensors: Iterable[tuple[str, Tensor]]) -> list[Entry]:
 
 
 def _check_storable(name: str, tensor: Tensor) -> None:
-    if name == _METADATA:
+    if name == METADATA:
         raise ValueError(f"a tensor cannot be named {name}: the container uses the name itself")
     if tensor.dtype not in _DTYPE_NAMES:
         raise ValueError(f"{name}: a container cannot hold {tensor.dtype}; convert the tensor")
@@ -199,7 +204,7 @@ def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> byte
     Raises:
         ValueError: The header is too long to be read again, or contains more than text.
     """
-    fields: dict[str, object] = {_METADATA: {key: metadata[key] for key in sorted(metadata)}}
+    fields: dict[str, object] = {METADATA: {key: metadata[key] for key in sorted(metadata)}}
     for entry in entries:
         fields[entry.name] = {
             "dtype": _DTYPE_NAMES[entry.dtype],
@@ -214,10 +219,10 @@ def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str]) -> byte
             f"a name or a metadata string holds no valid text after {near!r}: escape it first"
         ) from None
     text += b" " * (-(PREFIX_BYTES + len(text)) % _ALIGNMENT)
-    if len(text) > _MAX_HEADER:
+    if len(text) > MAX_HEADER:
         raise ValueError(
             f"names and metadata take {len(text):,} bytes and a container has space for "
-            f"{_MAX_HEADER:,}; keep large texts in a file of their own"
+            f"{MAX_HEADER:,}; keep large texts in a file of their own"
         )
     return len(text).to_bytes(PREFIX_BYTES, "little") + text
 
@@ -336,7 +341,7 @@ def read_header(stream: IO[bytes], prefix: bytes, where: str) -> tuple[Header, i
     if not prefix:
         raise CheckpointError(f"{where} is empty: not a checkpoint")
     length = int.from_bytes(prefix, "little")
-    if len(prefix) < PREFIX_BYTES or not 2 <= length <= _MAX_HEADER:
+    if len(prefix) < PREFIX_BYTES or not 2 <= length <= MAX_HEADER:
         raise CheckpointError(f"{where} is not an fdl checkpoint: no safetensors header")
     raw = read_exactly(stream, length, where)
     try:
@@ -377,21 +382,17 @@ def append_exactly(data: bytearray, stream: IO[bytes], size: int, where: str) ->
 
 
 def _parse_header(raw: bytearray) -> Header:
-    fields = json.loads(raw.decode(), object_pairs_hook=_unique)
-    if not isinstance(fields, dict):
-        raise ValueError("the header is not a JSON object")
-    metadata = fields.pop(_METADATA, {})
-    if not _is_text_mapping(metadata):
-        raise ValueError("its metadata are not strings")
+    fields, metadata = read_fields(raw)
     if metadata.get("format") != FORMAT:
         raise ValueError(f"it lacks the mark format={FORMAT}; another program wrote it")
     version = metadata.get("fdl_version", "")
     if not (version.isascii() and version.isdigit() and len(version) <= _MAX_DIGITS):
         raise ValueError("its fdl_version is not a number")
-    entries = tuple(_entry(name, value) for name, value in fields.items())
-    _check_ranges(entries)
-    aliases = json.loads(metadata.get("aliases", "{}"), object_pairs_hook=_unique)
-    if not _is_text_mapping(aliases):
+    stored = {name: described(name, value) for name, value in fields.items()}
+    check_ranges(stored.items())
+    entries = [_entry(name, tensor) for name, tensor in stored.items()]
+    aliases = json.loads(metadata.get("aliases", "{}"), object_pairs_hook=unique)
+    if not is_text_mapping(aliases):
         raise ValueError("its aliases are not a mapping of names")
     for alias, name in aliases.items():
         if alias in fields or name not in fields:
@@ -400,50 +401,8 @@ def _parse_header(raw: bytearray) -> Header:
     return Header(ordered, metadata, aliases)
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("the header names one field twice")
-    return fields
-
-
-def _is_text_mapping(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-
-
-def _entry(name: str, value: object) -> Entry:
-    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"tensor {name!r} is not described by dtype, shape and data_offsets")
-    dtype = _DTYPES.get(value["dtype"]) if isinstance(value["dtype"], str) else None
+def _entry(name: str, stored: StoredTensor) -> Entry:
+    dtype = _DTYPES.get(stored.dtype)
     if dtype is None:
-        raise ValueError(f"tensor {name!r} has an unknown dtype {value['dtype']!r}")
-    shape, offsets = value["shape"], value["data_offsets"]
-    sizes = _are_sizes(shape) and _are_sizes(offsets)
-    if not (sizes and is_shape(shape) and len(offsets) == 2):
-        raise ValueError(f"tensor {name!r} has a malformed shape or byte range")
-    begin, end = offsets
-    if end - begin != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"tensor {name!r}: its byte range does not fit its shape")
-    return Entry(name, dtype, tuple(shape), begin, end)
-
-
-def _are_sizes(value: object) -> bool:
-    return isinstance(value, list) and all(
-        type(item) is int and 0 <= item < 1 << 63 for item in value
-    )
-
-
-def is_shape(sizes: Sequence[int]) -> bool:
-    """Whether torch can hold a tensor with these sizes (none is negative).
-
-    Torch multiplies the sizes in 63 bits, without those that are zero.
-    """
-    return len(sizes) <= _MAX_DIMENSIONS and math.prod(size or 1 for size in sizes) < 1 << 63
-
-
-def _check_ranges(entries: Iterable[Entry]) -> None:
-    position = 0
-    for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
-        if entry.begin != position:
-            raise ValueError(f"the bytes of tensor {entry.name!r} overlap others or leave a gap")
-        position = entry.end
+        raise ValueError(f"tensor {name!r} has an unknown dtype {stored.dtype!r}")
+    return Entry(name, dtype, stored.shape, stored.begin, stored.end)

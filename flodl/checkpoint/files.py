@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from flodl.checkpoint.container import (
-    PREFIX_BYTES,
     VERSION,
     Container,
     Header,
@@ -21,6 +20,7 @@ from flodl.checkpoint.container import (
     read_exactly,
     read_header,
 )
+from flodl.checkpoint.header import PREFIX_BYTES
 from flodl.checkpoint.legacy import MAGIC, read_legacy
 from flodl.errors import CheckpointError
 from flodl.files import replacing

@@ -20,14 +20,13 @@ import torch
 
 from flodl.checkpoint.container import (
     FORMAT,
-    PREFIX_BYTES,
     Container,
     Entry,
     Header,
     append_exactly,
-    is_shape,
     read_exactly,
 )
+from flodl.checkpoint.header import PREFIX_BYTES, is_shape
 from flodl.errors import CheckpointError
 
 MAGIC = b"FDLC"

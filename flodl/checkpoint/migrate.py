@@ -14,6 +14,7 @@ from flodl.checkpoint.container import DIGEST, TRAINING, Container, Entry
 from flodl.checkpoint.files import is_compressed, read_file, read_stream, writing
 from flodl.checkpoint.store import (
     NamedTensors,
+    match_names,
     memory_of,
     own_strings,
     tensors_by_name,
@@ -130,7 +131,8 @@ def _match(
 ) -> tuple[dict[str, Entry], MigrateReport]:
     """The stored tensor of every model tensor with a match, in model order."""
     stored = source.header.model_entries
-    found = _match_names(source, model)
+    named = match_names(source, model).items()
+    found = {name: entry for name, entry in named if entry.shape == model[name].shape}
     unchanged = list(found)
     # Further names of a tied tensor use the entry of the first instead of an unrelated one.
     by_memory = {memory_of(model[name]): entry for name, entry in found.items()}
@@ -156,17 +158,6 @@ def _match(
     dropped = [entry.name for entry in stored if entry.name not in used]
     in_model_order = {name: found[name] for name in model if name in found}
     return in_model_order, MigrateReport(unchanged, remapped, dropped, missing, ambiguous)
-
-
-def _match_names(source: Container, model: Mapping[str, Tensor]) -> dict[str, Entry]:
-    entries = {entry.name: entry for entry in source.header.model_entries}
-    aliases = source.header.aliases
-    named = {name: entries.get(aliases.get(name, name)) for name in model}
-    return {
-        name: entry
-        for name, entry in named.items()
-        if entry is not None and entry.shape == model[name].shape
-    }
 
 
 def _is_alike(entry: Entry, tensor: Tensor) -> bool:

@@ -368,7 +368,7 @@ def _fill(
     if on_shape_mismatch not in ("error", "skip"):
         raise ValueError(f"on_shape_mismatch must be 'error' or 'skip', not {on_shape_mismatch!r}")
     check_hash(container.header.metadata.get("structural_hash", ""), hash)
-    matches = _match(container, model)
+    matches = match_names(container, model)
     misfits = [name for name, entry in matches.items() if entry.shape != model[name].shape]
     if misfits and on_shape_mismatch == "error":
         raise ShapeMismatch(describe_misfits(misfits, matches, model))
@@ -400,7 +400,7 @@ def check_hash(stored: str, wanted: str | None) -> None:
         )
 
 
-def _match(container: Container, model: Mapping[str, Tensor]) -> dict[str, Entry]:
+def match_names(container: Container, model: Mapping[str, Tensor]) -> dict[str, Entry]:
     """The stored tensor of every model tensor with a match, in model order."""
     entries = {entry.name: entry for entry in container.header.model_entries}
     aliases = container.header.aliases

@@ -2,19 +2,24 @@
 
 from flodl.data.batch import Batch as Batch
 from flodl.data.cifar import Cifar10 as Cifar10
-from flodl.data.dataset import BatchDataSet as BatchDataSet
-from flodl.data.dataset import DataSet as DataSet
-from flodl.data.dataset import TensorDataSet as TensorDataSet
-from flodl.data.iterable import IterableEpoch as IterableEpoch
-from flodl.data.iterable import IterableLoader as IterableLoader
-from flodl.data.loader import DataLoader as DataLoader
-from flodl.data.loader import EpochIterator as EpochIterator
-from flodl.data.loader import LoaderState as LoaderState
+from flodl.data.dataset import (
+    BatchDataSet as BatchDataSet,
+    DataSet as DataSet,
+    TensorDataSet as TensorDataSet,
+)
+from flodl.data.iterable import IterableEpoch as IterableEpoch, IterableLoader as IterableLoader
+from flodl.data.loader import (
+    DataLoader as DataLoader,
+    EpochIterator as EpochIterator,
+    LoaderState as LoaderState,
+)
 from flodl.data.loader_builder import LoaderBuilder as LoaderBuilder
 from flodl.data.memmap import MemmapDataSet as MemmapDataSet
 from flodl.data.mnist import Mnist as Mnist
 from flodl.data.packaged import digits as digits
-from flodl.data.sampler import RandomSampler as RandomSampler
-from flodl.data.sampler import Sampler as Sampler
-from flodl.data.sampler import SequentialSampler as SequentialSampler
+from flodl.data.sampler import (
+    RandomSampler as RandomSampler,
+    Sampler as Sampler,
+    SequentialSampler as SequentialSampler,
+)
 from flodl.data.shakespeare import Shakespeare as Shakespeare

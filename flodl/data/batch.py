@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Generator, Iterator, Sequence
+from typing import final
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+import torch
+from torch import Tensor
 
-    import torch
-    from torch import Tensor
-
-    from flodl.data.form import BatchForm
+from flodl.data.form import BatchForm
 
 
 @final

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from flodl.data.budget import Memory
 from flodl.data.dataset import describe
 from flodl.data.feed import Feed, ResidentFeed, rows_of
+from flodl.data.streaming import StreamingFeed
 from flodl.data.transfer import transfer_to
 from flodl.errors import DataError
 from flodl.log import verbose
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from torch import Tensor
-
-    from flodl.data.budget import Memory
-    from flodl.data.streaming import StreamingFeed
 
 _ABSENT = -1
 

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import torch
 
 from flodl.data.adapters import stays_in_memory
-from flodl.data.budget import host_memory, memory_of
+from flodl.data.budget import Memory, host_memory, memory_of
 from flodl.data.cache import CachedFeed, SampleStore
 from flodl.data.counts import count
-from flodl.data.feed import described, read_rows, resident_bytes, resident_feed
+from flodl.data.dataset import BatchDataSet
+from flodl.data.feed import Feed, described, read_rows, resident_bytes, resident_feed
+from flodl.data.form import BatchForm
 from flodl.data.streaming import StreamingFeed
 from flodl.errors import DataError
 from flodl.log import verbose
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flodl.data.budget import Memory
-    from flodl.data.dataset import BatchDataSet
-    from flodl.data.feed import Feed
-    from flodl.data.form import BatchForm
 
 
 @final

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import os
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import Literal, final
 
 import torch
+from torch import Tensor
 
-from flodl.data.dataset import TensorDataSet
 from flodl.data.download import RemoteFile, fetch
-from flodl.data.pixels import pixel_values
+from flodl.data.images import LabelledImages
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Literal
-
-    from torch import Tensor
 
 _PIXELS = 3 * 32 * 32
 _RECORD = 1 + _PIXELS
@@ -42,18 +37,8 @@ _MEMBERS = {
 
 
 @final
-class Cifar10(TensorDataSet):
+class Cifar10(LabelledImages):
     """Images ``[N, 3, 32, 32]`` (red, green, blue) and labels ``[N]`` int64, 0 to 9."""
-
-    @property
-    def images(self) -> Tensor:
-        """``[N, 3, 32, 32]``, float32 in 0…1 or uint8."""
-        return self.tensors[0]
-
-    @property
-    def labels(self) -> Tensor:
-        """``[N]`` int64."""
-        return self.tensors[1]
 
     @classmethod
     def parse(
@@ -77,9 +62,7 @@ class Cifar10(TensorDataSet):
         if isinstance(files, (bytes, str, os.PathLike)) or not files:
             raise DataError(f"files={files!r:.60}: give a list of at least one file")
         records = torch.cat([_records(file, number) for number, file in enumerate(files)])
-        images = records[:, 1:].reshape(-1, 3, 32, 32)
-        labels = records[:, 0].to(torch.int64)
-        return cls(pixel_values(images, 255, dtype), labels, names=("image", "label"))
+        return cls(records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0], dtype)
 
     @classmethod
     def download(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import torch
+from torch import Tensor
 
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class DataSet(ABC):

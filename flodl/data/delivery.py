@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
+from torch import Tensor
 
 from flodl.data.batch import Batch, Position, deliver
-from flodl.data.feed import rows_of
-from flodl.data.sampler import epoch_order
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from torch import Tensor
-
-    from flodl.data.feed import Feed
-    from flodl.data.form import BatchForm
-    from flodl.data.sampler import Sampler
+from flodl.data.feed import Feed, rows_of
+from flodl.data.form import BatchForm
+from flodl.data.sampler import Sampler, epoch_order
 
 _EPOCHS = 2
 """Number of orders kept: a window may begin in one epoch and end in the next."""

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import os
 import shutil
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from filelock import FileLock
 
 from flodl.errors import DataError
 from flodl.log import msg
-
-if TYPE_CHECKING:
-    import os
 
 _CHUNK = 1 << 20
 _ATTEMPTS = 3

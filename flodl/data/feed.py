@@ -10,20 +10,16 @@ A feed turns the order of an epoch into the tensors of each batch:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, final
+from collections.abc import Iterator, Sequence
+from typing import final
 
 import torch
+from torch import Tensor
 
 from flodl.data.dataset import BatchDataSet, TensorDataSet, describe
+from flodl.data.form import BatchForm
 from flodl.data.samples import fields
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from torch import Tensor
-
-    from flodl.data.form import BatchForm
 
 _CHUNK_BYTES = 16 * 2**20
 """Read the data set in pieces of about this size: large enough for bulk reads, small in memory."""

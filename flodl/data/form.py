@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable, Sequence
+from typing import final
+
+import torch
+from torch import Tensor
 
 from flodl.data.dataset import describe, field_names
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
-    from torch import Tensor
 
 
 def _no_keys() -> None:

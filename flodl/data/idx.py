@@ -8,19 +8,16 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import os
 import struct
 import zlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import torch
+from torch import Tensor
 
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    import os
-
-    from torch import Tensor
 
 _UNSIGNED_BYTE = 0x08
 _GZIP_MAGIC = b"\x1f\x8b"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypedDict, final
+from typing import Any, TypedDict, final
 
 import torch
 import torch.utils.data
+from torch import Tensor
 
 from flodl.data.adapters import declared_names, is_iterable
 from flodl.data.batch import Batch
@@ -17,11 +19,6 @@ from flodl.data.form import BatchForm
 from flodl.data.samples import Members, fields, stacked
 from flodl.data.transfer import transfer_to
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from torch import Tensor
 
 NOT_PROMISED = (
     "data that can only be iterated cannot be resumed inside an epoch, and ranks cannot share it "

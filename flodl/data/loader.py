@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, TypedDict, final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypedDict, final
 
 import torch
+from torch import Tensor
 
 from flodl.data.adapters import as_batch_data_set, declared_names, members_of
 from flodl.data.batch import Batch, Position, deliver
 from flodl.data.choice import Reading, make_feed
-from flodl.data.counts import count, seed_value
-from flodl.data.counts import positive_integer as positive_integer
+from flodl.data.counts import count, positive_integer as positive_integer, seed_value
 from flodl.data.delivery import Deliveries, EpochCut, batch_seed
 from flodl.data.form import BatchForm
 from flodl.data.loader_builder import LoaderBuilder as LoaderBuilder
 from flodl.data.sampler import RandomSampler, Sampler, SequentialSampler, epoch_order
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from torch import Tensor
 
 
 class _Needed(TypedDict):

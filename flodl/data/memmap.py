@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flodl.data.dataset import BatchDataSet, field_names
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 _ARCHIVE = b"PK"
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+import os
+from typing import Literal, final
 
 import torch
+from torch import Tensor
 
-from flodl.data.dataset import TensorDataSet
 from flodl.data.download import RemoteFile, fetch
 from flodl.data.idx import read_idx
-from flodl.data.pixels import pixel_values
+from flodl.data.images import LabelledImages
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    import os
-    from typing import Literal
-
-    from torch import Tensor
 
 _FOLDERS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -56,18 +51,8 @@ REMOTE_FILES = tuple(file for pair in _FILES.values() for file in pair)
 
 
 @final
-class Mnist(TensorDataSet):
+class Mnist(LabelledImages):
     """Images ``[N, 1, rows, columns]`` and labels ``[N]`` int64."""
-
-    @property
-    def images(self) -> Tensor:
-        """``[N, 1, rows, columns]``, float32 in 0…1 or uint8."""
-        return self.tensors[0]
-
-    @property
-    def labels(self) -> Tensor:
-        """``[N]`` int64."""
-        return self.tensors[1]
 
     @classmethod
     def parse(
@@ -89,8 +74,7 @@ class Mnist(TensorDataSet):
             DataError: A file has another format or is cut short, or their counts differ.
             ValueError: Another dtype.
         """
-        pixels, classes = read_pair(images, labels)
-        return cls(pixel_values(pixels, 255, dtype), classes, names=("image", "label"))
+        return cls(*read_pair(images, labels), dtype)
 
     @classmethod
     def download(

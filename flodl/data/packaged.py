@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from flodl.data.dataset import TensorDataSet
+from flodl.data.images import pixel_values
 from flodl.data.mnist import read_pair
-from flodl.data.pixels import pixel_values
-
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from torch import Tensor
 
 _SAMPLES = 1797
 _HELD_OUT = _SAMPLES // 5

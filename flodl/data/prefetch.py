@@ -13,18 +13,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
+from torch import Tensor
+
+from flodl.data.transfer import Sent, Transfer
 from flodl.errors import StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
-
-    from flodl.data.transfer import Sent, Transfer
 
 _FAREWELL_SECONDS = 5.0
 """Seconds that closing waits for a data set that is reading a batch."""

@@ -15,22 +15,18 @@ import random
 import threading
 import traceback
 import weakref
-from typing import TYPE_CHECKING, NamedTuple, cast, final
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, cast, final
 
 import numpy as np
 import torch
 import torch.utils.data
+from torch import Tensor
 
 from flodl.data.adapters import members_of
+from flodl.data.dataset import BatchDataSet
 from flodl.data.feed import read_rows
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
-
-    from flodl.data.dataset import BatchDataSet
 
 
 class _Request(NamedTuple):

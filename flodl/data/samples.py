@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -12,9 +12,6 @@ from torch import Tensor
 
 from flodl.data.dataset import describe
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 
 def fields(value: object, where: str) -> tuple[Tensor, ...]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import torch
+from torch import Tensor
 
 from flodl.data.counts import positive_integer
 from flodl.data.dataset import TensorDataSet
 from flodl.data.download import RemoteFile, fetch
 from flodl.errors import DataError
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
-
-    from torch import Tensor
 
 _TEXT = RemoteFile(
     name="input.txt",

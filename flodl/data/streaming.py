@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import final
 
-from flodl.data.budget import CPU_DEPTH
+import torch
+from torch import Tensor
+
+from flodl.data.budget import CPU_DEPTH, Memory
+from flodl.data.dataset import BatchDataSet
 from flodl.data.feed import Feed, described, read_rows, rows_of
+from flodl.data.form import BatchForm
 from flodl.data.prefetch import Prefetcher
 from flodl.data.processes import WorkerProcesses
 from flodl.data.transfer import transfer_to
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
-    import torch
-    from torch import Tensor
-
-    from flodl.data.budget import Memory
-    from flodl.data.dataset import BatchDataSet
-    from flodl.data.form import BatchForm
 
 
 @final

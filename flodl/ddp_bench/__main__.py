@@ -23,7 +23,7 @@ from flodl.ddp_bench.request import ALL, Request, cells_of, chosen, ensure_data
 from flodl.ddp_bench.summary import FiledRun, read_folder, summarise
 from flodl.ddp_bench.sweep import Outcome, sweep
 from flodl.errors import DataError
-from flodl.files import replace_text
+from flodl.files import write_text
 from flodl.launch.launcher import detect
 from flodl.launch.settings import DdpRunConfig, settings_of
 
@@ -205,8 +205,7 @@ def _followed_up(args: Args, outcomes: list[Outcome]) -> int:
             sys.stdout.write(page)
         else:
             path = args.output / "report.md" if args.report == _REPORT else Path(args.report)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(path, page)
+            write_text(path, page)
             log.msg(f"report: {path}")
     return code
 

@@ -13,7 +13,7 @@ from typing import Any, Self, final
 from flodl.ddp_bench.analyze import worse_by
 from flodl.ddp_bench.records import RunRecord
 from flodl.errors import DataError
-from flodl.files import replace_text
+from flodl.files import write_text
 
 TOLERANCE = 0.15
 _ALONE = "solo-0"
@@ -120,9 +120,8 @@ def save_baselines(path: Path, runs: Sequence[RunRecord]) -> int:
             )
         one = Baseline.of(run)
         kept[_key(one)] = one
-    path.parent.mkdir(parents=True, exist_ok=True)
     ordered = [asdict(kept[key]) for key in sorted(kept)]
-    replace_text(path, json.dumps(ordered, indent=1) + "\n")
+    write_text(path, json.dumps(ordered, indent=1) + "\n")
     return len(ordered)
 
 

@@ -96,10 +96,8 @@ def _notes(runs: Sequence[FiledRun]) -> list[str]:
 
 
 def _incomplete(unread: Sequence[Unread]) -> list[str]:
-    if not unread:
-        return []
     rows = [[f"`{one.folder}`", one.reason] for one in unread]
-    return ["## Incomplete runs", _table(["folder", "what happened"], rows)]
+    return _section("Incomplete runs", ["folder", "what happened"], rows)
 
 
 def _model(model: ModelSummary) -> list[str]:
@@ -218,9 +216,7 @@ def _memory(runs: Sequence[FiledRun]) -> list[str]:
         for run in runs
         if (vram := run.record.vram) is not None
     ]
-    if not rows:
-        return []
-    return ["## Memory of the first GPU", _table(["run", "peak GiB", "mean GiB"], rows)]
+    return _section("Memory of the first GPU", ["run", "peak GiB", "mean GiB"], rows)
 
 
 def _idle(timed: Iterable[tuple[FiledRun, Timeline]]) -> list[str]:
@@ -264,10 +260,8 @@ def _calibrations(timed: Iterable[tuple[FiledRun, Timeline]]) -> list[str]:
                 _or_dash(found.p95_ms, "{:.0f}"),
             ]
         )
-    if not rows:
-        return []
     header = ["run", "anchor", "last counts", "throttled", "syncs", "P50 ms", "P95 ms"]
-    return ["## Calibration of the windows", _table(header, rows)]
+    return _section("Calibration of the windows", header, rows)
 
 
 def _overlaps(timed: Iterable[tuple[FiledRun, Timeline]]) -> list[str]:
@@ -278,14 +272,17 @@ def _overlaps(timed: Iterable[tuple[FiledRun, Timeline]]) -> list[str]:
             longest = max(found, key=lambda one: one.ms)
             mean = sum(one.ms for one in found) / len(found)
             rows.append([run.title, str(len(found)), f"{mean:.0f}", f"{longest.ms:.0f}"])
-    if not rows:
-        return []
     header = ["run", "overlapping epochs", "mean ms", "longest ms"]
-    return ["## Epochs that overlap", _table(header, rows)]
+    return _section("Epochs that overlap", header, rows)
 
 
 def _or_dash(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)
+
+
+def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A heading and its table; nothing without rows."""
+    return [f"## {title}", _table(header, rows)] if rows else []
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,21 +1,11 @@
-"""Training on several ranks: launching, sharing, averaging."""
+"""Training on several ranks: launching, sharing, averaging.
 
-from typing import TYPE_CHECKING
+Each name is imported at its first use; ``__init__.pyi`` lists them.
+"""
 
-from flodl.lazy import lazily as _lazily
+from lazy_loader import attach_stub as _attach_stub
 
-if TYPE_CHECKING:
-    from flodl.distributed.ghost import Cluster as Cluster
-    from flodl.distributed.ghost import predict as predict
-    from flodl.distributed.planning.elche import ElCheConfig as ElCheConfig
-    from flodl.distributed.planning.scheduler import ScheduleConfig as ScheduleConfig
-    from flodl.distributed.runner import this_group as this_group
+from flodl.collector import paused as _paused
 
-_NAMES = {
-    "ghost": ("Cluster", "predict"),
-    "planning.elche": ("ElCheConfig",),
-    "planning.scheduler": ("ScheduleConfig",),
-    "runner": ("this_group",),
-}
-
-__getattr__, __dir__ = _lazily(__name__, _NAMES)
+__getattr__, __dir__, __all__ = _attach_stub(__name__, __file__)
+__getattr__ = _paused()(__getattr__)

@@ -1,33 +1,39 @@
 """Graphs: describe a network with FlowBuilder, then run it as a torch module."""
 
 from flodl.graph.attached import LossContext as LossContext
-from flodl.graph.builder import FlowBuilder as FlowBuilder
-from flodl.graph.builder import LoopBuilder as LoopBuilder
-from flodl.graph.builder import MapBuilder as MapBuilder
+from flodl.graph.builder import (
+    FlowBuilder as FlowBuilder,
+    LoopBuilder as LoopBuilder,
+    MapBuilder as MapBuilder,
+)
 from flodl.graph.capture import Capturable as Capturable
-from flodl.graph.freezing import freeze_params as freeze_params
-from flodl.graph.freezing import unfreeze_params as unfreeze_params
+from flodl.graph.freezing import freeze_params as freeze_params, unfreeze_params as unfreeze_params
 from flodl.graph.graph import Graph as Graph
-from flodl.graph.loops import LoopBody as LoopBody
-from flodl.graph.loops import TraceEmit as TraceEmit
-from flodl.graph.loops import forward_via_step as forward_via_step
-from flodl.graph.modules import Lambda as Lambda
-from flodl.graph.modules import modules as modules
+from flodl.graph.modules import (
+    Lambda as Lambda,
+    LoopBody as LoopBody,
+    NamedInputModule as NamedInputModule,
+    TraceEmit as TraceEmit,
+    forward_via_step as forward_via_step,
+    modules as modules,
+)
 from flodl.graph.observe import Reduce as Reduce
 from flodl.graph.paths import PathKind as PathKind
-from flodl.graph.profile import LevelTiming as LevelTiming
-from flodl.graph.profile import NodeTiming as NodeTiming
-from flodl.graph.profile import Profile as Profile
-from flodl.graph.references import NamedInputModule as NamedInputModule
-from flodl.graph.routing import ArgmaxSelector as ArgmaxSelector
-from flodl.graph.routing import FixedSelector as FixedSelector
-from flodl.graph.routing import LearnedHalt as LearnedHalt
-from flodl.graph.routing import Reshape as Reshape
-from flodl.graph.routing import SigmoidRouter as SigmoidRouter
-from flodl.graph.routing import SoftmaxRouter as SoftmaxRouter
-from flodl.graph.routing import StateAdd as StateAdd
-from flodl.graph.routing import ThresholdHalt as ThresholdHalt
-from flodl.graph.snapshot import ModelSnapshot as ModelSnapshot
+from flodl.graph.persist import ModelSnapshot as ModelSnapshot
+from flodl.graph.profile import (
+    LevelTiming as LevelTiming,
+    NodeTiming as NodeTiming,
+    Profile as Profile,
+)
+from flodl.graph.routing import (
+    ArgmaxSelector as ArgmaxSelector,
+    FixedSelector as FixedSelector,
+    LearnedHalt as LearnedHalt,
+    Reshape as Reshape,
+    SigmoidRouter as SigmoidRouter,
+    SoftmaxRouter as SoftmaxRouter,
+    StateAdd as StateAdd,
+    ThresholdHalt as ThresholdHalt,
+)
 from flodl.graph.topology import MergeOp as MergeOp
-from flodl.graph.trend import Trend as Trend
-from flodl.graph.trend import TrendGroup as TrendGroup
+from flodl.graph.trend import Trend as Trend, TrendGroup as TrendGroup

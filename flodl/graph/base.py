@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
@@ -82,6 +82,15 @@ class GraphBase(nn.Module):
         label, dot, rest = name.partition(".")
         child = self.tree_children().get(label) if dot else None
         return (cast("Graph", self), name) if child is None else child._owner(rest)
+
+    def _expanded(self, names: Iterable[str]) -> list[str]:
+        """The names without duplicates, with tag groups replaced by their members."""
+        expanded: list[str] = []
+        for name in names:
+            graph, group = self._owner(name)
+            prefix = name.removesuffix(group)
+            expanded += [prefix + member for member in graph.tag_group(group) or [group]]
+        return list(dict.fromkeys(expanded))
 
     def _no_such(self, what: str, name: str, known: list[str]) -> str:
         near = difflib.get_close_matches(name, known)

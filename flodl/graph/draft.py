@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from flodl.errors import BuildError
 from flodl.graph.base import GraphBase
 from flodl.graph.codegen import Initial
-from flodl.graph.modules import ModuleLike, as_module
+from flodl.graph.modules import ModuleLike, as_module, delivered, port_style, ref_style
 from flodl.graph.nodes import GateNode, LoopNode, SwitchNode
-from flodl.graph.references import delivered, port_style, ref_style
 from flodl.graph.topology import (
     ENTRY,
     REF,

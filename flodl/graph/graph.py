@@ -17,7 +17,6 @@ from flodl.graph.identity import Identified
 from flodl.graph.observe import Observed
 from flodl.graph.persist import Checkpointed
 from flodl.graph.profile import Profiled
-from flodl.graph.snapshot import Snapshots
 from flodl.graph.spec import Specified
 from flodl.graph.state import Stateful, outermost_stateful
 from flodl.graph.topology import Topology
@@ -28,12 +27,11 @@ _COUNTERS = ("training_step", "step_count", "epoch_step", "epoch_count")
 
 class Graph(
     Stateful,
-    Observed,
     Attached,
     Tree,
     Identified,
     Checkpointed,
-    Snapshots,
+    Observed,
     Specified,
     Profiled,
     Drawn,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 import torch
 from torch import Tensor, nn
 
-from flodl.graph.loops import LoopBody, TraceEmit, Traces
+from flodl.graph.modules import LoopBody, TraceEmit, Traces
 from flodl.graph.topology import Gate, Loop, RefStyle, Switch
 
 Refs = Mapping[str, Tensor]

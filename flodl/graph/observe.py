@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from flodl.errors import StateError
+from flodl.graph import plot
 from flodl.graph.base import GraphBase
-from flodl.graph.history import MetricHistory as MetricHistory
-from flodl.graph.history import Point, Values
+from flodl.graph.history import MetricHistory as MetricHistory, Point, Values
 from flodl.graph.trend import Trend, TrendGroup
 
 
@@ -248,8 +248,6 @@ class Observed(GraphBase):
         Raises:
             ValueError: A named metric has no points, or no metric has any.
         """
-        from flodl.graph import plot
-
         plot.page(path, _values(self._series(names)))
 
     def export_trends(self, path: str | os.PathLike[str], *names: str) -> None:
@@ -262,8 +260,6 @@ class Observed(GraphBase):
         Raises:
             ValueError: A named metric has no points, or no metric has any.
         """
-        from flodl.graph import plot
-
         plot.table(path, _values(self._series(names)))
 
     def write_log(self, path: str | os.PathLike[str], total: int, *names: str) -> None:
@@ -277,8 +273,6 @@ class Observed(GraphBase):
         Raises:
             ValueError: A named metric has no points, or no metric has any.
         """
-        from flodl.graph import plot
-
         plot.log(path, total, self._series(names))
 
     # --- Names -----------------------------------------------------------------------------
@@ -305,15 +299,6 @@ class Observed(GraphBase):
                 graph, tag = self._owner(name)
                 raise StateError(f"tag {name!r} has no value to collect: {graph._why_absent(tag)}")
         return found
-
-    def _expanded(self, names: Iterable[str]) -> list[str]:
-        """The names without duplicates, with tag groups replaced by their members."""
-        expanded: list[str] = []
-        for name in names:
-            graph, group = self._owner(name)
-            prefix = name.removesuffix(group)
-            expanded += [prefix + member for member in graph.tag_group(group) or [group]]
-        return list(dict.fromkeys(expanded))
 
     def _metric(self, name: str) -> tuple[Observed, str]:
         """Return the graph a metric belongs to and its name there; recorded dotted names win."""
@@ -345,8 +330,6 @@ class Observed(GraphBase):
         for prefix, graph in self._tree():
             for name in graph._metrics.names():
                 series.setdefault(prefix + name, graph._metrics.points(name))
-        from flodl.graph import plot
-
         return plot.select(series, self._expanded(names))
 
 

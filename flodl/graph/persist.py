@@ -1,26 +1,75 @@
-"""The checkpoint part of a graph: qualified names, saving, loading, the source configuration."""
+"""Checkpoints of a graph: names, saving, loading whole or in part, snapshots in memory."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from flodl.checkpoint import (
     LoadReport,
+    checkpoint_keys,
+    checkpoint_metadata,
     load_checkpoint_file,
     persistent_buffers,
     qualify,
     save_checkpoint_file,
 )
 from flodl.checkpoint.sharded import reshard
+from flodl.checkpoint.snapshot import snapshot
 from flodl.checkpoint.store import OnShapeMismatch
-from flodl.errors import CheckpointError
-from flodl.graph.base import GraphBase
+from flodl.errors import ArchitectureMismatch, CheckpointError
+from flodl.graph.observe import Observed
+
+if TYPE_CHECKING:
+    from flodl.graph.graph import Graph
 
 
-class Checkpointed(GraphBase):
-    """The part of a graph's interface that saves and loads its weights."""
+@dataclass(frozen=True, slots=True)
+class ModelSnapshot:
+    """Parameters and buffers of a model at one moment; later changes do not affect them.
+
+    Attributes:
+        params: Qualified name and CPU tensor of every parameter; a shared one under all its names.
+        buffers: The same for persistent buffers.
+        metrics: Last value of every metric.
+        epoch: Number of epochs flushed so far.
+        structural_hash: Hash of the model's architecture.
+        label: Name of the graph.
+        writes: Whether :meth:`save_file` writes; False if another rank has the tensors.
+    """
+
+    params: tuple[tuple[str, Tensor], ...]
+    buffers: tuple[tuple[str, Tensor], ...]
+    metrics: tuple[tuple[str, float], ...]
+    epoch: int
+    structural_hash: str
+    label: str
+    writes: bool = True
+
+    def save_file(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint for ``Graph.load_checkpoint``, atomically.
+
+        Raises:
+            CheckpointError: The file cannot be written.
+        """
+        if not self.writes:
+            return
+        save_checkpoint_file(
+            path,
+            self.params,
+            self.buffers,
+            self.structural_hash,
+            label=self.label,
+            metrics=dict(self.metrics),
+            epoch=self.epoch,
+        )
+
+
+class Checkpointed(Observed):
+    """The part of a graph's interface that saves, copies and loads its weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,3 +175,97 @@ class Checkpointed(GraphBase):
                 "match a tag or a name=, or rename the tensors with migrate_checkpoint_file"
             )
         return report
+
+    def snapshot_cpu(self) -> ModelSnapshot:
+        """Copy parameters and persistent buffers to the CPU, with the metadata of a checkpoint.
+
+        Tensors shared in the model are copied once and shared in the snapshot.
+
+        Under ``fully_shard`` call this on every rank: the ranks gather one tensor at a time. The
+        snapshot of rank 0 has the tensors. Snapshots of other ranks have none and save nothing.
+
+        Raises:
+            ValueError: A tensor has no values: it is on the meta device, or its memory was freed.
+            CheckpointError: Other ranks with parts of the parameters did not call this.
+        """
+        reshard(self)
+        params = dict(self.named_parameters(remove_duplicate=False))
+        buffers = dict(persistent_buffers(self, tied=True))
+        copies = snapshot({**params, **buffers})
+        held = copies or {}
+        return ModelSnapshot(
+            params=tuple((name, held[name]) for name in params if name in held),
+            buffers=tuple((name, held[name]) for name in buffers if name in held),
+            metrics=tuple(self.latest_metrics()),
+            epoch=self.flush_count,
+            structural_hash=self.structural_hash(),
+            label=self.label or "",
+            writes=copies is not None,
+        )
+
+
+def load_part(
+    root: Graph, path: str, file: str | os.PathLike[str], on_shape_mismatch: OnShapeMismatch
+) -> LoadReport:
+    """Do the work of ``Graph.load_subgraph_checkpoint``."""
+    child = root.subgraph(path)
+    stored = checkpoint_metadata(file).get("structural_hash", "")
+    if stored == child.structural_hash():
+        return child.load_checkpoint(file, on_shape_mismatch=on_shape_mismatch)
+    around = _graphs_around(root, path)
+    owner = next((graph for graph in around if graph.structural_hash() == stored), None)
+    if owner is not None:
+        return _load_from(owner, child, file, on_shape_mismatch)
+    if stored and on_shape_mismatch == "error":
+        raise ArchitectureMismatch(
+            f"checkpoint {os.fspath(file)} was saved from another architecture: its structural "
+            f"hash is {stored[:8]}, that of {path!r} is {child.short_hash()} and that of the whole "
+            f"graph {root.short_hash()}. To take the tensors that fit by name and shape, pass "
+            "on_shape_mismatch='skip'"
+        )
+    held = set(checkpoint_keys(file))
+    own = {name for name, _ in (*child.qualified_parameters(), *child.qualified_buffers())}
+    if not own & held:
+        for graph in around:
+            if held & _names_in(graph, child).keys():
+                return _load_from(graph, child, file, on_shape_mismatch, compare=False)
+    return child.load_checkpoint(file, on_shape_mismatch=on_shape_mismatch)
+
+
+def _graphs_around(root: Graph, path: str) -> list[Graph]:
+    """The graphs along a path, innermost first."""
+    labels = path.split(".")[:-1]
+    between = [root.subgraph(".".join(labels[:end])) for end in range(len(labels), 0, -1)]
+    return [*between, root]
+
+
+def _names_in(owner: Graph, child: Graph) -> dict[str, str]:
+    """Map the names of a child's tensors in a file of ``owner`` to their names in the child."""
+    prefix = next(name for name, module in owner.named_modules() if module is child)
+    tensors = (*child.named_parameters(), *persistent_buffers(child))
+    return {qualify(f"{prefix}.{name}"): qualify(name) for name, _ in tensors}
+
+
+def _load_from(
+    owner: Graph,
+    child: Graph,
+    file: str | os.PathLike[str],
+    on_shape_mismatch: OnShapeMismatch,
+    *,
+    compare: bool = True,
+) -> LoadReport:
+    reshard(child)
+    names = _names_in(owner, child)
+    outer = {own: name for name, own in names.items()}
+    report = load_checkpoint_file(
+        file,
+        [(outer[qualify(name)], parameter) for name, parameter in child.named_parameters()],
+        [(outer[qualify(name)], buffer) for name, buffer in persistent_buffers(child)],
+        owner.structural_hash() if compare else None,
+        on_shape_mismatch=on_shape_mismatch,
+    )
+    return LoadReport(
+        loaded=[names[name] for name in report.loaded],
+        skipped=[names[name] for name in report.skipped if name in names],
+        missing=[names[name] for name in report.missing],
+    )

@@ -10,14 +10,11 @@ import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from pathlib import Path
 from string import Template
 from typing import TypeVar
 
-from flodl.files import replace_text
+from flodl.files import write_text
 from flodl.graph.history import Point
-from flodl.monitor.formats import format_duration, format_eta, format_metric
-from flodl.monitor.records import finite, to_json
 
 SeriesT = TypeVar("SeriesT", bound=Sequence[object])
 
@@ -63,6 +60,8 @@ def page(
     Raises:
         ValueError: There is no series, or a series has no points.
     """
+    from flodl.monitor.records import finite, to_json  # a graph needs no monitor until it plots
+
     form = [
         {"name": name, "values": [finite(float(value)) for value in values]}
         for name, values in _filled(series).items()
@@ -70,7 +69,7 @@ def page(
     text = _shell().substitute(
         title=html.escape(title), unit=html.escape(unit), data=to_json({"series": form})
     )
-    _write(path, text)
+    write_text(path, text)
 
 
 def table(path: str | os.PathLike[str], series: Mapping[str, Sequence[float]]) -> None:
@@ -88,7 +87,7 @@ def table(path: str | os.PathLike[str], series: Mapping[str, Sequence[float]]) -
     for row in range(max(map(len, columns))):
         cells = (f"{values[row]:.8f}" if row < len(values) else "" for values in columns)
         rows.writerow([row + 1, *cells])
-    _write(path, text.getvalue())
+    write_text(path, text.getvalue())
 
 
 def log(path: str | os.PathLike[str], total: int, series: Mapping[str, Sequence[Point]]) -> None:
@@ -116,10 +115,12 @@ def log(path: str | os.PathLike[str], total: int, series: Mapping[str, Sequence[
         left = now / (row + 1) * (total - row - 1)
         lines.append(_log_line(f"{row + 1:>{width}}", points, now - before, left))
         before = now
-    _write(path, "\n".join(lines) + "\n")
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def _log_line(epoch: str, points: Mapping[str, Point], seconds: float, left: float) -> str:
+    from flodl.monitor.formats import format_duration, format_eta, format_metric
+
     parts = [f"epoch {epoch}"]
     for name, point in points.items():
         printable = name if name.isprintable() else ascii(name)[1:-1]
@@ -140,12 +141,6 @@ def _not_empty(names: Iterable[str]) -> list[str]:
     if not found:
         raise ValueError("there is nothing to write: no metric has points yet, flush first")
     return found
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(target, text)
 
 
 @functools.cache

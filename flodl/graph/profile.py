@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from flodl.errors import PathError, StateError
+from flodl.graph import plot
 from flodl.graph.base import GraphBase
 from flodl.graph.history import MetricHistory
 from flodl.graph.paths import resolve, timed_nodes
@@ -254,7 +255,7 @@ class Profiled(GraphBase):
             PathError: The path does not exist or does not name a graph.
         """
         if path:
-            return self.subgraph(path).profile()
+            return cast("Graph", self).subgraph(path).profile()
         last = None if self._recorder is None else self._recorder.last
         return None if last is None else _profile(self.topology, last)
 
@@ -336,7 +337,7 @@ class Profiled(GraphBase):
             KeyError: The graph has no such tag.
             PathError: A path does not exist.
         """
-        names = self._timed_names(tags) or self.tag_names()
+        names = self._expanded(tags) or self.tag_names()
         return TrendGroup(self.timing_trend(name) for name in names)
 
     def plot_timings_html(self, path: str | os.PathLike[str], *tags: str) -> None:
@@ -350,8 +351,6 @@ class Profiled(GraphBase):
             KeyError: The graph has no such tag.
             ValueError: A named tag has no points, or no tag has any.
         """
-        from flodl.graph import plot
-
         plot.page(path, self._timing_series(tags), title="Time per node", unit="s")
 
     def export_timing_trends(self, path: str | os.PathLike[str], *tags: str) -> None:
@@ -365,15 +364,9 @@ class Profiled(GraphBase):
             KeyError: The graph has no such tag.
             ValueError: A named tag has no points, or no tag has any.
         """
-        from flodl.graph import plot
-
         plot.table(path, self._timing_series(tags))
 
     # --- Internals -------------------------------------------------------------------------
-
-    def subgraph(self, path: str) -> Graph:
-        """The graph with this path."""
-        raise NotImplementedError
 
     def _set_mark(self, mark: Callable[[int], None] | None) -> None:
         """Make the core call ``mark`` with 0 at its start and with each node's number."""
@@ -408,19 +401,10 @@ class Profiled(GraphBase):
             raise PathError(f"path {path!r} leads to a graph; give the path of one of its tags")
         return graph, tag
 
-    def _timed_names(self, tags: Iterable[str]) -> list[str]:
-        """Tags and paths of tags without duplicates; groups are replaced by their members."""
-        names: list[str] = []
-        for tag in tags:
-            graph, group = self._owner(tag)
-            members = graph.tag_group(group) or [group]
-            names += [tag.removesuffix(group) + member for member in members]
-        return list(dict.fromkeys(names))
-
     def _timed_tags(self, tags: Iterable[str]) -> list[tuple[Profiled, list[str]]]:
         """Tags by the graph that has them; default: all of this graph."""
         chosen: dict[Profiled, list[str]] = {}
-        for name in self._timed_names(tags) or self.tag_names():
+        for name in self._expanded(tags) or self.tag_names():
             graph, tag = self._timed_tag(name)
             chosen.setdefault(graph, []).append(tag)
         return list(chosen.items()) or [(self, [])]
@@ -439,9 +423,7 @@ class Profiled(GraphBase):
             for prefix, graph in self._tree()
             for name in graph._timings.names()
         }
-        from flodl.graph import plot
-
-        names = self._timed_names(tags)
+        names = self._expanded(tags)
         for name in names:
             self._timed_tag(name)
         return plot.select(series, names)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from flodl.graph.references import NamedInputModule
+from flodl.graph.modules import NamedInputModule
 
 
 class _ProjectedRouter(NamedInputModule):

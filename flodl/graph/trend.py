@@ -180,21 +180,11 @@ class TrendGroup:
         """Whether :meth:`Trend.stalled` is True for every trend."""
         return self._all(lambda trend: trend.stalled(window, tolerance, min_points=min_points))
 
-    def any_stalled(self, window: int, tolerance: float, *, min_points: int | None = None) -> bool:
-        """Whether :meth:`Trend.stalled` is True for at least one trend."""
-        return any(one.stalled(window, tolerance, min_points=min_points) for one in self._trends)
-
     def all_converged(
         self, window: int, tolerance: float, *, min_points: int | None = None
     ) -> bool:
         """Whether :meth:`Trend.converged` is True for every trend."""
         return self._all(lambda trend: trend.converged(window, tolerance, min_points=min_points))
-
-    def any_converged(
-        self, window: int, tolerance: float, *, min_points: int | None = None
-    ) -> bool:
-        """Whether :meth:`Trend.converged` is True for at least one trend."""
-        return any(one.converged(window, tolerance, min_points=min_points) for one in self._trends)
 
     def _all(self, says: Callable[[Trend], bool]) -> bool:
         return bool(self._trends) and all(says(trend) for trend in self._trends)

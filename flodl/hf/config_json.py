@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self
 
-from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.configs.base import EncoderConfig, json_text, parse_object
 from flodl.hf.configs.deberta import DebertaV2Config
 from flodl.hf.configs.fields import (
     MOST_LAYERS,
@@ -30,7 +30,6 @@ from flodl.hf.configs.fields import (
     refusal,
     whole,
 )
-from flodl.hf.configs.texts import json_text, parse_object
 from flodl.hf.errors import ConfigError, UnsupportedModelError
 
 __all__ = [

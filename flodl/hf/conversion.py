@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 
 from flodl.errors import FlodlError
-from flodl.hf.companions import COMPANIONS, companions_of, copy_files
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.hub import converted_file
 from flodl.hf.keys import is_alias, other_names
 from flodl.hf.locate import locate
-from flodl.hf.new_directory import new_directory
+from flodl.hf.output_files import COMPANIONS, companions_of, copy_files, new_directory
 from flodl.hf.source import (
     CONFIG,
     INDEX,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, Unpack, cast, final
+from typing import Self, Unpack, cast, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
+from flodl.graph import Graph
+from flodl.hf.config_json import EncoderConfig
 from flodl.hf.device import known_device
+from flodl.hf.encoded import EncodedBatch
 from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.locate import locate
@@ -21,11 +24,6 @@ from flodl.hf.sentence_settings import POOLINGS, Pooling, SentenceSettings, sent
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.inputs import check_options
 from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
-
-if TYPE_CHECKING:
-    from flodl.graph import Graph
-    from flodl.hf.config_json import EncoderConfig
-    from flodl.hf.encoded import EncodedBatch
 
 
 @final

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from flodl.hf.models.backbone import LAST_HIDDEN_STATE, POOLER_OUTPUT
 from flodl.hf.models.layout import PLACES, RECORD, ChoiceOfLayout, ReadPositions
 from flodl.hf.models.record import Record
 from flodl.hf.opening import Opening, Source, open_encoder
-from flodl.hf.task_heads import inputs_of
+from flodl.hf.task_heads import OfFamily, inputs_of
 
 if TYPE_CHECKING:
     from flodl.distributed.plain_loop.setup import HasGraph
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from flodl.hf.encoded import EncodedBatch
 
 
-class EncoderModel:
+class EncoderModel(OfFamily):
     """Makes graphs from ``input_ids [B, S]`` to ``last_hidden_state [B, S, H]``; has no instances.
 
     Further inputs of a call: ``attention_mask``, ``token_type_ids``, ``position_ids``.
     """
-
-    config_class: ClassVar[type[EncoderConfig]]
 
     @classmethod
     def build(cls, config: EncoderConfig) -> Graph:

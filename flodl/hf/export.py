@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,24 +12,20 @@ from flodl.checkpoint import checkpoint_metadata, config_sidecar
 from flodl.checkpoint.files import read_file_header
 from flodl.errors import FlodlError
 from flodl.files import replacing
-from flodl.hf.companions import COMPANIONS, companions_of, copy_files
+from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig, DebertaV2Config, EncoderConfig, json_text
 from flodl.hf.errors import CheckpointMismatchError, ConfigError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.keys import keys_have_pooler
-from flodl.hf.new_directory import new_directory
-from flodl.hf.opening import open_model
+from flodl.hf.load_report import LoadReport
+from flodl.hf.opening import HeadOpening, open_model
 from flodl.hf.outline import build_for_export, exported_kind, outline
+from flodl.hf.output_files import COMPANIONS, companions_of, copy_files, new_directory
 from flodl.hf.safetensors_io import save_safetensors_file_from_graph
 from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Checkpoint, Directory, read_text
 from flodl.hf.text.files import OWN_NAMES
+from flodl.hf.tokenizer import HfTokenizer
 from flodl.hf.weights.slots import put, slots_of
-
-if TYPE_CHECKING:
-    from flodl.graph import Graph
-    from flodl.hf.load_report import LoadReport
-    from flodl.hf.opening import HeadOpening
-    from flodl.hf.tokenizer import HfTokenizer
 
 SOURCE_CONFIG = "config.source.json"
 SOURCE_REPO, SOURCE_REVISION = "flodl_source_repo", "flodl_source_revision"

@@ -1,7 +1,10 @@
-"""The model classes of the six families, under the names that checkpoints use."""
+"""The model classes of the six families, and those that detect the family."""
 
 from __future__ import annotations
 
+from typing import ClassVar, Generic, TypeVar, Unpack, cast
+
+from flodl.graph import Graph
 from flodl.hf.config_json import (
     AlbertConfig,
     BertConfig,
@@ -12,6 +15,7 @@ from flodl.hf.config_json import (
 )
 from flodl.hf.encoder_model import EncoderModel, PooledEncoderModel
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.opening import HeadOpening, Opening, Source, open_encoder, open_model
 from flodl.hf.task_heads import (
     Head,
     MaskedLM,
@@ -21,184 +25,124 @@ from flodl.hf.task_heads import (
 )
 
 
-class BertModel(PooledEncoderModel):
+class BertModel(PooledEncoderModel, config=BertConfig):
     """A BERT without a head."""
 
-    config_class = BertConfig
 
-
-class BertForSequenceClassification(SequenceClassifier):
+class BertForSequenceClassification(SequenceClassifier, config=BertConfig):
     """A BERT that gives one answer per text."""
 
-    config_class = BertConfig
 
-
-class BertForTokenClassification(TokenClassifier):
+class BertForTokenClassification(TokenClassifier, config=BertConfig):
     """A BERT that labels tokens."""
 
-    config_class = BertConfig
 
-
-class BertForQuestionAnswering(QuestionAnswerer):
+class BertForQuestionAnswering(QuestionAnswerer, config=BertConfig):
     """A BERT that finds answers in a text."""
 
-    config_class = BertConfig
 
-
-class BertForMaskedLM(MaskedLM):
+class BertForMaskedLM(MaskedLM, config=BertConfig):
     """A BERT that predicts masked words."""
 
-    config_class = BertConfig
 
-
-class RobertaModel(PooledEncoderModel):
+class RobertaModel(PooledEncoderModel, config=RobertaConfig):
     """A RoBERTa without a head."""
 
-    config_class = RobertaConfig
 
-
-class RobertaForSequenceClassification(SequenceClassifier):
+class RobertaForSequenceClassification(SequenceClassifier, config=RobertaConfig):
     """A RoBERTa that gives one answer per text."""
 
-    config_class = RobertaConfig
 
-
-class RobertaForTokenClassification(TokenClassifier):
+class RobertaForTokenClassification(TokenClassifier, config=RobertaConfig):
     """A RoBERTa that labels tokens."""
 
-    config_class = RobertaConfig
 
-
-class RobertaForQuestionAnswering(QuestionAnswerer):
+class RobertaForQuestionAnswering(QuestionAnswerer, config=RobertaConfig):
     """A RoBERTa that finds answers in a text."""
 
-    config_class = RobertaConfig
 
-
-class RobertaForMaskedLM(MaskedLM):
+class RobertaForMaskedLM(MaskedLM, config=RobertaConfig):
     """A RoBERTa that predicts masked words."""
 
-    config_class = RobertaConfig
 
-
-class DistilBertModel(EncoderModel):
+class DistilBertModel(EncoderModel, config=DistilBertConfig):
     """A DistilBERT without a head."""
 
-    config_class = DistilBertConfig
 
-
-class DistilBertForSequenceClassification(SequenceClassifier):
+class DistilBertForSequenceClassification(SequenceClassifier, config=DistilBertConfig):
     """A DistilBERT that gives one answer per text."""
 
-    config_class = DistilBertConfig
 
-
-class DistilBertForTokenClassification(TokenClassifier):
+class DistilBertForTokenClassification(TokenClassifier, config=DistilBertConfig):
     """A DistilBERT that labels tokens."""
 
-    config_class = DistilBertConfig
 
-
-class DistilBertForQuestionAnswering(QuestionAnswerer):
+class DistilBertForQuestionAnswering(QuestionAnswerer, config=DistilBertConfig):
     """A DistilBERT that finds answers in a text."""
 
-    config_class = DistilBertConfig
 
-
-class DistilBertForMaskedLM(MaskedLM):
+class DistilBertForMaskedLM(MaskedLM, config=DistilBertConfig):
     """A DistilBERT that predicts masked words."""
 
-    config_class = DistilBertConfig
 
-
-class XlmRobertaModel(PooledEncoderModel):
+class XlmRobertaModel(PooledEncoderModel, config=XlmRobertaConfig):
     """An XLM-RoBERTa without a head."""
 
-    config_class = XlmRobertaConfig
 
-
-class XlmRobertaForSequenceClassification(SequenceClassifier):
+class XlmRobertaForSequenceClassification(SequenceClassifier, config=XlmRobertaConfig):
     """An XLM-RoBERTa that gives one answer per text."""
 
-    config_class = XlmRobertaConfig
 
-
-class XlmRobertaForTokenClassification(TokenClassifier):
+class XlmRobertaForTokenClassification(TokenClassifier, config=XlmRobertaConfig):
     """An XLM-RoBERTa that labels tokens."""
 
-    config_class = XlmRobertaConfig
 
-
-class XlmRobertaForQuestionAnswering(QuestionAnswerer):
+class XlmRobertaForQuestionAnswering(QuestionAnswerer, config=XlmRobertaConfig):
     """An XLM-RoBERTa that finds answers in a text."""
 
-    config_class = XlmRobertaConfig
 
-
-class XlmRobertaForMaskedLM(MaskedLM):
+class XlmRobertaForMaskedLM(MaskedLM, config=XlmRobertaConfig):
     """An XLM-RoBERTa that predicts masked words."""
 
-    config_class = XlmRobertaConfig
 
-
-class AlbertModel(PooledEncoderModel):
+class AlbertModel(PooledEncoderModel, config=AlbertConfig):
     """An ALBERT without a head."""
 
-    config_class = AlbertConfig
 
-
-class AlbertForSequenceClassification(SequenceClassifier):
+class AlbertForSequenceClassification(SequenceClassifier, config=AlbertConfig):
     """An ALBERT that gives one answer per text."""
 
-    config_class = AlbertConfig
 
-
-class AlbertForTokenClassification(TokenClassifier):
+class AlbertForTokenClassification(TokenClassifier, config=AlbertConfig):
     """An ALBERT that labels tokens."""
 
-    config_class = AlbertConfig
 
-
-class AlbertForQuestionAnswering(QuestionAnswerer):
+class AlbertForQuestionAnswering(QuestionAnswerer, config=AlbertConfig):
     """An ALBERT that finds answers in a text."""
 
-    config_class = AlbertConfig
 
-
-class AlbertForMaskedLM(MaskedLM):
+class AlbertForMaskedLM(MaskedLM, config=AlbertConfig):
     """An ALBERT that predicts masked words."""
 
-    config_class = AlbertConfig
 
-
-class DebertaV2Model(EncoderModel):
+class DebertaV2Model(EncoderModel, config=DebertaV2Config):
     """A DeBERTa v2 or v3 without a head."""
 
-    config_class = DebertaV2Config
 
-
-class DebertaV2ForSequenceClassification(SequenceClassifier):
+class DebertaV2ForSequenceClassification(SequenceClassifier, config=DebertaV2Config):
     """A DeBERTa v2 or v3 that gives one answer per text."""
 
-    config_class = DebertaV2Config
 
-
-class DebertaV2ForTokenClassification(TokenClassifier):
+class DebertaV2ForTokenClassification(TokenClassifier, config=DebertaV2Config):
     """A DeBERTa v2 or v3 that labels tokens."""
 
-    config_class = DebertaV2Config
 
-
-class DebertaV2ForQuestionAnswering(QuestionAnswerer):
+class DebertaV2ForQuestionAnswering(QuestionAnswerer, config=DebertaV2Config):
     """A DeBERTa v2 or v3 that finds answers in a text."""
 
-    config_class = DebertaV2Config
 
-
-class DebertaV2ForMaskedLM(MaskedLM):
+class DebertaV2ForMaskedLM(MaskedLM, config=DebertaV2Config):
     """A DeBERTa v2 or v3 that predicts masked words."""
-
-    config_class = DebertaV2Config
 
 
 XLMRobertaModel = XlmRobertaModel
@@ -250,3 +194,104 @@ HEADS: dict[tuple[str, HeadKind], type[Head]] = {
     )
 }
 """The class with a head, for each model type and kind of head."""
+
+
+H = TypeVar("H", bound=Head)
+
+
+class AutoModel:
+    """Opens encoders of all six families."""
+
+    @staticmethod
+    def from_pretrained(src: Source, **options: Unpack[Opening]) -> Graph:
+        """Open a checkpoint as an encoder that ends at ``last_hidden_state [B, S, H]``.
+
+        A pooler or a head in the checkpoint is left out.
+
+        Args:
+            src: Directory, or repository on the Hub.
+            options: See :class:`~flodl.hf.opening.Opening`.
+
+        Raises:
+            FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
+            FileNotFoundError: The directory does not exist, or files are missing in it.
+        """
+        return open_encoder(src, options, pooler=False)
+
+    @staticmethod
+    def from_pretrained_for_export(src: Source, **options: Unpack[HeadOpening]) -> Graph:
+        """Open a checkpoint as the class it was saved from, to export it again.
+
+        The first of its ``architectures`` says which head; an unknown name means no head. The model
+        has a pooler only if the checkpoint has one.
+
+        Args:
+            src: Directory, or repository on the Hub.
+            options: See :class:`~flodl.hf.opening.HeadOpening`.
+
+        Raises:
+            As for :meth:`from_pretrained`.
+        """
+        return open_model(src, None, options).graph
+
+    @staticmethod
+    def from_pretrained_for_export_with_head(
+        src: Source, head: HeadKind | str, **options: Unpack[HeadOpening]
+    ) -> Graph:
+        """Open a checkpoint with the given head, to export it again.
+
+        Args:
+            src: Directory, or repository on the Hub.
+            head: The kind of head.
+            options: See :class:`~flodl.hf.opening.HeadOpening`.
+
+        Raises:
+            As for :meth:`from_pretrained`.
+        """
+        return open_model(src, HeadKind(head), options).graph
+
+
+class _AutoHead(Generic[H]):
+    """Opens one kind of head for all six families."""
+
+    kind: ClassVar[HeadKind]
+
+    @classmethod
+    def from_pretrained(cls, src: Source, **options: Unpack[HeadOpening]) -> H:
+        """Open a checkpoint as the class of its family with this head.
+
+        Args:
+            src: Directory, or repository on the Hub.
+            options: See :class:`~flodl.hf.opening.HeadOpening`.
+
+        Raises:
+            FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
+            FileNotFoundError: The directory does not exist, or files are missing in it.
+        """
+        opened = open_model(src, cls.kind, options)
+        head = HEADS[opened.config.model_type, cls.kind]
+        return cast("H", head.of_opened(opened, options.get("tokenizer")))
+
+
+class AutoModelForSequenceClassification(_AutoHead[SequenceClassifier]):
+    """Opens models that give one answer per text."""
+
+    kind = HeadKind.SEQCLS
+
+
+class AutoModelForTokenClassification(_AutoHead[TokenClassifier]):
+    """Opens models that label tokens."""
+
+    kind = HeadKind.TOKCLS
+
+
+class AutoModelForQuestionAnswering(_AutoHead[QuestionAnswerer]):
+    """Opens models that find answers in a text."""
+
+    kind = HeadKind.QA
+
+
+class AutoModelForMaskedLM(_AutoHead[MaskedLM]):
+    """Opens models that predict masked words."""
+
+    kind = HeadKind.MLM

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from flodl import log
-from flodl.files import replace_text
+from flodl.files import write_text
 from flodl.hf import hub_errors
 from flodl.hf.dependencies import need
 from flodl.hf.errors import FileNotFoundOnHub, HubError, HubOffline
@@ -29,11 +29,11 @@ from flodl.hf.source import (
     PICKLES,
     WEIGHTS,
     Access,
+    Checkpoint,
     WeightFiles,
     check_inside,
     find_weights,
     pickle_only,
-    read_text,
 )
 
 _T = TypeVar("_T")
@@ -61,7 +61,7 @@ def converted_file(repo: str, commit: str | None, subfolder: str = "") -> Path:
 
 
 @final
-class Repository:
+class Repository(Checkpoint):
     """One commit of a repository. The commit is resolved when the object is made.
 
     Args:
@@ -142,11 +142,6 @@ class Repository:
         if self._why_offline is not None and self._look_up(full) is None:
             raise self._offline(full)
         raise hub_errors.no_such_file(self._repo, self._commit, full)
-
-    def text(self, name: str) -> str | None:
-        """See :meth:`flodl.hf.source.Checkpoint.text`."""
-        path = self.file(name)
-        return None if path is None else read_text(path)
 
     def weight_files(self) -> WeightFiles:
         """See :meth:`flodl.hf.source.Checkpoint.weight_files`.
@@ -252,8 +247,7 @@ class Repository:
         """Note the commit of the revision where all tools look for it when offline."""
         note = self._repo_cache() / "refs" / self._revision
         with contextlib.suppress(OSError):  # the cache may be writable for others only
-            note.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(note, commit)
+            write_text(note, commit)
 
     def _look_up(self, full: str) -> str | object | None:
         """The cached path; None if unknown; another object if the file is known not to exist."""

@@ -15,6 +15,7 @@ from typing import Any, final
 
 from torch import Tensor
 
+from flodl.checkpoint.header import StoredTensor, described
 from flodl.hf import hub_errors, keys
 from flodl.hf.config_json import AutoConfig
 from flodl.hf.dependencies import need
@@ -28,7 +29,6 @@ from flodl.hf.errors import (
 from flodl.hf.locate import locate
 from flodl.hf.outline import Outline, outline
 from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Access, Checkpoint, read_text, shard_names
-from flodl.hf.weights.header import StoredTensor, described
 from flodl.hf.weights.plan import Policy, make_plan
 from flodl.hf.weights.slots import slots_of
 from flodl.hf.weights.stored import Stored, StoredFiles

@@ -1,14 +1,11 @@
-"""The names of weights: older names, second names, prefixes, and extra tensors in files.
-
-Several programs wrote the checkpoints of the Hub over the years. So a tensor can have the LayerNorm
-names of TensorFlow, and can have the prefix of the encoder or not. If the output layer of a masked
-language model shares its tensors, they can have one of two names or both.
-"""
+"""The names of tensors: in graphs, in checkpoints of the Hub, and the paths to them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
 from flodl.hf.errors import CheckpointFormatError
 
@@ -246,3 +243,90 @@ def edit_distance(left: str, right: str, limit: int = _NEAR) -> int | None:
             return None
     distance = row[len(right)]
     return distance if distance <= limit else None
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class HfPath:
+    """A place in a model, such as ``bert.encoder``, extended one segment at a time.
+
+    ``str()`` gives the dotted name.
+
+    Args:
+        root: The first segment, not empty and without ``.`` or ``/``.
+
+    Raises:
+        ValueError: ``root`` is not such a segment.
+    """
+
+    root: str
+    _below: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for segment in (self.root, *self._below):
+            _check_segment(segment)
+
+    def __str__(self) -> str:
+        return ".".join((self.root, *self._below))
+
+    def sub(self, segment: str | int) -> HfPath:
+        """The place one segment below.
+
+        Args:
+            segment: One name, or the number of a layer.
+
+        Raises:
+            ValueError: The segment is empty or contains ``.`` or ``/``.
+        """
+        return HfPath(self.root, (*self._below, str(segment)))
+
+    def leaf(self, name: str) -> str:
+        """The key of a parameter of this module: ``bert.pooler.dense.weight``.
+
+        Raises:
+            ValueError: As for :meth:`sub`.
+        """
+        return str(self.sub(name))
+
+    try_sub = sub
+    try_leaf = leaf
+
+    @classmethod
+    def try_new(cls, root: str) -> HfPath:
+        """The same as ``HfPath(root)``.
+
+        Raises:
+            ValueError: ``root`` is not a valid segment.
+        """
+        return cls(root)
+
+
+def _check_segment(segment: str) -> None:
+    if not segment or "." in segment or "/" in segment:
+        raise ValueError(
+            f"{segment!r} is not one segment of a path: give one name, without . or /, at a time"
+        )
+
+
+def prefix_params(prefix: str, params: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
+    """Prefix the names of parameters with the place of their module.
+
+    Args:
+        prefix: Dotted place of the module; empty leaves the names as they are.
+        params: Names inside the module, each with its parameter.
+
+    Returns:
+        The same parameters, in the same order, as ``prefix.name``.
+    """
+    return [(f"{prefix}.{name}" if prefix else name, value) for name, value in params]
+
+
+def hf_key_from_flodl_key(key: str) -> str:
+    """The dotted key of a qualified name: the last ``/`` becomes a dot.
+
+    ``bert.encoder/weight`` becomes ``bert.encoder.weight``; a name without ``/`` stays.
+    """
+    head, slash, tail = key.rpartition("/")
+    return f"{head}.{tail}" if slash else key

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 
 from flodl.hf import keys
+from flodl.hf.config_json import EncoderConfig
 from flodl.hf.device import known_device
 from flodl.hf.load_report import LoadReport
 from flodl.hf.source import WeightFiles
@@ -16,9 +17,6 @@ from flodl.hf.weights.plan import Policy, make_plan
 from flodl.hf.weights.slots import slots_of
 from flodl.hf.weights.stored import TORCH_DTYPES, StoredFiles
 from flodl.log import verbose, warning
-
-if TYPE_CHECKING:
-    from flodl.hf.config_json import EncoderConfig
 
 HeadInit = Literal["random", "replace"]
 

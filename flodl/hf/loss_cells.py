@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from flodl.graph import Graph
+from flodl.hf.config_json import EncoderConfig
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.families import HEADS
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import IGNORED
 from flodl.hf.reference import plain_attention
 from flodl.hf.task_heads import inputs_of
-
-if TYPE_CHECKING:
-    from flodl.graph import Graph
-    from flodl.hf.config_json import EncoderConfig
 
 LOSS_TOLERANCE = 1e-6
 

@@ -10,17 +10,14 @@ includes padding, and so does a label at padding. In these cases padding is comp
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
+from flodl.hf.encoded import EncodedBatch
 from flodl.hf.models.layout import may_decide_on
-
-if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
-    from flodl.hf.predict.head import EncoderHead
+from flodl.hf.predict.head import EncoderHead
 
 IGNORED = -100
 """The label of positions that do not count."""

@@ -16,12 +16,10 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from flodl.hf.config_json import EncoderConfig
 from flodl.hf.head_kind import HeadKind
-
-if TYPE_CHECKING:
-    from flodl.hf.config_json import EncoderConfig
 
 FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2")
 """The families in the order of the grid."""

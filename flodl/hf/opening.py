@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TypedDict, cast
 
 import torch
 
 from flodl import collector
+from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.configs.labels import Labels
 from flodl.hf.device import known_device
 from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.head_kind import HeadKind
@@ -25,12 +27,8 @@ from flodl.hf.locate import locate
 from flodl.hf.outline import LABELLED, head_of, outline
 from flodl.hf.source import CONFIG, Access, Checkpoint, WeightFiles
 from flodl.hf.text.inputs import check_options
+from flodl.hf.tokenizer import HfTokenizer
 from flodl.hf.weights.stored import StoredFiles
-
-if TYPE_CHECKING:
-    from flodl.graph import Graph
-    from flodl.hf.configs.labels import Labels
-    from flodl.hf.tokenizer import HfTokenizer
 
 Source = str | os.PathLike[str]
 

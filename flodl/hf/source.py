@@ -112,6 +112,8 @@ class Checkpoint(Protocol):
         Raises:
             CheckpointFormatError: The file is not UTF-8, or as for :meth:`file`.
         """
+        path = self.file(name)
+        return None if path is None else read_text(path)
 
     def weight_files(self) -> WeightFiles:
         """The safetensors files.
@@ -136,7 +138,7 @@ def path_is(kind: Callable[[Path], bool], path: Path) -> bool:
 
 
 @final
-class Directory:
+class Directory(Checkpoint):
     """A checkpoint in a directory on this machine."""
 
     def __init__(self, path: Path, subfolder: str = "") -> None:
@@ -175,11 +177,6 @@ class Directory:
         if path is None:
             raise FileNotFoundError(f"{self.name} has no {name}: it is not a whole checkpoint")
         return path
-
-    def text(self, name: str) -> str | None:
-        """See :meth:`Checkpoint.text`."""
-        path = self.file(name)
-        return None if path is None else read_text(path)
 
     def weight_files(self) -> WeightFiles:
         """See :meth:`Checkpoint.weight_files`."""

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from flodl.errors import PathError
 from flodl.graph import FlowBuilder, Graph
 from flodl.graph.base import GraphBase
-from flodl.graph.references import NamedInputModule
+from flodl.graph.modules import NamedInputModule
 from flodl.graph.selection import Spot, places, select
 from flodl.hf.config_json import AutoConfig
 from flodl.hf.errors import ConfigError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models import build_graph
-from flodl.hf.models.encoders import AlbertEncoder
+from flodl.hf.models.backbone import AlbertEncoder
 from flodl.hf.models.layout import IDS, KEYS, LAYOUT, MASK, Keys, Refs
 
 if TYPE_CHECKING:

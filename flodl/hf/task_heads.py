@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self, Unpack
+from typing import ClassVar, Self, Unpack
 
 import torch
 from torch import Tensor
 
 from flodl.errors import FlodlError
+from flodl.graph import Graph
 from flodl.hf.config_json import AutoConfig, EncoderConfig
+from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import DiskFull
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import (
@@ -31,11 +33,7 @@ from flodl.hf.predict.answer import QuestionAnswering
 from flodl.hf.predict.fill_mask import FillMask
 from flodl.hf.predict.sequence import SequencePrediction
 from flodl.hf.predict.tokens import TokenTagging
-
-if TYPE_CHECKING:
-    from flodl.graph import Graph
-    from flodl.hf.encoded import EncodedBatch
-    from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import HfTokenizer
 
 Device = torch.device | str
 
@@ -43,7 +41,18 @@ _ROBERTA = ("roberta", "xlm-roberta")
 _GIVEN_POSITIONS = ("bert", "albert")
 
 
-class Head:
+class OfFamily:
+    """The base of classes of one family; ``config=`` in the class line names its configuration."""
+
+    config_class: ClassVar[type[EncoderConfig]]
+
+    def __init_subclass__(cls, config: type[EncoderConfig] | None = None) -> None:
+        super().__init_subclass__()
+        if config is not None:
+            cls.config_class = config
+
+
+class Head(OfFamily):
     """An encoder with a head.
 
     Args:
@@ -54,7 +63,6 @@ class Head:
     """
 
     kind: ClassVar[HeadKind]
-    config_class: ClassVar[type[EncoderConfig]]
 
     def __init__(
         self,

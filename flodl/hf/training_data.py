@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.losses import IGNORED
-
-if TYPE_CHECKING:
-    from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import HfTokenizer
 
 _USUAL_MASKS = ("[MASK]", "<mask>")
 

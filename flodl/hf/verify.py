@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from flodl.errors import FlodlError
 from flodl.hf import keys
-from flodl.hf.auto import AutoModel
 from flodl.hf.config_json import AutoConfig, EncoderConfig
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
+from flodl.hf.families import AutoModel
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.locate import locate
 from flodl.hf.loss_cells import LOSS_TOLERANCE, batch_for, loss_differences

@@ -1,44 +1,53 @@
 """Monitor a run: a monitor emits records, sinks show or store them; a ledger accounts for time."""
 
 from flodl.monitor.drawing import Drawable as Drawable
-from flodl.monitor.formats import format_bytes as format_bytes
-from flodl.monitor.formats import format_duration as format_duration
-from flodl.monitor.formats import format_eta as format_eta
-from flodl.monitor.formats import format_metric as format_metric
+from flodl.monitor.formats import (
+    format_bytes as format_bytes,
+    format_duration as format_duration,
+    format_eta as format_eta,
+    format_metric as format_metric,
+)
 from flodl.monitor.jsonl import JsonlSink as JsonlSink
-from flodl.monitor.ledger import Account as Account
-from flodl.monitor.ledger import TimeLedger as TimeLedger
+from flodl.monitor.ledger import Account as Account, TimeLedger as TimeLedger
 from flodl.monitor.mlflow import MlflowSink as MlflowSink
 from flodl.monitor.monitor import Monitor as Monitor
-from flodl.monitor.ranks import GpuMetrics as GpuMetrics
-from flodl.monitor.ranks import RankMetrics as RankMetrics
-from flodl.monitor.ranks import RankSummary as RankSummary
-from flodl.monitor.records import BestEpoch as BestEpoch
-from flodl.monitor.records import EpochMetrics as EpochMetrics
-from flodl.monitor.records import EpochRecord as EpochRecord
-from flodl.monitor.records import Finish as Finish
-from flodl.monitor.records import RunInfo as RunInfo
-from flodl.monitor.records import Status as Status
-from flodl.monitor.records import StepSeries as StepSeries
+from flodl.monitor.records import (
+    BestEpoch as BestEpoch,
+    EpochMetrics as EpochMetrics,
+    EpochRecord as EpochRecord,
+    Finish as Finish,
+    GpuMetrics as GpuMetrics,
+    RankMetrics as RankMetrics,
+    RankSummary as RankSummary,
+    RunInfo as RunInfo,
+    Status as Status,
+    StepSeries as StepSeries,
+)
 from flodl.monitor.report import HtmlSink as HtmlSink
-from flodl.monitor.resources import GpuSnapshot as GpuSnapshot
-from flodl.monitor.resources import ResourceSample as ResourceSample
-from flodl.monitor.resources import ResourceSampler as ResourceSampler
+from flodl.monitor.resources import (
+    GpuSnapshot as GpuSnapshot,
+    ResourceSample as ResourceSample,
+    ResourceSampler as ResourceSampler,
+)
 from flodl.monitor.sink_delivery import Delivery as Delivery
-from flodl.monitor.sinks import BufferedSink as BufferedSink
-from flodl.monitor.sinks import CsvSink as CsvSink
-from flodl.monitor.sinks import LedgerSink as LedgerSink
-from flodl.monitor.sinks import LogSink as LogSink
-from flodl.monitor.sinks import Sink as Sink
-from flodl.monitor.sinks import StepSink as StepSink
-from flodl.monitor.sinks import TerminalSink as TerminalSink
+from flodl.monitor.sinks import (
+    BufferedSink as BufferedSink,
+    CsvSink as CsvSink,
+    LedgerSink as LedgerSink,
+    LogSink as LogSink,
+    Sink as Sink,
+    StepSink as StepSink,
+    TerminalSink as TerminalSink,
+)
 from flodl.monitor.tensorboard import TensorBoardSink as TensorBoardSink
 from flodl.monitor.timeline import Timeline as Timeline
 from flodl.monitor.timeline_merge import merge_timelines as merge_timelines
-from flodl.monitor.timeline_records import EventKind as EventKind
-from flodl.monitor.timeline_records import IdleGap as IdleGap
-from flodl.monitor.timeline_records import RankActivity as RankActivity
-from flodl.monitor.timeline_records import TimelineBroadcast as TimelineBroadcast
-from flodl.monitor.timeline_records import TimelineEvent as TimelineEvent
-from flodl.monitor.timeline_records import TimelineSample as TimelineSample
-from flodl.monitor.timeline_records import TimelineSummary as TimelineSummary
+from flodl.monitor.timeline_records import (
+    EventKind as EventKind,
+    IdleGap as IdleGap,
+    RankActivity as RankActivity,
+    TimelineBroadcast as TimelineBroadcast,
+    TimelineEvent as TimelineEvent,
+    TimelineSample as TimelineSample,
+    TimelineSummary as TimelineSummary,
+)

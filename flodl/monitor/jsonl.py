@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, final
 
-from flodl.files import append_text, replace_text
+from flodl.files import replace_text
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
+from flodl.monitor.sinks import TextFileSink
 
 _EPOCH = "epoch"
 
 
 @final
-class JsonlSink:
+class JsonlSink(TextFileSink):
     """One JSON object per line, in the order of the run.
 
     =============  ===============================================================================
@@ -36,18 +36,11 @@ class JsonlSink:
         path: File to write; missing folders are created.
     """
 
-    flush_seconds = 0.0
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        self._opened = False
-        self._pending: list[str] = []
+        super().__init__(path)
         self._known: set[str] = set()
         self._run = ""
         self._ledger: Mapping[str, float] = {}
-
-    def __str__(self) -> str:
-        return str(self._path)
 
     def open(self, info: RunInfo) -> None:
         """Begin or continue the file; keep the facts for the next flush."""
@@ -75,12 +68,6 @@ class JsonlSink:
     def ledger(self, seconds: Mapping[str, float]) -> None:
         """Keep the seconds by account; only the last ones are written."""
         self._ledger = seconds
-
-    def flush(self) -> None:
-        """Append the kept lines."""
-        if self._pending:
-            append_text(self._path, "".join(line + "\n" for line in self._pending))
-            self._pending.clear()
 
     def finish(self, summary: Finish) -> None:
         """Append the rest and the end of the run."""

@@ -89,12 +89,11 @@ class TerminalSink:
         log.msg(lambda: "  " + finish_line(summary, _room()))
 
 
-@final
-class LogSink:
-    """The terminal's lines in a file, under the heading ``# flodl training log``.
+class TextFileSink:
+    """A sink that keeps lines and appends them to a file at each flush.
 
     Args:
-        path: File to write; an existing one is replaced, missing folders are created.
+        path: File to write.
     """
 
     flush_seconds = 0.0
@@ -107,6 +106,21 @@ class LogSink:
     def __str__(self) -> str:
         return str(self._path)
 
+    def flush(self) -> None:
+        """Append the kept lines."""
+        if self._pending:
+            append_text(self._path, "".join(line + "\n" for line in self._pending))
+            self._pending.clear()
+
+
+@final
+class LogSink(TextFileSink):
+    """The terminal's lines in a file, under the heading ``# flodl training log``.
+
+    Args:
+        path: File to write; an existing one is replaced, missing folders are created.
+    """
+
     def open(self, info: RunInfo) -> None:  # noqa: ARG002 - the log contains no facts
         """Begin the file."""
         if not self._opened:
@@ -117,12 +131,6 @@ class LogSink:
     def record(self, record: EpochRecord) -> None:
         """Keep the epoch's line for the next flush."""
         self._pending.append(epoch_line(record) + _vram(record.resources))
-
-    def flush(self) -> None:
-        """Append the kept lines."""
-        if self._pending:
-            append_text(self._path, "".join(line + "\n" for line in self._pending))
-            self._pending.clear()
 
     def finish(self, summary: Finish) -> None:
         """Append the closing line."""

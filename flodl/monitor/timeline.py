@@ -17,8 +17,13 @@ from typing import Self, final
 
 from flodl.monitor.resources import ResourceSample
 from flodl.monitor.timeline_analysis import idle_gaps, summarize
-from flodl.monitor.timeline_files import TimelineContent, read_json, write_csv, write_json
-from flodl.monitor.timeline_html import write_html
+from flodl.monitor.timeline_files import (
+    TimelineContent,
+    read_json,
+    write_csv,
+    write_html,
+    write_json,
+)
 from flodl.monitor.timeline_records import (
     EventKind,
     IdleGap,

@@ -1,60 +1,73 @@
 """Layers, losses, optimizers and schedules: missing in torch, or with simpler names and checks."""
 
-from flodl.nn.amp import AutocastGuard as AutocastGuard
-from flodl.nn.amp import GradScaler as GradScaler
-from flodl.nn.amp import autocast as autocast
-from flodl.nn.amp import cast_parameters as cast_parameters
-from flodl.nn.amp import is_autocast_enabled as is_autocast_enabled
-from flodl.nn.attention import SelfAttention as SelfAttention
-from flodl.nn.blur import GaussianBlur as GaussianBlur
-from flodl.nn.blur import gaussian_blur_2d as gaussian_blur_2d
-from flodl.nn.clip import clip_grad_norm as clip_grad_norm
-from flodl.nn.clip import clip_grad_value as clip_grad_value
-from flodl.nn.cuda_graph import CaptureMode as CaptureMode
-from flodl.nn.cuda_graph import CudaGraph as CudaGraph
-from flodl.nn.cuda_graph import cuda_graph_capture as cuda_graph_capture
-from flodl.nn.cuda_graph import cuda_graph_pool_handle as cuda_graph_pool_handle
-from flodl.nn.init import kaiming_normal as kaiming_normal
-from flodl.nn.init import kaiming_uniform as kaiming_uniform
-from flodl.nn.init import normal as normal
-from flodl.nn.init import orthogonal as orthogonal
-from flodl.nn.init import trunc_normal as trunc_normal
-from flodl.nn.init import uniform as uniform
-from flodl.nn.init import uniform_bias as uniform_bias
-from flodl.nn.init import xavier_normal as xavier_normal
-from flodl.nn.init import xavier_uniform as xavier_uniform
-from flodl.nn.losses import bce_loss as bce_loss
-from flodl.nn.losses import bce_with_logits_loss as bce_with_logits_loss
-from flodl.nn.losses import cosine_embedding_loss as cosine_embedding_loss
-from flodl.nn.losses import cross_entropy_loss as cross_entropy_loss
-from flodl.nn.losses import ctc_loss as ctc_loss
-from flodl.nn.losses import focal_loss as focal_loss
-from flodl.nn.losses import hinge_embedding_loss as hinge_embedding_loss
-from flodl.nn.losses import kl_div_loss as kl_div_loss
-from flodl.nn.losses import l1_loss as l1_loss
-from flodl.nn.losses import margin_ranking_loss as margin_ranking_loss
-from flodl.nn.losses import mse_loss as mse_loss
-from flodl.nn.losses import nll_loss as nll_loss
-from flodl.nn.losses import poisson_nll_loss as poisson_nll_loss
-from flodl.nn.losses import smooth_l1_loss as smooth_l1_loss
-from flodl.nn.losses import triplet_margin_loss as triplet_margin_loss
-from flodl.nn.optim import SGD as SGD
-from flodl.nn.optim import Adagrad as Adagrad
-from flodl.nn.optim import Adam as Adam
-from flodl.nn.optim import AdamW as AdamW
-from flodl.nn.optim import NAdam as NAdam
-from flodl.nn.optim import RAdam as RAdam
-from flodl.nn.optim import RMSprop as RMSprop
-from flodl.nn.optim import scale_lr as scale_lr
-from flodl.nn.optim import set_group_lr as set_group_lr
-from flodl.nn.optim import set_lr as set_lr
-from flodl.nn.schedule import CosineScheduler as CosineScheduler
-from flodl.nn.schedule import CyclicLR as CyclicLR
-from flodl.nn.schedule import ExponentialLR as ExponentialLR
-from flodl.nn.schedule import MultiStepLR as MultiStepLR
-from flodl.nn.schedule import OneCycleLR as OneCycleLR
-from flodl.nn.schedule import PlateauScheduler as PlateauScheduler
-from flodl.nn.schedule import Scheduler as Scheduler
-from flodl.nn.schedule import StepDecay as StepDecay
-from flodl.nn.schedule import WarmupScheduler as WarmupScheduler
-from flodl.nn.schedule import as_torch_scheduler as as_torch_scheduler
+from flodl.nn.amp import (
+    AutocastGuard as AutocastGuard,
+    GradScaler as GradScaler,
+    autocast as autocast,
+    cast_parameters as cast_parameters,
+    is_autocast_enabled as is_autocast_enabled,
+)
+from flodl.nn.clip import clip_grad_norm as clip_grad_norm, clip_grad_value as clip_grad_value
+from flodl.nn.cuda_graph import (
+    CaptureMode as CaptureMode,
+    CudaGraph as CudaGraph,
+    cuda_graph_capture as cuda_graph_capture,
+    cuda_graph_pool_handle as cuda_graph_pool_handle,
+)
+from flodl.nn.init import (
+    kaiming_normal as kaiming_normal,
+    kaiming_uniform as kaiming_uniform,
+    normal as normal,
+    orthogonal as orthogonal,
+    trunc_normal as trunc_normal,
+    uniform as uniform,
+    uniform_bias as uniform_bias,
+    xavier_normal as xavier_normal,
+    xavier_uniform as xavier_uniform,
+)
+from flodl.nn.layers import (
+    GaussianBlur as GaussianBlur,
+    SelfAttention as SelfAttention,
+    gaussian_blur_2d as gaussian_blur_2d,
+)
+from flodl.nn.losses import (
+    bce_loss as bce_loss,
+    bce_with_logits_loss as bce_with_logits_loss,
+    cosine_embedding_loss as cosine_embedding_loss,
+    cross_entropy_loss as cross_entropy_loss,
+    ctc_loss as ctc_loss,
+    focal_loss as focal_loss,
+    hinge_embedding_loss as hinge_embedding_loss,
+    kl_div_loss as kl_div_loss,
+    l1_loss as l1_loss,
+    margin_ranking_loss as margin_ranking_loss,
+    mse_loss as mse_loss,
+    nll_loss as nll_loss,
+    poisson_nll_loss as poisson_nll_loss,
+    smooth_l1_loss as smooth_l1_loss,
+    triplet_margin_loss as triplet_margin_loss,
+)
+from flodl.nn.optim import (
+    SGD as SGD,
+    Adagrad as Adagrad,
+    Adam as Adam,
+    AdamW as AdamW,
+    NAdam as NAdam,
+    RAdam as RAdam,
+    RMSprop as RMSprop,
+    scale_lr as scale_lr,
+    set_group_lr as set_group_lr,
+    set_lr as set_lr,
+)
+from flodl.nn.schedule import (
+    CosineScheduler as CosineScheduler,
+    CyclicLR as CyclicLR,
+    ExponentialLR as ExponentialLR,
+    MultiStepLR as MultiStepLR,
+    OneCycleLR as OneCycleLR,
+    PlateauScheduler as PlateauScheduler,
+    Scheduler as Scheduler,
+    StepDecay as StepDecay,
+    WarmupScheduler as WarmupScheduler,
+    as_torch_scheduler as as_torch_scheduler,
+)

@@ -6,17 +6,14 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeVar, final, overload
+from types import TracebackType
+from typing import Any, Self, TypeVar, final, overload
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from flodl.errors import StateError
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
 
 T = TypeVar("T")
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
-from torch.nn.functional import cosine_embedding_loss as cosine_embedding_loss
-from torch.nn.functional import ctc_loss as ctc_loss
-from torch.nn.functional import hinge_embedding_loss as hinge_embedding_loss
-from torch.nn.functional import l1_loss as l1_loss
-from torch.nn.functional import margin_ranking_loss as margin_ranking_loss
-from torch.nn.functional import mse_loss as mse_loss
-from torch.nn.functional import nll_loss as nll_loss
-from torch.nn.functional import poisson_nll_loss as poisson_nll_loss
-from torch.nn.functional import triplet_margin_loss as triplet_margin_loss
+from torch.nn.functional import (
+    cosine_embedding_loss as cosine_embedding_loss,
+    ctc_loss as ctc_loss,
+    hinge_embedding_loss as hinge_embedding_loss,
+    l1_loss as l1_loss,
+    margin_ranking_loss as margin_ranking_loss,
+    mse_loss as mse_loss,
+    nll_loss as nll_loss,
+    poisson_nll_loss as poisson_nll_loss,
+    triplet_margin_loss as triplet_margin_loss,
+)
 
 
 def cross_entropy_loss(

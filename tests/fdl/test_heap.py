@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from fdl.dispatch.heap import KEPT_HEAP
-from fdl.dispatch.heap import TUNABLES_VARIABLE as TUNABLES
+from fdl.dispatch.heap import KEPT_HEAP, TUNABLES_VARIABLE as TUNABLES
 from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
 

@@ -9,8 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fdl.dispatch.compose import compose, join, quote, quote_cmd
 from tests.fdl.docker_engine import Engine

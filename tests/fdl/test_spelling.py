@@ -159,8 +159,7 @@ def test_the_directory_of_a_run_is_that_of_hydra(argv):
 @pytest.mark.slow
 def test_hydra_reads_back_every_text():
     pytest.importorskip("hydra", reason="pip install hydra-core")
-    from hypothesis import given
-    from hypothesis import strategies as st
+    from hypothesis import given, strategies as st
 
     from fdl.dispatch.spelling import _hydra
     from fdl.manifest.node import Node

@@ -14,7 +14,6 @@ from flodl.graph import FlowBuilder
 from flodl.memory import cuda_empty_cache, cuda_peak_active_bytes, cuda_peak_reserved_bytes
 from flodl.nn import losses
 from flodl.nn.amp import GradScaler
-from flodl.nn.blur import gaussian_blur_2d
 from flodl.nn.clip import clip_grad_norm, clip_grad_value
 from flodl.nn.cuda_graph import CudaGraph
 from flodl.nn.init import (
@@ -24,6 +23,7 @@ from flodl.nn.init import (
     uniform_bias,
     xavier_uniform,
 )
+from flodl.nn.layers import gaussian_blur_2d
 from flodl.nn.optim import AdamW
 from flodl.nn.schedule import (
     CosineScheduler,

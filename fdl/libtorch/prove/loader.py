@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fdl.hardware.ask import ask
-from fdl.libtorch.catalog import operating_system as operating_system
-from fdl.libtorch.catalog import processor as processor
+from fdl.libtorch.catalog import operating_system as operating_system, processor as processor
 from fdl.libtorch.prove.binary import Binary, SymbolVersion, read
 
 DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1")

@@ -4,11 +4,6 @@ A source makes a finished libtorch folder in a staging folder. :mod:`fdl.libtorc
 to its place.
 """
 
-from fdl.libtorch.sources.base import Bench as Bench
-from fdl.libtorch.sources.base import Source as Source
-from fdl.libtorch.sources.base import Wanted as Wanted
-from fdl.libtorch.sources.local import local_archive as local_archive
-from fdl.libtorch.sources.local import local_folder as local_folder
-from fdl.libtorch.sources.remote import address as address
-from fdl.libtorch.sources.remote import official as official
-from fdl.libtorch.sources.remote import package as package
+from fdl.libtorch.sources.base import Bench as Bench, Source as Source, Wanted as Wanted
+from fdl.libtorch.sources.local import local_archive as local_archive, local_folder as local_folder
+from fdl.libtorch.sources.remote import address as address, official as official, package as package

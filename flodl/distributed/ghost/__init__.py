@@ -4,12 +4,16 @@ The same functions plan the windows as in a real training. The clock is virtual,
 real time.
 """
 
-from flodl.distributed.ghost.cluster import Change as Change
-from flodl.distributed.ghost.cluster import Cluster as Cluster
-from flodl.distributed.ghost.cluster import GhostWindow as GhostWindow
-from flodl.distributed.ghost.cluster import History as History
-from flodl.distributed.ghost.cluster import simulate as simulate
+from flodl.distributed.ghost.cluster import (
+    Change as Change,
+    Cluster as Cluster,
+    GhostWindow as GhostWindow,
+    History as History,
+    simulate as simulate,
+)
 from flodl.distributed.ghost.exchange import Exchange as Exchange
-from flodl.distributed.ghost.prediction import Prediction as Prediction
-from flodl.distributed.ghost.prediction import choose as choose
-from flodl.distributed.ghost.prediction import predict as predict
+from flodl.distributed.ghost.prediction import (
+    Prediction as Prediction,
+    choose as choose,
+    predict as predict,
+)

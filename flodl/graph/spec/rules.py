@@ -13,8 +13,8 @@ from torch import nn
 from flodl.errors import BuildError
 from flodl.graph.base import GraphBase
 from flodl.graph.draft import check_name
+from flodl.graph.modules import delivered
 from flodl.graph.nodes import GateNode, LoopNode, SwitchNode
-from flodl.graph.references import delivered
 from flodl.graph.topology import (
     ENTRY,
     Combine,

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from flodl.graph import routing
 from flodl.graph.modules import Lambda
 from flodl.graph.spec.place import LARGEST, Place
-from flodl.nn.attention import SelfAttention
-from flodl.nn.blur import GaussianBlur
+from flodl.nn.layers import GaussianBlur, SelfAttention
 
 _DEEPEST = 32
 """Levels of lists and mappings in one argument."""

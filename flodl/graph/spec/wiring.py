@@ -9,8 +9,8 @@ from torch import nn
 
 from flodl.errors import BuildError
 from flodl.graph.base import GraphBase
+from flodl.graph.modules import port_style, ref_style
 from flodl.graph.nodes import GateNode, LoopNode, SwitchNode
-from flodl.graph.references import port_style, ref_style
 from flodl.graph.spec.place import Place
 from flodl.graph.spec.rules import check_children, check_topology
 from flodl.graph.spec.values import UndescribableError

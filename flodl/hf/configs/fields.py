@@ -155,25 +155,14 @@ def amount(*, default: Any = MISSING, key: str = "") -> Any:
 
 def flag(*, default: Any = MISSING) -> Any:
     """True or false."""
-
-    def read(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise Refused
-        return value
-
-    return _declare(read, "true or false", default)
+    return _declare(_only(lambda value: isinstance(value, bool)), "true or false", default)
 
 
 def one_of(
     choices: Sequence[str], *, default: Any = MISSING, key: str = "", nullable: bool = False
 ) -> Any:
     """One of some words, with exactly this spelling."""
-
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or value not in choices:
-            raise Refused
-        return value
-
+    read = _only(lambda value: isinstance(value, str) and value in choices)
     allowed = f"one of {', '.join(choices)}"
     return _declare(read, allowed, default, key, nullable=nullable)
 
@@ -185,12 +174,7 @@ def activation_name(*, default: Any = MISSING, key: str = "") -> Any:
 
 def text(*, default: Any = MISSING, key: str = "", aliases: tuple[str, ...] = ()) -> Any:
     """A text or null."""
-
-    def read(value: Any) -> str:
-        if not isinstance(value, str):
-            raise Refused
-        return value
-
+    read = _only(lambda value: isinstance(value, str))
     return _declare(read, "a text", default, key, aliases, nullable=True)
 
 
@@ -244,6 +228,17 @@ def _declare(
         return FieldSpec(read, allowed, write or _plain, key or name, aliases, default, inherits)
 
     return field(default=default, metadata={_SPEC: spec})
+
+
+def _only(accepts: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """A reader that keeps accepted values as they are."""
+
+    def read(value: Any) -> Any:
+        if not accepts(value):
+            raise Refused
+        return value
+
+    return read
 
 
 def _or_null(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from flodl.hf.auto import AutoModelForSequenceClassification
+from flodl.hf.families import AutoModelForSequenceClassification
 from flodl.hf.lora import add_lora, merge_lora
 from flodl.hf.lora_files import save_lora
 from flodl.hf.predict.text import need_tokenizer

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from flodl.hf.auto import (
+from flodl.hf.config_json import EncoderConfig
+from flodl.hf.embed import TextEncoder
+from flodl.hf.families import (
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
-from flodl.hf.config_json import EncoderConfig
-from flodl.hf.embed import TextEncoder
 from flodl.hf.predict.text import need_tokenizer
 
 SENTENCES = (

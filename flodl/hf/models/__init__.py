@@ -1,5 +1,7 @@
 """The networks as graphs: six encoders and their heads."""
 
-from flodl.hf.models.building import build_graph as build_graph
-from flodl.hf.models.building import fresh as fresh
-from flodl.hf.models.building import tie_words as tie_words
+from flodl.hf.models.building import (
+    build_graph as build_graph,
+    fresh as fresh,
+    tie_words as tie_words,
+)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from flodl.graph import Graph
+from flodl.hf.config_json import DebertaV2Config, EncoderConfig
 from flodl.hf.device import known_device
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models.backbone import INPUTS, WITH_POOLER, build_backbone
@@ -21,9 +22,6 @@ from flodl.hf.models.heads import (
 )
 from flodl.hf.models.layout import IDS, PLACES, READ, ReadPositions
 from flodl.hf.models.model_graph import ModelFlow
-
-if TYPE_CHECKING:
-    from flodl.hf.config_json import DebertaV2Config, EncoderConfig
 
 
 def build_graph(

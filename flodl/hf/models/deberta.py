@@ -7,20 +7,18 @@ projections and log buckets, "DeBERTaV3" (2023).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flodl.graph import NamedInputModule
 from flodl.hf.activations import activation
+from flodl.hf.config_json import DebertaV2Config
 from flodl.hf.models.attention import attend, split_heads
 from flodl.hf.models.dropout import dropout
 from flodl.hf.models.layout import Layout, Refs, layout_of
 from flodl.hf.models.transformer_layer import place
-
-if TYPE_CHECKING:
-    from flodl.hf.config_json import DebertaV2Config
 
 
 def relative_rows(length: int, buckets: int, farthest: int, device: torch.device) -> Tensor:

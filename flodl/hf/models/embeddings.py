@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from flodl.graph import NamedInputModule
+from flodl.hf.config_json import DebertaV2Config, EncoderConfig
 from flodl.hf.models.dropout import dropout
 from flodl.hf.models.layout import MASK, POSITIONS, TYPES, Layout, Refs, layout_of
-
-if TYPE_CHECKING:
-    from flodl.hf.config_json import DebertaV2Config, EncoderConfig
 
 
 class Embeddings(NamedInputModule):

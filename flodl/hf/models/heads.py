@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torch import Tensor, nn
 
+from flodl.graph import FlowBuilder
 from flodl.hf.activations import activation
+from flodl.hf.config_json import (
+    AlbertConfig,
+    BertConfig,
+    DebertaV2Config,
+    DistilBertConfig,
+    EncoderConfig,
+)
 from flodl.hf.models.dropout import dropout
 from flodl.hf.models.transformer_layer import at, place
-
-if TYPE_CHECKING:
-    from flodl.graph import FlowBuilder
-    from flodl.hf.config_json import (
-        AlbertConfig,
-        BertConfig,
-        DebertaV2Config,
-        DistilBertConfig,
-        EncoderConfig,
-    )
 
 Widths = tuple[int, int]
 

@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from flodl.graph import NamedInputModule
-
-if TYPE_CHECKING:
-    from flodl.hf.models.record import Record
+from flodl.hf.models.record import Record
 
 Refs = Mapping[str, Any]
 """The values that :meth:`FlowBuilder.using` passes; None for an input that was left out."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from torch import Tensor
 
 from flodl.graph import FlowBuilder, Graph
 from flodl.hf.models.layout import RECORD
-
-if TYPE_CHECKING:
-    from flodl.hf.models.record import Record
+from flodl.hf.models.record import Record
 
 
 class ModelGraph(Graph):

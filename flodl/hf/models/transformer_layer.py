@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from flodl.hf.activations import activation
+from flodl.hf.config_json import EncoderConfig
 from flodl.hf.models.attention import attend_tokens
 from flodl.hf.models.dropout import dropout
-
-if TYPE_CHECKING:
-    from flodl.hf.config_json import EncoderConfig
-    from flodl.hf.models.layout import Layout
+from flodl.hf.models.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)

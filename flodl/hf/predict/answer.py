@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack, overload
+from typing import Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack, overload
 
 from torch import Tensor
 
+from flodl.hf.encoded import EncodedBatch
 from flodl.hf.predict.batching import Batching, encoded_batches, running
+from flodl.hf.predict.head import EncoderHead
 from flodl.hf.predict.spans import Spans, answer_positions, best_spans, whole_words
 from flodl.hf.predict.text import TextEncoding, listed, listed_pairs, need_tokenizer
 from flodl.hf.text.inputs import check_options
-
-if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
-    from flodl.hf.predict.head import EncoderHead
-    from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.tokenizer import HfTokenizer
 
 _WINDOW = 384
 _OVERLAP = 128

@@ -7,20 +7,17 @@ All predictions use this module. :func:`running` puts the model into evaluation 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from flodl.errors import StateError
-from flodl.hf.predict.products import fastest_products
-
-if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
+from flodl.hf.encoded import EncodedBatch
 
 Text = TypeVar("Text", bound="str | tuple[str, str]")
 
@@ -209,3 +206,34 @@ def encoded_batches(
             inputs = [first + samples[row] for row in rows]
             yield Part(inputs, [before + row for row in rows], whole.rows(rows))
         before += len(whole)
+
+
+# Parameters times texts. Measuring which library is faster takes about a second, once per machine;
+# work of this size takes several seconds.
+_WORTH_A_PROBE = 10**10
+
+# Rows of a product: the tokens of a few texts together.
+_ROWS = 512
+
+# Part of the time: on a busy machine, equally fast libraries can differ by this much.
+_NOT_WORTH_IT = 0.9
+
+
+def fastest_products(model: nn.Module, texts: int) -> AbstractContextManager[None]:
+    """Use the faster of torch's two libraries for products, if measuring is worth the time.
+
+    Both compute in float32; see :mod:`flodl.train.engines.routing`.
+
+    Args:
+        model: The model; without effect unless it is in float32 on the CPU.
+        texts: Number of texts that are run through it.
+    """
+    sizes = [one.numel() for one in model.parameters() if one.dtype == torch.float32]
+    if sum(sizes) * texts < _WORTH_A_PROBE:
+        return nullcontext()
+    # Imported here, because a single prediction must not wait for it.
+    from flodl.train.engines.products import products_of_layers
+    from flodl.train.engines.routing import route_verdict, routed
+
+    verdict = route_verdict(products_of_layers(model, _ROWS))
+    return nullcontext() if verdict.reason or verdict.forward > _NOT_WORTH_IT else routed()

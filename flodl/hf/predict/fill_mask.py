@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from flodl.hf.encoded import EncodedBatch
 from flodl.hf.predict.batching import Batching, encoded_batches, running
+from flodl.hf.predict.head import EncoderHead, MaskedLMHead
 from flodl.hf.predict.text import TextEncoding, listed_texts, need_tokenizer
+from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
 from flodl.hf.training_data import mask_id_of, mask_tokens
-
-if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
-    from flodl.hf.predict.head import EncoderHead, MaskedLMHead
-    from flodl.hf.tokenizer import HfTokenizer, TruncationChoice
 
 
 class MaskFill(NamedTuple):

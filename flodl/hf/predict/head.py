@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from torch import Tensor, nn
 
-    from flodl.hf.config_json import EncoderConfig
-    from flodl.hf.encoded import EncodedBatch
-    from flodl.hf.tokenizer import HfTokenizer
+from flodl.hf.config_json import EncoderConfig
+from flodl.hf.encoded import EncodedBatch
+from flodl.hf.tokenizer import HfTokenizer
 
 
 class EncoderHead(Protocol):

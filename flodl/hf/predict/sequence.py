@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from flodl.hf.encoded import EncodedBatch
 from flodl.hf.predict.batching import Batching, encoded_batches, running
+from flodl.hf.predict.head import EncoderHead
 from flodl.hf.predict.text import TextEncoding, listed, need_tokenizer
-
-if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
-    from flodl.hf.predict.head import EncoderHead
-    from flodl.hf.tokenizer import TruncationChoice
+from flodl.hf.tokenizer import TruncationChoice
 
 Scoring: TypeAlias = Literal["softmax", "sigmoid", "none"]
 """The function that turns logits into scores."""

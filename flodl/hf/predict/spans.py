@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
+from flodl.hf.encoded import EncodedBatch
 
 # Score before the softmax of positions that cannot be part of an answer. They vanish; unlike with
 # -inf, the result is a number even if there are no other positions.

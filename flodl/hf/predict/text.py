@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from flodl.hf.dependencies import need
+from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
+from flodl.hf.predict.head import EncoderHead
 from flodl.hf.text.inputs import checked_pairs
-
-if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
-    from flodl.hf.predict.head import EncoderHead
-    from flodl.hf.tokenizer import EncodeOptions, HfTokenizer, TruncationChoice
+from flodl.hf.tokenizer import EncodeOptions, HfTokenizer, TruncationChoice
 
 Input = TypeVar("Input")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from flodl.hf.errors import CheckpointFormatError, TokenizerMissingError
-
-if TYPE_CHECKING:
-    import os
 
 TOKENIZER: Final = "tokenizer.json"
 SETTINGS: Final = "tokenizer_config.json"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from flodl.checkpoint.header import StoredTensor
 from flodl.hf import keys
 from flodl.hf.errors import CheckpointMismatchError
-from flodl.hf.weights.header import StoredTensor
 from flodl.hf.weights.slots import Slot, primary
 from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, Stored
 

@@ -14,10 +14,11 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from flodl.checkpoint.header import StoredTensor
 from flodl.hf.dependencies import need
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.source import WeightFiles, shard_names
-from flodl.hf.weights.header import StoredTensor, parse_header, read_header
+from flodl.hf.weights.header import parse_header, read_header
 
 TORCH_DTYPES = {
     "F64": torch.float64,

@@ -14,8 +14,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from blake3 import blake3
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from fdl.errors import FetchError
 from fdl.fetch import Options, Unpacked, inflate, unpack_file, unpack_url

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from tests.conftest import Fdl, Project
-from tests.fdl.inspect.in_process import fdl as in_process
-from tests.fdl.inspect.in_process import folder
+from tests.fdl.inspect.in_process import fdl as in_process, folder
 
 FILES = ("fdl.yml", "fdl.mid.yml", "fdl.ci.yml")
 SCALARS = ("a", "b")

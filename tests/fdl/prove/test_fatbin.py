@@ -2,8 +2,7 @@
 
 from struct import pack
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from fdl.libtorch.prove.fatbin import MAGIC, united, walk
 from fdl.libtorch.prove.ptx import cuda_of

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fdl.errors import FdlError
 from fdl.scaffold.add_manifest import manifests, with_command

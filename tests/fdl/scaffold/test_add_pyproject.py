@@ -3,8 +3,7 @@
 import tomllib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fdl.errors import ScaffoldError
 from fdl.scaffold.add_pyproject import (

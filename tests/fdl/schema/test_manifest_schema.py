@@ -15,8 +15,7 @@ from fdl.manifest.read import read
 from fdl.manifest.schema import COMMAND, ROOT, SECTIONS, SPEED_HINT, SWEEP
 from fdl.schema.contract import ContractError, parse
 from fdl.schema.manifest import DIALECT, document
-from tests.fdl.schema.test_contract import REFUSED as REFUSED_CONTRACTS
-from tests.fdl.schema.test_contract import Train
+from tests.fdl.schema.test_contract import REFUSED as REFUSED_CONTRACTS, Train
 
 REPOSITORY = Path(__file__).parents[3]
 COPY = REPOSITORY / "docs/reference/fdl.schema.json"

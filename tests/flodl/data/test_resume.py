@@ -8,8 +8,7 @@ from itertools import cycle, islice
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from flodl.data import DataLoader, Sampler
 from flodl.errors import DataError

@@ -3,8 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from flodl.distributed.planning.elche import ElCheConfig, ElCheState, RankReport, elche_step, nudge
 from flodl.distributed.planning.guard import KEPT, Advice, GuardState, growth_rate, judge

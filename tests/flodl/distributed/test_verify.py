@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from flodl.distributed.ledger_format import pack_append, pack_segment, unpack_append
 from flodl.distributed.sample_ledger import (

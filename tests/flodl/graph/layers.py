@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from flodl.graph import FlowBuilder
-from flodl.graph.references import NamedInputModule
+from flodl.graph.modules import NamedInputModule
 from flodl.graph.routing import StateAdd
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from flodl.errors import BuildError, FlodlError
 from flodl.graph import FlowBuilder
-from flodl.graph.loops import LoopBody, TraceEmit, forward_via_step
+from flodl.graph.modules import LoopBody, TraceEmit, forward_via_step
 from flodl.graph.routing import LearnedHalt, ThresholdHalt
 
 from .layers import Bias, Recorder, double, linear, start, triple

@@ -10,8 +10,7 @@ from torch import nn
 
 from flodl.errors import BuildError
 from flodl.graph import FlowBuilder
-from flodl.graph.loops import LoopBody
-from flodl.graph.references import NamedInputModule
+from flodl.graph.modules import LoopBody, NamedInputModule
 from flodl.graph.routing import SoftmaxRouter, StateAdd
 
 from .layers import AddRef, double, eye, start, triple

@@ -23,8 +23,7 @@ from flodl.graph.routing import (
     SoftmaxRouter,
     ThresholdHalt,
 )
-from flodl.nn.attention import SelfAttention
-from flodl.nn.blur import GaussianBlur
+from flodl.nn.layers import GaussianBlur, SelfAttention
 
 
 def double(x):

@@ -11,7 +11,7 @@ from torch import nn
 
 from flodl.errors import StateError
 from flodl.graph import FlowBuilder
-from flodl.graph.loops import LoopBody
+from flodl.graph.modules import LoopBody
 from flodl.graph.routing import StateAdd
 
 from .layers import Bias, column, memory, start

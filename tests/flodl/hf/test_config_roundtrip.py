@@ -7,8 +7,7 @@ import json
 import pickle
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flodl.hf.config_json import (
     AutoConfig,

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from flodl.errors import CheckpointError, FlodlError
 from flodl.hf import sentence_settings
-from flodl.hf.auto import AutoModel
 from flodl.hf.config_json import AutoConfig
 from flodl.hf.errors import ConfigError, UnsupportedModelError
 from flodl.hf.export import export_command, export_hf_dir, load_trained
+from flodl.hf.families import AutoModel
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import Cell, all_cells, tiny_config
 from flodl.hf.outline import build_for_export

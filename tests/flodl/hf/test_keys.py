@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.keys import (
+    HfPath,
     arrange,
     bert_legacy_key_rename,
     edit_distance,
     hf_canonical_save_key,
+    hf_key_from_flodl_key,
     is_encoder_key,
     is_harmless,
     keys_have_pooler,
     modern_key,
     other_names,
+    prefix_params,
     reconciling,
     suggestions,
 )
-from flodl.hf.path import HfPath, hf_key_from_flodl_key, prefix_params
 
 HEAD_MODEL = {
     "bert.embeddings.word_embeddings.weight",

@@ -3,8 +3,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from transformers.utils import sentencepiece_model_pb2_new
 
 from flodl.hf.errors import CheckpointFormatError

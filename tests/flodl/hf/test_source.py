@@ -8,8 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flodl.hf.errors import CheckpointFormatError, PickleOnlyError
 from flodl.hf.locate import locate

@@ -17,7 +17,7 @@ from flodl.monitor import (
     RankMetrics,
     RunInfo,
 )
-from flodl.monitor.ranks import RankSummary
+from flodl.monitor.records import RankSummary
 from flodl.monitor.sinks import epoch_line
 from flodl.train.loop_state import LoopState
 

@@ -8,8 +8,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flodl.monitor.resources import GpuSnapshot, ResourceSample, ResourceSampler
 from flodl.monitor.timeline import SUBSCRIBER_CAPACITY, Timeline

@@ -8,8 +8,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flodl.errors import DataError
 from flodl.monitor.resources import GpuSnapshot

@@ -8,8 +8,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flodl.errors import DataError
 from flodl.monitor import RankActivity, Timeline, TimelineEvent, TimelineSample, merge_timelines

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from flodl.graph.draw.describe import describe
 from flodl.graph.draw.diagram import Box, Diagram, Edge
+from flodl.graph.draw.drawing import opened
 from flodl.graph.draw.layout import layout
-from flodl.graph.draw.opening import opened
 from flodl.graph.draw.style import Line, Role, Shape
 
 from .graphs import chain, everything, tower

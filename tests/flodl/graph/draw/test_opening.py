@@ -8,7 +8,7 @@ from torch import nn
 from flodl.errors import PathError
 from flodl.graph import FlowBuilder
 from flodl.graph.draw.describe import describe
-from flodl.graph.draw.opening import opened
+from flodl.graph.draw.drawing import opened
 
 from .graphs import encoder, everything
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from flodl.hf.auto import AutoModelForQuestionAnswering
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
+from flodl.hf.families import AutoModelForQuestionAnswering
 from flodl.hf.predict.answer import Answer
 from flodl.hf.predict.spans import best_spans
 from flodl.hf.tokenizer import HfTokenizer

@@ -7,17 +7,16 @@ from threading import Event, Thread
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import nn
 
 from flodl.errors import StateError
-from flodl.hf.auto import (
+from flodl.hf.encoded import EncodedBatch
+from flodl.hf.families import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.predict import batching as module
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from tests.flodl.hf.predict.reference import SENTENCES, write

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flodl.hf.auto import AutoModelForMaskedLM
 from flodl.hf.errors import TokenizerMissingError
+from flodl.hf.families import AutoModelForMaskedLM
 from flodl.hf.predict.fill_mask import MaskFill
 from tests.flodl.hf.predict.reference import pipeline, write
 

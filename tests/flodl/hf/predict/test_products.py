@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.hf.predict.batching import running
-from flodl.hf.predict.products import fastest_products
+from flodl.hf.predict.batching import fastest_products, running
 from flodl.train.engines import routing
 from flodl.train.engines.routing import RouteVerdict, routed
 

@@ -7,10 +7,10 @@ import warnings
 import pytest
 import torch
 
-from flodl.hf.auto import AutoModelForTokenClassification
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
-from flodl.hf.predict.entities import Entity, Pieces, entities_of
+from flodl.hf.families import AutoModelForTokenClassification
+from flodl.hf.predict.tokens import Entity, Pieces, entities_of
 from tests.flodl.hf.predict.reference import SENTENCES, pipeline, write
 
 # With a tag of another form, and one that has a hyphen of its own.
