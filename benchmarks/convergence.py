@@ -22,7 +22,7 @@ from flodl.ddp_bench.cell import MODES, Cell
 from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.request import Request, cells_of
 from flodl.ddp_bench.sweep import Outcome, sweep
-from flodl.ranks.config import DdpRunConfig
+from flodl.launch.settings import DdpRunConfig
 
 ALONE = "solo-0"
 ACCURACY_MARGIN = 0.005

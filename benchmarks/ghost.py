@@ -27,7 +27,7 @@ from flodl import Batch, TensorDataSet, Trainer
 from flodl.distributed.ghost import Cluster, Prediction, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
-from flodl.ranks.config import Policy
+from flodl.launch.settings import Policy
 
 BATCH = 4
 WIDTH = 4

@@ -32,9 +32,9 @@ from benchmarks.measure import environment, publish, table
 from benchmarks.unequal_ranks import in_ranks, rate
 from flodl import Batch, DataLoader, TensorDataSet, Trainer
 from flodl.ddp_bench.models.resnet import Residual
-from flodl.distributed import this_group
-from flodl.distributed.pacer import Pacer
-from flodl.ranks.group import Group
+from flodl.distributed.batch_timer import BatchTimer
+from flodl.distributed.runner import this_group
+from flodl.launch.group import Group
 
 SPEEDS = (1.0, 0.4)
 EPOCHS = 2
@@ -128,15 +128,15 @@ def alone(subject: Subject, seconds: float, speed: float) -> float:
     """Batches per second of this rank in a loop that exchanges nothing."""
     model = subject.network()
     optimizer = _sgd(model.parameters())
-    pacer, done = Pacer(torch.device("cpu"), speed=speed), 0
+    timer, done = BatchTimer(torch.device("cpu"), speed=speed), 0
     with closing(_batches()) as batches:
         for batch in islice(batches, 2):
             _step(model, optimizer, batch)
         began = time.perf_counter()
-        pacer.begin()
+        timer.begin()
         while time.perf_counter() - began < seconds:
             _step(model, optimizer, next(batches))
-            pacer.end_batch()
+            timer.end_batch()
             done += 1
         return done / (time.perf_counter() - began)
 

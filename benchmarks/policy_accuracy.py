@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.measure import environment, publish, table
 from benchmarks.unequal_ranks import in_ranks
 from flodl import Batch, DataLoader, TensorDataSet, Trainer, digits
-from flodl.distributed import this_group
+from flodl.distributed.runner import this_group
 
 DDP = "torch DDP"
 POLICIES = ("sync", "cadence", "async", "auto")

@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.measure import environment, publish, table
 from flodl import DataLoader, LossContext, TensorDataSet, Trainer
-from flodl.distributed.launching.launch import launch_ranks
-from flodl.ranks.config import DdpConfig
+from flodl.launch.settings import DdpConfig
+from flodl.launch.start_ranks import launch_ranks
 
 MIXES = ((40.0, 100.0), (25.0, 40.0, 100.0), (40.0, 40.0))
 SAMPLES = 70

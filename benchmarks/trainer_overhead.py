@@ -29,10 +29,11 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader as TorchLoader, TensorDataset
 
 from benchmarks.measure import environment, median_ratio, publish, table
+from flodl import Trainer
 from flodl.data import Batch, DataLoader
 from flodl.data.dataset import TensorDataSet
 from flodl.monitor import EpochMetrics
-from flodl.trainer import Trainer, TrainerBuilder
+from flodl.train import TrainerBuilder
 
 LR = 1e-3
 Run = Callable[[int], float]

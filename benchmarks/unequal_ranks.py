@@ -25,9 +25,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import environment, publish, table
 from flodl import Batch, EpochMetrics, TensorDataSet, Timeline, Trainer
-from flodl.distributed import this_group
-from flodl.distributed.launching.launch import launch_ranks
-from flodl.distributed.pacer import Pacer
+from flodl.distributed.batch_timer import BatchTimer
+from flodl.distributed.runner import this_group
+from flodl.launch.start_ranks import launch_ranks
 
 Figures = Mapping[str, float]
 T = TypeVar("T")
@@ -259,17 +259,17 @@ def cold_start(ms: Sequence[float], mode: str, seconds: float) -> ColdStart:
 
 def _unshared(ms: float, seconds: float) -> float:
     """Batches per second of this rank in a loop of torch that waits for nobody."""
-    model, pacer, done = nn.Linear(4, 1), Pacer(torch.device("cpu"), batch_ms=ms), 0
+    model, timer, done = nn.Linear(4, 1), BatchTimer(torch.device("cpu"), batch_ms=ms), 0
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs, targets = torch.randn(B, 4), torch.randn(B, 1)
     this_group().barrier()
     began = time.perf_counter()
-    pacer.begin()
+    timer.begin()
     while time.perf_counter() - began < seconds:
         optimizer.zero_grad()
         (model(inputs) - targets).square().mean().backward()
         optimizer.step()
-        pacer.end_batch()
+        timer.end_batch()
         done += 1
     return done / (time.perf_counter() - began)
 
@@ -292,21 +292,21 @@ def in_ranks(count: int, function: Callable[..., T], *args: object) -> T:
 
 def solo(ms: float, epochs: int) -> float:
     """Seconds of a training on one rank alone."""
-    pacer = Pacer(torch.device("cpu"), batch_ms=ms)
+    timer = BatchTimer(torch.device("cpu"), batch_ms=ms)
     begun = False
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         nonlocal begun
         # The loop itself knows of no simulation: each batch waits for the end of the one before.
         if begun:
-            pacer.end_batch()
+            timer.end_batch()
         else:
-            pacer.begin()
+            timer.begin()
         begun = True
         return _loss(model, batch)
 
     metrics = train([ms], epochs, {"simulate_ms": None, "ranks": 1}, loss)
-    return (sum(epoch.epoch_ms for epoch in metrics) + pacer.end_batch()) / 1000
+    return (sum(epoch.epoch_ms for epoch in metrics) + timer.end_batch()) / 1000
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ from . import (
     nn as nn,
     rng as rng,
     train as train,
-    trainer as trainer,
     worker as worker,
 )
 from .checkpoint import (
@@ -49,8 +48,11 @@ from .data import (
 from .distributed.averaging.outer_optimizer import (
     Nesterov as Nesterov,
 )
-from .distributed.plain_loop.wrap import (
+from .distributed.plain_loop.ddp import (
     Ddp as Ddp,
+)
+from .distributed.plain_loop.setup import (
+    SetupConfig as SetupConfig,
 )
 from .distributed.verify import (
     verify_run as verify_run,
@@ -105,6 +107,12 @@ from .graph import (
 )
 from .graph.modules import (
     modules as modules,
+)
+from .launch.settings import (
+    Backend as Backend,
+    DdpConfig as DdpConfig,
+    DdpRunConfig as DdpRunConfig,
+    Policy as Policy,
 )
 from .log import (
     Verbosity as Verbosity,
@@ -226,12 +234,6 @@ from .nn import (
     xavier_normal as xavier_normal,
     xavier_uniform as xavier_uniform,
 )
-from .ranks.config import (
-    Backend as Backend,
-    DdpConfig as DdpConfig,
-    DdpRunConfig as DdpRunConfig,
-    Policy as Policy,
-)
 from .rng import (
     Rng as Rng,
 )
@@ -250,7 +252,6 @@ from .train.entry import (
     entry as entry,
 )
 from .trainer import (
-    SetupConfig as SetupConfig,
     Trainer as Trainer,
 )
 from .worker import (

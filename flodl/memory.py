@@ -15,9 +15,9 @@ import psutil
 import torch
 from torch import Tensor
 
+from flodl.environment import environment_report
 from flodl.errors import StateError
 from flodl.monitor.formats import format_bytes
-from flodl.train.environment import environment_report
 
 if TYPE_CHECKING:
     Device: TypeAlias = torch.device | str | int | None

@@ -74,7 +74,7 @@ def run(plan: Plan) -> int:
     variables = {**os.environ, **plan.env}
     mark = marked(variables)
     if plan.ranks is not None:
-        # Ranks end when this process ends: flodl.distributed.launching.lifeline reads it.
+        # Ranks end when this process ends: flodl.launch.orphans reads it.
         variables["FDL_PID"] = str(os.getpid())
     try:
         os.chdir(plan.cwd)

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from flodl.errors import DistributedError
-from flodl.ranks.launched import detect
+from flodl.launch.launcher import detect
 
 CPU_DEPTH = 2
 """Batches loaded ahead on the CPU: one is ready and one is being loaded."""

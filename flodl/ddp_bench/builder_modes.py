@@ -14,22 +14,21 @@ from flodl.ddp_bench.stage import (
     Stage,
     TrainStep,
 )
-from flodl.distributed.pacer import Pacer
-from flodl.ranks.config import Policy
+from flodl.distributed.batch_timer import BatchTimer
+from flodl.launch.settings import Policy
 from flodl.train import Callback
 from flodl.trainer import Trainer
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
-    from flodl.train import TrainingRun
-    from flodl.trainer import TrainerBuilder
+    from flodl.train import TrainerBuilder, TrainingRun
 
 
 def train_solo(stage: Stage) -> None:
     """Train on one device, at the simulated speed of the rank with this number."""
     number = stage.cell.solo or 0
     ms, speed = stage.cell.simulated(number)
-    pace = _Paced(Pacer(stage.group.device, batch_ms=ms, speed=speed))
+    pace = _Paced(BatchTimer(stage.group.device, batch_ms=ms, speed=speed))
     builder = _described(stage).device(stage.group.device).ddp({"ranks": 1})
     if stage.cell.simulates:
         builder.callbacks(pace)
@@ -119,13 +118,13 @@ def _row(metrics: EpochMetrics, train_ms: float, figure: float, stage: Stage) ->
 class _Paced(Callback):
     """Makes every step last as long as declared."""
 
-    def __init__(self, pacer: Pacer) -> None:
-        self._pacer = pacer
+    def __init__(self, timer: BatchTimer) -> None:
+        self._timer = timer
 
     def on_epoch_start(self, run: TrainingRun) -> None:  # noqa: ARG002
         """Start timing the first step."""
-        self._pacer.begin()
+        self._timer.begin()
 
     def on_step_end(self, run: TrainingRun) -> None:  # noqa: ARG002
         """Wait until the step has lasted long enough."""
-        self._pacer.end_batch()
+        self._timer.end_batch()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flodl.ddp_bench.models import Task
-    from flodl.ranks.group import Group
+    from flodl.launch.group import Group
 
 _BATCH = 256
 _PROJECTIONS = 8

@@ -12,11 +12,11 @@ from flodl.data.download import fetch
 from flodl.ddp_bench.cell import MODES, Cell, is_mode, starting_rate
 from flodl.ddp_bench.data import Source, missing_files, offline_message
 from flodl.ddp_bench.models import TASKS
-from flodl.distributed.launching.environments import usable_gpus
+from flodl.device import usable_gpus
 from flodl.errors import DataError
+from flodl.launch.launcher import detect
+from flodl.launch.settings import DdpRunConfig
 from flodl.log import warning
-from flodl.ranks.config import DdpRunConfig
-from flodl.ranks.launched import detect
 
 if TYPE_CHECKING:
     from flodl.ddp_bench.models.task import DataName

@@ -13,7 +13,7 @@ from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
 from flodl.ddp_bench.records import EpochRow
 from flodl.ddp_bench.stage import OptimizerFactory, ScheduleFactory, Stage
-from flodl.ranks.config import DdpConfig
+from flodl.launch.settings import DdpConfig
 from flodl.train.epoch_end import model_metrics
 from flodl.trainer import Trainer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from flodl.trainer import TrainingSetup
+    from flodl.distributed.plain_loop.setup import TrainingSetup
 
 _PACE = "FLODL_SIM_MS"
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from flodl.ddp_bench.evaluation import Evaluation
     from flodl.ddp_bench.models import Task
     from flodl.ddp_bench.records import EpochRow
+    from flodl.launch.group import Group
     from flodl.monitor.timeline import Timeline
-    from flodl.ranks.group import Group
-    from flodl.train.rate import Schedule
+    from flodl.train.learning_rate import Schedule
 
 
 @final

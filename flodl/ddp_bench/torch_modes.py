@@ -26,14 +26,14 @@ from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
 from flodl.ddp_bench.records import EpochRow
 from flodl.ddp_bench.stage import Stage
-from flodl.distributed.pacer import Pacer
+from flodl.distributed.batch_timer import BatchTimer
 from flodl.train.epoch_end import model_metrics
-from flodl.train.rate import ScheduledRate
+from flodl.train.learning_rate import ScheduledRate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from flodl.train.rate import Schedule
+    from flodl.train.learning_rate import Schedule
 
 INTERVAL = 10
 """Steps between two averages of the parameters: the same as the first anchor of our windows."""
@@ -160,13 +160,13 @@ def _train(stage: Stage, recipe: Recipe) -> None:
         schedule = task.schedule(cell.lr, stage.batches * cell.epochs)
         rate = ScheduledRate(recipe.optimizer, _Scaled(schedule, cell.rate_factor))
     ms, speed = cell.simulated(group.rank)
-    pacer = Pacer(group.device, batch_ms=ms, speed=speed)
+    timer = BatchTimer(group.device, batch_ms=ms, speed=speed)
     for epoch in range(cell.epochs):
         stage.timeline.event("epoch_start", epoch=epoch)
         began = time.perf_counter()
-        total, steps = _epoch(stage, recipe, loader, rate, pacer, epoch)
+        total, steps = _epoch(stage, recipe, loader, rate, timer, epoch)
         recipe.settle()
-        pacer.catch_up()
+        timer.catch_up()
         train_ms = (time.perf_counter() - began) * 1000
         rows = group.gather([float(total), steps])
         loss = sum(row[0] for row in rows) / sum(row[1] for row in rows)
@@ -195,7 +195,7 @@ def _epoch(
     recipe: Recipe,
     loader: DataLoader,
     rate: ScheduledRate | None,
-    pacer: Pacer,
+    timer: BatchTimer,
     epoch: int,
 ) -> tuple[Tensor, int]:
     """Train this rank's batches of an epoch; return the sum of the losses and the batch count."""
@@ -203,7 +203,7 @@ def _epoch(
     steps = stage.batches // group.world_size
     total = torch.zeros((), device=group.device)
     recipe.outer.train()
-    pacer.begin()
+    timer.begin()
     for step in range(steps):
         first = step * group.world_size
         number = first + group.rank
@@ -220,5 +220,5 @@ def _epoch(
         recipe.optimizer.step()
         recipe.optimizer.zero_grad()
         total += loss.detach()
-        pacer.end_batch()
+        timer.end_batch()
     return total, steps

@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from flodl.distributed.rank_state import capture_ranks
+from flodl.distributed.rank_state import KEY, capture_ranks
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
-from flodl.ranks.config import CHECKPOINT_KEY, Policy
-from flodl.train.assembly import LOADER_DEFAULTS
-from flodl.train.checkpoints import CheckpointKeeper
+from flodl.launch.settings import Policy
+from flodl.train.checkpoints import CheckpointKeeper, last_values
 from flodl.train.loop_state import EpochTexts, LoopState, modes
+from flodl.train.parts import LOADER_DEFAULTS
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from flodl.distributed.epochs import EpochLogs
+    from flodl.distributed.epoch_metrics import EpochLogs
     from flodl.distributed.planning.scheduler import ScheduleConfig, ScheduleState
     from flodl.distributed.rank_state import RankStart
+    from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics, EpochRecord
-    from flodl.ranks.group import Group
-    from flodl.train.assembly import Assembly
+    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
 
 @final
-class RankTrail:
+class RankCheckpoints:
     """Collects the state of all ranks and writes it on rank 0.
 
     Args:
@@ -122,7 +122,7 @@ class RankTrail:
         )
         outer = self._plan.distributed.outer_optimizer
         extra = loop.as_json(self._texts) | {
-            CHECKPOINT_KEY: {
+            KEY: {
                 "schedule": schedule.as_json(),
                 "ranks": ranks,
                 "ledger": self._ledger.mark() if self._ledger is not None else None,
@@ -185,14 +185,6 @@ class RankTrail:
             epochs=plan.num_epochs,
             join_remainder=options["join_remainder"],
         )
-
-
-def last_values(history: Sequence[EpochMetrics]) -> dict[str, float]:
-    """Return the metrics of the last epoch."""
-    if not history:
-        return {}
-    last = history[-1]
-    return {"loss": last.avg_loss, **last.scalars}
 
 
 def _ledger(

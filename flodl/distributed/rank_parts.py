@@ -1,29 +1,29 @@
-"""Parts of a rank besides its model: learning rate, engine, pacer, seed."""
+"""Parts of a rank besides its model: learning rate, engine, timer, seed."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import TYPE_CHECKING, final
 
-from flodl.distributed.pacer import Pacer
+from flodl.distributed.batch_timer import BatchTimer
 from flodl.distributed.planning.scheduler import initial_schedule
 from flodl.train.engines import make_engine
 from flodl.train.engines.base import StepSettings
 from flodl.train.engines.eager import EagerEngine
 from flodl.train.engines.fused import fused_step
 from flodl.train.engines.tuning import Tuning
-from flodl.train.rate import SteeredRate, set_rate
-from flodl.train.scaling import CountedScaler
+from flodl.train.learning_rate import SteeredRate, set_rate
+from flodl.train.loss_scaling import CountedScaler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flodl.distributed.planning.scheduler import ScheduleConfig
-    from flodl.distributed.sync_loop import SharedGradient
+    from flodl.distributed.policies.sync import SharedGradient
+    from flodl.launch.group import Group
     from flodl.monitor.ledger import TimeLedger
-    from flodl.ranks.group import Group
-    from flodl.train.assembly import Assembly
     from flodl.train.engines.base import StepEngine
+    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
 
@@ -80,10 +80,10 @@ def rank_seed(seed: int, rank: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-def pacer_of_rank(plan: TrainingPlan, group: Group) -> Pacer:
-    """Make the pacer of this rank, with its simulated slowness."""
+def timer_of_rank(plan: TrainingPlan, group: Group) -> BatchTimer:
+    """Make the timer of this rank, with its simulated slowness."""
     settings, rank = plan.distributed, group.rank
-    return Pacer(
+    return BatchTimer(
         group.device,
         batch_ms=settings.simulate_ms[rank] if settings.simulate_ms is not None else None,
         speed=settings.simulate_speed[rank] if settings.simulate_speed is not None else None,

@@ -10,26 +10,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
-import torch
 from torch import Tensor
 
 from flodl.checkpoint.generators import generator_states, set_generator_states
-from flodl.distributed.epochs import add_up
+from flodl.distributed.averaging.buffers import broadcast_state
+from flodl.distributed.epoch_metrics import add_up
 from flodl.distributed.planning.scheduler import ScheduleState, redistributed
 from flodl.errors import CheckpointError
-from flodl.ranks.config import CHECKPOINT_KEY
 from flodl.train.loop_state import LoopState
-from flodl.train.resuming import Start, resume, set_rates
+from flodl.train.resume import Start, resume, set_rates
 from flodl.train.training_state import Position, carried_state, set_carried_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from flodl.distributed.epochs import EpochLogs
+    from flodl.distributed.epoch_metrics import EpochLogs
     from flodl.distributed.planning.scheduler import ScheduleConfig
-    from flodl.ranks.group import Group
-    from flodl.train.assembly import Assembly
+    from flodl.launch.group import Group
+    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
+
+KEY = "distributed"
+"""Key that only checkpoints of several ranks have."""
 
 
 def capture_ranks(
@@ -108,7 +110,7 @@ def begin(
         if start.source is not None:
             message |= _message(start, parts, config, fresh, labels)
     message = group.broadcast_object(message)
-    _share_model(parts, group)
+    broadcast_state(parts.model, group)
     if message["new"]:
         return RankStart(start, fresh)
     shares = _shares(message.pop("ranks"), labels) if group.leads else None
@@ -135,7 +137,7 @@ def _message(
     labels: list[str],
 ) -> dict[str, Any]:
     """Return the contents of a checkpoint that every rank needs."""
-    saved = start.extra.get(CHECKPOINT_KEY)
+    saved = start.extra.get(KEY)
     if saved is None:
         schedule, ranks = _schedule_of_one(start, fresh, config), [_rank_of_one(start, parts)]
         ledger, outer = None, {}
@@ -261,17 +263,6 @@ def _shared_parts(parts: Assembly) -> dict[str, Any]:
         "schedule": parts.torch_schedule or parts.schedule,
     }
     return {name: part for name, part in named.items() if hasattr(part, "state_dict")}
-
-
-@torch.no_grad()
-def _share_model(parts: Assembly, group: Group) -> None:
-    for tensor in (*parts.model.parameters(), *parts.model.buffers()):
-        if tensor.is_contiguous():
-            group.broadcast_(tensor.data)
-        else:
-            flat = tensor.data.contiguous()
-            group.broadcast_(flat)
-            tensor.data.copy_(flat)
 
 
 def _on_cpu(value: Any) -> Any:

@@ -12,17 +12,17 @@ from flodl import log
 from flodl.checkpoint.training import TrainingFile
 from flodl.data.adapters import is_iterable
 from flodl.data.iterable import NOT_PROMISED, remedy_for
-from flodl.distributed.launching.lifeline import end_with_launcher
+from flodl.device import select_device, usable_gpus
 from flodl.errors import DataError
-from flodl.ranks.config import CHECKPOINT_KEY
-from flodl.ranks.launched import detect
-from flodl.train.device import select_device
+from flodl.launch.current_group import this_group as this_group
+from flodl.launch.launcher import detect
+from flodl.launch.orphans import end_with_launcher
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import train
 from flodl.train.plan import build_model
+from flodl.train.resume import resume_source
 from flodl.train.resume_hint import add_hint
-from flodl.train.resuming import resume_source
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
@@ -52,7 +52,7 @@ def run(plan: TrainingPlan) -> TrainerHandle:
         return _train_in_own_ranks(plan, ranks)
     if continues_many_ranks(plan):
         from flodl.distributed.training import train_ranks
-        from flodl.ranks.group import LocalGroup
+        from flodl.launch.group import LocalGroup
 
         return train_ranks(plan, LocalGroup(select_device(plan.device)))
     return train(plan)
@@ -66,9 +66,8 @@ def _check_shared(plan: TrainingPlan, ranks: int) -> None:
 
 def train_launched(plan: TrainingPlan) -> TrainerHandle:
     """Train on this rank and record an error for the launcher."""
-    from flodl.distributed.launching.environments import this_group
-    from flodl.distributed.launching.launch import record_failure
     from flodl.distributed.training import train_ranks
+    from flodl.launch.start_ranks import record_failure
 
     try:
         return train_ranks(plan, this_group(plan.device))
@@ -86,8 +85,10 @@ def continues_many_ranks(plan: TrainingPlan) -> bool:
     source = resume_source(plan)
     if source is None:
         return False
+    from flodl.distributed.rank_state import KEY
+
     extra = TrainingFile.open(source).value("extra")
-    return isinstance(extra, dict) and CHECKPOINT_KEY in extra
+    return isinstance(extra, dict) and KEY in extra
 
 
 def _ranks_to_start(plan: TrainingPlan) -> int:
@@ -95,8 +96,6 @@ def _ranks_to_start(plan: TrainingPlan) -> int:
         return plan.distributed.ranks
     if plan.device is not None or torch.cuda.device_count() < 2 or is_iterable(plan.dataset):
         return 1
-    from flodl.distributed.launching.environments import usable_gpus
-
     return len(usable_gpus())
 
 
@@ -115,8 +114,7 @@ class _Result:
 
 
 def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
-    from flodl.distributed.launching.environments import usable_gpus
-    from flodl.distributed.launching.launch import launch_ranks
+    from flodl.launch.start_ranks import launch_ranks
 
     log.msg(f"  starting {ranks} ranks")
     try:
@@ -153,11 +151,9 @@ def _train_in_own_ranks(plan: TrainingPlan, ranks: int) -> TrainerHandle:
 
 def _own_rank(plan: TrainingPlan) -> Any:
     """Train on a rank that this program started; after a restart, from the last checkpoint."""
-    from flodl.distributed.launching.environments import this_group
-
-    launched, record = detect(os.environ), plan.run_dir
-    if launched is not None and record is not None:
-        plan = replace(plan, run_dir=record.for_rank(launched.rank))
+    launched, run = detect(os.environ), plan.run_dir
+    if launched is not None and run is not None:
+        plan = replace(plan, run_dir=run.for_rank(launched.rank))
     handle = train_launched(plan)
     if not this_group().leads:
         return None

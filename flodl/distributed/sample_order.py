@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flodl.distributed.disk_permutation import BELOW, SpilledPermutation
+from flodl.distributed.spilled_permutation import BELOW, SpilledPermutation
 from flodl.errors import RunDirectoryError
 
 if TYPE_CHECKING:

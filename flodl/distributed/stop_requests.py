@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, NoReturn, final
 
-from flodl.train.interrupt import InterruptRequest
+from flodl.launch.interrupt import InterruptRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,35 +7,36 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flodl import log
-from flodl.distributed.async_loop import OverlappedLoop
+from flodl.device import deterministic_algorithms
 from flodl.distributed.averaging.average import ParameterAverager
-from flodl.distributed.cadence_loop import CadenceLoop
-from flodl.distributed.epochs import device_name
+from flodl.distributed.averaging.buffers import model_facts
+from flodl.distributed.epoch_metrics import device_name
 from flodl.distributed.ghost import Cluster, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
-from flodl.distributed.sync_loop import SharedGradient, SyncLoop
-from flodl.distributed.worker import RankWorker
+from flodl.distributed.policies.cadence import CadenceLoop
+from flodl.distributed.policies.overlapped import OverlappedLoop
+from flodl.distributed.policies.sync import SharedGradient, SyncLoop
+from flodl.distributed.rank_worker import RankWorker
 from flodl.errors import DivergedError
+from flodl.launch.settings import Policy
 from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account, TimeLedger
-from flodl.ranks.config import Policy
-from flodl.ranks.timelines import merge_into_run, recorded
-from flodl.train.assembly import assemble
-from flodl.train.device import deterministic_algorithms
 from flodl.train.early_stop import EarlyStop
-from flodl.train.epoch_end import end_state
+from flodl.train.epoch_end import diverged, end_state
 from flodl.train.handle import TrainerHandle
+from flodl.train.parts import assemble
 from flodl.train.reporting import Reporter
 from flodl.train.resume_hint import add_hint
+from flodl.train.timelines import merge_into_run, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flodl.distributed.policy_loop import PolicyLoop
+    from flodl.distributed.policies.base import PolicyLoop
+    from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics
-    from flodl.ranks.group import Group
-    from flodl.train.assembly import Assembly
+    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
 
@@ -114,12 +115,7 @@ def _train(
     except DivergedError as error:
         scale = worker.rate.steered.scale
         scaled = "" if scale == 1 else f" (lr_scale_ratio multiplies it by {scale:g})"
-        told = DivergedError(
-            f"{error}; {worker.whereabouts()}. Lower the learning rate{scaled}, clip the gradients "
-            "(max_grad_norm), or look for bad values in the data",
-            epoch=error.epoch,
-            step=error.step,
-        )
+        told = diverged(error, worker.whereabouts(), scaled)
         worker.hooks.tell_exception(worker.run, told)
         raise told from None
     except BaseException as error:
@@ -230,12 +226,8 @@ def _chosen(
 
 def _fingerprint(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
     """Return the facts that must be the same on every rank."""
-    model, settings = parts.model, plan.distributed
-    facts: dict[str, object] = {}
-    for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
-        for name, tensor in named:
-            facts[f"{kind} {name}"] = f"{list(tensor.shape)} {tensor.dtype}"
-    facts |= {
+    settings = plan.distributed
+    facts = model_facts(parts.model) | {
         "the number of samples": parts.loader.num_samples,
         "batch_size": parts.loader.batch_size,
         "the number of batches": parts.loader.num_batches,

@@ -23,6 +23,6 @@ def known_device(requested: torch.device | str) -> torch.device:
     if known:
         return device
     # Imported here because it loads the Trainer.
-    from flodl.train.device import select_device
+    from flodl.device import select_device
 
     return select_device(requested)

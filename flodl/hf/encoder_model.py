@@ -17,9 +17,9 @@ from flodl.hf.opening import Opening, Source, open_encoder
 from flodl.hf.task_heads import OfFamily, inputs_of
 
 if TYPE_CHECKING:
+    from flodl.distributed.plain_loop.setup import HasGraph
     from flodl.graph import Graph
     from flodl.hf.encoded import EncodedBatch
-    from flodl.trainer.setup import HasGraph
 
 
 class EncoderModel(OfFamily):

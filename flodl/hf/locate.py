@@ -1,8 +1,4 @@
-"""Locate a checkpoint: a directory on this machine, or a repository on the Hub.
-
-:func:`locate` decides once per call. All later code asks the checkpoint for files by name and does
-not need to know which of the two it is. A directory needs no import and no socket.
-"""
+"""Locate a checkpoint: a directory on this machine, or a repository on the Hub."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import re
 from pathlib import Path
 from typing import NoReturn
 
-from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, is_there
+from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, path_is
 
 _REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 
@@ -35,9 +31,9 @@ def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpo
     """
     access = access or Access()
     path = _expanded(src)
-    if os.fspath(src) and is_there(Path.is_dir, path):
+    if os.fspath(src) and path_is(Path.is_dir, path):
         return Directory(path, access.subfolder)
-    if is_there(Path.is_file, path):
+    if path_is(Path.is_file, path):
         raise NotADirectoryError(
             f"{path} is a file: give the directory that holds {CONFIG} and the weights, "
             f"probably {path.parent}"

@@ -1,6 +1,7 @@
-"""The files of a checkpoint, asked for by name; a directory on this machine, and its checks.
+"""The files of a checkpoint: what every source of files has, and a directory as a source.
 
-:mod:`flodl.hf.locate` chooses between a directory and a repository on the Hub.
+All later code asks the :class:`Checkpoint` for files by name. It does not need to know whether they
+are in a directory or on the Hub. A directory needs no import and no socket.
 """
 
 from __future__ import annotations
@@ -126,6 +127,16 @@ class Checkpoint(Protocol):
         """
 
 
+def path_is(kind: Callable[[Path], bool], path: Path) -> bool:
+    """Whether a path is of this kind; False for a text that is too long to be a path."""
+    try:
+        return kind(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
+
+
 @final
 class Directory(Checkpoint):
     """A checkpoint in a directory on this machine."""
@@ -158,7 +169,7 @@ class Directory(Checkpoint):
         """See :meth:`Checkpoint.file`."""
         check_inside(name, self.name)
         path = self._root / name
-        return path if is_there(Path.is_file, path) else None
+        return path if path_is(Path.is_file, path) else None
 
     def require(self, name: str) -> Path:
         """See :meth:`Checkpoint.require`."""
@@ -175,16 +186,6 @@ class Directory(Checkpoint):
         if any(self._root.glob("pytorch_model*.bin")):
             raise pickle_only(self.name)
         raise FileNotFoundError(f"{self.name} has no weights: neither {WEIGHTS} nor {INDEX}")
-
-
-def is_there(kind: Callable[[Path], bool], path: Path) -> bool:
-    """Whether a path is of a kind, such as ``Path.is_file``; a text that is too long is none."""
-    try:
-        return kind(path)
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # too long to be a path
-            return False
-        raise
 
 
 def find_weights(file: Callable[[str], Path | None]) -> WeightFiles | None:

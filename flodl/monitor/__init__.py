@@ -1,6 +1,5 @@
 """Monitor a run: a monitor emits records, sinks show or store them; a ledger accounts for time."""
 
-from flodl.monitor.delivery import Delivery as Delivery
 from flodl.monitor.drawing import Drawable as Drawable
 from flodl.monitor.formats import (
     format_bytes as format_bytes,
@@ -30,6 +29,7 @@ from flodl.monitor.resources import (
     ResourceSample as ResourceSample,
     ResourceSampler as ResourceSampler,
 )
+from flodl.monitor.sink_delivery import Delivery as Delivery
 from flodl.monitor.sinks import (
     BufferedSink as BufferedSink,
     CsvSink as CsvSink,

@@ -16,9 +16,7 @@ from typing import Any
 
 from flodl import log
 from flodl.errors import StateError
-from flodl.monitor.delivery import Delivery
 from flodl.monitor.drawing import Drawable, DrawingSink, facts_of
-from flodl.monitor.load import LoadAverage
 from flodl.monitor.metadata import read_metadata
 from flodl.monitor.metrics import MetricSource, metric_pairs
 from flodl.monitor.records import (
@@ -34,7 +32,9 @@ from flodl.monitor.records import (
 from flodl.monitor.report import HtmlSink
 from flodl.monitor.series import SeriesStore
 from flodl.monitor.server import LiveServer
+from flodl.monitor.sink_delivery import Delivery
 from flodl.monitor.sinks import CsvSink, LogSink, Sink, StepSink, TerminalSink
+from flodl.monitor.system_load import LoadAverage
 
 _FLUSH_TIMEOUT = 10.0
 

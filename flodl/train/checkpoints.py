@@ -11,16 +11,17 @@ import torch
 from flodl import log
 from flodl.checkpoint import checkpoint_metadata, persistent_buffers, save_checkpoint_file
 from flodl.checkpoint.sharded import agreed, everywhere, local_part, reshard, sharing_ranks
-from flodl.errors import CheckpointError
+from flodl.errors import CheckpointError, DivergedError
 from flodl.files import replacing
 from flodl.train.training_state import TrainingState, label_and_hash
 from flodl.worker import CpuWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
+    from flodl.monitor import EpochMetrics
     from flodl.train.run_directory import RunDirectory
     from flodl.train.training_state import Parts, Position
 
@@ -250,3 +251,27 @@ def non_finite_parameters(model: nn.Module) -> list[str]:
     finite = torch.stack([local_part(p).isfinite().all() for p in named.values()])
     agreed_on = everywhere(finite, named.values()).tolist()
     return [name for name, good in zip(named, agreed_on, strict=True) if not good]
+
+
+def require_finite(model: nn.Module, when: str, *, epoch: int, step: int) -> None:
+    """Check the parameters of a model, whatever the losses were.
+
+    Raises:
+        DivergedError: A parameter holds a nan or an infinity; the message says ``when``.
+    """
+    broken = non_finite_parameters(model)
+    if broken:
+        raise DivergedError(
+            f"{', '.join(broken[:3])}{' and more' if broken[3:] else ''} hold values that are "
+            f"not finite {when}",
+            epoch=epoch,
+            step=step,
+        )
+
+
+def last_values(history: Sequence[EpochMetrics]) -> dict[str, float]:
+    """Return the metrics of the last epoch."""
+    if not history:
+        return {}
+    last = history[-1]
+    return {"loss": last.avg_loss, **last.scalars}

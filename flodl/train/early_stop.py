@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias, final, get_args
 
 from flodl.graph.trend import Trend
+from flodl.train.best_metric import watched_value
 from flodl.train.callbacks import Callback
-from flodl.train.monitored_metric import watched_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

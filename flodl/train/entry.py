@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from flodl import terminal
 from flodl.errors import FlodlError
-from flodl.train.interrupt import Terminated
+from flodl.launch.interrupt import Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

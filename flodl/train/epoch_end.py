@@ -11,7 +11,7 @@ import torch
 
 from flodl import log
 from flodl.errors import DivergedError
-from flodl.train.interrupt import Terminated
+from flodl.launch.interrupt import Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,3 +89,19 @@ def end_state(error: BaseException) -> EndState:
     if isinstance(error, KeyboardInterrupt | Terminated):
         return "interrupted"
     return "diverged" if isinstance(error, DivergedError) else "failed"
+
+
+def diverged(error: DivergedError, whereabouts: str, rate_note: str = "") -> DivergedError:
+    """Return the error with the last good checkpoint and what to change.
+
+    Args:
+        error: Says what is not finite.
+        whereabouts: Says where the last good checkpoint is.
+        rate_note: Added to the learning rate in the text.
+    """
+    return DivergedError(
+        f"{error}; {whereabouts}. Lower the learning rate{rate_note}, clip the gradients "
+        "(max_grad_norm), or look for bad values in the data",
+        epoch=error.epoch,
+        step=error.step,
+    )

@@ -11,28 +11,33 @@ import torch
 
 from flodl import log
 from flodl.data import IterableLoader
+from flodl.device import deterministic_algorithms, select_device
 from flodl.errors import DivergedError
+from flodl.launch.interrupt import InterruptRequest
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.monitor.ledger import Account, TimeLedger
-from flodl.train.assembly import assemble
 from flodl.train.callbacks import Hooks, TrainingRun
-from flodl.train.checkpoints import CheckpointKeeper, non_finite_parameters
-from flodl.train.device import deterministic_algorithms, select_device
+from flodl.train.checkpoints import (
+    CheckpointKeeper,
+    last_values,
+    non_finite_parameters,
+    require_finite,
+)
+from flodl.train.due_times import DueTimes
 from flodl.train.engines import make_engine
 from flodl.train.engines.base import StepSettings
-from flodl.train.epoch_end import call_back, end_state, evaluate, model_metrics
+from flodl.train.epoch_end import call_back, diverged, end_state, evaluate, model_metrics
 from flodl.train.handle import TrainerHandle
-from flodl.train.interrupt import InterruptRequest
+from flodl.train.learning_rate import SteeredRate
 from flodl.train.loop_state import EpochTexts, LoopState, UnfinishedEpoch, modes
+from flodl.train.loss_scaling import CountedScaler
 from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
+from flodl.train.parts import assemble
 from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
-from flodl.train.rate import SteeredRate
 from flodl.train.reporting import Reporter
+from flodl.train.resume import resume
 from flodl.train.resume_hint import add_hint
-from flodl.train.resuming import resume
-from flodl.train.scaling import CountedScaler
-from flodl.train.step_triggers import Agenda
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
@@ -44,8 +49,8 @@ if TYPE_CHECKING:
 def train(plan: TrainingPlan) -> TrainerHandle:
     """Carry out a plan; however it ends, report the end to the run directory and the monitor."""
     if plan.record_timeline:
-        from flodl.ranks.group import LocalGroup
-        from flodl.ranks.timelines import recorded
+        from flodl.launch.group import LocalGroup
+        from flodl.train.timelines import recorded
 
         with recorded(plan, LocalGroup()) as timed:
             return train(replace(timed, record_timeline=False))
@@ -86,8 +91,8 @@ class TrainingLoop:
         self._ledger = ledger
         self._history = history
         self._hooks = Hooks(plan.callbacks)
-        self._agenda = Agenda(plan.checkpoint_steps, every_step=self._hooks.watches_steps)
-        self._interrupt = InterruptRequest(self._agenda.wake)
+        self._due = DueTimes(plan.checkpoint_steps, every_step=self._hooks.watches_steps)
+        self._interrupt = InterruptRequest(self._due.wake)
         self._assembly = parts = assemble(plan, device)
         self.model, self._loader, self.average = parts.model, parts.batches, parts.average
         self._worker = Worker(self.model, parts.optimizer, device)
@@ -144,15 +149,10 @@ class TrainingLoop:
                         break
                     self._epoch(epoch)
             with self._averaged():
-                self._keeper.save_final(len(self._history), self._last_values())
+                self._keeper.save_final(len(self._history), last_values(self._history))
             self._hooks.call("on_train_end", self._run)
         except DivergedError as error:
-            told = DivergedError(
-                f"{error}; {self._keeper.whereabouts()}. Lower the learning rate, clip the "
-                "gradients (max_grad_norm), or look for bad values in the data",
-                epoch=error.epoch,
-                step=error.step,
-            )
+            told = diverged(error, self._keeper.whereabouts())
             self._hooks.tell_exception(self._run, told)
             raise told from None
         except BaseException as error:
@@ -213,7 +213,7 @@ class TrainingLoop:
             losses=losses,
             scalars=scalars,
         )
-        self._agenda.plan(self._engine.global_step, next_time)
+        self._due.plan(self._engine.global_step, next_time)
         self._started = time.monotonic() - known.seconds
         try:
             with recording_into(scalars):
@@ -244,7 +244,7 @@ class TrainingLoop:
 
     def _train_batches(self, batches: EpochIterator | IterableEpoch, first: int) -> int:
         """Train on the batches of an epoch from ``first`` on; return how many are done."""
-        engine, losses, agenda = self._engine, self._losses, self._agenda
+        engine, losses, due = self._engine, self._losses, self._due
         accumulate, lap, clock = self._plan.accumulate, self._ledger.lap, time.perf_counter
         waiting, schedule, scaler = Account.DATA, self._assembly.torch_schedule, self._scaler
         done, parts = first, 1
@@ -269,7 +269,7 @@ class TrainingLoop:
                 raise
             if schedule is not None and (scaler is None or scaler.stepped):
                 schedule.end_step()
-            if clock() >= agenda.next_time or engine.global_step >= agenda.next_step:
+            if clock() >= due.next_time or engine.global_step >= due.next_step:
                 self._look_up(done)
                 if self._run.stopped is not None:
                     break
@@ -283,10 +283,10 @@ class TrainingLoop:
             self._engine.present()
             self._hooks.call("on_step_end", run)
         # Plan first, then look at the request: a request between the two wakes the loop again.
-        self._agenda.plan(step, self._reporter.tick(done))
+        self._due.plan(step, self._reporter.tick(done))
         self._ledger.lap(Account.LOGGING)
         self._stop_if_requested(run.epoch, done)
-        if self._agenda.checkpoint_due(step):
+        if self._due.checkpoint_due(step):
             self._losses.check()
             self._check_parameters(run.epoch, done - 1)
             self._save(run.epoch, done)
@@ -301,15 +301,8 @@ class TrainingLoop:
             self._scaler.skipped = 0
 
     def _check_parameters(self, epoch: int, step: int) -> None:
-        """Raise if a parameter of the model is not finite, whatever the losses were."""
-        broken = non_finite_parameters(self.model)
-        if broken:
-            raise DivergedError(
-                f"{', '.join(broken[:3])}{' and more' if broken[3:] else ''} hold values that are "
-                f"not finite at epoch {epoch}, step {step} (both counted from 0)",
-                epoch=epoch,
-                step=step,
-            )
+        when = f"at epoch {epoch}, step {step} (both counted from 0)"
+        require_finite(self.model, when, epoch=epoch, step=step)
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Give the model its averaged weights, if there are any."""
@@ -351,7 +344,7 @@ class TrainingLoop:
         self._engine.present()
         extra = self._loop_state(step).as_json(self._epoch_texts)
         position = Position(epoch, step, self._engine.global_step)
-        self._keeper.save(self._assembly.parts(extra), position, self._last_values())
+        self._keeper.save(self._assembly.parts(extra), position, last_values(self._history))
         if self._plan.run_dir is not None:
             self._hooks.call("on_checkpoint", self._run, self._plan.run_dir.last_checkpoint)
         self._ledger.lap(Account.CHECKPOINT)
@@ -362,7 +355,7 @@ class TrainingLoop:
         if best is not None and self._keeper.agreed(best.reached(self._history)):
             with self._averaged():
                 position = Position(epochs, 0, self._engine.global_step)
-                self._keeper.save_best(position, self._last_values())
+                self._keeper.save_best(position, last_values(self._history))
             self._ledger.lap(Account.CHECKPOINT)
 
     def _loop_state(self, step: int) -> LoopState:
@@ -382,9 +375,3 @@ class TrainingLoop:
             engine=self._engine.decision(),
             **modes(self.model),
         )
-
-    def _last_values(self) -> dict[str, float]:
-        if not self._history:
-            return {}
-        last = self._history[-1]
-        return {"loss": last.avg_loss, **last.scalars}

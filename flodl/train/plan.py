@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from flodl.ranks.config import DdpRunConfig
+from flodl.launch.settings import DdpRunConfig
 from flodl.train.compiler_import import postpone_compiler
-from flodl.train.rate import set_rate
+from flodl.train.learning_rate import set_rate
 
 if TYPE_CHECKING:
     import os
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from flodl.monitor import EpochMetrics, Monitor
     from flodl.monitor.timeline import Timeline
+    from flodl.train.best_metric import Best
     from flodl.train.callbacks import Callback
     from flodl.train.engines.base import LossScaler, TrainFn
-    from flodl.train.monitored_metric import Best
-    from flodl.train.rate import Schedule, SteeredRate
+    from flodl.train.learning_rate import Schedule, SteeredRate
     from flodl.train.run_directory import RunDirectory
     from flodl.train.torch_schedule import SchedulerSettings
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from flodl.data.loader import positive_integer
 from flodl.monitor.server import check_port
+from flodl.train.best_metric import Best
 from flodl.train.early_stop import EarlyStop, StopMode
-from flodl.train.monitored_metric import Best
-from flodl.train.settings import Settings, callable_setting
+from flodl.train.setting_methods import Settings, callable_setting
 
 if TYPE_CHECKING:
     import os

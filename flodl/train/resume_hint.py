@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flodl.ranks.launched import detect
+from flodl.launch.launcher import detect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

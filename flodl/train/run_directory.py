@@ -13,13 +13,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
+from flodl.environment import environment_report
 from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.files import replace_text, staging
+from flodl.launch.interrupt import JOB_VARIABLE
+from flodl.launch.launcher import Launched, detect
 from flodl.monitor import CsvSink, HtmlSink, LogSink
 from flodl.monitor.metadata import read_metadata
-from flodl.ranks.launched import Launched, detect
-from flodl.train.environment import environment_report
-from flodl.train.interrupt import JOB_VARIABLE
 from flodl.train.run_records import (
     LAST,
     RECORD,

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from flodl import log
-from flodl.ranks.launched import detect
-from flodl.train.prebuilt import GivenParts, example
+from flodl.launch.launcher import detect
 from flodl.train.run_records import checkpoint_in
+from flodl.train.user_parts import GivenParts, example
 
 if TYPE_CHECKING:
     from flodl.train.plan import ModelFactory, OptimizerFactory

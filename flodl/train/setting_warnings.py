@@ -11,7 +11,7 @@ from flodl import log
 if TYPE_CHECKING:
     from torch import nn
 
-    from flodl.train.rate import Schedule
+    from flodl.train.learning_rate import Schedule
 
 
 def warn_of_unfinished_schedule(schedule: Schedule | None, steps: int) -> None:

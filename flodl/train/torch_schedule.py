@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from flodl import log
 from flodl.errors import CheckpointError
-from flodl.train.monitored_metric import watched_value
+from flodl.train.best_metric import watched_value
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from flodl import Trainer
 from flodl.graph import FlowBuilder
 from flodl.memory import cuda_empty_cache, cuda_peak_active_bytes, cuda_peak_reserved_bytes
 from flodl.nn import losses
@@ -34,7 +35,6 @@ from flodl.nn.schedule import (
     WarmupScheduler,
 )
 from flodl.rng import Rng
-from flodl.trainer.trainer import Trainer
 from flodl.worker import CpuWorker
 
 

@@ -16,19 +16,16 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor, nn
 
+from flodl.distributed.averaging.backends import Exchange, Sums, wire_for
 from flodl.distributed.averaging.buckets import Buckets, Slot, as_real, summed_as
 from flodl.distributed.averaging.buffers import buffers_of, slots_of, take_averages
-from flodl.distributed.averaging.gradients import GradientReducer
 from flodl.distributed.averaging.optimizer_tensors import OptimizerTensors
-from flodl.distributed.averaging.wire import Exchange, Sums, wire_for
 from flodl.errors import DivergedError, StateError
 
 if TYPE_CHECKING:
     from flodl.distributed.averaging.outer_optimizer import OuterOptimizer
-    from flodl.ranks.config import Backend
-    from flodl.ranks.group import Group
-
-__all__ = ["Averaged", "GradientReducer", "ParameterAverager", "Round"]
+    from flodl.launch.group import Group
+    from flodl.launch.settings import Backend
 
 _TINY = 1e-10
 """Norm below which parameters count as zero; the divergence is 0 then."""

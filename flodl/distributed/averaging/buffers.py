@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor, nn
 
+from flodl.distributed.averaging.backends import Wire, wire_for
 from flodl.distributed.averaging.buckets import Slot, as_real, summed_as
-from flodl.distributed.averaging.wire import Wire, wire_for
 
 if TYPE_CHECKING:
-    from flodl.ranks.config import Backend
-    from flodl.ranks.group import Group
+    from flodl.launch.group import Group
+    from flodl.launch.settings import Backend
 
 _WEIGHT = Slot(torch.Size(()), torch.float64)
 """A slot that is always summed: integers alone could not carry the weight of a rank."""
@@ -148,3 +148,13 @@ def broadcast_state(model: nn.Module, group: Group) -> None:
         if values.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
                 tensor.copy_(values)
+
+
+def model_facts(model: nn.Module) -> dict[str, object]:
+    """Return the shape and type of each parameter and buffer, which all ranks must share."""
+    kinds = {"parameter": model.named_parameters(), "buffer": model.named_buffers()}
+    return {
+        f"{kind} {name}": f"{list(tensor.shape)} {tensor.dtype}"
+        for kind, named in kinds.items()
+        for name, tensor in named
+    }

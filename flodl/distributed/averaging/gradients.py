@@ -1,4 +1,4 @@
-"""Average gradients over the ranks, weighted by the samples of each rank."""
+"""Average gradients over the ranks inside a step, weighted by the samples of each rank."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor, nn
 
+from flodl.distributed.averaging.backends import wire_for
 from flodl.distributed.averaging.buckets import Slot, as_real, summed_as
-from flodl.distributed.averaging.wire import wire_for
+from flodl.distributed.averaging.buffers import ChangingBuffers
 
 if TYPE_CHECKING:
-    from flodl.ranks.config import Backend
-    from flodl.ranks.group import Group
+    from flodl.launch.group import Group
+    from flodl.launch.settings import Backend
 
 
 @final
@@ -78,6 +79,42 @@ class GradientReducer:
             targets.append(as_real(parameter.grad))
             sources.append(average)
         torch._foreach_copy_(targets, sources)
+
+
+@final
+class StepAverager:
+    """Averages gradients and the buffers that steps change; every loop that shares steps uses it.
+
+    Args:
+        model: As for :class:`GradientReducer`.
+        group: The ranks.
+        backend: How values are exchanged.
+    """
+
+    def __init__(self, model: nn.Module, group: Group, backend: Backend) -> None:
+        self._reducer = GradientReducer(model, group, backend)
+        self._buffers = ChangingBuffers(model, group, backend)
+
+    def average(
+        self, samples: int, extra: Sequence[float] = (), *, rows: int | None = None
+    ) -> list[float]:
+        """Average the gradients, then the buffers that changed on any rank; collective.
+
+        Args:
+            samples: Weight of this rank's gradients.
+            extra: Numbers to sum in the same exchange.
+            rows: Weight of this rank's buffers; None: ``samples``.
+
+        Returns:
+            The sums of ``extra`` over the ranks.
+        """
+        *sums, _ = self._reducer.reduce(samples, [*extra, *self._buffers.flags()])
+        self._buffers.average(sums[len(extra) :], samples if rows is None else rows)
+        return sums[: len(extra)]
+
+    def average_all_buffers(self, samples: int) -> None:
+        """Average all buffers, including those whose changes were not detected; collective."""
+        self._buffers.average_all(samples)
 
 
 def _dense(name: str, parameter: nn.Parameter) -> Tensor | None:

@@ -19,7 +19,7 @@ from flodl.distributed.ghost.exchange import (
 from flodl.distributed.ghost.prediction import Prediction, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
-from flodl.ranks.config import Policy
+from flodl.launch.settings import Policy
 
 MOST_BATCHES = 10_000_000
 """Limit of batches; more would take minutes to simulate and show nothing new."""

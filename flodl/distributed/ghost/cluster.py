@@ -22,7 +22,7 @@ from flodl.distributed.planning.scheduler import (
     take_step,
 )
 from flodl.distributed.planning.spans import Spans, front
-from flodl.ranks.config import Policy
+from flodl.launch.settings import Policy
 
 
 @final

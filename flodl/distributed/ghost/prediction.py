@@ -8,7 +8,7 @@ from typing import final
 
 from flodl.distributed.ghost.cluster import Cluster, simulate
 from flodl.distributed.planning.scheduler import ScheduleConfig
-from flodl.ranks.config import Policy
+from flodl.launch.settings import Policy
 
 SOLO = "solo"
 """The mode in which one rank trains alone."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from flodl.data import Batch, DataLoader
     from flodl.distributed.plain_loop.stopwatch import Stopwatch
-    from flodl.ranks.group import Group
+    from flodl.launch.group import Group
 
 
 @final

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from flodl.distributed.plain_loop.rejoin import Rejoiner, Slice, WholeBatch, take_rows
+from flodl.distributed.plain_loop.joined_rows import Rejoiner, Slice, WholeBatch, take_rows
 from flodl.errors import DistributedError
 from flodl.graph import Graph
 
 if TYPE_CHECKING:
-    from flodl.distributed.plain_loop.shares import Cut, Shares
+    from flodl.distributed.plain_loop.row_shares import Cut, Shares
     from flodl.distributed.plain_loop.stopwatch import Stopwatch
-    from flodl.ranks.group import Group
+    from flodl.launch.group import Group
 
 _COMPARE_EVERY = 100
 """Calls between two comparisons of all values of the batches."""

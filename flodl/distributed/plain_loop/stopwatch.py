@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 _FORWARD = 1 / 3
 """Part of a simulated batch for the forward pass; a backward pass takes twice as long."""
@@ -135,24 +130,3 @@ def _now() -> torch.cuda.Event:
 
 def _is_over(event: torch.cuda.Event) -> bool:
     return bool(event.query())  # type: ignore[no-untyped-call]
-
-
-def simulated_ms(environ: Mapping[str, str] = os.environ) -> tuple[float, ...] | None:
-    """Return the simulated milliseconds per batch of each rank, from ``FLODL_SIM_MS``, or None.
-
-    Raises:
-        ValueError: ``FLODL_SIM_MS`` is not a list of numbers above 0.
-    """
-    text = environ.get("FLODL_SIM_MS", "")
-    if not text:
-        return None
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if not values or not all(value > 0 for value in values):
-        raise ValueError(
-            f"FLODL_SIM_MS={text!r}: give the milliseconds of a batch, one number above 0 per "
-            "rank, such as 40,100"
-        )
-    return values

@@ -43,7 +43,7 @@ from flodl.distributed.planning.elche import (
 )
 from flodl.distributed.planning.guard import Advice, GuardState, judge
 from flodl.distributed.planning.spans import Spans, front, insert, size
-from flodl.ranks.config import Policy
+from flodl.launch.settings import Policy
 
 WARM_UP_ROOM = 8
 """A rank may train this many times its count in the first window, while others are slower."""

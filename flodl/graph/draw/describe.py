@@ -84,7 +84,7 @@ def _of_graph(graph: GraphBase, place: _Place, profiled: bool) -> Diagram:
 
 
 def _box(place: _Place, operation: Operation, module: nn.Module | None, profiled: bool) -> Box:
-    """A box for a node or a part of a composite, with the facts known without its host."""
+    """A box for a node or a part of a composite, with the facts known without its surroundings."""
     role = role_of(operation, module)
     return Box(
         id=place.id,

@@ -19,7 +19,7 @@ _MARGIN = 16.0
 _ARROW = 7.0
 _LEGEND = 30.0
 
-# Boxes keep their light fills and dark letters on dark pages; only the host change.
+# Boxes keep their light fills and dark letters on dark pages; only the surroundings change.
 # Names are scoped, because a page may hold several drawings.
 _STYLE = """
 .flodl-graph{font-family:Helvetica,Arial,sans-serif;font-size:10px;background:#fff;height:auto;\

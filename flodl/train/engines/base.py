@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from flodl.data import Batch
     from flodl.monitor.ledger import TimeLedger
+    from flodl.train.learning_rate import Schedule
     from flodl.train.losses import LossLog
-    from flodl.train.rate import Schedule
 
     TrainFn: TypeAlias = Callable[[Any, Batch], Tensor]
 

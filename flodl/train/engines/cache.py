@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from flodl.train.processor import processor_facts
+from flodl.processor import processor_facts
 
 
 def cache_folder() -> Path:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.data import Batch
+    from flodl.train.learning_rate import Schedule
     from flodl.train.losses import LossLog
-    from flodl.train.rate import Schedule
 
 
 @final

@@ -19,7 +19,7 @@ from flodl.checkpoint.generators import generator_states
 from flodl.monitor.ledger import Account
 from flodl.train.engines.agreement import disagreement, generators_kept
 from flodl.train.engines.compiling import BackgroundCompilation, compiled_forward, warm
-from flodl.train.engines.rewinding import Rewinding, same
+from flodl.train.engines.random_state import Rewinding, same
 from flodl.train.engines.tuning import Tuning
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from flodl.data import Batch
     from flodl.train.engines.fused import OptimizerStep
+    from flodl.train.learning_rate import Schedule
     from flodl.train.losses import LossLog
-    from flodl.train.rate import Schedule
 
     Forward = Callable[[nn.Module, Batch], Tensor]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from flodl.train.rate import ScheduledRate
+from flodl.train.learning_rate import ScheduledRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from flodl.train.engines.base import StepSettings
     from flodl.train.engines.fused import OptimizerStep
-    from flodl.train.rate import Schedule
+    from flodl.train.learning_rate import Schedule
 
 
 @final

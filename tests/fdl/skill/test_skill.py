@@ -167,7 +167,7 @@ def test_the_fragments_of_the_guide_are_python():
 
 def test_every_name_of_flodl_in_the_table_exists():
     import flodl
-    from flodl.trainer.trainer import TrainerBuilder
+    from flodl.train.builder import TrainerBuilder
 
     table = TEXTS["guide.md"].rpartition("## From PyTorch to flodl")[2] + TEXTS["instructions.md"]
     methods = set(re.findall(r"`\.(\w+)\(", table)) - {"to"}

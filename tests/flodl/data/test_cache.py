@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch, BatchDataSet, DataLoader, Sampler, TensorDataSet
 from flodl.data.budget import HostMemory, host_memory
 from flodl.data.cache import SampleStore
 from flodl.errors import DataError
-from flodl.trainer import Trainer
 from tests.flodl.data.sources import Noisy, Numbers, Recorded, orders
 
 WAYS: list[dict[str, Any]] = [{}, {"prefetch": 2}, {"workers": 1}]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch, DataLoader
 from flodl.errors import DataError
-from flodl.trainer import Trainer
 
 
 @pytest.mark.parametrize("kind", ["tensors", "arrays", "both", "memory map"])

@@ -12,10 +12,10 @@ import torch
 import torch.utils.data
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch, DataLoader, IterableLoader
 from flodl.errors import CheckpointError, DataError
-from flodl.train import RunDirectory
-from flodl.trainer import Trainer, TrainerBuilder
+from flodl.train import RunDirectory, TrainerBuilder
 from tests.flodl.data.sources import Numbers
 
 

@@ -15,11 +15,10 @@ import torch
 import torch.utils.data
 from torch import Tensor, nn
 
-from flodl import FlowBuilder
+from flodl import FlowBuilder, Trainer
 from flodl.data import Batch, BatchDataSet, DataLoader, DataSet, Sampler, TensorDataSet
 from flodl.errors import DataError
 from flodl.train import RunDirectory
-from flodl.trainer import Trainer
 from tests.flodl.data.sources import orders
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from flodl.distributed.averaging.average import ParameterAverager
 from flodl.distributed.averaging.buffers import ChangingBuffers
-from flodl.ranks.config import Backend
-from flodl.ranks.group import Group
+from flodl.launch.group import Group
+from flodl.launch.settings import Backend
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, train
 

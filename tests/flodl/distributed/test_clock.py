@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from flodl.ranks.clock import ClockOffset, clock_offsets
-from flodl.ranks.group import Group, LocalGroup
+from flodl.launch.clock_offsets import ClockOffset, clock_offsets
+from flodl.launch.group import Group, LocalGroup
 
 
 class Scripted:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from benchmarks import unequal_ranks
 from flodl import Batch
-from flodl.distributed import cadence_loop as windows
-from flodl.ranks.group import Group
+from flodl.distributed.policies import window_loop
+from flodl.launch.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import train
 
@@ -19,7 +19,7 @@ from tests.flodl.distributed.trainings import train
 def watch_windows(group: Group, settings: dict[str, Any]) -> list[tuple[int, ...]]:
     """Keep the second rank until the first is far ahead; return what the windows took."""
     trained = []
-    original = windows.close_window
+    original = window_loop.close_window
 
     def spied(state: Any, plan: Any, reports: Any, config: Any) -> Any:
         trained.append(tuple(report.batches for report in reports))
@@ -35,11 +35,11 @@ def watch_windows(group: Group, settings: dict[str, Any]) -> list[tuple[int, ...
         value: Tensor = (net(batch[0]) - batch[1]).square().mean()
         return value
 
-    windows.close_window = spied
+    window_loop.close_window = spied
     try:
         train(group, n=100 * 8, epochs=1, loss=loss, settings=settings)
     finally:
-        windows.close_window = original
+        window_loop.close_window = original
     return trained
 
 

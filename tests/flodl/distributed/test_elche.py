@@ -24,7 +24,7 @@ from flodl.distributed.planning.elche import (
     nudge,
     split,
 )
-from flodl.ranks.config import DdpRunConfig
+from flodl.launch.settings import DdpRunConfig
 
 SOURCE = Path(flodl.distributed.planning.elche.__file__)
 TWO = ElCheConfig(world_size=2)

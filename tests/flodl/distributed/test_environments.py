@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
-from flodl.distributed.launching.environments import DEVICE_VARIABLE, join
 from flodl.errors import DistributedError
-from flodl.ranks.group import LocalGroup
-from flodl.ranks.launched import detect, first_host
+from flodl.launch.group import LocalGroup
+from flodl.launch.join import DEVICE_VARIABLE, join
+from flodl.launch.launcher import detect, first_host
 
 TORCHRUN = {
     "RANK": "5",

@@ -22,7 +22,7 @@ from flodl.distributed.ghost.__main__ import main
 from flodl.distributed.planning.elche import ElCheConfig
 from flodl.distributed.planning.scheduler import ScheduleConfig
 from flodl.distributed.planning.spans import insert
-from flodl.ranks.config import Policy
+from flodl.launch.settings import Policy
 
 ROOT = Path(__file__).parents[3]
 TWO = Cluster(ms=(40, 100), sync_ms=0)

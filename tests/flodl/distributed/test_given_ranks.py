@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 
 from flodl import Trainer
 from flodl.distributed.training import train_ranks
-from flodl.ranks.group import Group
+from flodl.launch.group import Group
 from flodl.train import Callback, RunDirectory
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, plan_of

@@ -16,7 +16,7 @@ from torch import nn
 from flodl.ddp_bench.request import Request, cells_of, ensure_data
 from flodl.ddp_bench.summary import read_folder, summarise
 from flodl.ddp_bench.sweep import sweep
-from flodl.ranks.group import Group, LocalGroup, ProcessGroups
+from flodl.launch.group import Group, LocalGroup, ProcessGroups
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, sgd, train
 

@@ -14,7 +14,7 @@ from flodl.distributed.planning.scheduler import (
     initial_schedule,
     open_window,
 )
-from flodl.ranks.config import Policy
+from flodl.launch.settings import Policy
 
 
 def advice_after(*maxima, threshold=0.05):

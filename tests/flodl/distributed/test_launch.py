@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from flodl.distributed.launching.environments import DEVICE_VARIABLE, join
-from flodl.distributed.launching.launch import launch_ranks
-from flodl.distributed.launching.picklable import check_picklable
 from flodl.errors import WorkersFailed
-from flodl.ranks.launched import detect
+from flodl.launch.join import DEVICE_VARIABLE, join
+from flodl.launch.launcher import detect
+from flodl.launch.picklable import check_picklable
+from flodl.launch.start_ranks import launch_ranks
 
 
 def introduce(word: str) -> tuple[str, int, int, str | None, int, list[list[float]]]:
@@ -108,7 +108,7 @@ def test_a_device_that_failed_twice_is_left_out(tmp_path: Path, capfd: Any) -> N
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from flodl.distributed.launching.launch import launch_ranks
+from flodl.launch.start_ranks import launch_ranks
 
 def wait(folder):
     (Path(folder) / str(os.getpid())).touch()
@@ -203,7 +203,7 @@ def test_a_function_inside_of_another_is_named() -> None:
 def test_a_function_typed_at_a_prompt_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-"],
-        input="from flodl.distributed.launching.launch import launch_ranks\n"
+        input="from flodl.launch.start_ranks import launch_ranks\n"
         "def f(): pass\n"
         "launch_ranks(f, (), 2)\n",
         capture_output=True,

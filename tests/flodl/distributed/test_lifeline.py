@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from flodl import checkpoint_metadata
-from flodl.distributed.launching.lifeline import _line_to, end_with_launcher
+from flodl.launch.orphans import _line_to, end_with_launcher
 from tests.flodl.distributed.jobs import ROOT, runs
 
 PROGRAM = Path(__file__).parent / "programs" / "linger.py"

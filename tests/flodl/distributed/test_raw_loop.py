@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from flodl.distributed.plain_loop.setup import SetupConfig, TrainingSetup, prepare
 from flodl.errors import BatchMismatchError, DistributedError
 from flodl.graph import FlowBuilder, Graph, Lambda, StateAdd
-from flodl.ranks.group import Group
-from flodl.trainer.setup import SetupConfig, TrainingSetup, prepare
+from flodl.launch.group import Group
 from tests.flodl.distributed.ranks import Ranks
 
 MS = (40.0, 100.0)

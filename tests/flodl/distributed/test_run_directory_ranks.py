@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from flodl.distributed.launching.launch import launch_ranks
 from flodl.errors import RunDirectoryError, WorkersFailed
+from flodl.launch.start_ranks import launch_ranks
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.train import RunDirectory, run_directory
 from tests.flodl.train.programs import training

@@ -22,7 +22,7 @@ from flodl.distributed.planning.scheduler import (
     take_step,
 )
 from flodl.distributed.planning.spans import front, insert, size
-from flodl.ranks.config import Policy
+from flodl.launch.settings import Policy
 
 
 def config(epochs: int = 1, batches: int = 100, **changes: object) -> ScheduleConfig:

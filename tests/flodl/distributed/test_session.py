@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 from torch.distributed import HashStore, PrefixStore
 
-from flodl.distributed.launching.session import own_session
 from flodl.errors import DistributedError
+from flodl.launch.session import own_session
 
 SOON = timedelta(seconds=20)
 

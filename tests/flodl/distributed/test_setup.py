@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from flodl import Trainer
 from flodl.data import DataLoader, TensorDataSet
-from flodl.distributed.plain_loop import setup_ranks
-from flodl.distributed.plain_loop.setup_ranks import best_device, launch_command
+from flodl.distributed.plain_loop import shared_loop
+from flodl.distributed.plain_loop.setup import SetupConfig, TrainingSetup, prepare
+from flodl.distributed.plain_loop.shared_loop import best_device, launch_command
 from flodl.errors import DistributedError, StateError
 from flodl.graph import FlowBuilder, LossContext
+from flodl.launch.group import Group, LocalGroup
+from flodl.launch.settings import DdpConfig
 from flodl.monitor import Timeline
-from flodl.ranks.config import DdpConfig
-from flodl.ranks.group import Group, LocalGroup
-from flodl.trainer import Trainer
-from flodl.trainer.setup import SetupConfig, TrainingSetup, prepare
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.test_raw_loop import Declared, gradients, sgd
 
@@ -99,7 +99,7 @@ def other_model(group: Group) -> None:
 
 
 def test_models_that_differ_are_refused_with_the_parameter_that_does(ranks: Ranks) -> None:
-    with pytest.raises(RankError, match=r"weight is '\(3, 2\) torch.float32' on rank 0 and"):
+    with pytest.raises(RankError, match=r"weight is '\[3, 2\] torch.float32' on rank 0 and"):
         ranks(2, other_model)
 
 
@@ -191,7 +191,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: sizes[index])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {'ab'[index]}")
-    monkeypatch.setattr(setup_ranks, "usable_gpus", lambda: [0, 1])
+    monkeypatch.setattr(shared_loop, "usable_gpus", lambda: [0, 1])
 
 
 @pytest.mark.usefixtures("two_gpus")

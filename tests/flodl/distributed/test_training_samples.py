@@ -14,7 +14,7 @@ from flodl import Batch, DataLoader, RunDirectory, Trainer
 from flodl.distributed.planning.scheduler import WARM_UP_ROOM
 from flodl.distributed.verify import verify_run
 from flodl.errors import DistributedError, PlanMismatchError
-from flodl.ranks.group import Group, LocalGroup
+from flodl.launch.group import Group, LocalGroup
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
 
@@ -157,9 +157,9 @@ def test_a_rank_that_plans_differently_stops_everyone_within_a_window(ranks: Ran
 
 
 def train_with_a_tampered_plan(group: Group) -> tuple[str, int]:
-    from flodl.distributed import cadence_loop as windows
+    from flodl.distributed.policies import window_loop
 
-    genuine = windows.open_window
+    genuine = window_loop.open_window
 
     def tampered(state: Any, config: Any) -> Any:
         from dataclasses import replace
@@ -169,13 +169,13 @@ def train_with_a_tampered_plan(group: Group) -> tuple[str, int]:
 
     trained = []
     if group.rank == 1:
-        windows.open_window = tampered  # type: ignore[assignment]
+        window_loop.open_window = tampered  # type: ignore[assignment]
     try:
         train(group, loss=lambda net, batch, *_: trained.append(1) or net(batch[0]).mean())
     except PlanMismatchError as error:
         return str(error), len(trained)
     finally:
-        windows.open_window = genuine
+        window_loop.open_window = genuine
     return "", len(trained)
 
 
@@ -283,9 +283,9 @@ def test_shared_samples_of_a_queue_with_holes_are_trained_once(ranks: Ranks) -> 
 
 
 def train_a_queue_with_holes(group: Group) -> Any:
-    from flodl.distributed import worker
+    from flodl.distributed import rank_worker
 
-    genuine = worker.RankWorker.begin
+    genuine = rank_worker.RankWorker.begin
     queue = ((5, 8), (11, 25))
 
     def begin(self: Any) -> Any:
@@ -296,12 +296,12 @@ def train_a_queue_with_holes(group: Group) -> Any:
         self._begun = 0
         return outer
 
-    worker.RankWorker.begin = begin
+    rank_worker.RankWorker.begin = begin
     try:
         ratios = {"partition_ratios": (0.7, 0.3)}
         outcome: Any = train(group, epochs=1, policy="sync", settings=ratios)
     finally:
-        worker.RankWorker.begin = genuine
+        rank_worker.RankWorker.begin = genuine
     loader = DataLoader(Numbers(200), 8)
     numbers = [*range(5, 8), *range(11, 25)]
     outcome.expected = [row for number in numbers for row in loader.rows(0, number).tolist()]

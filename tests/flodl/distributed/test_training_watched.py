@@ -17,7 +17,7 @@ from torch import nn
 
 from flodl import Callback, DataLoader, RunDirectory, Timeline, Trainer, TrainingRun
 from flodl.errors import DistributedError
-from flodl.ranks.group import Group
+from flodl.launch.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
 
@@ -225,7 +225,7 @@ def test_auto_goes_on_with_whatever_was_chosen(ranks: Ranks, policy: str) -> Non
 
 def train_with_a_choice(group: Group, policy: str) -> Outcome:
     from flodl.distributed import training
-    from flodl.ranks.config import Policy
+    from flodl.launch.settings import Policy
 
     genuine = training.choose
     training.choose = lambda _: (Policy(policy), "it was asked for")

@@ -5,14 +5,14 @@ import time
 
 from torch import distributed as dist
 
-from flodl.distributed.averaging.skip_vote import SkipVerdict
-from flodl.ranks.group import LocalGroup
+from flodl.distributed.averaging.skip_decision import SkipDecision
+from flodl.launch.group import LocalGroup
 
 _ROUNDS = 200
 
 
 def _with_random_timing(group, timeout):
-    verdict = SkipVerdict(group.store, group.rank, group.world_size, timeout)
+    verdict = SkipDecision(group.store, group.rank, group.world_size, timeout)
     moods = random.Random(group.rank)
     found = []
     for round_ in range(_ROUNDS):
@@ -29,7 +29,7 @@ def test_everybody_gets_the_same_answer_in_many_timings(ranks):
 
 
 def _late(group, late):
-    verdict = SkipVerdict(group.store, group.rank, group.world_size, 0.05)
+    verdict = SkipDecision(group.store, group.rank, group.world_size, 0.05)
     found = [verdict.decide(0)]
     if group.rank == late:
         group.store.wait(["given up"])
@@ -45,7 +45,7 @@ def test_a_late_rank_is_skipped_and_obeys_when_it_arrives(ranks):
 
 
 def _patient(group):
-    verdict = SkipVerdict(group.store, group.rank, group.world_size, 30.0)
+    verdict = SkipDecision(group.store, group.rank, group.world_size, 30.0)
     if group.rank == 0:
         time.sleep(0.05)
     return verdict.decide(0)
@@ -56,7 +56,7 @@ def test_it_is_go_when_the_last_one_comes_in_time(ranks):
 
 
 def _keys(group):
-    verdict = SkipVerdict(group.store, group.rank, group.world_size, 0.05)
+    verdict = SkipDecision(group.store, group.rank, group.world_size, 0.05)
     kept = []
     for round_ in range(6):
         if round_ == 3 and group.rank == 1:
@@ -64,7 +64,7 @@ def _keys(group):
         if not verdict.decide(round_):
             group.store.set("skipped", "yes")
         group.barrier()
-        names = [f"average/{n}/{part}" for n in range(6) for part in ("arrived", "verdict")]
+        names = [f"average/{n}/{part}" for n in range(6) for part in ("arrived", "decision")]
         kept.append([name for name in names if group.store.check([name])])
         group.barrier()
     return kept
@@ -72,7 +72,7 @@ def _keys(group):
 
 def test_keys_of_rounds_that_everybody_has_left_are_deleted(ranks):
     def both(number):
-        return [f"average/{number}/arrived", f"average/{number}/verdict"]
+        return [f"average/{number}/arrived", f"average/{number}/decision"]
 
     # Round 3 was skipped: until the next meeting somebody may still have to read it.
     expected = [both(0), both(1), both(2), [*both(2), *both(3)], both(4), both(5)]
@@ -80,5 +80,5 @@ def test_keys_of_rounds_that_everybody_has_left_are_deleted(ranks):
 
 
 def test_one_rank_alone_never_asks():
-    assert SkipVerdict(LocalGroup().store, 0, 1, 5.0).decide(0)
-    assert SkipVerdict(dist.HashStore(), 0, 1, 5.0).decide(7)
+    assert SkipDecision(LocalGroup().store, 0, 1, 5.0).decide(0)
+    assert SkipDecision(dist.HashStore(), 0, 1, 5.0).decide(7)

@@ -9,7 +9,7 @@ import pytest
 
 from flodl.distributed import Cluster, ElCheConfig, ScheduleConfig, predict
 from flodl.distributed.ghost import Change, Prediction, simulate
-from flodl.ranks.config import Policy
+from flodl.launch.settings import Policy
 
 TWO = (40.0, 100.0)
 THREE = (25.0, 40.0, 100.0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flodl import Batch, EpochMetrics, Trainer
 from flodl.distributed.training import train_ranks
-from flodl.ranks.group import Group
+from flodl.launch.group import Group
 from flodl.train.plan import TrainingPlan
 
 

@@ -27,7 +27,7 @@ from flodl.monitor import (
     Sink,
     TerminalSink,
 )
-from flodl.monitor.delivery import Delivery
+from flodl.monitor.sink_delivery import Delivery
 from flodl.monitor.sinks import finish_line
 
 GIB = 1024**3

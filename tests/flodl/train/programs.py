@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch, DataLoader, TensorDataSet
-from flodl.trainer import Trainer, TrainerBuilder
+from flodl.train import TrainerBuilder
 
 
 def line(n: int = 10) -> TensorDataSet:

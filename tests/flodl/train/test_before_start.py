@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl import FlowBuilder
+from flodl import FlowBuilder, Trainer
 from flodl.data import Batch
 from flodl.errors import RunDirectoryError, StateError
 from flodl.graph import NamedInputModule
-from flodl.train import Callback, RunDirectory
-from flodl.trainer import Trainer, TrainerBuilder
+from flodl.train import Callback, RunDirectory, TrainerBuilder
 
 from .programs import line, network, sgd, squared_error, training
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.nn.schedule import StepDecay
-from flodl.train import Callback, RunDirectory, record_scalar
-from flodl.trainer import Trainer, TrainerBuilder
+from flodl.train import Callback, RunDirectory, TrainerBuilder, record_scalar
 
 from .programs import line, loader_as_built, squared_error
 

@@ -15,14 +15,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch
 from flodl.errors import CheckpointError, RunDirectoryError, StateError
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.nn.amp import GradScaler
-from flodl.train import RunDirectory, TrainerHandle, record_scalar
+from flodl.train import RunDirectory, TrainerBuilder, TrainerHandle, record_scalar
 from flodl.train.callbacks import Callback, TrainingRun
 from flodl.train.loop_state import LoopState
-from flodl.trainer import Trainer, TrainerBuilder
 
 from .programs import line, network, sgd, squared_error
 from .test_tiers import HalfCosine, adam, convolutions, images, remembering

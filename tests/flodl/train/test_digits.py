@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch, digits
 from flodl.train import record_scalar
-from flodl.trainer import Trainer
 
 
 def network(device: torch.device) -> nn.Module:

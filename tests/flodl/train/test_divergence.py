@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.checkpoint import load_checkpoint_file
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train import RunDirectory
 from flodl.train.losses import DeviceLossLog, HostLossLog, LossLog
-from flodl.trainer import Trainer
 
 from .programs import line, network, sgd, squared_error, training
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from flodl.train import RunDirectory
+from flodl.train import RunDirectory, TrainerBuilder
 from flodl.train.early_stop import EarlyStop
-from flodl.trainer import TrainerBuilder
 
 from .programs import training
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from flodl import Trainer
 from flodl.checkpoint import load_checkpoint_file
 from flodl.errors import ShapeMismatch, StateError
 from flodl.train import RunDirectory
 from flodl.train.ema import WeightAverage
-from flodl.trainer import Trainer
 
 from .programs import line, network, sgd, squared_error, training
 

@@ -17,7 +17,7 @@ from flodl.errors import DivergedError
 from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepSettings, heap, make_engine
 from flodl.train.engines.agreement import disagreement
 from flodl.train.engines.products import Product
-from flodl.train.engines.rewinding import same
+from flodl.train.engines.random_state import same
 from flodl.train.engines.routing import (
     OneDnnRoute,
     RouteVerdict,

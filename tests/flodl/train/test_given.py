@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl.train import RunDirectory
-from flodl.train.prebuilt import GivenParts
-from flodl.trainer import Trainer, TrainerBuilder
+from flodl import Trainer
+from flodl.train import RunDirectory, TrainerBuilder
+from flodl.train.user_parts import GivenParts
 
 from .programs import line, network, sgd, squared_error
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.checkpoint import checkpoint_metadata
 from flodl.data import Batch
 from flodl.errors import ArchitectureMismatch
 from flodl.graph import FlowBuilder, Graph
 from flodl.monitor import EpochMetrics
-from flodl.train import RunDirectory
+from flodl.train import RunDirectory, TrainerBuilder
 from flodl.train.callbacks import Callback, TrainingRun
-from flodl.trainer import Trainer, TrainerBuilder
 
 from .programs import line, loader_as_built, sgd, squared_error
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
-from flodl.train.interrupt import InterruptRequest
+from flodl.launch.interrupt import InterruptRequest
 from tests import fork_server
 
 from .programs import network, training

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
-from flodl.train import RunDirectory
-from flodl.trainer import TrainerBuilder
+from flodl.train import RunDirectory, TrainerBuilder
 
 from .programs import network, training
 

@@ -26,8 +26,8 @@ from .programs import network
 NURSERY = """
 import os, sys, torch
 from flodl.data import TensorDataSet
+from flodl import Trainer
 from flodl.train import RunDirectory, record_scalar
-from flodl.trainer import Trainer
 from tests.flodl.train.programs import line, network, squared_error
 
 torch.set_num_threads(1)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch
-from flodl.trainer import Trainer, TrainerBuilder
+from flodl.train import TrainerBuilder
 
 from .programs import line, network, sgd, squared_error, training
 

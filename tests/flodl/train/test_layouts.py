@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - what everyone calls it
 from torch.nn.utils import parameters_to_vector
 
+from flodl import Trainer
 from flodl.data import Batch, TensorDataSet
 from flodl.train import Callback, RunDirectory
 from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepEngine, StepSettings
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning
 from flodl.train.losses import loss_log
-from flodl.trainer import Trainer
 
 ONLY_LAYOUT = AutoPolicy(
     least_steps=1, least_seconds=0.0, gain=-1e9, faults=2**60, block=1, slow_route=0.0

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flodl.checkpoint.generators import generator_states
 from flodl.train.engines import AutoEngine, AutoPolicy, EagerEngine, StepEngine, StepSettings
-from flodl.train.engines.rewinding import same
+from flodl.train.engines.random_state import same
 from flodl.train.losses import loss_log
 from tests.flodl.train.twelve_programs import PROGRAMS, Program, batches
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from flodl.checkpoint.generators import generator_states, set_generator_states
-from flodl.train.engines.rewinding import Rewinding, same
+from flodl.train.engines.random_state import Rewinding, same
 
 
 def drawn() -> list[float]:

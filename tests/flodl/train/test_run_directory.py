@@ -17,10 +17,10 @@ import torch
 
 from flodl import log
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
+from flodl.environment import git_commit
 from flodl.errors import RunDirectoryError
 from flodl.monitor import Monitor
 from flodl.train import RunDirectory
-from flodl.train.environment import git_commit
 
 from .programs import network, training
 

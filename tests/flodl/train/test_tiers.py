@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flodl import Trainer
 from flodl.data import Batch, DataLoader, TensorDataSet
+from flodl.distributed.plain_loop.setup import SetupConfig
 from flodl.graph import FlowBuilder, Graph, StateAdd
-from flodl.trainer import Trainer
-from flodl.trainer.setup import SetupConfig
 
 from .programs import line, loader_as_built, network, sgd, squared_error
 

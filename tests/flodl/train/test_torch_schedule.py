@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+from flodl import Trainer
 from flodl.errors import CheckpointError
 from flodl.nn.schedule import StepDecay, as_torch_scheduler
-from flodl.train import Callback, RunDirectory
+from flodl.train import Callback, RunDirectory, TrainerBuilder
 from flodl.train.torch_schedule import SchedulerSettings, TorchSchedule
-from flodl.trainer import Trainer, TrainerBuilder
 
 from .programs import line, loader_as_built, network, sgd, squared_error, training
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from flodl import Trainer
 from flodl.data import Batch
 from flodl.train import Callback, RunDirectory
 from flodl.train.ema import WeightAverage
@@ -28,7 +29,6 @@ from flodl.train.engines.routing import RouteVerdict
 from flodl.train.engines.tuned import TunedEngine
 from flodl.train.engines.tuning import Tuning, layout_refusal
 from flodl.train.losses import loss_log
-from flodl.trainer import Trainer
 from tests.flodl.train.programs import line, squared_error, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")

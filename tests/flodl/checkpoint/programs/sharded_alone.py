@@ -21,8 +21,8 @@ from torch.distributed.fsdp import fully_shard
 
 from flodl import FlowBuilder
 from flodl.hf.weights.writing import saved_tensors
-from flodl.train.assembly import assemble
 from flodl.train.engines import EagerEngine, StepSettings, make_engine
+from flodl.train.parts import assemble
 from flodl.train.plan import TrainingPlan
 
 warnings.simplefilter("ignore")

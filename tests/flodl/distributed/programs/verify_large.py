@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from flodl.distributed import disk_permutation, epoch_check, sample_order
+from flodl.distributed import epoch_check, sample_order, spilled_permutation
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.distributed.verify import verify_run
 
@@ -44,8 +44,8 @@ def most_memory():
 
 def verify(folder, at_a_time=None):
     if at_a_time is not None:
-        sample_order.IN_MEMORY = disk_permutation.BLOCK = at_a_time
-        epoch_check.PIECE = disk_permutation._CHUNK = at_a_time
+        sample_order.IN_MEMORY = spilled_permutation.BLOCK = at_a_time
+        epoch_check.PIECE = spilled_permutation._CHUNK = at_a_time
     before, began = most_memory(), time.perf_counter()
     found = verify_run(folder)
     form = {

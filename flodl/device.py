@@ -1,0 +1,85 @@
+"""The device of a training, and deterministic algorithms."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def select_device(requested: torch.device | str | None = None) -> torch.device:
+    """Choose the device of a training.
+
+    Args:
+        requested: A device, or None (or ``"auto"``) for the first CUDA device that runs a kernel,
+            else the CPU.
+
+    Raises:
+        ValueError: The device does not exist here.
+    """
+    if requested is None or requested == "auto":
+        index = next(_working_gpus(), None)
+        return torch.device("cpu") if index is None else torch.device("cuda", index)
+    try:
+        device = torch.device(requested)
+    except RuntimeError as error:
+        raise ValueError(
+            f"device={requested!r} is not a device: use 'cpu', 'cuda', 'cuda:1' or 'auto'"
+        ) from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device={str(device)!r}: this torch ({torch.__version__}) sees "
+            f"{torch.cuda.device_count()} CUDA devices; use 'cpu' or install a CUDA build of torch"
+        )
+    return device
+
+
+def usable_gpus() -> list[int]:
+    """Return the numbers of the GPUs that run a test kernel; warn about the others."""
+    return list(_working_gpus())
+
+
+def why_unusable(gpu: torch.device) -> str | None:
+    """Return why a GPU does not work; None if it works."""
+    try:
+        # A GPU may be visible although this build has no kernels for its architecture.
+        (torch.ones(1, device=gpu) + 1).item()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def _working_gpus() -> Iterator[int]:
+    for index in range(torch.cuda.device_count()):
+        problem = why_unusable(torch.device("cuda", index))
+        if problem is None:
+            yield index
+        else:
+            warnings.warn(f"cuda:{index} is skipped: {problem}", UserWarning, stacklevel=3)
+
+
+@contextmanager
+def deterministic_algorithms(device: torch.device) -> Iterator[None]:
+    """Let torch use only algorithms that give the same bits every time, inside the context.
+
+    An operation without such an algorithm raises ``RuntimeError``. For CUDA, it fixes the workspace
+    of cuBLAS unless the environment sets it. That must happen before cuBLAS is first used.
+    """
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+        torch.backends.cudnn.benchmark = benchmark

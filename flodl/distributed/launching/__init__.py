@@ -1,1 +1,0 @@
-"""Turn processes into the ranks of one training."""

@@ -1,0 +1,1 @@
+"""When the ranks average: one loop per policy, driven by the training of a rank."""

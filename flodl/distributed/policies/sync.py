@@ -1,0 +1,183 @@
+"""SYNC: one batch per rank, then one shared step; the math of one process with a larger batch."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, final
+
+from flodl.distributed.averaging.gradients import StepAverager
+from flodl.distributed.planning.scheduler import take_step
+from flodl.distributed.planning.spans import size
+from flodl.distributed.policies.base import PolicyLoop
+from flodl.errors import DivergedError
+from flodl.monitor.ledger import Account
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from torch import Tensor
+
+    from flodl.data import Batch
+    from flodl.distributed.planning.spans import Spans
+    from flodl.distributed.rank_worker import RankWorker
+
+
+@final
+class SharedGradient:
+    """Averages gradients and buffers over the ranks in the middle of a step.
+
+    An engine calls it between the backward pass and the update. It does nothing until
+    :meth:`attach`.
+
+    Attributes:
+        samples: Number of samples in the mean of this rank's gradients.
+        busy_ms: Duration of this rank's part of the latest step.
+        sync_ms: Total time of the exchanges.
+    """
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.busy_ms = self.sync_ms = 0.0
+        self._worker: RankWorker | None = None
+
+    def attach(self, worker: RankWorker) -> None:
+        """Start to average the gradients of this rank with the others."""
+        self._worker = worker
+        backend = worker.plan.distributed.backend
+        self._pad = worker.plan.distributed.simulate_sync_ms / 1000
+        self._averager = StepAverager(worker.model, worker.group, backend)
+        self._samples_since = 0
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the ranks take steps together."""
+        return self._worker is not None
+
+    def __call__(self) -> None:
+        """Average the gradients and the changed buffers over the ranks.
+
+        Raises:
+            DivergedError: The loss of a rank was not finite; raised on all ranks.
+        """
+        worker = self._worker
+        if worker is None:
+            return
+        # Before waiting for the others: this rank's time does not include the wait.
+        self.busy_ms = worker.timer.end_batch()
+        worker.set_busy(False)
+        worker.mark("sync_start")
+        began = time.perf_counter()
+        losses = worker.logs.current.losses if worker.logs.current is not None else None
+        refused = losses.refused if losses is not None and self.samples else 0
+        told = (float(refused), *worker.stops.wishes())
+        bad, *wishes = self._averager.average(self.samples, told)
+        if self._pad:
+            time.sleep(self._pad)
+        self._samples_since += self.samples
+        self.samples = 0
+        worker.stops.heed(wishes)
+        ms = (time.perf_counter() - began) * 1000
+        self.sync_ms += ms
+        worker.mark("sync_end", ms=ms)
+        worker.timer.begin()
+        if bad:
+            raise DivergedError("the loss of a rank is not finite", epoch=0, step=0)
+
+    def settle(self) -> None:
+        """Average all buffers before the model is evaluated or saved; collective."""
+        self._averager.average_all_buffers(self._samples_since)
+        self._samples_since = 0
+
+
+@final
+class SyncLoop(PolicyLoop):
+    """Takes ``world_size · accumulate`` consecutive batches per step.
+
+    With ``partition_ratios`` it splits the samples of these batches by the ratios instead: the
+    ranks get batches of different sizes.
+    """
+
+    def __init__(self, worker: RankWorker, gradient: SharedGradient) -> None:
+        super().__init__(worker)
+        self._gradient = gradient
+        gradient.attach(worker)
+
+    def run_to_barrier(self) -> None:
+        """Take steps until the epoch is over."""
+        self._own = self._own_batches()
+        self._worker.timer.begin()
+        try:
+            self._take_steps()
+        finally:
+            self._own.close()
+
+    def _take_steps(self) -> None:
+        worker, gradient = self._worker, self._gradient
+        while steps := self._next_steps():
+            self._step(steps)
+            worker.versions += 1
+            if worker.schedule.complete > len(worker.history):
+                gradient.settle()
+                worker.spent(gradient.sync_ms, 0.0)
+                gradient.sync_ms = 0.0
+                worker.complete_epoch(worker.schedule.complete - 1, averaged=True)
+                self._own = self._own_batches()
+                worker.timer.begin()
+            if worker.stops or worker.checkpoint_due():
+                gradient.settle()
+            if worker.stops:
+                return
+            worker.keep_if_due()
+
+    def _own_batches(self) -> Generator[tuple[int, Tensor, Batch]]:
+        """Load this rank's batches of the rest of the epoch ahead of the steps."""
+        worker, rank = self._worker, self._worker.group.rank
+        state, numbers = worker.schedule, list[int]()
+        while state.complete == worker.schedule.complete:
+            state, taken = take_step(state, worker.config)
+            if not taken:
+                break
+            numbers += _numbers(taken)[rank : rank + 1]
+        return worker.data.some_batches(numbers)
+
+    def _next_steps(self) -> list[Spans]:
+        """Return the batches of one optimizer step, all from the same epoch."""
+        worker = self._worker
+        epoch = worker.schedule.complete
+        found: list[Spans] = []
+        while len(found) < worker.plan.accumulate and worker.schedule.complete == epoch:
+            worker.schedule, taken = take_step(worker.schedule, worker.config)
+            if not taken:
+                break
+            found.append(taken)
+        return found
+
+    def _step(self, steps: list[Spans]) -> None:
+        worker, gradient = self._worker, self._gradient
+        worker.begin_epochs(steps[-1])
+        position = worker.schedule.position - sum(map(size, steps))
+        mine = [part for taken in steps if (part := self._part(taken)) is not None]
+        for index, (number, rows, batch, skip) in enumerate(mine, 1):
+            gradient.samples += len(rows)
+            closes = index == len(mine)
+            worker.train(number, rows, batch, position, skip=skip, parts=len(mine), closes=closes)
+        if not mine:
+            worker.follow(position)
+        worker.book(Account.SYNC)
+
+    def _part(self, taken: Spans) -> tuple[int, Tensor, Batch, int] | None:
+        """Return this rank's batch of a step, or its share of the samples; None if none is left."""
+        worker, rank = self._worker, self._worker.group.rank
+        ratios = worker.config.partition_ratios
+        if ratios is not None and len(taken) == 1:
+            return worker.data.share_of_samples(taken[0], ratios)
+        numbers = _numbers(taken)[rank : rank + 1]
+        if not numbers:
+            return None
+        # With ratios nothing was loaded ahead.
+        source = self._own if ratios is None else worker.data.some_batches(numbers)
+        return *next(source), 0
+
+
+def _numbers(taken: Spans) -> list[int]:
+    return [number for start, stop in taken for number in range(start, stop)]

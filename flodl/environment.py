@@ -1,0 +1,127 @@
+"""Properties of the machine and the software that a result depends on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from flodl.processor import processor_facts
+
+_TUNABLE = "glibc.malloc."
+_REPLACEMENTS = ("jemalloc", "tcmalloc", "mimalloc")
+_ALLOCATOR_VARIABLES = (
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+)
+
+
+def environment_report() -> dict[str, Any]:
+    """Describe the machine and the software in JSON values; memory in bytes."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory": int(psutil.virtual_memory().total),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cuda_devices": _cuda_devices(),
+        "flodl": _version(),
+        "git_commit": git_commit(Path.cwd()),
+        "allocator": allocator_report(os.environ),
+    }
+
+
+def allocator_report(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return which allocator serves the main memory of this process, and its settings.
+
+    Args:
+        environ: The environment variables of the process.
+
+    Returns:
+        ``library`` (``glibc 2.36``, ``jemalloc``, …; None if it is unknown) and ``settings``:
+            tunables of glibc's ``malloc`` by name, and the variables that other allocators read.
+    """
+    preloaded = environ.get("LD_PRELOAD", "").lower()
+    library = next((name for name in _REPLACEMENTS if name in preloaded), None) or _libc()
+    tunables = [entry.partition("=") for entry in environ.get("GLIBC_TUNABLES", "").split(":")]
+    settings = {
+        name.removeprefix(_TUNABLE): value
+        for name, _, value in tunables
+        if name.startswith(_TUNABLE)
+    }
+    settings |= {name: environ[name] for name in _ALLOCATOR_VARIABLES if environ.get(name)}
+    return {"library": library, "settings": settings}
+
+
+def _libc() -> str | None:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, ValueError, OSError):
+        return None  # another C library, or not a POSIX system
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the commit that is checked out in the work tree around ``folder``.
+
+    It reads the files of the repository itself, because starting git could hang on a network file
+    system or on a repository of another user. A linked work tree gives None.
+    """
+    for parent in (folder, *folder.parents):
+        git = parent / ".git"
+        if git.is_file():
+            return None
+        if not git.is_dir():
+            continue
+        try:
+            head = (git / "HEAD").read_text(encoding="utf-8").strip()
+            if not head.startswith("ref: "):
+                return head
+            reference = head.removeprefix("ref: ")
+            loose = git / reference
+            if loose.is_file():
+                return loose.read_text(encoding="utf-8").strip()
+            packed = (git / "packed-refs").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+        lines = (line.split(" ", 1) for line in packed.splitlines())
+        return next((pair[0] for pair in lines if pair[1:] == [reference]), None)
+    return None
+
+
+def _cpu_model() -> str:
+    return processor_facts().get("model name") or platform.processor() or platform.machine()
+
+
+def _cuda_devices() -> list[dict[str, Any]]:
+    devices = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append(
+            {
+                "name": properties.name,
+                "memory": properties.total_memory,
+                "capability": f"{properties.major}.{properties.minor}",
+            }
+        )
+    return devices
+
+
+def _version() -> str | None:
+    try:
+        return metadata.version("flodl")
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,296 @@
+"""The settings of a training, collected one call at a time, and its start."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+
+import torch
+import torch.utils.data
+from torch import nn
+
+from flodl.data.adapters import as_batch_data_set, is_iterable
+from flodl.data.iterable import check_epochs, settled_batch_size
+from flodl.data.loader import DataLoader, positive_integer
+from flodl.launch.rank_settings import RankSettings
+from flodl.nn.amp import GradScaler
+from flodl.train.engines import ENGINES
+from flodl.train.learning_rate_settings import RateSettings
+from flodl.train.plan import TrainingPlan
+from flodl.train.record_settings import RecordSettings
+from flodl.train.resume import resume_source
+from flodl.train.setting_checks import (
+    check_batch_size,
+    check_files,
+    check_schedules,
+    factories,
+    is_first_rank,
+    takes,
+)
+from flodl.train.setting_methods import callable_setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Self
+
+    from torch import Tensor
+
+    from flodl.monitor import EpochMetrics
+    from flodl.train.engines.base import LossScaler, TrainFn
+    from flodl.train.handle import TrainerHandle
+    from flodl.train.plan import ModelFactory, OptimizerFactory, Worker
+
+    Runner: TypeAlias = Callable[[TrainingPlan], TrainerHandle]
+    """Carries out a plan, on one rank or several."""
+
+
+@final
+class TrainerBuilder(RankSettings, RateSettings, RecordSettings):
+    """Collects the settings of a training; :meth:`run` passes them to a runner as one plan.
+
+    Required: :meth:`dataset`, :meth:`batch_size`, :meth:`num_epochs`. The same program trains on
+    one device and on many ranks; settings of ranks have no effect on one device.
+    """
+
+    def __init__(
+        self,
+        model: ModelFactory | nn.Module,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
+        train_fn: TrainFn,
+        runner: Runner,
+    ) -> None:
+        super().__init__()
+        self._runner = runner
+        self._given, model_factory, optimizer_factory = factories(model, optimizer)
+        self._settings: dict[str, Any] = {
+            "model_factory": model_factory,
+            "optimizer_factory": optimizer_factory,
+            "train_fn": takes("train_fn", train_fn, "model", "batch"),
+        }
+
+    def dataset(self, dataset: object) -> Self:
+        """Train on this data set.
+
+        * Tensors or arrays: ``(X, Y)``, ``{"x": X, "y": Y}``, a ``TensorDataset`` of torch, NumPy
+          arrays, or the data sets of :mod:`flodl.data`. They stay in memory.
+        * Samples with numbers, which can be read in any order: a ``DataSet``, a ``BatchDataSet``, a
+          map-style data set of torch, a ``Dataset`` of the ``datasets`` library. Each sample is
+          read once per epoch.
+        * On one device, data that can only be iterated. The batches of a ``DataLoader`` of torch
+          are taken as they are. Samples are put into batches in their order: those of an
+          ``IterableDataset``, of a streamed data set of the ``datasets`` library, or of a function
+          that returns an iterator. See :class:`~flodl.data.IterableLoader`.
+        """
+        return self._set("dataset", dataset)
+
+    def cache(self, most_bytes: bool | int = True) -> Self:
+        """Keep samples in memory once the first epoch has read them; later epochs reuse them.
+
+        A random transform in the data set then draws once per sample instead of once per epoch.
+
+        Args:
+            most_bytes: Limit on the memory of this host, for all its ranks together; True for half
+                of the available memory. Samples that do not fit are read in each epoch.
+        """
+        if not isinstance(most_bytes, bool):
+            positive_integer("cache", most_bytes)
+        return self._set("cache", most_bytes)
+
+    def batch_size(self, batch_size: int) -> Self:
+        """Set the samples per batch; the last batch of an epoch may be smaller.
+
+        A single remaining sample joins the batch before it. A ``DataLoader`` of torch has its own
+        batch size: leave this call out, or give the same number.
+        """
+        return self._set("batch_size", positive_integer("batch_size", batch_size))
+
+    def num_epochs(self, num_epochs: int) -> Self:
+        """Set the number of passes through the data set."""
+        return self._set("num_epochs", positive_integer("num_epochs", num_epochs))
+
+    def seed(self, seed: int) -> Self:
+        """Seed torch's generators and the order of the samples; default 42."""
+        return self._set("seed", seed)
+
+    def device(self, device: torch.device | str) -> Self:
+        """Train on this device; default: the first usable CUDA device, else the CPU."""
+        return self._set("device", device)
+
+    def loader_options(self, **options: object) -> Self:
+        """Pass settings to the :class:`~flodl.data.DataLoader`, such as ``streaming=True``.
+
+        ``drop_last=True`` leaves an incomplete last batch out.
+        """
+        known = set(inspect.signature(DataLoader).parameters) - _OWN_LOADER_SETTINGS
+        for name in options:
+            if name not in known:
+                raise ValueError(
+                    f"loader_options({name}=…): use one of {', '.join(sorted(known))}; "
+                    f"{', '.join(sorted(_OWN_LOADER_SETTINGS))} have methods of their own"
+                )
+        return self._set("loader_options", options)
+
+    def engine(self, name: str) -> Self:
+        """Choose the engine that computes the steps: auto, eager, compiled or cuda_graph.
+
+        All give the same numbers up to rounding. ``"auto"``, the default, calls the program exactly
+        as often as ``"eager"`` does. It measures tunings during the steps of the training and keeps
+        those that are faster. The tunings are:
+
+        - a fused optimizer step
+        - a kept heap
+        - another memory layout of the weights
+        - another library for matrix products
+        - fewer threads
+
+        ``"auto"`` compiles only after :meth:`pure_step`.
+        """
+        return self._choose("engine", name, ENGINES)
+
+    def pure_step(self, on: bool = True) -> Self:
+        """Declare that a step changes only the model and the optimizer, so it may run on copies.
+
+        This lets the engine ``"auto"`` compile the step as well. Compiling calls ``train_fn`` a few
+        more times, with copies of the model. Do not declare this if ``train_fn`` changes anything
+        else: a queue, a counter, a file, a second model.
+        """
+        return self._set("pure_step", bool(on))
+
+    def deterministic(self, on: bool = True) -> Self:
+        """Give the same bits in every run, with the eager engine and deterministic algorithms only.
+
+        No measurement decides anything, and neither does a decision kept from an earlier run. An
+        operation without a deterministic algorithm raises ``RuntimeError``.
+        """
+        return self._set("deterministic", bool(on))
+
+    def memory(self, policy: Literal["auto", "default"]) -> Self:
+        """Let the engine arrange memory if that is faster (auto), or never (default)."""
+        return self._choose("memory", policy, ("auto", "default"))
+
+    def accumulate(self, batches: int) -> Self:
+        """Make one optimizer step from this many batches: the step uses their mean loss.
+
+        The last step of an epoch uses the remaining batches. Schedule and ``checkpoint_steps``
+        count optimizer steps.
+        """
+        return self._set("accumulate", positive_integer("accumulate", batches))
+
+    def autocast(self, dtype: torch.dtype) -> Self:
+        """Compute the forward pass in bfloat16 or float16, where torch considers that safe.
+
+        float16 adds a :class:`~flodl.GradScaler`, see :meth:`grad_scaler`.
+        """
+        return self._choose("autocast", dtype, (torch.bfloat16, torch.float16))
+
+    def grad_scaler(self, scaler: LossScaler | None) -> Self:
+        """Scale the loss with this scaler; None turns scaling off, also in float16."""
+        return self._set("scaler", scaler)
+
+    def ema(self, decay: float) -> Self:
+        """Average the weights over the steps, and evaluate with the average.
+
+        ``model.fdl`` of the run directory holds the average; ``last.fdl`` holds both. On the
+        handle, ``join()`` returns the weights of the last step and ``average()`` returns the
+        average.
+        """
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"ema={decay!r}: it must be at least 0 and below 1, such as 0.999")
+        return self._set("ema", float(decay))
+
+    def epoch_fn(self, callback: Callable[[int, Worker], object]) -> Self:
+        """Call ``callback(epoch, worker)`` before each epoch; an error in it ends the training."""
+        return self._set("epoch_fn", callable_setting("epoch_fn", callback))
+
+    def metrics_fn(self, callback: Callable[[EpochMetrics], object]) -> Self:
+        """Call ``callback(metrics)`` after each epoch; an error in it is only reported."""
+        return self._set("metrics_fn", callable_setting("metrics_fn", callback))
+
+    def eval_fn(self, callback: Callable[[Any], Mapping[str, float | Tensor]]) -> Self:
+        """Call ``callback(model)`` after each epoch, in eval mode and without gradients.
+
+        The values it returns join the scalars of the epoch. An error in it ends the training,
+        because a restart costs less than hours of training without these values.
+        """
+        return self._set("eval_fn", callable_setting("eval_fn", callback))
+
+    def sharded(self, on: bool = True) -> Self:
+        """Let FSDP share the model among the ranks; the model factory calls ``fully_shard``.
+
+        - Each rank trains on the data set it is given. Give each rank its own part of the data; all
+          parts must be equally long.
+        - FSDP averages the gradients. The ranks exchange nothing else but checkpoints.
+        - For a checkpoint all ranks gather the tensors, and the lowest rank writes its run
+          directory. The file holds the buffers of the lowest rank, because FSDP does not share
+          buffers.
+        - SIGTERM and Ctrl-C do not write a checkpoint; the last one stays.
+        """
+        return self._set("sharded", bool(on))
+
+    def run(self) -> TrainerHandle:
+        """Train, and return when the training is done.
+
+        - If torchrun, ``fdl train --ranks`` or a batch system started this process, it trains with
+          all the other ranks.
+        - Otherwise it starts its own processes if ``ranks`` asks for them, or if several GPUs are
+          usable and no device was chosen.
+        - Otherwise it trains alone.
+
+        Ctrl-C and SIGTERM stop at the next step boundary and write a checkpoint. A second signal
+        stops at once. In a SLURM job, SIGUSR1 does the same. When SLURM queues the job again, the
+        run directory continues from that checkpoint without an option.
+
+        Raises:
+            ValueError: A required setting is missing, or settings contradict each other. Or no
+                batch would be full with ``drop_last=True``, no epoch reports a metric that is
+                watched, or ``train_fn`` does not return a scalar loss.
+            RunDirectoryError: There is no checkpoint to resume from.
+            DataError: The data set is empty, malformed or too large.
+            DivergedError: A loss or a parameter is no longer finite.
+            CheckpointError: The checkpoint to resume from cannot be used.
+            DistributedError: The ranks cannot continue together.
+            WorkersFailed: A rank that this call started failed too often.
+            KeyboardInterrupt: Ctrl-C; the message names the checkpoint.
+            Terminated: SIGTERM, with exit code 143; SIGUSR1 in a SLURM job, with 138.
+        """
+        self._settle_iterable()
+        missing = [name for name in _REQUIRED if name not in self._settings]
+        if missing:
+            calls = ", ".join(f".{name}(…)" for name in missing)
+            raise ValueError(f"Trainer.builder needs {calls} before .run()")
+        ranks, outside = self._rank_settings()
+        settings = {**outside, **self._settings, "distributed": ranks}
+        if not is_iterable(settings["dataset"]):
+            samples = len(as_batch_data_set(settings["dataset"]))
+            drop_last = settings.get("loader_options", {}).get("drop_last", False)
+            check_batch_size(settings["batch_size"], samples, drop_last=drop_last)
+        leads = is_first_rank()
+        if leads:
+            check_files(settings)
+        if settings.get("deterministic"):
+            if settings.get("engine", "auto") not in ("auto", "eager"):
+                raise ValueError(
+                    f"engine={settings['engine']!r} together with deterministic(): only the eager "
+                    "engine repeats itself to the bit; leave one of the two out"
+                )
+            settings = {**settings, "engine": "eager"}
+        check_schedules(settings)
+        if settings.get("autocast") == torch.float16 and "scaler" not in settings:
+            settings = {**settings, "scaler": GradScaler()}
+        plan = TrainingPlan(**settings)
+        if self._given is not None and leads and resume_source(plan) is None:
+            self._given.begin_run()
+        return self._runner(plan)
+
+    def _settle_iterable(self) -> None:
+        """Take the batch size of a torch ``DataLoader``; refuse epochs that cannot be repeated."""
+        dataset = self._settings.get("dataset")
+        if is_iterable(dataset):
+            size = settled_batch_size(dataset, self._settings.get("batch_size"))
+            if size is not None or isinstance(dataset, torch.utils.data.DataLoader):
+                self._settings["batch_size"] = size
+            check_epochs(dataset, self._settings.get("num_epochs", 1))
+
+
+_REQUIRED = ("dataset", "batch_size", "num_epochs")
+_OWN_LOADER_SETTINGS = {"dataset", "batch_size", "device", "seed", "cache"}

@@ -1,0 +1,43 @@
+"""When the loop must do something besides steps."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+
+@final
+class DueTimes:
+    """The next moment at which something besides a step is due.
+
+    The loop compares both numbers after every optimizer step.
+
+    Args:
+        checkpoint_steps: Optimizer steps between two checkpoints; None for none.
+        every_step: Something is due after every step.
+    """
+
+    __slots__ = ("_checkpoint_steps", "_every_step", "next_step", "next_time")
+
+    def __init__(self, checkpoint_steps: int | None, *, every_step: bool) -> None:
+        self._checkpoint_steps = checkpoint_steps
+        self._every_step = every_step
+        self.next_time = 0.0
+        self.next_step: float = 0
+
+    def wake(self) -> None:
+        """Make the loop check what is due after the current step; safe in a signal handler."""
+        self.next_time = 0.0
+
+    def plan(self, global_step: int, next_time: float) -> None:
+        """Set what is due after ``global_step`` optimizer steps and at ``next_time`` seconds."""
+        self.next_time = next_time
+        every = self._checkpoint_steps
+        if self._every_step:
+            self.next_step = 0
+        else:
+            self.next_step = math.inf if every is None else (global_step // every + 1) * every
+
+    def checkpoint_due(self, global_step: int) -> bool:
+        """Whether a checkpoint is due after this optimizer step."""
+        return self._checkpoint_steps is not None and global_step % self._checkpoint_steps == 0

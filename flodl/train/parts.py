@@ -1,0 +1,162 @@
+"""The parts of a training, made once from its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+import torch.utils.data
+
+from flodl import terminal
+from flodl.checkpoint.sharded import is_sharded
+from flodl.data import DataLoader, IterableLoader
+from flodl.data.adapters import is_iterable
+from flodl.data.iterable import NOT_PROMISED, remedy_for
+from flodl.errors import DataError
+from flodl.train.ema import WeightAverage
+from flodl.train.learning_rate import make_schedule
+from flodl.train.part_checks import check_carried, check_closure
+from flodl.train.plan import build_model, build_optimizer, optimizer_steps
+from flodl.train.setting_warnings import warn_of_single_sample, warn_of_unfinished_schedule
+from flodl.train.torch_schedule import TorchSchedule
+from flodl.train.training_state import Parts
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from flodl.train.engines.base import LossScaler
+    from flodl.train.learning_rate import Schedule
+    from flodl.train.plan import TrainingPlan
+
+
+LOADER_DEFAULTS: Mapping[str, Any] = {"drop_last": False, "join_remainder": True}
+"""Loader settings of a training unless the program changes them: every sample in every epoch."""
+
+ENDLESS = 1 << 31
+"""Optimizer steps to assume if their number is unknown: more than any trial takes."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """The parts of a training."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    batches: DataLoader | IterableLoader
+    schedule: Schedule | None
+    torch_schedule: TorchSchedule | None
+    scaler: LossScaler | None
+    average: WeightAverage | None
+    steps: int
+    """Optimizer steps of the whole training; :data:`ENDLESS` if unknown."""
+
+    @property
+    def loader(self) -> DataLoader:
+        """The loader of a training whose samples have numbers, as several ranks need it.
+
+        Raises:
+            DataError: Its data can only be iterated.
+        """
+        if isinstance(self.batches, IterableLoader):
+            remedy = remedy_for(self.batches.source)
+            raise DataError(f"several ranks: {NOT_PROMISED}; train on one device, or {remedy}")
+        return self.batches
+
+    def parts(self, extra: Mapping[str, Any]) -> Parts:
+        """Return the parts that a checkpoint keeps, with ``extra`` from the loop."""
+        scaler: Any = self.scaler
+        return Parts(
+            model=self.model,
+            optimizer=self.optimizer,
+            loader=self.batches,
+            scaler=scaler,
+            average=self.average,
+            schedule=self.torch_schedule or self.schedule,
+            extra=extra,
+        )
+
+
+def assemble(plan: TrainingPlan, device: torch.device, world_size: int = 1) -> Assembly:
+    """Load the data, seed torch, and make model, optimizer and the rest, in this order.
+
+    Args:
+        plan: The plan of the training.
+        device: The device that trains.
+        world_size: Number of processes that train together.
+
+    Raises:
+        TypeError: A factory returned something of another type.
+        ValueError: A part does not fit the settings, or the model is sharded although each of
+            ``world_size`` ranks expects a whole one.
+    """
+    terminal.status("reading data")
+    loader = make_loader(plan, device)
+    terminal.status("building the model")
+    torch.manual_seed(plan.seed)
+    model = build_model(plan.model_factory, device)
+    if world_size > 1 and any(map(is_sharded, model.parameters())):
+        raise ValueError(
+            "the model factory shards the model (fully_shard), and the ranks of a Trainer hold a "
+            "whole one each and average them: call .sharded() on the builder, which leaves the "
+            "ranks to FSDP, or take fully_shard out of the factory"
+        )
+    optimizer = build_optimizer(plan.optimizer_factory, model)
+    check_closure(optimizer, plan, world_size)
+    if isinstance(loader, DataLoader):
+        check_carried(plan, model, loader.batch_size, loader.num_samples)
+    model.train()
+    steps = ENDLESS
+    if loader.num_batches is not None:
+        steps = optimizer_steps(loader.num_batches, plan.accumulate) * plan.num_epochs
+    schedule = make_schedule(plan.scheduler, world_size) if plan.scheduler is not None else None
+    torch_schedule = None
+    if plan.lr_scheduler is not None:
+        known = steps if steps != ENDLESS else None
+        torch_schedule = TorchSchedule(
+            plan.lr_scheduler, optimizer, steps=known, epochs=plan.num_epochs
+        )
+    warn_of_unfinished_schedule(schedule, steps)
+    if isinstance(loader, DataLoader):
+        size = loader.batch_size
+        kept = loader.num_batches * size > loader.num_samples
+        warn_of_single_sample(model, loader.num_samples, size, kept=kept)
+    average = WeightAverage(model, plan.ema) if plan.ema is not None else None
+    return Assembly(model, optimizer, loader, schedule, torch_schedule, plan.scaler, average, steps)
+
+
+def make_loader(plan: TrainingPlan, device: torch.device) -> DataLoader | IterableLoader:
+    """Make the loader for the data of a plan.
+
+    Raises:
+        ValueError: A setting needs samples with numbers, and the data can only be iterated.
+    """
+    own = plan.loader_options
+    if not is_iterable(plan.dataset):
+        options: dict[str, Any] = {**LOADER_DEFAULTS, **own}
+        if plan.cache:
+            options["cache"] = plan.cache
+        size = plan.batch_size or 0
+        return DataLoader(plan.dataset, size, device=device, seed=plan.seed, **options)
+    kind, remedy = type(plan.dataset).__name__, remedy_for(plan.dataset)
+    for name in own.keys() - {"names", *LOADER_DEFAULTS}:
+        raise ValueError(
+            f"loader_options({name}=…) needs samples with numbers, and the data set is a {kind}, "
+            f"which decides that itself: leave it out, or {remedy}"
+        )
+    if plan.cache:
+        raise ValueError(
+            f".cache() keeps samples by their numbers, and those of a {kind} have none: leave it "
+            f"out, or {remedy}"
+        )
+    if plan.checkpoint_steps is not None:
+        raise ValueError(
+            f"checkpoint_steps={plan.checkpoint_steps} keeps a training inside an epoch, but the "
+            f"data set is a {kind}, and {NOT_PROMISED}: leave it out (checkpoints at the end of "
+            f"an epoch stay), or {remedy}"
+        )
+    makes_batches = isinstance(plan.dataset, torch.utils.data.DataLoader)
+    chosen = dict(own) if makes_batches else {**LOADER_DEFAULTS, **own}
+    return IterableLoader(plan.dataset, plan.batch_size, device=device, **chosen)

@@ -1,0 +1,163 @@
+"""Three ways to train that give the same numbers: the builder, the setup, the plain loop.
+
+- The builder owns the loop.
+- The setup chooses the device, moves the model and makes the optimizer. The user writes the loop.
+- The plain loop is PyTorch alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from flodl.distributed.plain_loop.setup import (
+    SetupConfig,
+    TrainingSetup,
+    model_of,
+    prepare,
+    summary,
+)
+from flodl.log import msg
+from flodl.train.builder import TrainerBuilder
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from flodl.distributed.plain_loop.setup import HasGraph
+    from flodl.graph import Graph
+    from flodl.launch.settings import DdpConfig
+    from flodl.train.engines.base import TrainFn
+    from flodl.train.handle import TrainerHandle
+    from flodl.train.plan import ModelFactory, OptimizerFactory, TrainingPlan
+
+
+@final
+class Trainer:
+    """The entry point of every training."""
+
+    @staticmethod
+    def builder(
+        model: ModelFactory | nn.Module,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
+        train_fn: TrainFn,
+    ) -> TrainerBuilder:
+        """Describe a training that flodl carries out.
+
+        If you pass a model, flodl moves it to the device and trains it in place. A second ``run()``
+        continues from the values of the first and prints a warning. If you pass a function, each
+        run begins with a new model. With several ranks, all begin with the values of rank 0.
+
+        Args:
+            model: A module, or a function ``(device) -> module`` that is called once.
+            optimizer: A function ``(parameters) -> optimizer``, called once, after the model is on
+                its device. With a module, also an optimizer over parameters of that module.
+            train_fn: ``(model, batch) -> loss``, one step: the forward pass and a scalar loss.
+
+        Raises:
+            ValueError: One of them has another type, or cannot be called with these arguments.
+        """
+        return TrainerBuilder(model, optimizer, train_fn, _run)
+
+    @staticmethod
+    def setup(
+        model: nn.Module,
+        factory: ModelFactory | None,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
+        *,
+        device: torch.device | str | None = None,
+    ) -> TrainingSetup:
+        """Prepare a model for the user's own training loop.
+
+        It moves the model to the device, makes the optimizer and switches to training mode. If the
+        model has ``set_optimizer``, as a Graph does, the optimizer is attached to it. In the loop,
+        compute a loss, call ``loss.backward()``, then ``step()`` of the setup. For a Graph
+        ``model.step()`` does the same.
+
+        If a launcher started several processes of this program, the same loop trains on all of
+        them, see :class:`~flodl.distributed.plain_loop.setup.TrainingSetup`. They begin with the
+        parameters of rank 0. Windows adapt to the speed of the ranks if their devices differ.
+
+        Args:
+            model: Any module, on any device.
+            factory: ``(device) -> module``; called only if the model cannot be moved, for instance
+                from the device ``"meta"``.
+            optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
+            device: Default: the device of this rank; without ranks the best usable CUDA device,
+                else the CPU.
+
+        Raises:
+            ValueError: The device does not exist here.
+            DistributedError: The models of the ranks differ.
+        """
+        return Trainer.setup_with(model, factory, optimizer, SetupConfig(device=device))
+
+    @staticmethod
+    def setup_with(
+        model: nn.Module,
+        factory: ModelFactory | None,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
+        config: SetupConfig | DdpConfig,
+    ) -> TrainingSetup:
+        """Prepare a model as :meth:`setup` does, with more settings.
+
+        With a :class:`~flodl.launch.settings.DdpConfig`, windows always adapt to the speed of
+        the ranks.
+
+        Raises:
+            ValueError: The device does not exist here.
+            DistributedError: The models of the ranks differ.
+        """
+        return prepare(model, factory, optimizer, config)
+
+    @staticmethod
+    def setup_head(
+        head: HasGraph | Graph,
+        factory: ModelFactory | None,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
+        *,
+        config: SetupConfig | DdpConfig | None = None,
+    ) -> TrainingSetup:
+        """Prepare a Graph, or an object that wraps a model as its ``graph``, such as a task head.
+
+        It works as :meth:`setup` does; rank 0 also prints where the model is trained. The loop is
+        the same on one device and on many::
+
+            Trainer.setup_head(head, None, lambda parameters: AdamW(parameters, lr=5e-5))
+            for enc, labels in batches:
+                head.compute_loss(enc, labels).backward()
+                clip_grad_norm(head.graph.parameters(), 1.0)
+                head.graph.step()
+
+        Args:
+            head: Its graph is moved to the device and put into training mode.
+            factory: ``(device) -> model`` for further devices of this process. A process has only
+                one device, so None is enough: with several ranks, each rank makes its own head.
+            optimizer: ``(parameters) -> optimizer``, or an optimizer over parameters of the model.
+            config: Settings.
+
+        Raises:
+            ValueError: The device does not exist here, or the graph's parameters have no values.
+            TypeError: ``head.graph`` is not a module.
+            DistributedError: The models of the ranks differ.
+        """
+        return Trainer.setup_head_with(head, factory, optimizer, config or SetupConfig())
+
+    @staticmethod
+    def setup_head_with(
+        head: HasGraph | Graph,
+        factory: ModelFactory | None,
+        optimizer: OptimizerFactory | torch.optim.Optimizer,
+        config: SetupConfig | DdpConfig,
+    ) -> TrainingSetup:
+        """Prepare a head as :meth:`setup_head` does, with the settings of :meth:`setup_with`."""
+        setup = Trainer.setup_with(model_of(head), factory, optimizer, config)
+        if setup.rank == 0:
+            msg(summary(setup))
+        return setup
+
+
+def _run(plan: TrainingPlan) -> TrainerHandle:
+    # Imported here: the modules for many ranks take a moment to import.
+    from flodl.distributed import runner
+
+    return runner.run(plan)
