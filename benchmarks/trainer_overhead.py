@@ -415,7 +415,7 @@ def measure(task: Task, options: argparse.Namespace) -> dict[str, list[Cost]]:
     return in_turns([*runs, AUTO], cost, options.rounds)
 
 
-def section(task: Task, found: Mapping[str, Sequence[Cost]]) -> str:
+def section(found: Mapping[str, Sequence[Cost]]) -> str:
     """The table of whole trainings."""
     steps = {name: [cost.step for cost in costs] for name, costs in found.items()}
     names = {
@@ -483,7 +483,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"## {task.name}: {task.width} → {task.hidden} → {task.hidden} → {task.width}, "
             f"batches of {task.batch}"
         )
-        sections += [section(task, found)] if found else []
+        sections += [section(found)] if found else []
         sections.append(f"{task.name}, one training and one loop in turns, epoch by epoch:")
         header = ["", "loop µs", "more µs", "/ loop", "spread", "weights apart", "honest drift"]
         sections.append(table(header, close))
