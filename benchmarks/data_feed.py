@@ -25,8 +25,8 @@ from benchmarks.measure import (
     page,
     publish,
     ratios,
-    spread,
     read_options,
+    spread,
     table,
 )
 from flodl.data import BatchDataSet, DataLoader, TensorDataSet

@@ -379,8 +379,11 @@ def subjects(task: Task, *, alone: bool) -> dict[str, Run]:
         task: What they train.
         alone: Leave the other trainers out.
     """
-    ours = {**raw_loops(task), "flodl Trainer, engine eager": partial(flodl_eager, task)}
-    others = {
+    ours: dict[str, Run] = {
+        **raw_loops(task),
+        "flodl Trainer, engine eager": partial(flodl_eager, task),
+    }
+    others: dict[str, Run] = {
         "Accelerate": partial(accelerate, task),
         "Lightning, all off": partial(lightning, task, True),
         "Lightning, defaults": partial(lightning, task, False),
