@@ -20,7 +20,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from benchmarks.measure import environment, median_ratio, publish, table
+from benchmarks.measure import (
+    command_line,
+    in_turns,
+    median_ratio,
+    middle,
+    page,
+    publish,
+    ratios,
+    read_options,
+    seconds_of,
+    spread,
+    table,
+)
 from flodl import files
 from flodl.checkpoint import load_checkpoint_file
 from flodl.checkpoint.container import write_container
@@ -30,51 +42,49 @@ from flodl.worker import CpuWorker
 
 LAYERS = 100
 WIDTH = 1024
-MEGABYTES = LAYERS * WIDTH * WIDTH * 4 / 1e6
 START = Position(0, 0, 0)
 PIECE = 1 << 22
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = command_line("checkpoint_io", __doc__, rounds=7)
+    parser.add_argument("--layers", type=int, default=LAYERS, help="4 MB each")
     parser.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
-    parser.add_argument("--output", type=Path, help="also write the page there")
-    options = parser.parse_args()
+    options = read_options(parser, argv, rounds=1, layers=1)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        page = measure(Path(folder), options.rounds)
-    publish(page, options.output)
+        text = measure(Path(folder), options)
+    publish(text, options.output)
 
 
-def measure(folder: Path, rounds: int) -> str:
+def measure(folder: Path, options: argparse.Namespace) -> str:
     """Measure everything, and describe it as a page."""
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+    rounds, layers = options.rounds, options.layers
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)))
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     saving = saves(savers(tensors, folder), rounds)
     loading = loads(model, tensors, folder, rounds)
     background = blocked(model, folder, rounds)
-    return "\n\n".join(
-        [
-            "# Checkpoints: saving, loading, and saving in the background",
-            f"{environment('torch', 'safetensors')}. {MEGABYTES:.0f} MB in {LAYERS} tensors, "
-            f"median of {rounds} rounds. The ratio is that of safetensors' time to ours within a "
-            "round: above 1, ours is faster. Ours computes a checksum of every byte, too. "
-            "`python -m benchmarks.checkpoint_io`",
-            "## Saving",
-            saving_table(saving),
-            "*Durable* means that the call returns when the disk has the file, which is how "
-            "checkpoints are always saved; safetensors itself does not wait, so an `fsync` is "
-            "added. *Replacing* writes over a file that is there, as every save of a training "
-            "but the first does.",
-            "## Loading into a model",
-            loading_table(loading),
-            "*Disk* is what the disk needs to deliver the bytes: reading them into one small "
-            "buffer. Nothing cold can be faster than that.",
-            "## What training waits for",
-            background_table(background),
-            "The background save copies the state in memory and writes the copy on another "
-            "thread; *first* also has to get the memory for it from the system.",
-        ]
+    return page(
+        options,
+        "Checkpoints: saving, loading, and saving in the background",
+        f"{layers * WIDTH * WIDTH * 4 / 1e6:.0f} MB in {layers} tensors, {rounds} interleaved "
+        "rounds, medians and the middle 80 %. The ratio is that of safetensors' time to ours "
+        "within a round: above 1, ours is faster. Ours also computes a checksum of every byte.",
+        "## Saving",
+        saving_table(saving),
+        "*Durable* means that the call returns when the disk has the file, which is how "
+        "checkpoints are always saved; safetensors itself does not wait, so an `fsync` is "
+        "added. *Replacing* writes over a file that is there, as every save of a training "
+        "but the first does.",
+        "## Loading into a model",
+        loading_table(loading),
+        "*Disk* is what the disk needs to deliver the bytes: reading them into one small "
+        "buffer. Nothing cold can be faster than that.",
+        "## What training waits for",
+        background_table(background),
+        "The background save copies the state in memory and writes the copy on another "
+        "thread; *first* also has to get the memory for it from the system.",
+        packages=("torch", "safetensors"),
     )
 
 
@@ -116,23 +126,20 @@ def savers(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Callable[[]
 
 def saves(subjects: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each round; the disk has nothing else to do when a save begins."""
-    seconds: dict[str, list[float]] = {name: [] for name in subjects}
-    for number in range(rounds + 1):
-        for name in rotated(list(subjects), number):
-            os.sync()
-            begin = time.perf_counter()
-            subjects[name]()
-            if number:  # the first round warms up
-                seconds[name].append(time.perf_counter() - begin)
-    return seconds
+
+    def save(name: str) -> float:
+        os.sync()
+        return seconds_of(subjects[name])
+
+    return in_turns(list(subjects), save, rounds)
 
 
 def saving_table(seconds: Mapping[str, Sequence[float]]) -> str:
     rows = []
     for kind in ("new", "replacing", "new, durable", "replacing, durable"):
         theirs, ours = seconds[f"safetensors, {kind}"], seconds[f"flodl, {kind}"]
-        rows.append([kind, milliseconds(theirs), milliseconds(ours), ratio(theirs, ours)])
-    return table(["file", "safetensors ms", "flodl ms", "ratio"], rows)
+        rows.append([kind, milliseconds(theirs), milliseconds(ours), *ratio(theirs, ours)])
+    return table(["file", "safetensors ms", "flodl ms", "ratio", "spread"], rows)
 
 
 # --- Loading ----------------------------------------------------------------------------------
@@ -149,18 +156,18 @@ def loads(
         "flodl": (ours, lambda: load_checkpoint_file(ours, model.named_parameters(), [])),
     }
     save_file(dict(tensors), theirs)
+
+    def load(name: str) -> float:
+        subject, _, temperature = name.partition(", ")
+        path, call = subjects[subject]
+        if temperature == "cold":
+            forget(path)
+        return seconds_of(call)
+
     seconds: dict[str, list[float]] = {}
     for temperature in ("cold", "warm"):
-        for number in range(rounds + 1):
-            for name in rotated(list(subjects), number):
-                path, load = subjects[name]
-                if temperature == "cold":
-                    forget(path)
-                begin = time.perf_counter()
-                load()
-                if number:  # the first round warms up
-                    key = f"{name}, {temperature}"
-                    seconds.setdefault(key, []).append(time.perf_counter() - begin)
+        names = [f"{name}, {temperature}" for name in subjects]
+        seconds |= in_turns(names, load, rounds)
     return seconds
 
 
@@ -171,13 +178,9 @@ def loading_table(seconds: Mapping[str, Sequence[float]]) -> str:
             seconds[f"{name}, {kind}"] for name in ("disk", "safetensors", "flodl")
         )
         cells = [milliseconds(times) for times in (disk, theirs, ours)]
-        rows.append([kind, *cells, ratio(theirs, ours)])
-    return table(["file", "disk ms", "safetensors ms", "flodl ms", "ratio"], rows)
-
-
-def rotated(names: list[str], turn: int) -> list[str]:
-    turn %= len(names)
-    return names[turn:] + names[:turn]
+        rows.append([kind, *cells, *ratio(theirs, ours)])
+    header = ["file", "disk ms", "safetensors ms", "flodl ms", "ratio", "spread"]
+    return table(header, rows)
 
 
 def read_through(path: Path) -> None:
@@ -248,11 +251,12 @@ def background_table(seconds: Mapping[str, Sequence[float]]) -> str:
 
 
 def milliseconds(seconds: Sequence[float]) -> str:
-    return f"{statistics.median(seconds) * 1000:.0f}"
+    return middle(seconds, ".0f", 1000)
 
 
-def ratio(theirs: Sequence[float], ours: Sequence[float]) -> str:
-    return f"{median_ratio(theirs, ours):.2f}"
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> list[str]:
+    """The ratio and its spread."""
+    return [f"{median_ratio(theirs, ours):.2f}", spread(ratios(theirs, ours))]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import final
 
-from benchmarks.measure import environment, publish, table
+from benchmarks.measure import (
+    command_line,
+    judged,
+    page,
+    publish,
+    read_options,
+    table,
+)
 from flodl.ddp_bench.cell import MODES, Cell
 from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.request import Request, cells_of
@@ -86,7 +93,7 @@ def row(outcomes: Sequence[Outcome], model: str, mode: str) -> list[str]:
     judgement = TASKS[model].judgement
     mine, alone = figures(outcomes, model, mode), figures(outcomes, model, ALONE)
     if not mine or not alone:
-        return [model, mode, "failed", "–", "–", "–", "no"]
+        return [model, mode, "failed", "–", "–", "–", "MISSED"]
     mean, base = fmean(mine), fmean(alone)
     worse = base - mean if judgement.higher_is_better else mean - base
     margin = ACCURACY_MARGIN if judgement.higher_is_better else LOSS_MARGIN
@@ -97,11 +104,11 @@ def row(outcomes: Sequence[Outcome], model: str, mode: str) -> list[str]:
         f"{min(mine):.4f} … {max(mine):.4f}",
         f"{mean - base:+.4f}",
         f"{margin:g}",
-        "yes" if worse <= margin else "no",
+        judged(worse <= margin),
     ]
 
 
-def page(outcomes: Sequence[Outcome], options: argparse.Namespace) -> str:
+def described(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> str:
     """Return the Markdown page."""
     rows = [row(outcomes, model, mode) for model in options.models for mode in options.modes]
     header = ["model", "mode", "mean", "seeds", f"− {ALONE}", "margin", "within"]
@@ -116,24 +123,22 @@ def page(outcomes: Sequence[Outcome], options: argparse.Namespace) -> str:
         for model, recipe in RECIPES.items()
         if model in options.models
     ]
-    within = sum(one[-1] == "yes" for one in rows)
-    return "\n\n".join(
-        [
-            "# Convergence of the modes",
-            environment("torch"),
-            f"{options.ranks} ranks, {options.seeds} seeds, every rank's learning rate times "
-            f"1 + {options.lr_scale_ratio:g}·(W − 1) where the ranks do not share one batch; data "
-            "that ships with flodl, so no figure is comparable with a published one. "
-            f"{within} of {len(rows)} within the margin of one device at equal data.",
-            table(header, rows),
-            table(["model", "epochs", "batch size", "batches", "learning rate"], recipes),
-        ]
+    within = sum(one[-1] == "PASS" for one in rows)
+    return page(
+        options,
+        "Convergence of the modes",
+        f"{options.ranks} ranks, {options.seeds} seeds, every rank's learning rate times "
+        f"1 + {options.lr_scale_ratio:g}·(W − 1) where the ranks do not share one batch; data "
+        "that ships with flodl, so no figure is comparable with a published one. "
+        f"{within} of {len(rows)} within the margin of one device at equal data.",
+        table(header, rows),
+        table(["model", "epochs", "batch size", "batches", "learning rate"], recipes),
     )
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Train, and publish the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line("convergence", __doc__)
     parser.add_argument("--models", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument(
         "--modes", nargs="+", choices=MODES, default=[one for one in MODES if one != "solo-1"]
@@ -142,11 +147,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--lr-scale-ratio", type=float, default=DdpRunConfig().lr_scale_ratio)
     parser.add_argument("--runs", type=Path, help="keep the runs there")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
+    # Only a model of seconds, in one mode: the seeds of the mode and of one device.
+    options = read_options(parser, argv, models=["logistic"], modes=[ALONE], seeds=1)
     with tempfile.TemporaryDirectory() as scratch:
         outcomes = sweep(cells(options, options.runs or Path(scratch)))
-        publish(page(outcomes, options), options.output)
+        publish(described(options, outcomes), options.output)
 
 
 if __name__ == "__main__":

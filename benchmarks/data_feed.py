@@ -10,17 +10,25 @@ samples are tiny, and whether reading ahead hides a slow ``get_batch`` behind th
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 import torch
 import torch.utils.data
 from torch import Tensor
 
-from benchmarks.measure import environment, interleaved, median_ratio, publish, table
+from benchmarks.measure import (
+    command_line,
+    interleaved,
+    median_ratio,
+    page,
+    publish,
+    ratios,
+    read_options,
+    spread,
+    table,
+)
 from flodl.data import BatchDataSet, DataLoader, TensorDataSet
 
 SAMPLES = 60_000
@@ -92,10 +100,12 @@ def bare(tensors: Sequence[Tensor], batch_size: int) -> Callable[[], object]:
     return epoch
 
 
-def subjects(dtype: torch.dtype, device: torch.device) -> dict[str, Callable[[], object]]:
+def subjects(
+    dtype: torch.dtype, device: torch.device, samples: int
+) -> dict[str, Callable[[], object]]:
     """Name -> one epoch."""
-    images = torch.randint(0, 256, (SAMPLES, 1, 28, 28), dtype=torch.uint8).to(dtype)
-    labels = torch.randint(0, 10, (SAMPLES,))
+    images = torch.randint(0, 256, (samples, 1, 28, 28), dtype=torch.uint8).to(dtype)
+    labels = torch.randint(0, 10, (samples,))
     ours = {
         OURS: DataLoader(TensorDataSet(images, labels), BATCH, device=device),
         "flodl, streaming": DataLoader(
@@ -130,26 +140,29 @@ def subjects(dtype: torch.dtype, device: torch.device) -> dict[str, Callable[[],
     return {name: finished(device, epoch) for name, epoch in epochs.items()}  # type: ignore[arg-type]
 
 
-def throughput(dtype: torch.dtype, device: torch.device, rounds: int) -> str:
+def throughput(dtype: torch.dtype, device: torch.device, rounds: int, samples: int) -> str:
     """Table of one dtype: samples per second, and the ratios that are promised."""
-    seconds = interleaved(subjects(dtype, device), rounds, warmup=1)
+    seconds = interleaved(subjects(dtype, device, samples), rounds, warmup=1)
     rows = [
         [
             name,
-            f"{SAMPLES / statistics.median(taken) / 1000:,.0f} k",
+            f"{samples / statistics.median(taken) / 1000:,.0f} k",
             f"{median_ratio(seconds[DEFAULT], taken):.2f}",
             f"{median_ratio(seconds[BARE], taken):.2f}",
+            spread(ratios(seconds[BARE], taken)),
         ]
         for name, taken in seconds.items()
     ]
-    return table([str(dtype), "samples/s", "× torch default", "× bare index_select"], rows)
+    return table(
+        [str(dtype), "samples/s", "× torch default", "× bare index_select", "spread"], rows
+    )
 
 
-def by_sample(device: torch.device, rounds: int) -> str:
+def by_sample(device: torch.device, rounds: int, samples: int) -> str:
     """Epochs of a data set with ``__getitem__``, after a first one that fills the cache."""
     data = _Samples(
-        torch.randint(0, 256, (SAMPLES, 1, 28, 28), dtype=torch.uint8),
-        torch.randint(0, 10, (SAMPLES,)),
+        torch.randint(0, 256, (samples, 1, 28, 28), dtype=torch.uint8),
+        torch.randint(0, 10, (samples,)),
     )
     plain = torch.utils.data.DataLoader(
         data, BATCH, shuffle=True, drop_last=True, pin_memory=device.type == "cuda"
@@ -170,25 +183,27 @@ def by_sample(device: torch.device, rounds: int) -> str:
     rows = [
         [
             name,
-            f"{SAMPLES / statistics.median(taken) / 1000:,.0f} k",
+            f"{samples / statistics.median(taken) / 1000:,.0f} k",
             f"{median_ratio(seconds[DEFAULT], taken):.2f}",
+            spread(ratios(seconds[DEFAULT], taken)),
         ]
         for name, taken in seconds.items()
     ]
-    once = [f"{CACHED}, first epoch (once)", f"{SAMPLES / first / 1000:,.0f} k", ""]
-    return table(["__getitem__, uint8", "samples/s", "× torch default"], [*rows, once])
+    once = [f"{CACHED}, first epoch (once)", f"{samples / first / 1000:,.0f} k", "", ""]
+    return table(["__getitem__, uint8", "samples/s", "× torch default", "spread"], [*rows, once])
 
 
-def per_batch(device: torch.device, rounds: int) -> str:
+def per_batch(device: torch.device, rounds: int, samples: int) -> str:
     """What our loader adds to a gather when the samples are tiny: batches of 4, 16 numbers."""
-    inputs, targets = torch.randn(40_000, 16), torch.randn(40_000, 1)
+    inputs, targets = torch.randn(samples, 16), torch.randn(samples, 1)
     loader = DataLoader(TensorDataSet(inputs, targets, names=["x", "y"]), 4, device=device)
     tiny = {
         BARE: finished(device, bare([inputs.to(device), targets.to(device)], 4)),
         OURS: finished(device, lambda: consume(loader)),
     }
     seconds = interleaved(tiny, max(rounds, 7), warmup=2)
-    each = {name: statistics.median(taken) / 10_000 * 1e6 for name, taken in seconds.items()}
+    count = samples // 4
+    each = {name: statistics.median(taken) / count * 1e6 for name, taken in seconds.items()}
     return table(
         ["tiny batches", "µs per batch"],
         [
@@ -242,36 +257,33 @@ def hiding(device: torch.device, rounds: int) -> str:
     return table(["3 ms of reading, 5 ms of stepping", "ms per step", "× steps alone"], rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and publish."""
+    parser = command_line("data_feed", __doc__, rounds=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1, help="threads that torch may use")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
+    parser.add_argument("--samples", type=int, default=SAMPLES)
+    options = read_options(parser, argv, rounds=1, samples=2 * BATCH)
     torch.set_num_threads(options.threads)
-    device = torch.device(options.device)
+    device, rounds, samples = torch.device(options.device), options.rounds, options.samples
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    page = "\n\n".join(
-        [
-            "# Feeding batches",
-            f"`python -m benchmarks.data_feed --rounds {options.rounds} --device {device.type}"
-            f" --threads {options.threads}` on {where}: {environment('torch')}.",
-            f"One epoch of {SAMPLES:,} samples of 1×28×28, shuffled, batches of {BATCH}; medians "
-            "of interleaved rounds, ratios within each round.",
-            throughput(torch.float32, device, options.rounds),
-            throughput(torch.uint8, device, options.rounds),
-            "The same samples behind `__getitem__`. By default each is read once per epoch, as "
-            "torch's loader does; a cache reads each once in all.",
-            by_sample(device, options.rounds),
-            "What a batch costs on top of the gather:",
-            per_batch(device, options.rounds),
-            "Whether reading is hidden behind the step. The first batch of an epoch has no step to "
-            f"hide behind, which is {READ_SECONDS / (STEPS * STEP_SECONDS):.1%} of these epochs.",
-            hiding(device, options.rounds),
-        ]
+    text = page(
+        options,
+        "Feeding batches",
+        f"On {where}. One epoch of {samples:,} samples of 1×28×28, shuffled, batches of {BATCH}; "
+        f"{rounds} interleaved rounds, medians, ratios within each round and the middle 80 %.",
+        throughput(torch.float32, device, rounds, samples),
+        throughput(torch.uint8, device, rounds, samples),
+        "The same samples behind `__getitem__`. By default each is read once per epoch, as "
+        "torch's loader does; a cache reads each once in all.",
+        by_sample(device, rounds, samples),
+        "What a batch costs in addition to the gather:",
+        per_batch(device, rounds, min(samples, 40_000)),
+        "Whether reading is hidden behind the step. The first batch of an epoch has no step to "
+        f"hide behind, which is {READ_SECONDS / (STEPS * STEP_SECONDS):.1%} of these epochs.",
+        hiding(device, rounds),
     )
-    publish(page, options.output)
+    publish(text, options.output)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,17 @@ which one is declared 2.5 times as slow: every batch of it is padded. Data that 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import environment, publish, table
+from benchmarks.measure import (
+    command_line,
+    page,
+    publish,
+    read_options,
+    table,
+)
 from flodl.ddp_bench.cell import MODES
 from flodl.ddp_bench.report import report
 from flodl.ddp_bench.request import Request, cells_of
@@ -46,16 +52,16 @@ cpu-async    | .9244/3.1 | .9779/3.3  | .9896/7.0  | 1.622/22.0 | 2.440/7.0  | .
 """Evaluation / seconds after five epochs: logistic, mlp, lenet, char-rnn, gpt-nano, conv-ae."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = command_line("ddp", __doc__)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--output", type=Path, help="also write the page there")
-    options = parser.parse_args()
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    options = read_options(parser, argv, epochs=1, models=["logistic"], modes=["solo-0"])
     with tempfile.TemporaryDirectory() as folder:
         request = Request(
             models=tuple(options.models),
-            modes=MODES,
+            modes=tuple(options.modes),
             output=Path(folder),
             source="packaged",
             epochs=options.epochs,
@@ -64,21 +70,19 @@ def main() -> None:
             ddp=DdpRunConfig(simulate_ms=(40.0, 100.0)),
         )
         sweep(cells_of(request))
-        page = "\n\n".join(["# ddp-bench", *_introduction(), _measured(Path(folder)), _earlier()])
-    publish(page, options.output)
+        text = page(options, "ddp-bench", INTRO, PADDED, _measured(Path(folder)), _earlier())
+    publish(text, options.output)
 
 
-def _introduction() -> list[str]:
-    return [
-        f"{environment('torch')}. `python -m benchmarks.ddp`; `fdl ddp-bench` measures any other "
-        "selection.",
-        "Rank 0 takes 40 ms per batch and rank 1 100 ms: each waits until its batch has lasted so "
-        "long, and computes on one thread. *Ideal* is the time in which both together would train "
-        "an epoch if none ever waited; *efficiency* is ideal ÷ actual. Evaluation is not counted, "
-        "and every epoch ends with an average for it. `sync` is a plain loop around "
-        "`Trainer.setup`, whose batches of 16 both ranks share; it pads each batch of a rank "
-        "by the same rule, so its figure says little about real computation.",
-    ]
+INTRO = "`fdl ddp-bench` measures any other selection. This page:"
+PADDED = (
+    "Rank 0 takes 40 ms per batch and rank 1 100 ms: each waits until its batch has lasted so "
+    "long, and computes on one thread. *Ideal* is the time in which both together would train "
+    "an epoch if none ever waited; *efficiency* is ideal ÷ actual. Evaluation is not counted, "
+    "and every epoch ends with an average for it. `sync` is a plain loop around "
+    "`Trainer.setup`, whose batches of 16 both ranks share; it pads each batch of a rank "
+    "by the same rule, so its figure says little about real computation."
+)
 
 
 def _measured(folder: Path) -> str:

@@ -28,7 +28,14 @@ from typing import Any
 
 from benchmarks.fuzz_worker import LIMIT_CPU_SECONDS, LIMIT_MEGABYTES
 from benchmarks.manifest_mutations import MUTATIONS, damaged, projects, write
-from benchmarks.measure import environment, publish, table
+from benchmarks.measure import (
+    command_line,
+    judged,
+    page,
+    publish,
+    read_options,
+    table,
+)
 
 HANG_SECONDS = 60
 """A case that has not ended by then is killed; far above what a busy machine needs."""
@@ -143,7 +150,7 @@ def _case(worker: Worker, seed: int, originals: Sequence[Any], keep: Path | None
     return outcome
 
 
-def page(outcomes: Sequence[Outcome], seconds: float) -> str:
+def described(options: argparse.Namespace, outcomes: Sequence[Outcome], seconds: float) -> str:
     """The report."""
     first, last = outcomes[0].seed, outcomes[-1].seed
     slowest = max(outcomes, key=lambda outcome: outcome.cpu_seconds)
@@ -157,10 +164,9 @@ def page(outcomes: Sequence[Outcome], seconds: float) -> str:
         ["slowest call", f"{slowest.cpu_seconds:.2f} s of CPU (seed {slowest.seed})"],
         ["most memory", f"{largest:.0f} MB"],
         ["findings", str(len(findings))],
+        ["no finding", judged(not findings)],
     ]
     parts = [
-        "# Damaged manifests",
-        f"{environment('flodl', 'pyyaml', 'pydantic')}; {seconds:.0f} s.",
         "Every case is a real project with one to five kinds of damage. Each goes through help, "
         "`list`, `config show` (with and without an overlay, fresh and cached) and the dry run and "
         "help of its commands. A finding is an exception that is no error message, an error "
@@ -173,7 +179,13 @@ def page(outcomes: Sequence[Outcome], seconds: float) -> str:
     if findings:
         parts.append("## Findings")
         parts.append("\n".join(f"- seed {outcome.seed}: {text}" for outcome, text in findings))
-    return "\n\n".join(parts)
+    return page(
+        options,
+        "Damaged manifests",
+        f"{seconds:.0f} s.",
+        *parts,
+        packages=("flodl", "pyyaml", "pydantic"),
+    )
 
 
 def _by_mutation(outcomes: Sequence[Outcome]) -> list[list[str]]:
@@ -190,20 +202,18 @@ def _by_mutation(outcomes: Sequence[Outcome]) -> list[list[str]]:
     ]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run and publish; the exit code is 1 when something was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line("fuzz_manifests", __doc__)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first case")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", type=Path, help="folder for the projects something was found in")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
-
+    options = read_options(parser, argv, count=2, workers=1)
     start = time.monotonic()
     seeds = range(options.seed, options.seed + options.count)
     outcomes = fuzz(seeds, options.workers, options.keep)
-    publish(page(outcomes, time.monotonic() - start), options.output)
+    publish(described(options, outcomes, time.monotonic() - start), options.output)
     return 1 if any(outcome.findings for outcome in outcomes) else 0
 
 

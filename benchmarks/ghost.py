@@ -10,11 +10,9 @@ of it.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -22,7 +20,14 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from benchmarks import ghost_exchange
-from benchmarks.measure import environment, publish, table
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    page,
+    publish,
+    read_options,
+    table,
+)
 from flodl import Batch, TensorDataSet, Trainer
 from flodl.distributed.ghost import Cluster, Prediction, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
@@ -31,7 +36,7 @@ from flodl.launch.settings import Policy
 
 BATCH = 4
 WIDTH = 4
-ENOUGH = 0.95
+ENOUGH = Bar(0.95, least=True)
 """The chosen mode is good if it reaches this share of the fastest."""
 
 MANY = (2, 8, 64, 256)
@@ -161,7 +166,7 @@ def choice(comparison: Comparison) -> list[str]:
         comparison.chosen.value,
         comparison.best.value,
         f"{comparison.reached:.3f}",
-        "yes" if comparison.reached >= ENOUGH else "NO",
+        ENOUGH.verdict(comparison.reached),
     ]
 
 
@@ -194,45 +199,43 @@ what the default of `Exchange` says: a ResNet-18 on 10 Gbit/s Ethernet.
 """
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code: 1 where a choice was not good enough."""
-    parser = argparse.ArgumentParser(description="Predicted against measured batches per second.")
+    parser = command_line("ghost", __doc__)
     parser.add_argument(
         "--seconds",
         type=float,
         default=10.0,
         help="how long each training would take if no rank ever waited (default 10)",
     )
-    parser.add_argument("--output", type=Path, help="Markdown page to write")
-    wanted = parser.parse_args()
+    options = read_options(parser, argv, seconds=1.0)
     torch.set_num_threads(1)
-    comparisons = [compared(cluster, wanted.seconds) for cluster in CLUSTERS]
+    clusters = CLUSTERS[: 1 if options.quick else None]
+    comparisons = [compared(cluster, options.seconds) for cluster in clusters]
     rates = table(
         ["cluster", "policy", "predicted /s", "measured /s", "measured / predicted"],
         [row for comparison in comparisons for row in figures(comparison)],
     )
     choices = table(
-        ["cluster", "auto takes", "fastest", "of the fastest", f"at least {ENOUGH:.0%}"],
+        ["cluster", "auto takes", "fastest", "of the fastest", "at least"],
         [choice(comparison) for comparison in comparisons],
     )
-    page = f"""# The ghost cluster: predicted and measured
-
-{environment("torch", "flodl")}; `python -m benchmarks.ghost --seconds {wanted.seconds:g}`
-
-Real processes over Gloo on one machine, every batch and every average padded to the declared time.
-Batches per second of a whole training without the start of the processes; one training each.
-
-{rates}
-
-## What `mode: auto` would take
-
-{choices}
-
-{manyfold()}
-{ghost_exchange.section()}
-"""
-    publish(page.rstrip(), wanted.output)
-    return 0 if all(comparison.reached >= ENOUGH for comparison in comparisons) else 1
+    exchange = [] if options.quick else [ghost_exchange.section()]
+    text = page(
+        options,
+        "The ghost cluster: predicted and measured",
+        "Real processes over Gloo on one machine, every batch and every average padded to the "
+        "declared time. Batches per second of a whole training without the start of the "
+        "processes; one training each.",
+        rates,
+        "## What `mode: auto` would take",
+        choices,
+        manyfold().rstrip(),
+        *exchange,
+        packages=("torch", "flodl"),
+    )
+    publish(text, options.output)
+    return 0 if all(ENOUGH.passes(each.reached) for each in comparisons) else 1
 
 
 if __name__ == "__main__":

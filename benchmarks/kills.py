@@ -28,7 +28,14 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import environment, publish, table
+from benchmarks.measure import (
+    command_line,
+    judged,
+    page,
+    publish,
+    read_options,
+    table,
+)
 from flodl import Batch, Callback, FlodlError, RunDirectory, TensorDataSet, Trainer
 from flodl.distributed.verify import verify_run
 from flodl.train.callbacks import TrainingRun
@@ -251,7 +258,7 @@ def _stop(pid: int) -> bool:
 # --- The page ------------------------------------------------------------------------------------
 
 
-def page(found: Sequence[Outcome], seed: int) -> str:
+def described(options: argparse.Namespace, found: Sequence[Outcome]) -> str:
     """Describe what was found."""
     seconds = [second for outcome in found for second in outcome.seconds]
     wanted = sum(outcome.wanted for outcome in found)
@@ -278,31 +285,29 @@ def page(found: Sequence[Outcome], seed: int) -> str:
     ]
     header = ["run", "mode", "kills", "stopped for 3 s", "exit code", "proven"]
     middle = f"{statistics.median(seconds):.1f} s" if seconds else "nothing to tell"
-    return "\n\n".join(
-        [
-            "# Kills: a training whose ranks die at random moments",
-            f"{environment('torch')}. Two ranks of {MS[0]:g} and {MS[1]:g} ms per batch "
-            f"(simulated), {EPOCH} batches per epoch, a checkpoint after each epoch and every "
-            f"{CHECKPOINT_STEPS} steps. Seed {seed}. `python -m benchmarks.kills`",
-            table(["", ""], [[what, "PASS" if good else "FAIL"] for what, good in verdicts]),
-            f"From a kill until both ranks train again: median {middle}. Most of it is the start "
-            "of Python and torch, and the launcher, which watches its ranks and stops the other "
-            "one.",
-            table([*header, "median s", "longest s", "whole run s"], rows),
-        ]
+    return page(
+        options,
+        "Kills: a training whose ranks die at random moments",
+        f"Two ranks of {MS[0]:g} and {MS[1]:g} ms per batch "
+        f"(simulated), {EPOCH} batches per epoch, a checkpoint after each epoch and every "
+        f"{CHECKPOINT_STEPS} steps. Seed {options.seed}.",
+        table(["", ""], [[what, judged(good)] for what, good in verdicts]),
+        f"From a kill until both ranks train again: median {middle}. Most of it is the start "
+        "of Python and torch, and the launcher, which watches its ranks and stops the other "
+        "one.",
+        table([*header, "median s", "longest s", "whole run s"], rows),
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = command_line("kills", __doc__)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--kills", type=int, default=5, help="in each run")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="also write the page there")
     parser.add_argument("--as-rank", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument("--mode", help=argparse.SUPPRESS)
     parser.add_argument("--epochs", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = read_options(parser, argv, runs=1, kills=1)
     if options.as_rank is not None:
         train(options.as_rank, options.mode, options.epochs)
         return
@@ -311,7 +316,7 @@ def main() -> None:
     for number in range(options.runs):
         found.append(strike(MODES[number % len(MODES)], options.kills, dice))
         sys.stderr.write(f"run {number + 1} of {options.runs}: {found[-1]}\n")
-    publish(page(found, options.seed), options.output)
+    publish(described(options, found), options.output)
     sys.exit(not all(one.passed for one in found))
 
 

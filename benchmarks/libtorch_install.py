@@ -16,20 +16,31 @@ import multiprocessing
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.measure import environment, median_ratio, publish, table
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    in_turns,
+    median_ratio,
+    middle,
+    page,
+    publish,
+    ratios,
+    read_options,
+    seconds_of,
+    spread,
+    table,
+)
 
 TORCH = "2.13.0"
 
@@ -37,7 +48,11 @@ BASE = "curl, then unzip"
 
 DISK = "fdl, wheel on disk"
 
-BARS = {"fdl, server with ranges": 0.35, "fdl, server without ranges": 0.6, DISK: 0.25}
+BARS = {
+    "fdl, server with ranges": Bar(0.35, earlier=(0.4,)),
+    "fdl, server without ranges": Bar(0.6),
+    DISK: Bar(0.25),
+}
 """The most that each may take, as a share of curl and unzip."""
 
 MEMORY = Path("/dev/shm")
@@ -147,28 +162,15 @@ def with_fdl(source: str, folder: Path, option: str = "--source") -> None:
 def measured(
     subjects: Mapping[str, Callable[[Path], None]], folder: Path, rounds: int
 ) -> dict[str, list[float]]:
-    """Seconds of each subject in each round; removing what it has installed is nobody's time.
+    """Seconds of each subject in each round, without the removal of what it installed."""
 
-    The first round is thrown away.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in subjects}
-    names = list(subjects)
-    for number in range(rounds + 1):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            room = Path(tempfile.mkdtemp(dir=folder))
-            start = time.perf_counter()
-            subjects[name](room)
-            elapsed = time.perf_counter() - start
-            shutil.rmtree(room)
-            if number:
-                seconds[name].append(elapsed)
-    return seconds
+    def install(name: str) -> float:
+        target = Path(tempfile.mkdtemp(dir=folder))
+        taken = seconds_of(partial(subjects[name], target))
+        shutil.rmtree(target)
+        return taken
 
-
-def judged(ratio: float, bar: float) -> str:
-    """A bar, and whether it was reached."""
-    return f"{bar:.2f}× {'PASS' if ratio <= bar else 'MISSED'}"
+    return in_turns(list(subjects), install, rounds)
 
 
 def ticks() -> tuple[int, int]:
@@ -180,51 +182,55 @@ def ticks() -> tuple[int, int]:
     return int(counts[7]), sum(map(int, counts))
 
 
-def page(
-    seconds: Mapping[str, list[float]], archive: Path, rounds: int, folder: Path, stolen: float
+def described(
+    options: argparse.Namespace,
+    seconds: Mapping[str, list[float]],
+    archive: Path,
+    folder: Path,
+    stolen: float,
 ) -> str:
     """What is published."""
     with zipfile.ZipFile(archive) as opened:
         members = opened.infolist()
     unpacked = sum(member.file_size for member in members)
     rows = [
-        [name, f"{statistics.median(times):.2f}", f"{ratio:.2f}×", bar]
+        [
+            name,
+            middle(times, ".2f"),
+            f"{ratio:.2f}×",
+            spread(ratios(times, seconds[BASE])),
+            BARS[name].verdict(ratio) if name in BARS else "",
+        ]
         for name, times in seconds.items()
         for ratio in [median_ratio(times, seconds[BASE])]
-        for bar in [judged(ratio, BARS[name]) if name in BARS else ""]
     ]
-    return "\n\n".join(
-        [
-            "# Installing libtorch",
-            f"{environment('flodl', 'httpx2', 'isal', 'blake3')}; {rounds} interleaved rounds, "
-            f"medians. "
-            f"The archive has the layout of the official ones and is made from the wheel of torch "
-            f"{TORCH}: {len(members)} members, {archive.stat().st_size / 1e6:.0f} MB, unpacked "
-            f"{unpacked / 1e6:.0f} MB, served on the loopback device by another process; "
-            f"all files are in {folder}. The host took {stolen:.0%} of the processors meanwhile, "
-            "which costs several threads more than one.",
-            table(["way", "s", "of curl and unzip", "at most"], rows),
-            "0.40× is 2.5 times the speed of curl and unzip, and 0.25× is 4 times. The bar of a "
-            "server with ranges is harder than that since an earlier version.",
-            "`fdl libtorch download` is timed from the start of its interpreter to its end: it "
-            "reads the directory first, checks every member, keeps what it fetches for a later "
-            "call, computes the digest of the archive (BLAKE3, as nobody has published one) and "
-            "CRC-32 of every file, and writes down what it has installed. curl and unzip check the "
-            "CRC-32. A network slower than the loopback device hides all of this behind the "
-            "download; what is left of the difference then is the time unzip takes.",
-        ]
+    return page(
+        options,
+        "Installing libtorch",
+        f"{options.rounds} interleaved rounds, medians and the middle 80 %. "
+        f"The archive has the layout of the official ones and is made from the wheel of torch "
+        f"{TORCH}: {len(members)} members, {archive.stat().st_size / 1e6:.0f} MB, unpacked "
+        f"{unpacked / 1e6:.0f} MB, served on the loopback device by another process; "
+        f"all files are in {folder}. The host took {stolen:.0%} of the processors meanwhile, "
+        "which costs several threads more than one.",
+        table(["way", "s", "of curl and unzip", "spread", "at most"], rows),
+        "0.40× is 2.5 times the speed of curl and unzip, and 0.25× is 4 times.",
+        "`fdl libtorch download` is timed from the start of its interpreter to its end: it "
+        "reads the directory first, checks every member, keeps what it fetches for a later "
+        "call, computes the digest of the archive (BLAKE3, as nobody has published one) and "
+        "CRC-32 of every file, and writes down what it has installed. curl and unzip check the "
+        "CRC-32. A network slower than the loopback device hides all of this behind the "
+        "download; what is left of the difference then is the time unzip takes.",
+        packages=("flodl", "httpx2", "isal", "blake3"),
     )
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line("libtorch_install", __doc__, rounds=7)
     parser.add_argument("--wheel", type=Path, help="use this wheel instead of asking pip for one")
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path, default=MEMORY if MEMORY.is_dir() else None)
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
-
+    options = read_options(parser, argv, rounds=1)
     with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
         folder = Path(temporary)
         archive = folder / "libtorch.zip"
@@ -241,7 +247,8 @@ def main() -> None:
             seconds = measured(subjects, folder, options.rounds)
             taken, passed = (now - then for now, then in zip(ticks(), before, strict=True))
         stolen = taken / max(passed, 1)
-        publish(page(seconds, archive, options.rounds, folder.parent, stolen), options.output)
+        text = described(options, seconds, archive, folder.parent, stolen)
+        publish(text, options.output)
 
 
 if __name__ == "__main__":

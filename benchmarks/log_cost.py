@@ -5,14 +5,13 @@ python -m benchmarks.log_cost --output docs/benchmarks/log_cost.md
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import statistics
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,13 +19,32 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmarks.measure import environment, interleaved, median_ratio, publish, table
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    interleaved,
+    median_ratio,
+    middle,
+    page,
+    publish,
+    ratios,
+    read_options,
+    seconds_of,
+    spread,
+    table,
+)
 from benchmarks.trainer_overhead import Task, lightning, quiet
 from flodl.monitor import EpochMetrics, EpochRecord, Monitor
 from flodl.monitor.records import Finish, RunInfo, StepSeries
 from flodl.train.metrics import ScalarLog, record_scalar, recording_into
 
 CALLS = 2000
+BARS = {"record_scalar(float)": Bar(1, form="g"), "Monitor.log": Bar(50, form="g")}
+"""The most microseconds that a call may take."""
+
+WATCHED = Bar(1.02)
+"""The most that a broken reader may cost, in steps without a reader."""
+
 Call = Callable[[], object]
 
 
@@ -133,9 +151,7 @@ def monitor_calls(rounds: int) -> dict[str, list[float]]:
                 partial(monitor.log_steps, many),
             ]
             for name, call in zip(taken, hand_overs, strict=True):
-                start = time.perf_counter()
-                call()
-                took = time.perf_counter() - start
+                took = seconds_of(call)
                 if number:
                     taken[name].append(took)
             time.sleep(0.01)  # hand-overs come at a distance: the next finds the queue empty
@@ -143,9 +159,8 @@ def monitor_calls(rounds: int) -> dict[str, list[float]]:
     return taken
 
 
-def lightning_log(rounds: int) -> list[float]:
+def lightning_log(rounds: int, steps: int) -> list[float]:
     """Seconds that ``self.log`` and what hangs on it add to a step: defaults less all off."""
-    steps = 500
     device = torch.device("cpu")
     task = Task(name="tiny", width=16, hidden=16, batch=4, steps=steps, device=device)
     added = []
@@ -199,48 +214,52 @@ def watched_steps(rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
-def call_table(seconds: Mapping[str, Sequence[float]], bars: Mapping[str, str]) -> str:
-    """Microseconds per call, and the bar where there is one."""
-    rows = [
-        [name, f"{statistics.median(values) * 1e6:.2f}", bars.get(name, "")]
-        for name, values in seconds.items()
-    ]
-    return table(["call", "µs", "bar"], rows)
-
-
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--lightning-rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
+    parser = command_line("log_cost", __doc__, rounds=60)
+    parser.add_argument("--lightning-rounds", type=int, default=5, help="0 leaves Lightning out")
+    options = read_options(parser, argv, rounds=1, lightning_rounds=0)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     calls = {**record_calls(options.rounds), **monitor_calls(options.rounds)}
-    if find_spec("pytorch_lightning") is not None:
-        calls["Lightning self.log, with its defaults"] = lightning_log(options.lightning_rounds)
+    if options.lightning_rounds and find_spec("pytorch_lightning") is not None:
+        calls["Lightning self.log, with its defaults"] = lightning_log(
+            options.lightning_rounds, steps=500
+        )
     watched = watched_steps(options.rounds)
     rows = [
-        [name, f"{statistics.median(values) * 1e4:.1f}", f"{ratio:.3f}"]
-        for name, values in watched.items()
-        if (ratio := median_ratio(values, watched["nobody"]))
+        [
+            name,
+            middle(values, ".2f", 1e6),
+            spread(values, ".2f", 1e6),
+            BARS[name].verdict(statistics.median(values) * 1e6) if name in BARS else "",
+        ]
+        for name, values in calls.items()
     ]
-    bars = {"record_scalar(float)": "1", "Monitor.log": "50"}
-    packages = environment("torch", "pytorch-lightning", "tensorboard")
-    intro = (
-        f"{packages}, 1 thread; {options.rounds} rounds, medians. Time the call takes from the "
-        "training thread; what the monitor's own threads do afterwards is not in it. Lightning's "
-        "is the time per step its defaults add to a training with everything off."
+    readers = [
+        [
+            name,
+            middle(values, ".1f", 1e4),
+            f"{ratio:.3f}",
+            spread(ratios(values, watched["nobody"]), ".3f"),
+            WATCHED.verdict(ratio) if name in ("slow sink", "dead sink") else "",
+        ]
+        for name, values in watched.items()
+        for ratio in [median_ratio(values, watched["nobody"])]
+    ]
+    text = page(
+        options,
+        "Cost of logging",
+        f"{options.rounds} rounds, medians and the middle 80 %. Time that the call takes from the "
+        "training thread; the monitor's own threads are not counted. Lightning's figure is the "
+        "time per step that its defaults add to a training with everything off.",
+        table(["call", "µs", "spread", "bar"], rows),
+        "Time of a step of a small perceptron. Its losses go to a monitor every hundred steps. "
+        "The monitor has no reader, a reader that takes half a second, or one that raises:",
+        table(["reader", "µs per step", "/ nobody", "spread", "bar"], readers),
+        packages=("torch", "pytorch-lightning", "tensorboard"),
     )
-    watchers = (
-        "Time of a step of a small perceptron whose losses are handed over every hundred steps to "
-        "a monitor without readers, with one that takes half a second each time, and with one "
-        "that raises each time (bar for both: 1.02):"
-    )
-    watching = table(["reader", "µs per step", "/ nobody"], rows)
-    parts = ["# Cost of logging", intro, call_table(calls, bars), watchers, watching]
-    publish("\n\n".join(parts), options.output)
+    publish(text, options.output)
 
 
 if __name__ == "__main__":

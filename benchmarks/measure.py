@@ -1,49 +1,178 @@
-"""What every benchmark shares: interleaved rounds, medians, ratios, and the page they end on."""
+"""What every benchmark shares: the command line, turns, medians, spread, bars and the page.
+
+The rules that this module keeps are in ``benchmarks/README.md``.
+"""
 
 from __future__ import annotations
 
+import argparse
 import platform
+import shlex
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# --- The command line --------------------------------------------------------------------------
+
+
+def command_line(
+    name: str, doc: str | None, *, rounds: int | None = None
+) -> argparse.ArgumentParser:
+    """The options that every benchmark has; a program adds its own.
+
+    Args:
+        name: The module below ``benchmarks``.
+        doc: Its docstring. The first line becomes the help.
+        rounds: Default of ``--rounds``; None where a program has no rounds.
+    """
+    summary = (doc or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=summary)
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, default=rounds, help="default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="smallest sizes, to test the program")
+    parser.add_argument("--output", type=Path, help="also write the page to this file")
+    return parser
+
+
+def read_options(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None = None, **quick: object
+) -> argparse.Namespace:
+    """Read the command line; ``options.command`` is the command that the page names.
+
+    Args:
+        parser: From :func:`command_line`.
+        argv: The words; those of the process by default.
+        quick: Defaults that ``--quick`` sets.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--quick" in words:
+        parser.set_defaults(**quick)
+    options = parser.parse_args(words)
+    if options.quick and options.output is not None and options.output.exists():
+        parser.error(f"--quick would replace the figures in {options.output}; name a new file")
+    shown = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if "--output" not in (before, word) and not word.startswith("--output=")
+    ]
+    options.command = shlex.join([*parser.prog.split(), *shown])
+    return options
+
+
+# --- Turns -------------------------------------------------------------------------------------
+
+
+def in_turns(
+    names: Sequence[str], measure: Callable[[str], T], rounds: int, warmup: int = 1
+) -> dict[str, list[T]]:
+    """Measure every subject once per round, so that drift of the machine affects all alike.
+
+    The order rotates from round to round: the subject after the slowest one is not always
+    the same one.
+
+    Args:
+        names: The subjects.
+        measure: Measures one of them.
+        rounds: Rounds that count.
+        warmup: Rounds before them, which do not count.
+
+    Returns:
+        Name -> what each round gave.
+    """
+    found: dict[str, list[T]] = {name: [] for name in names}
+    for number in range(warmup + rounds):
+        turn = number % len(names)
+        for name in [*names[turn:], *names[:turn]]:
+            measured = measure(name)
+            if number >= warmup:
+                found[name].append(measured)
+    return found
 
 
 def interleaved(
     subjects: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2
 ) -> dict[str, list[float]]:
-    """Time every subject once per round, so that drift of the machine hits all of them alike.
+    """Seconds of every subject in every round, by :func:`in_turns`."""
+    return in_turns(list(subjects), lambda name: seconds_of(subjects[name]), rounds, warmup)
 
-    The order rotates from round to round: the subject after the heaviest one is not always
-    the same one.
 
-    Args:
-        subjects: Name -> what to time.
-        rounds: Timed rounds; the ``warmup`` rounds before them are thrown away.
-        warmup: Untimed rounds.
+def seconds_of(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
-    Returns:
-        Name -> seconds of each timed round.
-    """
-    names = list(subjects)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(warmup + rounds):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            start = time.perf_counter()
-            subjects[name]()
-            elapsed = time.perf_counter() - start
-            if number >= warmup:
-                seconds[name].append(elapsed)
-    return seconds
+
+# --- Figures -----------------------------------------------------------------------------------
+
+
+def ratios(subject: Sequence[float], base: Sequence[float]) -> list[float]:
+    """Subject/base of every round: the two of one round share the state of the machine."""
+    return [mine / theirs for mine, theirs in zip(subject, base, strict=True)]
 
 
 def median_ratio(subject: Sequence[float], base: Sequence[float]) -> float:
-    """Median over the rounds of subject/base: pairs of one round share the state of the machine."""
-    return statistics.median(mine / theirs for mine, theirs in zip(subject, base, strict=True))
+    """Median of :func:`ratios`."""
+    return statistics.median(ratios(subject, base))
+
+
+def middle(values: Sequence[float], form: str = ".1f", scale: float = 1.0) -> str:
+    """The median, times ``scale``."""
+    return f"{statistics.median(values) * scale:{form}}"
+
+
+def spread(values: Sequence[float], form: str = ".2f", scale: float = 1.0) -> str:
+    """The range of the middle 80 %; of fewer than ten values that is the whole range."""
+    ordered = sorted(values)
+    cut = len(ordered) // 10
+    low, high = (ordered[at] * scale for at in (cut, -1 - cut))
+    return f"{low:{form}} … {high:{form}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a figure has to reach.
+
+    Attributes:
+        limit: The most that passes.
+        least: ``limit`` is the least that passes instead.
+        earlier: Limits that this bar had before. They stay on the page.
+        form: How a limit is printed.
+    """
+
+    limit: float
+    least: bool = False
+    earlier: tuple[float, ...] = ()
+    form: str = ".2f"
+
+    def passes(self, value: float, limit: float | None = None) -> bool:
+        """Whether a figure reaches the bar, or one of its earlier limits."""
+        bound = self.limit if limit is None else limit
+        return value >= bound if self.least else value <= bound
+
+    def verdict(self, value: float) -> str:
+        """PASS or MISSED beside the bar, and the same beside each earlier limit."""
+        now, *former = (
+            f"{limit:{self.form}} {judged(self.passes(value, limit))}"
+            for limit in (self.limit, *self.earlier)
+        )
+        return now + "".join(f", earlier {one}" for one in former)
+
+
+def judged(good: bool) -> str:
+    """The word for a bar that is reached, or not."""
+    return "PASS" if good else "MISSED"
+
+
+# --- The page ----------------------------------------------------------------------------------
 
 
 def environment(*packages: str) -> str:
@@ -54,6 +183,9 @@ def environment(*packages: str) -> str:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             versions.append(f"{package} not installed")
+    if "torch" in packages and (torch := sys.modules.get("torch")) is not None:
+        count = torch.get_num_threads()
+        versions.append(f"{count} thread{'s' * (count > 1)}")
     parts = [
         processor(),
         f"Python {platform.python_version()}",
@@ -80,9 +212,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def publish(page: str, output: Path | None) -> None:
+def page(
+    options: argparse.Namespace,
+    title: str,
+    intro: str,
+    *parts: str,
+    packages: Sequence[str] = ("torch",),
+) -> str:
+    """A page: title, machine, versions, date and command, then what was found."""
+    told = f"{environment(*packages)}. {intro} `{options.command}`"
+    small = ["Quick run with the smallest sizes: no figure here counts."] if options.quick else []
+    return "\n\n".join([f"# {title}", told, *small, *parts]).rstrip()
+
+
+def publish(text: str, output: Path | None) -> None:
     """Print the page, and write it where ``--output`` says."""
-    sys.stdout.write(page + "\n")
+    sys.stdout.write(text + "\n")
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(page + "\n", encoding="utf-8")
+        output.write_text(text + "\n", encoding="utf-8")

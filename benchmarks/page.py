@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -30,14 +30,23 @@ from urllib.parse import urlsplit
 import torch
 from torch import nn
 
-from benchmarks.measure import environment, interleaved, median_ratio, publish, table
+from benchmarks.measure import (
+    command_line,
+    interleaved,
+    median_ratio,
+    page,
+    publish,
+    ratios,
+    read_options,
+    spread,
+    table,
+)
 from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from tests.browser.chromium import Browser, find
 
 POINTS = (1_000, 10_000, 100_000, 1_000_000)
 CLIENTS = 200
-BLOCK_SECONDS = 1.0
 CURVES = ("loss", "accuracy", "grad_norm")
 
 # Reads the stream with so many connections from one process, so that the readers cost no page.
@@ -202,8 +211,9 @@ def feed(stack: ExitStack, monitor: Monitor, start: int) -> None:
 class Training:
     """A small training that logs as a Trainer does: steps once a second, one epoch per block."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
         torch.manual_seed(0)
+        self._seconds = seconds
         self.monitor = Monitor(1_000_000, terminal=False)
         self.url = self.monitor.serve(0)
         self._model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 10))
@@ -213,7 +223,7 @@ class Training:
         self.steps = 200
         start = time.perf_counter()
         self()
-        self.steps = max(1, int(200 * BLOCK_SECONDS / (time.perf_counter() - start)))
+        self.steps = max(1, int(200 * seconds / (time.perf_counter() - start)))
 
     def __call__(self) -> None:
         """Train one block."""
@@ -226,7 +236,7 @@ class Training:
             losses.append(loss.item())
         steps = range(self._step, self._step + self.steps)
         self.monitor.log_steps([StepSeries(name, steps, losses) for name in CURVES])
-        self.monitor.log(self._epoch, BLOCK_SECONDS, {"loss": losses[-1]})
+        self.monitor.log(self._epoch, self._seconds, {"loss": losses[-1]})
         self._step += self.steps
         self._epoch += 1
 
@@ -241,12 +251,13 @@ def readers(stack: ExitStack, url: str, count: int) -> subprocess.Popen[bytes]:
     return process
 
 
-def watched(rounds: int) -> list[list[str]]:
+def watched(options: argparse.Namespace) -> list[list[str]]:
     """Rows of the second table."""
     with ExitStack() as stack:
         subjects: dict[str, Callable[[], object]] = {}
+        clients = f"{options.clients} clients"
         trainings = {
-            name: Training() for name in ("nobody", "one stopped client", f"{CLIENTS} clients")
+            name: Training(options.block) for name in ("nobody", "one stopped client", clients)
         }
         for name, training in trainings.items():
             stack.callback(training.monitor.close)
@@ -254,21 +265,24 @@ def watched(rounds: int) -> list[list[str]]:
             subjects[name] = training
         stopped = readers(stack, trainings["one stopped client"].url, 1)
         os.kill(stopped.pid, signal.SIGSTOP)
-        readers(stack, trainings[f"{CLIENTS} clients"].url, CLIENTS)
-        seconds = interleaved(subjects, rounds)
+        readers(stack, trainings[clients].url, options.clients)
+        seconds = interleaved(subjects, options.rounds)
     block = trainings["nobody"].steps
     return [
         [
             name,
             f"{1e6 * statistics.median(taken) / block:.2f}",
             f"{median_ratio(taken, seconds['nobody']):.3f}",
+            spread(ratios(taken, seconds["nobody"]), ".3f"),
         ]
         for name, taken in seconds.items()
     ]
 
 
-def pages(points: tuple[int, ...]) -> tuple[list[list[str]], list[list[str]]]:
+def pages(points: Sequence[int]) -> tuple[list[list[str]], list[list[str]]]:
     """Rows of the first two tables; none where there is no browser."""
+    if not points:
+        return [], []
     binary = find()
     if binary is None:
         sys.stderr.write("page: no browser on PATH, so no frames are measured\n")
@@ -282,48 +296,44 @@ def pages(points: tuple[int, ...]) -> tuple[list[list[str]], list[list[str]]]:
     return [row for rows, _ in measured for row in rows], [row for _, row in measured]
 
 
-def main() -> int:
-    """Return the exit code."""
-    parser = argparse.ArgumentParser(description="What the live page costs.")
-    parser.add_argument("--rounds", type=int, default=20, help="blocks per subject (default 20)")
-    parser.add_argument("--output", type=Path, help="Markdown page to write")
-    wanted = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and publish."""
+    parser = command_line("page", __doc__, rounds=20)
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--points", type=int, nargs="*", default=list(POINTS), help="per curve")
+    parser.add_argument("--block", type=float, default=1.0, help="seconds of a block of steps")
+    options = read_options(parser, argv, rounds=1, clients=2, points=[], block=0.01)
     torch.set_num_threads(1)
-    shown, worked = pages(POINTS)
+    shown, worked = pages(options.points)
     drawn = table(
         ["points per curve", "while", "frame ms", "95 %", "empty ms", "95 %", "of empty"], shown
     )
     work = table(["points per curve", "redraw ms", "painted ms", "zoom ms"], worked)
-    trained = table(["who watches", "µs per step", "of nobody"], watched(wanted.rounds))
-    page = f"""# The live page: frames and steps
-
-{environment("torch", "flodl")}; `python -m benchmarks.page --rounds {wanted.rounds}`
-
-## Points against frame time
-
-{len(CURVES)} curves, 5,000 new points per second and curve; times between animation frames over
-{SECONDS:g} s in headless Chromium, median and 95 %. Empty: a page without content in the same
-browser, right after, with the same mouse and the same run beside it; its frames are the floor.
-
-{drawn}
-
-Redraw: the page's own work for one chart. Painted: the same until the canvas has its pixels. Zoom:
-into a hundredth of the run, from the call to the points of that range, fetched from the server.
-
-{work}
-
-## Step time against who watches
-
-A small MLP on one thread, blocks of about {BLOCK_SECONDS:g} s, each with one hand-over of its
-steps and one epoch; interleaved, median of {wanted.rounds} blocks. The stopped client is a process
-that asked for the event stream and was halted (SIGSTOP); the {CLIENTS} clients read, on the same
-machine.
-
-{trained}
-"""
-    publish(page.rstrip(), wanted.output)
-    return 0
+    trained = table(["who watches", "µs per step", "of nobody", "spread"], watched(options))
+    text = page(
+        options,
+        "The live page: frames and steps",
+        "What the page draws, and what it costs the training behind it.",
+        "## Points against frame time",
+        f"{len(CURVES)} curves, 5,000 new points per second and curve. Times between animation "
+        f"frames over {SECONDS:g} s in headless Chromium, median and 95 %. *Empty* is a page "
+        "without content in the same browser, right after, with the same mouse and the same run "
+        "beside it. Its frames are the lower limit.",
+        drawn,
+        "*Redraw* is the page's own work for one chart. *Painted* is the time until the canvas "
+        "has its pixels. *Zoom* goes to a hundredth of the run, from the call to the points of "
+        "that range, fetched from the server.",
+        work,
+        "## Step time against who watches",
+        f"A small MLP on one thread, blocks of about {options.block:g} s, each with one hand-over "
+        f"of its steps and one epoch; interleaved, median of {options.rounds} blocks. The stopped "
+        "client is a process that asked for the event stream and was halted (SIGSTOP). The "
+        f"{options.clients} clients read, on the same machine.",
+        trained,
+        packages=("torch", "flodl"),
+    )
+    publish(text, options.output)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -27,7 +26,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.measure import environment, publish, table
+from benchmarks.measure import (
+    command_line,
+    judged,
+    page,
+    publish,
+    read_options,
+    table,
+)
 from benchmarks.unequal_ranks import in_ranks
 from flodl import Batch, DataLoader, TensorDataSet, Trainer, digits
 from flodl.distributed.runner import this_group
@@ -228,8 +234,9 @@ def judge(found: Mapping[str, Sequence[float]], name: str, optimizer: str, way: 
     )
 
 
-def page(found: Mapping[str, Sequence[float]], names: Sequence[str], seeds: int) -> str:
+def described(options: argparse.Namespace, found: Mapping[str, Sequence[float]]) -> str:
     """Return the Markdown page."""
+    names, seeds = options.tasks, options.seeds
     rows: list[list[str]] = []
     missed: list[str] = []
     for name in names:
@@ -251,50 +258,47 @@ def page(found: Mapping[str, Sequence[float]], names: Sequence[str], seeds: int)
                         f"{min(values):.4f} … {max(values):.4f}",
                         f"{verdict.mean - verdict.ddp:+.4f}" if ours else "",
                         f"{verdict.deviation:.4f}",
-                        ("PASS" if verdict.passes else "MISSED") if ours else "",
+                        judged(verdict.passes) if ours else "",
                     ]
                 )
     total = len(names) * len(OPTIMIZERS) * len(POLICIES)
     header = ["task", "optimizer", "way", "accuracy", "seeds", f"− {DDP}", "σ of DDP", "within"]
-    return "\n\n".join(
-        [
-            "# Accuracy of the policies with default settings",
-            f"{environment('torch')}. {RANKS} ranks, {seeds} seeds, equal samples, the same "
-            "batches and initial weights; nothing is set but policy and seed. *Within*: not below "
-            f"DDP by more than one standard deviation σ of DDP's seeds. {total - len(missed)} of "
-            f"{total} are. Two means of {seeds} seeds that differ by chance alone are further "
-            "apart than one σ now and then; `--seeds 10` tells chance from a difference. "
-            "`python -m benchmarks.policy_accuracy`",
-            f"The bar is that all are: {'MISSED by ' + ', '.join(missed) if missed else 'PASS'}.",
-            table(header, rows),
-            table(
-                ["task", "samples", "held out", "batch", "epochs"],
+    return page(
+        options,
+        "Accuracy of the policies with default settings",
+        f"{RANKS} ranks, {seeds} seeds, equal samples, the same "
+        "batches and initial weights; nothing is set but policy and seed. *Within*: not below "
+        f"DDP by more than one standard deviation σ of DDP's seeds. {total - len(missed)} of "
+        f"{total} are. Two means of {seeds} seeds that differ by chance alone are further "
+        "apart than one σ now and then; `--seeds 10` tells chance from a difference.",
+        f"The bar is that all are: {'MISSED by ' + ', '.join(missed) if missed else 'PASS'}.",
+        table(header, rows),
+        table(
+            ["task", "samples", "held out", "batch", "epochs"],
+            [
                 [
-                    [
-                        name,
-                        str(len(TASKS[name].train()[1])),
-                        str(len(TASKS[name].test()[1])),
-                        str(TASKS[name].batch),
-                        str(TASKS[name].epochs),
-                    ]
-                    for name in names
-                ],
-            ),
-            "SGD with learning rate 0.05 and momentum 0.9, Adam with 0.002; networks with batch "
-            "normalisation. `rings` was made for this page: no default was chosen by it.",
-        ]
+                    name,
+                    str(len(TASKS[name].train()[1])),
+                    str(len(TASKS[name].test()[1])),
+                    str(TASKS[name].batch),
+                    str(TASKS[name].epochs),
+                ]
+                for name in names
+            ],
+        ),
+        "SGD with learning rate 0.05 and momentum 0.9, Adam with 0.002; networks with batch "
+        "normalisation. `rings` was made for this page: no default was chosen by it.",
     )
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Train, and publish the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line("policy_accuracy", __doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--output", type=Path, help="also write the page there")
-    options = parser.parse_args()
+    options = read_options(parser, argv, seeds=2, tasks=["digits"])
     found = in_ranks(RANKS, results, options.tasks, WAYS, options.seeds)
-    publish(page(found, options.tasks, options.seeds), options.output)
+    publish(described(options, found), options.output)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,29 @@ run, and an ability counts only if its output shows it.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import os
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.measure import environment, interleaved, publish, table
+from benchmarks.measure import (
+    command_line,
+    interleaved,
+    median_ratio,
+    middle,
+    page,
+    publish,
+    ratios,
+    read_options,
+    spread,
+    table,
+)
 
 PROJECTS = Path(__file__).parent / "runners"
 TOOLS = ("just", "poe", "task", "dvc", "hydra", "fdl")
@@ -214,23 +223,17 @@ def times(
         subjects = {tool: timed(line, folders[tool], call) for tool, line in tools.items()}
         seconds = interleaved(subjects, rounds)
         for tool, line in tools.items():
-            ratios = sorted(
-                theirs / ours for theirs, ours in zip(seconds[tool], seconds["fdl"], strict=True)
-            )
-            low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
-            median = statistics.median(seconds[tool]) * 1e3
-            ratio = f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
-            rows.append([question, f"`{line}`", f"{median:.0f}", ratio])
+            own, base = seconds[tool], seconds["fdl"]
+            ratio = f"{median_ratio(own, base):.2f} ({spread(ratios(own, base))})"
+            rows.append([question, f"`{line}`", middle(own, ".0f", 1e3), ratio])
     return rows
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line("side_by_side", __doc__, rounds=15)
     parser.add_argument("--tools", type=Path, required=True, help="folder of the other tools")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
+    options = read_options(parser, argv, rounds=1)
     # The interpreter with Hydra runs every program, so that all of them start alike.
     call = caller(options.tools.resolve())
     with tempfile.TemporaryDirectory() as folder:
@@ -243,30 +246,29 @@ def main() -> None:
             Path(folder),
         )
     written = [[f"lines written for {tool}", str(lines(tool))] for tool in TOOLS]
-    page = "\n\n".join(
-        [
-            "# One project in six tools",
-            f"{environment('flodl')}; {', '.join(versions.split())}; {options.rounds} interleaved "
-            "rounds, medians, and the ratio to fdl with the range of the middle 80 %. Made by "
-            "`python -m benchmarks.side_by_side --tools tools/bin`. The files of all six are in "
-            "`benchmarks/runners`.",
-            "The project prepares data, trains, evaluates, lints, tests and sweeps. Five tools run "
-            "the same scripts. Hydra needs a program that is written for it: its lines count what "
-            "differs from the plain script. Hydra has no commands, so `prepare`, `evaluate`, "
-            "`lint` and `test` are not among its lines. DVC's sweep is a command line, not a file.",
-            table(["", "lines"], written),
-            "## What they can do",
-            "Every `yes` was shown by running a command in this run. `no` means that the tool has "
-            "no such feature; a script of your own may add it.",
-            table(["", *TOOLS], shown),
-            "## Time",
-            table(["", "command", "ms", "of fdl"], measured),
-            "`just` is a compiled program and starts faster than any Python program. `just` and "
-            "`poe` run everything again, because they do not look at files. Hydra's row of "
-            "`evaluate` is one more training.",
-        ]
+    text = page(
+        options,
+        "One project in six tools",
+        f"{', '.join(versions.split())}; {options.rounds} interleaved "
+        "rounds, medians, and the ratio to fdl with the range of the middle 80 %. "
+        "The files of all six are in `benchmarks/runners`.",
+        "The project prepares data, trains, evaluates, lints, tests and sweeps. Five tools run "
+        "the same scripts. Hydra needs a program that is written for it: its lines count what "
+        "differs from the plain script. Hydra has no commands, so `prepare`, `evaluate`, "
+        "`lint` and `test` are not among its lines. DVC's sweep is a command line, not a file.",
+        table(["", "lines"], written),
+        "## What they can do",
+        "Every `yes` was shown by running a command in this run. `no` means that the tool has "
+        "no such feature; a script of your own may add it.",
+        table(["", *TOOLS], shown),
+        "## Time",
+        table(["", "command", "ms", "of fdl"], measured),
+        "`just` is a compiled program and starts faster than any Python program. `just` and "
+        "`poe` run everything again, because they do not look at files. Hydra's row of "
+        "`evaluate` is one more training.",
+        packages=("flodl",),
     )
-    publish(page, options.output)
+    publish(text, options.output)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,28 @@ of them. Unit of comparison is ``python -c pass`` in the same interpreter, timed
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.measure import environment, interleaved, median_ratio, publish, table
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    interleaved,
+    median_ratio,
+    middle,
+    page,
+    publish,
+    ratios,
+    read_options,
+    spread,
+    table,
+)
 
 BASE = "python -c pass"
 
@@ -96,12 +106,12 @@ QUESTIONS: dict[str, dict[str, list[str] | None]] = {
 }
 
 BARS = {
-    "run a command: fdl": 2.0,
-    "version: fdl": 1.5,
-    "complete a word: fdl": 2.5,
-    "list the commands: fdl": 4.0,
-    "show the configuration: fdl": 12.0,
-    "other built-in commands: fdl": 12.0,
+    "run a command: fdl": Bar(2.0),
+    "version: fdl": Bar(1.5),
+    "complete a word: fdl": Bar(2.5),
+    "list the commands: fdl": Bar(4.0),
+    "show the configuration: fdl": Bar(12.0),
+    "other built-in commands: fdl": Bar(12.0),
 }
 """The most that a command may take, in times of ``python -c pass``."""
 
@@ -151,20 +161,10 @@ def described(name: str, argv: list[str]) -> tuple[str, str]:
     return question, f"`{Path(argv[0]).name} {' '.join(argv[1:])}`"
 
 
-def verdict(ratio: float, bar: float | None) -> str:
-    """A bar, and whether it holds."""
-    if bar is None:
-        return ""
-    return f"{bar:.1f}× {'PASS' if ratio <= bar else 'MISSED'}"
-
-
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
-
+    parser = command_line("startup", __doc__, rounds=40)
+    options = read_options(parser, argv, rounds=1)
     with tempfile.TemporaryDirectory() as warm, tempfile.TemporaryDirectory() as cold:
         for folder in (warm, cold):
             for name, text in project().items():
@@ -179,33 +179,33 @@ def main() -> None:
         # A cache is not written from a file of this very moment, so one run comes after it.
         time.sleep(0.1)
         subjects["run a command: fdl"]()
-        seconds = interleaved(subjects, options.rounds)
+        seconds = interleaved(subjects, options.rounds, warmup=0 if options.quick else 2)
 
     rows = [
         [
             *described(name, argvs[name]),
-            f"{statistics.median(times) * 1e3:.1f}",
+            middle(times, scale=1e3),
             f"{ratio:.2f}×",
-            verdict(ratio, BARS.get(name)),
+            spread(ratios(times, seconds[BASE])),
+            BARS[name].verdict(ratio) if name in BARS else "",
         ]
         for name, times in seconds.items()
         for ratio in [median_ratio(times, seconds[BASE])]
     ]
-    page = "\n\n".join(
-        [
-            "# Start-up",
-            f"{environment('flodl', 'typer', 'poethepoet', 'invoke', 'nox', 'rust-just')}; "
-            f"{options.rounds} interleaved rounds, medians. Every tool has {COMMANDS} commands; "
-            "the task is `true`. fdl reads a manifest with three layers over it, from its cache "
-            "except where it is said to have changed since the call before.",
-            table(["question", "command", "ms", "of `python -c pass`", "bar"], rows),
-            "`nox` completes through argcomplete inside the shell's own function, and only `just` "
-            "can print its configuration as well; where a tool has no answer there is no row. "
-            "`fdl` starts through the launcher that pip writes; pip before 25 imports `re` in it, "
-            "which costs another third of an interpreter's start.",
-        ]
+    text = page(
+        options,
+        "Start-up",
+        f"{options.rounds} interleaved rounds, medians and the middle 80 %. Every tool has "
+        f"{COMMANDS} commands; the task is `true`. fdl reads a manifest with three layers over it. "
+        "It reads its cache, except in the rows that say *manifest changed*.",
+        table(["question", "command", "ms", "of `python -c pass`", "spread", "bar"], rows),
+        "`nox` completes through argcomplete inside the shell's own function. Only `just` "
+        "can also print its configuration. A tool without an answer has no row. "
+        "`fdl` starts through the launcher that pip writes. pip before 25 imports `re` in it, "
+        "which costs another third of an interpreter's start.",
+        packages=("flodl", "typer", "poethepoet", "invoke", "nox", "rust-just"),
     )
-    publish(page, options.output)
+    publish(text, options.output)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@
 turns: each has its own heap and its own settings, and all share the state of the machine. A line of
 standard input is a command, a line of JSON the answer:
 
-    settle N   train at least N steps, and on until an engine has decided -> {"steps": …}
+    settle N   train at least N steps, and on until an engine has decided
+               -> {"steps": …, "seconds": …}
     train N    train N steps -> {"seconds": …}
     loss       the loss of the first batch now -> {"loss": …}
+    weights F  save the weights to the file F
     report     what the engine says about itself
 """
 
@@ -22,6 +24,7 @@ from itertools import cycle
 from typing import final
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from benchmarks.ten_models_networks import Benchmark, Pair, networks
@@ -30,7 +33,7 @@ from flodl.data import Batch
 from flodl.train.engines import StepSettings, make_engine, routing
 from flodl.train.losses import loss_log
 
-SUBJECTS = ("eager", "tuned", "compiled", "flodl", "pure")
+SUBJECTS = ("eager", "fused", "tuned", "compiled", "flodl", "pure")
 TOTAL_STEPS = 2500  # 50 epochs: what the engine is told the run intends
 PATIENCE = 300.0  # seconds an engine may take to decide
 
@@ -66,11 +69,26 @@ class Subject(ABC):
 
 @final
 class Eager(Subject):
-    """Plain PyTorch as its users write it."""
+    """Plain PyTorch as its users write it.
 
-    def __init__(self, benchmark: Benchmark, device: torch.device, batches: int) -> None:
+    Args:
+        benchmark: The network.
+        device: Where it trains.
+        batches: Batches of its epoch.
+        fused: With torch's fused Adam.
+    """
+
+    def __init__(
+        self,
+        benchmark: Benchmark,
+        device: torch.device,
+        batches: int,
+        *,
+        fused: bool | None = None,
+    ) -> None:
         super().__init__(benchmark, device, batches)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=benchmark.lr)
+        parameters = self.model.parameters()
+        self.optimizer = torch.optim.Adam(parameters, lr=benchmark.lr, fused=fused)
         self.batches = cycle(self.data)
         self.losses: list[float] = []
 
@@ -204,8 +222,9 @@ def route_wins() -> bool:
 def make_subject(name: str, benchmark: Benchmark, options: argparse.Namespace) -> Subject:
     """Make one of :data:`SUBJECTS`."""
     device = torch.device(options.device)
-    if name == "eager":
-        return Eager(benchmark, device, options.batches)
+    if name in ("eager", "fused"):
+        fused = True if name == "fused" else None
+        return Eager(benchmark, device, options.batches, fused=fused)
     if name in ("flodl", "pure"):
         return Flodl(benchmark, device, options.batches, options.engine, pure=name == "pure")
     return ByHand(
@@ -213,14 +232,14 @@ def make_subject(name: str, benchmark: Benchmark, options: argparse.Namespace) -
     )
 
 
-def settle(subject: Subject, steps: int) -> int:
+def settle(subject: Subject, steps: int) -> Mapping[str, object]:
     """Train at least ``steps`` steps, and on until an engine that is deciding has decided."""
-    subject.train(steps)
+    seconds = timed(subject, steps)
     done, limit = steps, time.monotonic() + PATIENCE
     while subject.report().get("decided", True) is False and time.monotonic() < limit:
-        subject.train(1)
+        seconds += timed(subject, 1)
         done += 1
-    return done
+    return {"steps": done, "seconds": seconds}
 
 
 def timed(subject: Subject, steps: int) -> float:
@@ -238,14 +257,18 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def answer(subject: Subject, command: str, argument: int) -> Mapping[str, object]:
+def answer(subject: Subject, command: str, argument: str) -> Mapping[str, object]:
     """Carry out one command."""
     if command == "settle":
-        return {"steps": settle(subject, argument)}
+        return settle(subject, int(argument))
     if command == "train":
-        return {"seconds": timed(subject, argument)}
+        return {"seconds": timed(subject, int(argument))}
     if command == "loss":
         return {"loss": subject.loss()}
+    if command == "weights":
+        weights = [each.detach().cpu().flatten() for each in subject.model.parameters()]
+        save_file({"weights": torch.cat(weights)}, argument)
+        return {}
     return dict(subject.report())
 
 
@@ -271,7 +294,7 @@ def main() -> None:
     subject = make_subject(options.subject, benchmark, options)
     for line in sys.stdin:
         command, _, argument = line.strip().partition(" ")
-        reply = answer(subject, command, int(argument or 0))
+        reply = answer(subject, command, argument)
         answers.write(json.dumps(reply, default=str) + "\n")
         answers.flush()
 

@@ -16,11 +16,10 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +27,18 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader as TorchLoader, TensorDataset
 
-from benchmarks.measure import environment, median_ratio, publish, table
+from benchmarks.measure import (
+    command_line,
+    in_turns,
+    median_ratio,
+    middle,
+    page,
+    publish,
+    ratios,
+    read_options,
+    spread,
+    table,
+)
 from flodl import Trainer
 from flodl.data import Batch, DataLoader
 from flodl.data.dataset import TensorDataSet
@@ -99,7 +109,7 @@ def raw(task: Task, batches: Callable[[], Iterable[Any]], fused: bool | None, ep
 
 
 def raw_loops(task: Task) -> dict[str, Run]:
-    """Loops by hand: on batches made beforehand, over torch's loader, and equal to the Trainer."""
+    """Loops by hand: batches made beforehand, torch's loader, our loader, and the fused Adam."""
     x, y = (tensor.to(task.device) for tensor in task.samples())
     drawn = list(zip(torch.split(x, task.batch), torch.split(y, task.batch), strict=True))
     loader = task.loader()
@@ -107,7 +117,8 @@ def raw_loops(task: Task) -> dict[str, Run]:
     return {
         "raw loop, batches made beforehand": partial(raw, task, lambda: drawn, None),
         "raw loop, torch's DataLoader": partial(raw, task, lambda: loader, None),
-        "equal raw loop": partial(raw, task, lambda: ours, True),
+        "equal raw loop": partial(raw, task, lambda: ours, None),
+        "raw loop, fused Adam": partial(raw, task, lambda: drawn, True),
     }
 
 
@@ -142,17 +153,31 @@ def flodl_trainer(task: Task, engine: str, fused: bool | None, epochs: int) -> l
 
 
 def flodl_eager(task: Task, epochs: int) -> float:
-    """Seconds of a whole training with the eager engine and the fused Adam."""
-    ends = flodl_trainer(task, "eager", True, epochs)
+    """Seconds of a whole training with the eager engine."""
+    ends = flodl_trainer(task, "eager", None, epochs)
     return ends[-1] - ends[0]
 
 
-def flodl_auto(task: Task, epochs: int) -> float:
-    """Seconds per step of the last quarter of a training with engine auto and Adam as it comes."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds per step.
+
+    Attributes:
+        step: Without start-up, and with engine auto after its decision.
+        total: Of the whole training, with start-up and the trials of an engine.
+    """
+
+    step: float
+    total: float
+
+
+def flodl_auto(task: Task, epochs: int) -> Cost:
+    """A training with engine auto: the last quarter of its epochs, and all of it."""
     ends = flodl_trainer(task, "auto", None, epochs)
     late = ends[-max(2, epochs // 4) :]
     spans = [after - before for before, after in pairwise(late)]
-    return statistics.median(spans) / task.steps
+    total = (ends[-1] - ends[0]) / (epochs * task.steps)
+    return Cost(statistics.median(spans) / task.steps, total)
 
 
 def lightning(task: Task, bare: bool, epochs: int) -> float:
@@ -217,7 +242,7 @@ class WithLoss(nn.Module):
 
 
 def hugging_face(task: Task, epochs: int) -> float:
-    """Hugging Face's Trainer without checkpoints and reporters."""
+    """Hugging Face's Trainer with the same Adam, without checkpoints and reporters."""
     from transformers import Trainer as HfTrainer, TrainingArguments
 
     x, y = task.samples()
@@ -228,62 +253,105 @@ def hugging_face(task: Task, epochs: int) -> float:
             num_train_epochs=epochs,
             per_device_train_batch_size=task.batch,
             learning_rate=LR,
+            lr_scheduler_type="constant",
+            max_grad_norm=0.0,
             report_to="none",
             save_strategy="no",
             use_cpu=task.device.type == "cpu",
         )
-        trainer = HfTrainer(WithLoss(task.model()), arguments, train_dataset=samples)
+        model = WithLoss(task.model())
+        adam = torch.optim.Adam(model.parameters(), lr=LR)
+        trainer = HfTrainer(model, arguments, train_dataset=samples, optimizers=(adam, None))
         with timed(task) as clock:
             trainer.train()
     return clock.seconds
 
 
-def turns(task: Task, engine: str, fused: bool | None, epochs: int) -> dict[str, list[float]]:
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """One training beside one loop by hand.
+
+    Attributes:
+        loop: Seconds per step of the loop, by epoch.
+        trainer: The same of the Trainer.
+        apart: Largest difference of a weight at the end, relative to the largest weight.
+        drift: The same difference between the loop and a loop whose Adam differs: fused or not.
+    """
+
+    loop: list[float]
+    trainer: list[float]
+    apart: float
+    drift: float
+
+
+def turns(task: Task, engine: str, fused: bool | None, epochs: int) -> Turns:
     """Let one training and one loop by hand take turns, epoch by epoch, in one process.
 
     The loop runs while the training waits to begin an epoch. Nothing starts up and nothing is
     subtracted, so this resolves microseconds where whole trainings do not.
-
-    Returns:
-        Seconds per step of every epoch: ``loop`` and ``trainer``.
     """
-    model = task.model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=LR, fused=fused)
-    loader = DataLoader(TensorDataSet(*task.samples()), task.batch, device=task.device)
-    seconds: dict[str, list[float]] = {"loop": [], "trainer": []}
+    by_hand, other = (ByHand(task, way) for way in (fused, not fused))
+    loops, trainings = [], []
 
     def loop(epoch: int, _: object) -> None:
-        losses = []
-        with timed(task) as clock:
-            for x, y in loader.epoch(epoch):
-                loss = mse_loss(model(x), y)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                optimizer.zero_grad()
-                losses.append(loss.item() if task.device.type == "cpu" else loss.detach())
-        seconds["loop"].append(clock.seconds / task.steps)
+        other.epoch(epoch)
+        loops.append(by_hand.epoch(epoch))
 
     def note(metrics: EpochMetrics) -> None:
-        seconds["trainer"].append(metrics.epoch_ms / 1e3 / task.steps)
+        trainings.append(metrics.epoch_ms / 1e3 / task.steps)
 
-    training(task, engine, fused, epochs).epoch_fn(loop).metrics_fn(note).run()
+    run = training(task, engine, fused, epochs).epoch_fn(loop).metrics_fn(note).run()
     # The beginning warms up, and engine auto decides there.
     late = epochs // 2 if engine == "auto" else epochs // 8
-    return {name: each[late:] for name, each in seconds.items()}
-
-
-def turns_line(task: Task, engine: str, fused: bool | None, epochs: int) -> str:
-    """What one step of the Trainer costs beside the same step by hand."""
-    seconds = turns(task, engine, fused, epochs)
-    pairs = list(zip(seconds["trainer"], seconds["loop"], strict=True))
-    over = statistics.median(mine - theirs for mine, theirs in pairs) * 1e6
-    ratio = median_ratio(seconds["trainer"], seconds["loop"])
-    theirs = statistics.median(seconds["loop"]) * 1e6
-    what = "fused Adam" if fused else "Adam as it comes"
-    return (
-        f"- engine {engine} against a loop by hand with {what}: {ratio:.3f}, {over:+.1f} µs on "
-        f"{theirs:.1f} µs ({len(pairs)} epochs each)"
+    return Turns(
+        loops[late:],
+        trainings[late:],
+        apart(by_hand.model, run.model),
+        apart(by_hand.model, other.model),
     )
+
+
+class ByHand:
+    """A loop by hand over the batches that the Trainer draws."""
+
+    def __init__(self, task: Task, fused: bool | None) -> None:
+        self.model = task.model()
+        self._task = task
+        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=LR, fused=fused)
+        self._loader = DataLoader(TensorDataSet(*task.samples()), task.batch, device=task.device)
+
+    def epoch(self, number: int) -> float:
+        """Train an epoch; returns seconds per step."""
+        task, losses = self._task, []
+        with timed(task) as clock:
+            for x, y in self._loader.epoch(number):
+                loss = mse_loss(self.model(x), y)
+                loss.backward()  # type: ignore[no-untyped-call]
+                self._optimizer.step()
+                self._optimizer.zero_grad()
+                losses.append(loss.item() if task.device.type == "cpu" else loss.detach())
+        return clock.seconds / task.steps
+
+
+def apart(one: nn.Module, other: nn.Module) -> float:
+    """Largest difference of a weight, relative to the largest weight."""
+    mine, theirs = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (one, other))
+    return float((mine - theirs).abs().max() / mine.abs().max())
+
+
+def turns_row(task: Task, engine: str, fused: bool | None, epochs: int) -> list[str]:
+    """What one step of the Trainer costs beside the same step by hand."""
+    found = turns(task, engine, fused, epochs)
+    over = [mine - theirs for mine, theirs in zip(found.trainer, found.loop, strict=True)]
+    return [
+        f"engine {engine}, {'fused Adam' if fused else 'Adam as it comes'}",
+        middle(found.loop, ".1f", 1e6),
+        middle(over, "+.1f", 1e6),
+        f"{median_ratio(found.trainer, found.loop):.3f}",
+        spread(ratios(found.trainer, found.loop), ".3f"),
+        f"{found.apart:.1e}",
+        f"{found.drift:.1e}",
+    ]
 
 
 class Clock:
@@ -303,57 +371,75 @@ def timed(task: Task) -> Iterator[Clock]:
     clock.seconds = time.perf_counter() - start
 
 
-def subjects(task: Task) -> dict[str, Run]:
-    """Everyone whose start-up drops out by difference."""
-    return {
+def subjects(task: Task, *, alone: bool) -> dict[str, Run]:
+    """All ways whose start-up drops out by difference.
+
+    Args:
+        task: What they train.
+        alone: Leave the other trainers out.
+    """
+    ours: dict[str, Run] = {
         **raw_loops(task),
         "flodl Trainer, engine eager": partial(flodl_eager, task),
+    }
+    others: dict[str, Run] = {
         "Accelerate": partial(accelerate, task),
         "Lightning, all off": partial(lightning, task, True),
         "Lightning, defaults": partial(lightning, task, False),
         "Hugging Face Trainer": partial(hugging_face, task),
     }
+    return ours if alone else {**ours, **others}
 
 
 AUTO = "flodl Trainer, engine auto"
+DIFFERS = {
+    "raw loop, fused Adam": "fused Adam",
+    "Lightning, defaults": "log, progress bar, checkpoint",
+    AUTO: "tunings that the engine chose",
+}
+"""What a way has that the others do not have."""
+
 TURNS: tuple[tuple[str, bool | None], ...] = (("eager", True), ("eager", None), ("auto", None))
 """Engine and fused Adam of the trainings that take turns with a loop."""
 
 
-def measure(task: Task, rounds: int, epochs: int, auto_epochs: int) -> dict[str, list[float]]:
-    """Seconds per step in every round; the first round warms up and does not count."""
-    runs = subjects(task)
-    names = [*runs, AUTO]
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds + 1):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
-            if name == AUTO:
-                took = flodl_auto(task, auto_epochs)
-            else:
-                short, long = runs[name](1), runs[name](1 + epochs)
-                took = (long - short) / (epochs * task.steps)
-            if number:
-                seconds[name].append(took)
-    return seconds
+def measure(task: Task, options: argparse.Namespace) -> dict[str, list[Cost]]:
+    """What a step costs in every round."""
+    runs = subjects(task, alone=options.alone)
+
+    def cost(name: str) -> Cost:
+        if name == AUTO:
+            return flodl_auto(task, options.auto_epochs)
+        more = options.epochs
+        short, long = runs[name](1), runs[name](1 + more)
+        return Cost((long - short) / (more * task.steps), long / ((1 + more) * task.steps))
+
+    return in_turns([*runs, AUTO], cost, options.rounds)
 
 
-def section(task: Task, seconds: Mapping[str, list[float]]) -> str:
-    """One table with the lines that decide."""
-    by_hand, _, equal = list(seconds)[:3]
-    bases = (by_hand, equal, "Lightning, defaults")
+def section(found: Mapping[str, Sequence[Cost]]) -> str:
+    """The table of whole trainings."""
+    steps = {name: [cost.step for cost in costs] for name, costs in found.items()}
+    names = {
+        "/ raw loop": "raw loop, batches made beforehand",
+        "/ equal raw loop": "equal raw loop",
+        "/ Lightning": "Lightning, defaults",
+    }
+    bases = {title: steps[name] for title, name in names.items() if name in steps}
     rows = [
-        [name, f"{statistics.median(each) * 1e6:.1f}"]
-        + [f"{median_ratio(each, seconds[base]):.3f}" for base in bases]
-        for name, each in seconds.items()
-    ]
-    header = ["", "µs per step", "/ raw loop", "/ equal raw loop", "/ Lightning"]
-    return "\n\n".join(
         [
-            f"## {task.name}: {task.width} → {task.hidden} → {task.hidden} → {task.width}, "
-            f"batches of {task.batch}",
-            table(header, rows),
+            name,
+            middle(each, ".1f", 1e6),
+            *(f"{median_ratio(each, base):.3f}" for base in bases.values()),
+            spread(ratios(each, bases["/ raw loop"]), ".3f"),
+            middle([cost.total for cost in found[name]], ".1f", 1e6),
+            DIFFERS.get(name, ""),
         ]
+        for name, each in steps.items()
+    ]
+    return table(
+        ["", "µs per step", *bases, "spread of / raw loop", "total µs per step", "what differs"],
+        rows,
     )
 
 
@@ -372,18 +458,18 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = command_line("trainer_overhead", __doc__, rounds=5)
     parser.add_argument("--steps", type=int, default=500, help="steps of an epoch")
     parser.add_argument("--epochs", type=int, default=4, help="epochs the long run has more")
     parser.add_argument("--auto-epochs", type=int, default=100)
     parser.add_argument("--turns", type=int, default=80, help="epochs of a training in turns")
+    parser.add_argument("--alone", action="store_true", help="leave the other trainers out")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
+    small = {"rounds": 1, "steps": 3, "epochs": 1, "auto_epochs": 3, "turns": 4, "alone": True}
+    options = read_options(parser, argv, **small)
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     tasks = [
@@ -393,22 +479,37 @@ def main() -> None:
     sections = []
     for task in tasks:
         with quiet():
-            close = [turns_line(task, *way, options.turns) for way in TURNS]
-            if options.rounds:
-                seconds = measure(task, options.rounds, options.epochs, options.auto_epochs)
-                sections.append(section(task, seconds))
+            close = [turns_row(task, *way, options.turns) for way in TURNS]
+            found = measure(task, options) if options.rounds else {}
+        sections.append(
+            f"## {task.name}: {task.width} → {task.hidden} → {task.hidden} → {task.width}, "
+            f"batches of {task.batch}"
+        )
+        sections += [section(found)] if found else []
         sections.append(f"{task.name}, one training and one loop in turns, epoch by epoch:")
-        sections.append("\n".join(close))
-    packages = environment("torch", "pytorch-lightning", "accelerate", "transformers")
-    intro = (
-        f"{packages}, {options.device}, {options.threads} threads; {options.rounds} interleaved "
-        f"rounds, medians. Time per step is the difference between a training of one epoch of "
-        f"{options.steps} steps and one of {1 + options.epochs}, divided by the steps between "
-        f"them; engine auto: the last quarter of {options.auto_epochs} epochs, after its "
-        "decision. The *equal raw loop* has the Trainer's data loader and the fused Adam; *raw "
-        "loop* in a ratio is the one over batches made beforehand, Adam as it comes."
+        header = ["", "loop µs", "more µs", "/ loop", "spread", "weights apart", "honest drift"]
+        sections.append(table(header, close))
+    text = page(options, "Trainer overhead", _intro(options), *sections, packages=PACKAGES)
+    publish(text, options.output)
+
+
+PACKAGES = ("torch", "pytorch-lightning", "accelerate", "transformers")
+
+
+def _intro(options: argparse.Namespace) -> str:
+    return (
+        f"Device {options.device}; {options.rounds} interleaved rounds, medians and the middle "
+        "80 %. All ways run in one process and have Adam as it comes, float32, one heap and the "
+        "same threads; the last column names every exception. Time per step is the difference "
+        f"between a training of one epoch of {options.steps} steps and one of "
+        f"{1 + options.epochs}, divided by the steps between them. Engine auto: the last quarter "
+        f"of {options.auto_epochs} epochs, after its decision. *Total* divides the whole "
+        "training by its steps, with start-up and trials. The *equal raw loop* has the Trainer's "
+        "data loader; *raw loop* in a ratio is the one over batches made beforehand. *Weights "
+        "apart* compares Trainer and loop after the last epoch: the largest difference of a "
+        "weight by the largest weight. *Honest drift* is the same between two loops by hand, "
+        "with and without the fused Adam."
     )
-    publish("\n\n".join(["# Trainer overhead", intro, *sections]), options.output)
 
 
 if __name__ == "__main__":

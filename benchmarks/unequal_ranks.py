@@ -16,14 +16,22 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.measure import environment, publish, table
+from benchmarks.measure import (
+    Bar,
+    command_line,
+    in_turns,
+    page,
+    publish,
+    read_options,
+    spread,
+    table,
+)
 from flodl import Batch, EpochMetrics, TensorDataSet, Timeline, Trainer
 from flodl.distributed.batch_timer import BatchTimer
 from flodl.distributed.runner import this_group
@@ -118,12 +126,8 @@ def torch_ddp(ms: Sequence[float], batches: int) -> float:
 
 def compare(ms: Sequence[float], modes: Sequence[str], rounds: int, epochs: int) -> list[Figures]:
     """Rates of some modes, interleaved: one mapping per round."""
-    found: list[Figures] = []
-    for number in range(rounds):
-        turn = number % len(modes)
-        order = [*modes[turn:], *modes[:turn]]
-        found.append({mode: _rate_of(mode, ms, epochs) for mode in order})
-    return found
+    rates = in_turns(modes, lambda mode: _rate_of(mode, ms, epochs), rounds, warmup=0)
+    return [{mode: rates[mode][number] for mode in modes} for number in range(rounds)]
 
 
 def _rate_of(mode: str, ms: Sequence[float], epochs: int) -> float:
@@ -309,59 +313,66 @@ def solo(ms: float, epochs: int) -> float:
     return (sum(epoch.epoch_ms for epoch in metrics) + timer.end_batch()) / 1000
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cold-start", action="store_true", help="only the first 20 seconds")
-    parser.add_argument("--output", type=Path, help="also write the page there")
-    options = parser.parse_args()
-    page = measure_cold_start if options.cold_start else measure
-    publish(page(options.rounds), options.output)
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and publish."""
+    parser = command_line("unequal_ranks", __doc__, rounds=3)
+    parser.add_argument("--cold-start", action="store_true", help="only the first seconds")
+    parser.add_argument("--seconds", type=float, default=COLD_SECONDS, help="of a cold start")
+    # The whole page has trainings of fixed length; a quick run takes its shortest part.
+    options = read_options(parser, argv, rounds=1, cold_start=True, seconds=1.0)
+    text = measure_cold_start(options) if options.cold_start else measure(options)
+    publish(text, options.output)
 
 
 COLD_MODES = ("cadence", "async", "auto", "torch-ddp")
 COLD_SECONDS = 20.0
-COLD_BAR = 0.95
+COLD_BAR = Bar(0.95, least=True)
 """Part of the sum of the speeds that the default policy has to reach from a cold start."""
 
 
-def measure_cold_start(rounds: int) -> str:
+def measure_cold_start(options: argparse.Namespace) -> str:
     """Measure the first seconds of new trainings, each in new processes, and describe them."""
-    found: dict[str, list[ColdStart]] = {mode: [] for mode in COLD_MODES}
-    for number in range(rounds):
-        turn = number % len(COLD_MODES)
-        for mode in [*COLD_MODES[turn:], *COLD_MODES[:turn]]:
-            found[mode].append(in_ranks(2, cold_start, TWO, mode, COLD_SECONDS))
+    modes = COLD_MODES[: 1 if options.quick else None]
+    found: dict[str, list[ColdStart]] = in_turns(
+        modes,
+        lambda mode: in_ranks(2, cold_start, TWO, mode, options.seconds),
+        options.rounds,
+        warmup=0,
+    )
     rows = []
-    for mode in COLD_MODES:
+    for mode in modes:
         rate = statistics.median(one.rate for one in found[mode])
         alone = statistics.median(one.alone for one in found[mode])
         part = statistics.median(one.rate / one.alone for one in found[mode])
         rows.append(
-            [mode, f"{rate:.2f}", f"{rate / ideal(TWO):.3f}", f"{alone:.2f}", f"{part:.3f}"]
+            [
+                mode,
+                f"{rate:.2f}",
+                f"{rate / ideal(TWO):.3f}",
+                spread([one.rate / ideal(TWO) for one in found[mode]], ".3f"),
+                f"{alone:.2f}",
+                f"{part:.3f}",
+                COLD_BAR.verdict(rate / ideal(TWO)) if mode == "cadence" else "",
+            ]
         )
-    reached = statistics.median(one.rate for one in found["cadence"]) / ideal(TWO)
-    return "\n\n".join(
-        [
-            f"# The first {COLD_SECONDS:.0f} seconds of two unequal ranks",
-            f"{environment('torch')}. Simulated ranks of 40 and 100 ms per batch, {rounds} rounds, "
-            "medians, new processes each time. Nothing is known or told about the ranks; engine "
-            "and settings are the defaults. Counted from the first batch of any rank on. *Alone*: "
-            "both ranks in plain loops that exchange nothing, just before, which shows what the "
-            "machine leaves of the declared speeds. "
-            "`python -m benchmarks.unequal_ranks --cold-start`",
-            table(
-                ["mode", "batches/s", f"of {ideal(TWO):.0f}/s", "alone", "of alone"],
-                rows,
-            ),
-            f"The default, cadence, reaches {reached:.3f} of the sum of the declared speeds; it "
-            f"has to reach {COLD_BAR:.2f}: {'PASS' if reached >= COLD_BAR else 'FAIL'}.",
-        ]
+    return page(
+        options,
+        f"The first {options.seconds:g} seconds of two unequal ranks",
+        f"Simulated ranks of 40 and 100 ms per batch, {options.rounds} rounds, "
+        "medians, new processes each time. Nothing is known or told about the ranks; engine "
+        "and settings are the defaults. Counted from the first batch of any rank on. *Alone*: "
+        "both ranks in plain loops that exchange nothing, just before, which shows what the "
+        "machine leaves of the declared speeds. The bar is for the default, cadence.",
+        table(
+            ["mode", "batches/s", f"of {ideal(TWO):.0f}/s", "spread", "alone", "of alone", "bar"],
+            rows,
+        ),
     )
 
 
-def measure(rounds: int) -> str:
+def measure(options: argparse.Namespace) -> str:
     """Measure everything, and describe it as a page."""
+    rounds = options.rounds
     modes = ("cadence", "async", "sync", "torch-ddp")
     two = in_ranks(2, compare, TWO, modes, rounds, 2)
     three = in_ranks(3, compare, THREE, ("cadence", "async"), rounds, 2)
@@ -371,53 +382,52 @@ def measure(rounds: int) -> str:
     windows = in_ranks(2, slow_down, TWO, 200.0)
     whole = dict(in_ranks(2, whole_training, TWO, ("cadence", "async")))
     whole["the fast rank alone"] = solo(TWO[0], 5)
-    return "\n\n".join(
-        [
-            "# Unequal ranks: the sum of their speeds",
-            f"{environment('torch')}. Simulated ranks, {rounds} interleaved rounds, medians; "
-            f"warm-up included. *Ideal* is what the ranks would train if none ever waited. "
-            "`python -m benchmarks.unequal_ranks`",
-            f"## 40 and 100 ms per batch (ideal {ideal(TWO):.0f}/s)",
-            _rates(two, TWO),
-            f"## 25, 40 and 100 ms (ideal {ideal(THREE):.0f}/s)",
-            _rates(three, THREE),
-            "## 40 and 40 ms (ideal 50/s)",
-            _rates(equal, EQUAL),
-            "## In lockstep, samples cut by fixed ratios 5/7 and 2/7",
-            f"{cut:.2f} batches/s, {cut / ideal(TWO):.3f} of the ideal: every step takes both "
-            "ranks equally long.",
-            "## Five epochs of 350 batches at 40 and 100 ms, nothing known beforehand",
-            table(
-                ["", "seconds", "faster than the fast rank alone"],
-                [
-                    [name, f"{seconds:.1f}", f"{whole['the fast rank alone'] / seconds:.2f}×"]
-                    for name, seconds in whole.items()
-                ],
-            ),
-            "Ideal: 50 s, 1.40×.",
-            "## An average that takes 150 ms",
-            f"The anchor settles at {costly['anchor']:.0f} batches of the slow rank; averages take "
-            f"{costly['overhead']:.1%} of the time of the batches (target 10 %).",
-            "## The slow rank becomes half as fast within a window (ideal then 30/s)",
-            table(
-                ["window", "ms", "batches/s", "of the new ideal"],
-                [
-                    [str(at), f"{one['ms']:.0f}", f"{one['rate']:.1f}", f"{one['rate'] / 30:.2f}"]
-                    for at, one in enumerate(windows[:6])
-                ],
-            ),
-            "Window 0 is the one in which it happens.",
-        ]
+    return page(
+        options,
+        "Unequal ranks: the sum of their speeds",
+        f"Simulated ranks, {rounds} interleaved rounds, medians and the middle 80 %; "
+        "warm-up included. *Ideal* is what the ranks would train if none ever waited.",
+        f"## 40 and 100 ms per batch (ideal {ideal(TWO):.0f}/s)",
+        _rates(two, TWO),
+        f"## 25, 40 and 100 ms (ideal {ideal(THREE):.0f}/s)",
+        _rates(three, THREE),
+        "## 40 and 40 ms (ideal 50/s)",
+        _rates(equal, EQUAL),
+        "## In lockstep, samples cut by fixed ratios 5/7 and 2/7",
+        f"{cut:.2f} batches/s, {cut / ideal(TWO):.3f} of the ideal: every step takes both "
+        "ranks equally long.",
+        "## Five epochs of 350 batches at 40 and 100 ms, nothing known beforehand",
+        table(
+            ["", "seconds", "faster than the fast rank alone"],
+            [
+                [name, f"{seconds:.1f}", f"{whole['the fast rank alone'] / seconds:.2f}×"]
+                for name, seconds in whole.items()
+            ],
+        ),
+        "Ideal: 50 s, 1.40×.",
+        "## An average that takes 150 ms",
+        f"The anchor settles at {costly['anchor']:.0f} batches of the slow rank; averages take "
+        f"{costly['overhead']:.1%} of the time of the batches (target 10 %).",
+        "## The slow rank becomes half as fast within a window (ideal then 30/s)",
+        table(
+            ["window", "ms", "batches/s", "of the new ideal"],
+            [
+                [str(at), f"{one['ms']:.0f}", f"{one['rate']:.1f}", f"{one['rate'] / 30:.2f}"]
+                for at, one in enumerate(windows[:6])
+            ],
+        ),
+        "Window 0 is the one in which it happens.",
     )
 
 
 def _rates(found: Sequence[Figures], ms: Sequence[float]) -> str:
     base = "torch-ddp" if "torch-ddp" in found[0] else None
-    header = ["mode", "batches/s", "of ideal", *(["against torch-ddp"] if base else [])]
+    header = ["mode", "batches/s", "of ideal", "spread", *(["against torch-ddp"] if base else [])]
     rows = []
     for mode in sorted(found[0], key=lambda name: -found[0][name]):
-        middle = statistics.median(one[mode] for one in found)
-        row = [mode, f"{middle:.2f}", f"{middle / ideal(ms):.3f}"]
+        rate = statistics.median(one[mode] for one in found)
+        row = [mode, f"{rate:.2f}", f"{rate / ideal(ms):.3f}"]
+        row.append(spread([one[mode] / ideal(ms) for one in found], ".3f"))
         if base is not None:
             row.append(f"{statistics.median(one[mode] / one[base] for one in found):.2f}×")
         rows.append(row)
