@@ -26,7 +26,7 @@ from benchmarks.measure import environment, publish, table
 from flodl import Batch, TensorDataSet, Trainer
 from flodl.distributed.ghost import Cluster, Prediction, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
-from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.distributed.planning.schedule import ScheduleConfig
 from flodl.launch.settings import Policy
 
 BATCH = 4

@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from flodl.distributed.ghost import Cluster as Cluster
     from flodl.distributed.ghost import predict as predict
     from flodl.distributed.planning.elche import ElCheConfig as ElCheConfig
-    from flodl.distributed.planning.scheduler import ScheduleConfig as ScheduleConfig
+    from flodl.distributed.planning.schedule import ScheduleConfig as ScheduleConfig
     from flodl.distributed.runner import this_group as this_group
 
 _NAMES = {
     "ghost": ("Cluster", "predict"),
     "planning.elche": ("ElCheConfig",),
-    "planning.scheduler": ("ScheduleConfig",),
+    "planning.schedule": ("ScheduleConfig",),
     "runner": ("this_group",),
 }
 

@@ -13,7 +13,7 @@ from flodl.distributed.averaging.buffers import model_facts
 from flodl.distributed.epoch_metrics import device_name
 from flodl.distributed.ghost import Cluster, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
-from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.distributed.planning.schedule import ScheduleConfig
 from flodl.distributed.policies.cadence import CadenceLoop
 from flodl.distributed.policies.overlapped import OverlappedLoop
 from flodl.distributed.policies.sync import SharedGradient, SyncLoop
