@@ -31,7 +31,7 @@ from benchmarks.measure import (
 from flodl import Batch, TensorDataSet, Trainer
 from flodl.distributed.ghost import Cluster, Prediction, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
-from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.distributed.planning.schedule import ScheduleConfig
 from flodl.launch.settings import Policy
 
 BATCH = 4

@@ -5,7 +5,7 @@ from .ghost import (
 from .planning.elche import (
     ElCheConfig as ElCheConfig,
 )
-from .planning.scheduler import (
+from .planning.schedule import (
     ScheduleConfig as ScheduleConfig,
 )
 from .runner import (

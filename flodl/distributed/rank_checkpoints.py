@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flodl.distributed.epoch_metrics import EpochLogs
-    from flodl.distributed.planning.scheduler import ScheduleConfig, ScheduleState
+    from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
     from flodl.distributed.rank_state import RankStart
     from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics, EpochRecord

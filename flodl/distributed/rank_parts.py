@@ -18,7 +18,7 @@ from flodl.train.loss_scaling import CountedScaler
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flodl.distributed.planning.scheduler import ScheduleConfig
+    from flodl.distributed.planning.schedule import ScheduleConfig
     from flodl.distributed.policies.sync import SharedGradient
     from flodl.launch.group import Group
     from flodl.monitor.ledger import TimeLedger

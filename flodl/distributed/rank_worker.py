@@ -38,7 +38,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data import Batch
-    from flodl.distributed.planning.scheduler import ScheduleConfig, ScheduleState, WindowPlan
+    from flodl.distributed.planning.schedule import (
+        ScheduleConfig,
+        ScheduleState,
+        WindowPlan,
+    )
     from flodl.distributed.planning.spans import Spans
     from flodl.distributed.policies.sync import SharedGradient
     from flodl.launch.group import Group

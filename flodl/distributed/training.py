@@ -13,20 +13,19 @@ from flodl.distributed.averaging.buffers import model_facts
 from flodl.distributed.epoch_metrics import device_name
 from flodl.distributed.ghost import Cluster, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
-from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.distributed.planning.schedule import ScheduleConfig
 from flodl.distributed.policies.cadence import CadenceLoop
 from flodl.distributed.policies.overlapped import OverlappedLoop
 from flodl.distributed.policies.sync import SharedGradient, SyncLoop
 from flodl.distributed.rank_worker import RankWorker
 from flodl.errors import DivergedError
 from flodl.launch.settings import Policy
-from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.train.early_stop import EarlyStop
 from flodl.train.epoch_end import diverged, end_state
 from flodl.train.handle import TrainerHandle
 from flodl.train.parts import assemble
-from flodl.train.reporting import Reporter
+from flodl.train.reporting import Reporter, reported
 from flodl.train.resume_hint import add_hint
 from flodl.train.timelines import merge_into_run, recorded
 
@@ -56,21 +55,12 @@ def train_ranks(plan: TrainingPlan, group: Group) -> TrainerHandle:
 
 def _carried_out(plan: TrainingPlan, group: Group) -> TrainerHandle:
     ledger = TimeLedger.since_process_start()
-    monitor = plan.monitor
-    if group.leads and monitor is None and (plan.run_dir is not None or plan.live is not None):
-        monitor = Monitor(plan.num_epochs)
     history: list[EpochMetrics] = []
     devices = group.gather_objects(device_name(group.device, group.rank))
-    reporter = Reporter(replace(plan, timeline=None), monitor, ledger)
-    try:
-        reporter.open()
+    with reported(replace(plan, timeline=None), ledger, history) as reporter:
         exact = plan.deterministic
         with deterministic_algorithms(group.device) if exact else nullcontext(), _quiet(group):
             worker = _train(plan, group, reporter, ledger, history)
-    except BaseException as error:
-        reporter.finish(end_state(error), history, error)
-        raise
-    reporter.finish("complete", history, None)
     return TrainerHandle(
         worker.model,
         history,

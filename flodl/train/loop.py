@@ -14,7 +14,7 @@ from flodl.data import IterableLoader
 from flodl.device import deterministic_algorithms, select_device
 from flodl.errors import DivergedError
 from flodl.launch.interrupt import InterruptRequest
-from flodl.monitor import EpochMetrics, Monitor
+from flodl.monitor import EpochMetrics
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.checkpoints import (
@@ -35,7 +35,7 @@ from flodl.train.losses import loss_log
 from flodl.train.metrics import ScalarLog, recording_into
 from flodl.train.parts import assemble
 from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
-from flodl.train.reporting import Reporter
+from flodl.train.reporting import Reporter, reported
 from flodl.train.resume import resume
 from flodl.train.resume_hint import add_hint
 from flodl.train.training_state import Position
@@ -55,22 +55,12 @@ def train(plan: TrainingPlan) -> TrainerHandle:
         with recorded(plan, LocalGroup()) as timed:
             return train(replace(timed, record_timeline=False))
     ledger = TimeLedger.since_process_start()
-    monitor = plan.monitor
-    if monitor is None and (plan.run_dir is not None or plan.live is not None):
-        tells = plan.run_dir is None or plan.run_dir.writes
-        monitor = Monitor(plan.num_epochs, terminal=tells)
     history: list[EpochMetrics] = []
-    reporter = Reporter(plan, monitor, ledger)
-    try:
-        reporter.open()
+    with reported(plan, ledger, history) as reporter:
         device = select_device(plan.device)
         with deterministic_algorithms(device) if plan.deterministic else nullcontext():
             loop = TrainingLoop(plan, device, reporter, ledger, history)
             loop.run()
-    except BaseException as error:
-        reporter.finish(end_state(error), history, error)
-        raise
-    reporter.finish("complete", history, None)
     return TrainerHandle(loop.model, history, average=loop.average, stopped=loop.stopped)
 
 

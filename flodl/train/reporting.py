@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
 from flodl.errors import FlodlError
+from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from flodl.terminal import Style, style_of
+from flodl.train.epoch_end import end_state
 from flodl.train.handle import introduce
 from flodl.train.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import nn
 
-    from flodl.monitor import EpochMetrics, EpochRecord, Monitor
+    from flodl.monitor import EpochMetrics, EpochRecord
     from flodl.monitor.ledger import TimeLedger
     from flodl.train.losses import LossLog
     from flodl.train.metrics import ScalarLog
@@ -228,6 +231,31 @@ class Reporter:
             line += f" {share}" if not line.endswith(":") else share
         if not line.endswith(":"):
             log.msg(line)
+
+
+@contextmanager
+def reported(
+    plan: TrainingPlan, ledger: TimeLedger, history: Sequence[EpochMetrics]
+) -> Iterator[Reporter]:
+    """Report a training inside the context; its end is reported however it ends.
+
+    Args:
+        plan: What to train, and where it is recorded.
+        ledger: The time ledger.
+        history: The metrics of the complete epochs, which the training extends.
+    """
+    monitor = plan.monitor
+    if monitor is None and (plan.run_dir is not None or plan.live is not None):
+        tells = plan.run_dir is None or plan.run_dir.writes
+        monitor = Monitor(plan.num_epochs, terminal=tells)
+    reporter = Reporter(plan, monitor, ledger)
+    try:
+        reporter.open()
+        yield reporter
+    except BaseException as error:
+        reporter.finish(end_state(error), history, error)
+        raise
+    reporter.finish("complete", history, None)
 
 
 def _style(plan: TrainingPlan, monitor: Monitor | None) -> Style:

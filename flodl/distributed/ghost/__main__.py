@@ -18,7 +18,7 @@ from flodl.distributed.ghost.exchange import (
 )
 from flodl.distributed.ghost.prediction import Prediction, choose, predict
 from flodl.distributed.planning.elche import ElCheConfig
-from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.distributed.planning.schedule import ScheduleConfig
 from flodl.launch.settings import Policy
 
 MOST_BATCHES = 10_000_000

@@ -9,11 +9,13 @@ from typing import final
 
 from flodl.distributed.ghost.exchange import Exchange
 from flodl.distributed.planning.elche import RankReport, communication
-from flodl.distributed.planning.scheduler import (
+from flodl.distributed.planning.schedule import (
     ScheduleConfig,
     ScheduleState,
     WindowPlan,
     WindowReport,
+)
+from flodl.distributed.planning.scheduler import (
     close_window,
     initial_schedule,
     open_window,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from flodl.distributed.ghost.cluster import Cluster, simulate
-from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.distributed.planning.schedule import ScheduleConfig
 from flodl.launch.settings import Policy
 
 SOLO = "solo"

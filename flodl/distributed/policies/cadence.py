@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, final
 
 from flodl import log
 from flodl.distributed.averaging.skip_decision import SkipDecision
-from flodl.distributed.planning.scheduler import (
-    WindowPlan,
-    extend_window,
-)
+from flodl.distributed.planning.schedule import WindowPlan
+from flodl.distributed.planning.scheduler import extend_window
 from flodl.distributed.policies.window_loop import WindowLoop, WindowRun
 from flodl.errors import DistributedError
 from flodl.launch.settings import Backend

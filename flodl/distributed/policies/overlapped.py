@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from flodl.distributed.planning.scheduler import WindowPlan
+from flodl.distributed.planning.schedule import WindowPlan
 from flodl.distributed.policies.window_loop import WindowLoop, WindowRun
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from flodl import log
 from flodl.distributed.planning.guard import Advice, growth_rate
+from flodl.distributed.planning.schedule import WindowPlan, WindowReport
 from flodl.distributed.planning.scheduler import (
-    WindowPlan,
-    WindowReport,
     close_window,
     digest,
     open_window,

@@ -20,7 +20,7 @@ from flodl.distributed.ghost import (
 )
 from flodl.distributed.ghost.__main__ import main
 from flodl.distributed.planning.elche import ElCheConfig
-from flodl.distributed.planning.scheduler import ScheduleConfig
+from flodl.distributed.planning.schedule import ScheduleConfig
 from flodl.distributed.planning.spans import insert
 from flodl.launch.settings import Policy
 

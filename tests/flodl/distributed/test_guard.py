@@ -7,9 +7,8 @@ from hypothesis import given, settings, strategies as st
 
 from flodl.distributed.planning.elche import ElCheConfig, ElCheState, RankReport, elche_step, nudge
 from flodl.distributed.planning.guard import KEPT, Advice, GuardState, growth_rate, judge
+from flodl.distributed.planning.schedule import ScheduleConfig, WindowReport
 from flodl.distributed.planning.scheduler import (
-    ScheduleConfig,
-    WindowReport,
     close_window,
     initial_schedule,
     open_window,

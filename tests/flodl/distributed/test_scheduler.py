@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from flodl.distributed.planning.elche import ElCheConfig, ElCheState
-from flodl.distributed.planning.scheduler import (
+from flodl.distributed.planning.schedule import (
     ScheduleConfig,
     ScheduleState,
     WindowReport,
+)
+from flodl.distributed.planning.scheduler import (
     close_window,
     digest,
     extend_window,
