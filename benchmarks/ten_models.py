@@ -353,7 +353,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         shown = {subject: round(ratio, 3) for subject, ratio in rows[name]["ratio"].items()}
         sys.stderr.write(f"{name}: {rows[name]['ms']['eager']:.4g} ms, {shown}\n")
         kept = merged(notes, mode, rows)  # after each row, so that an interrupted run has them
-    publish(page(kept, options.command), options.output)
+    command = options.command.replace(" --page-only", "")
+    publish(page(kept, command), options.output)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from benchmarks.measure import (
 
 
 def options(*words: str, **quick: object):
-    return read_options(command_line("example", "Say one thing.\n\nMore.", rounds=9), words, **quick)
+    return read_options(
+        command_line("example", "Say one thing.\n\nMore.", rounds=9), words, **quick
+    )
 
 
 def test_subjects_take_turns_and_the_order_rotates():
