@@ -206,7 +206,7 @@ def page(kept: Mapping[str, Mapping[str, Row]], command: str) -> str:
         f"{TOTAL_STEPS} steps with flodl, with the trials of the engine. *loss* and *weights* are "
         "compared with plain PyTorch after the decision, at the same step. *loss* is the relative "
         "difference of the loss of the first batch. *weights* is the largest difference of a "
-        "weight by the largest weight. *Drift* is the same for *fused*, an honest implementation too. "
+        "weight by the largest weight. *Drift* is the same for *fused*, an honest way too. "
         f"`{command}`",
     ]
     if any("total" not in row for rows in kept.values() for row in rows.values()):
