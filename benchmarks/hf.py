@@ -120,9 +120,9 @@ def published(bench: Bench) -> str:
 
 
 def _embedded(bench: Bench, folder: Path, name: str) -> str:
-    texts = material.sentences(512, 8, 256, log=True)
+    texts = material.sentences(2 * bench.sentences, 8, 256, log=True)
     measured = rates.embedding(folder, texts, bench.rounds, name)
-    title = f"512 texts of 8 to 256 tokens embedded, {name}"
+    title = f"{len(texts)} texts of 8 to 256 tokens embedded, {name}"
     return section(title, rows_of(measured, per="texts/s"))
 
 

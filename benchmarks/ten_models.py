@@ -187,8 +187,8 @@ def _weights(players: Mapping[str, Player]) -> dict[str, float]:
 
 
 EARLIER = (
-    "Rows with an empty *total* were measured on the date in their line under the earlier rules: "
-    "only *tuned*, *flodl* and *pure* had the kept heap, and losses were compared after 50 steps, "
+    "Rows with an empty *total* were measured under the earlier rules, on the date in their line. "
+    "Only *tuned*, *flodl* and *pure* had the kept heap. Losses were compared after 50 steps, "
     "before the decision of the engine."
 )
 
@@ -204,9 +204,9 @@ def page(kept: Mapping[str, Mapping[str, Row]], command: str) -> str:
         "data, threads and heap. Each way runs in a process of its own, in turns. Medians over "
         "the rounds; *spread* is the middle 80 % for flodl. *total* is a training of "
         f"{TOTAL_STEPS} steps with flodl, with the trials of the engine. *loss* and *weights* are "
-        "compared with plain PyTorch after the decision, at the same step: the relative "
-        "difference of the loss of the first batch, and the largest difference of a weight by "
-        "the largest weight. *Drift* is the same for *fused*, an honest implementation too. "
+        "compared with plain PyTorch after the decision, at the same step. *loss* is the relative "
+        "difference of the loss of the first batch. *weights* is the largest difference of a "
+        "weight by the largest weight. *Drift* is the same for *fused*, an honest way too. "
         f"`{command}`",
     ]
     if any("total" not in row for rows in kept.values() for row in rows.values()):
@@ -353,7 +353,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         shown = {subject: round(ratio, 3) for subject, ratio in rows[name]["ratio"].items()}
         sys.stderr.write(f"{name}: {rows[name]['ms']['eager']:.4g} ms, {shown}\n")
         kept = merged(notes, mode, rows)  # after each row, so that an interrupted run has them
-    publish(page(kept, options.command), options.output)
+    command = options.command.replace(" --page-only", "")
+    publish(page(kept, command), options.output)
 
 
 if __name__ == "__main__":

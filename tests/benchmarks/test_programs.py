@@ -1,0 +1,90 @@
+"""Every program runs with its smallest sizes and writes a page by the common rules."""
+
+import re
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+PAGES = Path(__file__).parents[2] / "docs/benchmarks"
+
+QUICK = ["checkpoint_io", "data_feed", "graph_overhead", "log_cost", "page", "trainer_overhead"]
+LONG = [
+    "convergence",
+    "ddp",
+    "fuzz_manifests",
+    "ghost",
+    "hetero",
+    "hf",
+    "kills",
+    "policy_accuracy",
+    "setup_mode",
+    "startup",
+    "ten_models",
+    "unequal_ranks",
+]
+TOOLS = ["libtorch_install", "side_by_side"]
+"""These need the wheel of torch, or other tools on the machine."""
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def quick(name: str, target: Path) -> str:
+    program = import_module(f"benchmarks.{name}")
+    with suppress(SystemExit):  # a missed bar is a result of some programs
+        program.main(["--quick", "--output", str(target)])
+    return target.read_text(encoding="utf-8")
+
+
+def check(name: str, text: str) -> None:
+    assert f"`python -m benchmarks.{name} --quick`" in text
+    assert re.match(r"# \w", text)
+    assert "|---|" in text
+    if name != "ten_models":
+        assert "no figure here counts" in text
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_program_runs_with_its_smallest_sizes(name, tmp_path):
+    check(name, quick(name, tmp_path / "page.md"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG)
+def test_a_program_with_processes_runs_with_its_smallest_sizes(name, tmp_path):
+    check(name, quick(name, tmp_path / "page.md"))
+
+
+@pytest.mark.parametrize("name", [*QUICK, *LONG, *TOOLS])
+def test_every_program_has_the_common_options(name, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        import_module(f"benchmarks.{name}").main(["--help"])
+    told = capsys.readouterr().out
+    assert f"python -m benchmarks.{name}" in told
+    assert all(option in told for option in ("--quick", "--output"))
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda path: path.stem)
+def test_every_page_names_its_command(page):
+    programs = re.findall(r"`python -m benchmarks\.(\w+)", page.read_text(encoding="utf-8"))
+    assert programs
+    assert set(programs) <= {*QUICK, *LONG, *TOOLS}
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda path: path.stem)
+def test_a_verdict_is_pass_or_missed(page):
+    assert not re.findall(r"\bFAIL(?!ED)\b", page.read_text(encoding="utf-8"))
+
+
+def test_the_first_bar_of_cadence_stays_on_its_page():
+    text = (PAGES / "hetero.md").read_text(encoding="utf-8")
+    assert "| cadence, 2026-11-22 | 133.06 | 0.878 MISSED |" in text
+    bars = import_module("benchmarks.hetero").SUBJECTS["MLP"].bars
+    assert bars["cadence"].verdict(0.895) == "0.90 MISSED"
