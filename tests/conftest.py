@@ -18,6 +18,8 @@ from hypothesis import settings
 
 from tests import fork_server
 
+pytest_plugins = ["tests.skipped"]
+
 # How long an example takes says what else the machine is doing, and not whether it is right.
 settings.register_profile("flodl", deadline=None)
 settings.load_profile("flodl")
