@@ -19,7 +19,7 @@ _OF_FILE = {
     "loss": "losses",
     "optim": "optimizers",
     "optimizers": "optimizers",
-    "rate": "schedulers",
+    "learning_rate": "schedulers",
     "schedule": "schedulers",
     "schedulers": "schedulers",
     "tensor": "tensor",

@@ -55,6 +55,7 @@ def test_every_kind_of_damage_is_done_to_every_kind_of_project():
 
 def test_what_should_not_happen_is_found_and_kept(tmp_path, monkeypatch):
     from benchmarks import fuzz_manifests, fuzz_worker
+    from benchmarks.measure import command_line, read_options
 
     (tmp_path / "fdl.yml").write_text("commands: {a: {run: x}}")
     case = fuzz_worker.Case(str(tmp_path))
@@ -78,4 +79,5 @@ def test_what_should_not_happen_is_found_and_kept(tmp_path, monkeypatch):
     (outcome,) = fuzz_manifests.fuzz([7], workers=1, keep=tmp_path / "kept")
     assert outcome.findings == ["hangs: killed after 0 s"]
     assert (tmp_path / "kept" / "7").is_dir()
-    assert "- seed 7: hangs" in fuzz_manifests.page([outcome], 1.0)
+    options = read_options(command_line("fuzz_manifests", "Damage manifests."), ())
+    assert "- seed 7: hangs" in fuzz_manifests.described(options, [outcome], 1.0)
