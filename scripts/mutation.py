@@ -62,7 +62,8 @@ TARGETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "weights": (
         ("flodl/hf/weights/*.py",),
-        ("tests/flodl/hf/test_loading.py", "tests/flodl/hf/test_loading_mutations.py",
+        ("tests/flodl/hf/test_shards.py",
+            "tests/flodl/hf/test_loading.py", "tests/flodl/hf/test_loading_mutations.py",
          "tests/flodl/hf/test_safetensors_io.py", "tests/flodl/hf/test_export.py"),
     ),
 }  # fmt: skip

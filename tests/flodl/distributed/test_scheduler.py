@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from flodl.distributed.planning.elche import ElCheConfig, ElCheState
+from flodl.distributed.planning.guard import Advice
 from flodl.distributed.planning.schedule import (
     ScheduleConfig,
     ScheduleState,
     WindowReport,
 )
 from flodl.distributed.planning.scheduler import (
+    _next_overshoot,
     close_window,
     digest,
     extend_window,
@@ -197,3 +199,22 @@ def test_where_windows_are_counted_nobody_goes_on_in_the_first_one() -> None:
     _, plan = open_window(initial_schedule(settings), settings)
     assert plan is not None
     assert [plan.lease_size(rank) for rank in range(2)] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("batches", "now", "advice", "then"),
+    [
+        (350, 2, Advice.STABLE, 3),
+        # At most one fiftieth of an epoch, at least 3 and at most 10 batches.
+        (350, 7, Advice.STABLE, 7),
+        (100, 3, Advice.STABLE, 3),
+        (10_000, 10, Advice.STABLE, 10),
+        (350, 5, Advice.SUPPRESS_GROWTH, 5),
+        # Back to the first one: one hundredth of an epoch, at least 2 and at most 5.
+        (350, 7, Advice.NUDGE_DOWN, 3),
+        (10_000, 9, Advice.NUDGE_DOWN, 5),
+    ],
+)
+def test_the_overshoot_grows_by_one_up_to_a_part_of_the_epoch(batches, now, advice, then):
+    assert _next_overshoot(now, advice, config(batches=batches)) == then
+    assert _next_overshoot(now, advice, config(batches=batches, max_overshoot=4)) == now
