@@ -15,6 +15,8 @@ from flodl.distributed.planning.schedule import (
 )
 from flodl.distributed.planning.scheduler import (
     _next_overshoot,
+    _shares,
+    _with_ratios,
     close_window,
     digest,
     extend_window,
@@ -218,3 +220,29 @@ def test_where_windows_are_counted_nobody_goes_on_in_the_first_one() -> None:
 def test_the_overshoot_grows_by_one_up_to_a_part_of_the_epoch(batches, now, advice, then):
     assert _next_overshoot(now, advice, config(batches=batches)) == then
     assert _next_overshoot(now, advice, config(batches=batches, max_overshoot=4)) == now
+
+
+@pytest.mark.parametrize(
+    ("ratios", "total", "shares"),
+    [
+        # 0.7 and 0.3 are no exact numbers: 0.7 * 10 / (0.7 + 0.3) may be 6.999….
+        ((0.7, 0.3), 10, (7, 3)),
+        ((0.1, 0.2, 0.7), 100, (10, 20, 70)),
+        # The remainder goes to the fastest rank, among equals to the lowest.
+        ((0.5, 0.5), 5, (3, 2)),
+        ((0.2, 0.8), 4, (0, 4)),
+    ],
+)
+def test_fixed_shares_add_up_and_follow_the_ratios(ratios, total, shares):
+    settings = config(
+        batches=total, partition_ratios=ratios, elche=ElCheConfig(world_size=len(ratios))
+    )
+    assert _shares(total, initial_schedule(settings), settings) == shares
+
+
+def test_windows_follow_fixed_shares_rounded_to_the_nearest_batch():
+    settings = config(partition_ratios=(0.26, 0.74))
+    state = initial_schedule(settings)
+    anchor = state.elche.anchor
+    # 0.74 / 0.26 is 2.846.
+    assert _with_ratios(state.elche, settings).counts == (anchor, round(anchor * 0.74 / 0.26))
