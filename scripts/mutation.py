@@ -120,10 +120,10 @@ def replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes outside of f-strings, whose parts have no exact places, and of annotations."""
+    """All nodes but those of decorators, annotations, and f-strings, whose parts have no places."""
     for name, value in ast.iter_fields(tree):
         for child in value if isinstance(value, list) else [value]:
-            types_only = name in ("annotation", "returns")
+            types_only = name in ("annotation", "returns", "decorator_list")
             if isinstance(child, ast.AST) and not (types_only or isinstance(child, ast.JoinedStr)):
                 yield child
                 yield from nodes(child)

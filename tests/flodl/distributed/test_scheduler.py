@@ -231,6 +231,7 @@ def test_the_overshoot_grows_by_one_up_to_a_part_of_the_epoch(batches, now, advi
         # The remainder goes to the fastest rank, among equals to the lowest.
         ((0.5, 0.5), 5, (3, 2)),
         ((0.2, 0.8), 4, (0, 4)),
+        ((0.5, 0.25, 0.25), 6, (4, 1, 1)),
     ],
 )
 def test_fixed_shares_add_up_and_follow_the_ratios(ratios, total, shares):
