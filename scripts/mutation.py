@@ -47,7 +47,7 @@ TARGETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "graph": (
         ("flodl/graph/codegen.py", "flodl/graph/draft.py", "flodl/graph/topology.py"),
-        ("tests/flodl/graph/test_cases_builder.py", "tests/flodl/graph/test_builder.py",
+        ("tests/flodl/graph/test_cases_builder.py", "tests/flodl/graph/test_builder.py", "tests/flodl/graph/test_names.py", "tests/flodl/graph/test_inputs.py", "tests/flodl/graph/test_optional_inputs.py",
          "tests/flodl/graph/test_graph.py", "tests/flodl/graph/test_routing.py",
          "tests/flodl/graph/test_loops.py", "tests/flodl/graph/test_state.py",
          "tests/flodl/graph/test_mapping.py", "tests/flodl/graph/test_errors.py",

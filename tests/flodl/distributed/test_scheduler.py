@@ -247,3 +247,15 @@ def test_windows_follow_fixed_shares_rounded_to_the_nearest_batch():
     anchor = state.elche.anchor
     # 0.74 / 0.26 is 2.846.
     assert _with_ratios(state.elche, settings).counts == (anchor, round(anchor * 0.74 / 0.26))
+
+
+def test_ranks_whose_speeds_are_all_known_begin_with_windows_that_fit():
+    state = calibrated(config())
+    known = redistributed(state, config(), [40.0, 100.0]).elche
+    assert known.calibrated
+    assert known.ms == (40.0, 100.0)
+    assert known.counts[0] > known.counts[1]
+    # One unknown speed, and nothing is assumed of the others.
+    partly = redistributed(state, config(), [40.0, None]).elche
+    assert not partly.calibrated
+    assert partly.counts[0] == partly.counts[1]
