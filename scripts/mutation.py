@@ -28,45 +28,40 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT_SECONDS = 240
 """A change that makes the tests hang is noticed as well."""
 
+
+def _tests(folder: str, names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names.split())
+
+
 TARGETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "manifest": (("fdl/manifest/*.py",), ("tests/fdl/manifest",)),
     "planning": (
         ("fdl/planning/*.py", "fdl/select/*.py"),
-        (
-            "tests/fdl/test_presets.py", "tests/fdl/test_dispatch.py", "tests/fdl/test_quoting.py",
-            "tests/fdl/test_spelling.py", "tests/fdl/test_ranks.py", "tests/fdl/test_docker.py",
-            "tests/fdl/test_environments.py",
-        ),
+        _tests("fdl", "presets dispatch quoting spelling ranks docker environments"),
     ),
     "schedule": (
         ("flodl/distributed/planning/*.py",),
-        (
-            "tests/flodl/distributed/test_elche.py", "tests/flodl/distributed/test_guard.py",
-            "tests/flodl/distributed/test_scheduler.py", "tests/flodl/distributed/test_ghost.py",
-        ),
+        _tests("flodl/distributed", "elche guard scheduler ghost"),
     ),
     "graph": (
         ("flodl/graph/codegen.py", "flodl/graph/draft.py", "flodl/graph/topology.py"),
-        ("tests/flodl/graph/test_cases_builder.py", "tests/flodl/graph/test_builder.py", "tests/flodl/graph/test_names.py", "tests/flodl/graph/test_inputs.py", "tests/flodl/graph/test_optional_inputs.py",
-         "tests/flodl/graph/test_graph.py", "tests/flodl/graph/test_routing.py",
-         "tests/flodl/graph/test_loops.py", "tests/flodl/graph/test_state.py",
-         "tests/flodl/graph/test_mapping.py", "tests/flodl/graph/test_errors.py",
-         "tests/flodl/graph/test_identity.py", "tests/flodl/graph/test_random_graphs.py"),
+        _tests(
+            "flodl/graph",
+            "cases_builder builder names inputs optional_inputs graph routing loops state "
+            "mapping errors identity random_graphs",
+        ),
     ),
     "checkpoint": (("flodl/checkpoint/*.py",), ("tests/flodl/checkpoint",)),
     "data": (("flodl/data/*.py",), ("tests/flodl/data",)),
     "resume": (
         ("flodl/train/resume.py", "flodl/train/training_state.py", "flodl/train/loop_state.py"),
-        ("tests/flodl/train/test_continuation.py", "tests/flodl/train/test_resume_hint.py",
-         "tests/flodl/train/test_kill_resume.py", "tests/flodl/train/test_trainer.py"),
+        _tests("flodl/train", "continuation resume_hint kill_resume trainer"),
     ),
     "weights": (
         ("flodl/hf/weights/*.py",),
-        ("tests/flodl/hf/test_shards.py",
-            "tests/flodl/hf/test_loading.py", "tests/flodl/hf/test_loading_mutations.py",
-         "tests/flodl/hf/test_safetensors_io.py", "tests/flodl/hf/test_export.py"),
+        _tests("flodl/hf", "shards loading loading_mutations safetensors_io export"),
     ),
-}  # fmt: skip
+}
 """Name -> the files that are changed, and the tests that should notice."""
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
