@@ -137,6 +137,8 @@ def mutants(file: Path) -> Iterator[Mutant]:
             end = starts[part.end_lineno - 1] + part.end_col_offset  # type: ignore[attr-defined]
             before = raw[at:end].decode()
             changed = (raw[:at] + after.encode() + raw[end:]).decode()
+            if before == after:
+                continue
             yield Mutant(str(file.relative_to(ROOT)), part.lineno, before, after, changed)  # type: ignore[attr-defined]
 
 
