@@ -10,8 +10,10 @@ import torch
 
 PAGES = Path(__file__).parents[2] / "docs/benchmarks"
 
-QUICK = ["checkpoint_io", "data_feed", "graph_overhead", "log_cost", "page", "trainer_overhead"]
+QUICK = ["checkpoint_io", "data_feed", "graph_overhead", "log_cost"]
 LONG = [
+    "page",
+    "trainer_overhead",
     "convergence",
     "ddp",
     "fuzz_manifests",

@@ -93,6 +93,7 @@ def test_ranks_that_hang_in_a_step_end_with_a_killed_torchrun(tmp_path: Path) ->
         kill_and_check(launcher, tmp_path)
 
 
+@pytest.mark.slow
 def test_ranks_of_a_killed_program_that_started_them_end(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), str(tmp_path), "600", "2"]
     with launched(tmp_path, command) as launcher:

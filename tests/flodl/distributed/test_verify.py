@@ -202,6 +202,7 @@ on_linux = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @on_linux
 def test_memory_does_not_grow_with_the_samples(tmp_path: Path) -> None:
     used = []

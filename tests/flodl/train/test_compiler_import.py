@@ -128,6 +128,7 @@ print(compiled())
     assert outputs[0] == outputs[1]
 
 
+@pytest.mark.slow
 def test_where_the_compiler_is_there_or_torch_is_another_one_nothing_is_touched() -> None:
     python(BEFORE + "import torch._dynamo\npostpone_compiler()\nassert lean() == [False] * 4")
     python(
