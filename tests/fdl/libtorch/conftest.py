@@ -13,7 +13,7 @@ from tests.fdl.libtorch.archives import archive, listed
 
 # Without a digest in the catalog, so that made-up archives can stand for the official ones.
 TORCH = "2.11.0"
-NEWER = "2.13.0"
+CUDA = "cu128"
 
 Libtorch = Callable[..., Session]
 
@@ -34,7 +34,7 @@ def store(home: Path) -> Path:
 def mirror() -> Iterator[Server]:
     """A server with the CPU and one CUDA archive of a version."""
     with Server() as server:
-        for variant in ("cpu", "cu126"):
+        for variant in ("cpu", CUDA):
             offer(server, TORCH, variant)
         yield server
 
@@ -42,7 +42,9 @@ def mirror() -> Iterator[Server]:
 def offer(server: Server, torch: str, variant: str, **behaviour: object) -> Resource:
     """Put a made-up archive where the official one would be."""
     content = behaviour.pop("content", None) or archive(torch, variant)
-    return server.put(f"/{listed(torch, variant).path}", content, **behaviour)  # type: ignore[arg-type]
+    official = listed(torch, variant)
+    assert official.sha256 is None, f"{official.path} has a digest: take another variant"
+    return server.put(f"/{official.path}", content, **behaviour)  # type: ignore[arg-type]
 
 
 @pytest.fixture

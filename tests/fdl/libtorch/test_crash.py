@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.fdl.libtorch.archives import archive, is_whole
-from tests.fdl.libtorch.conftest import TORCH, ids, offer
+from tests.fdl.libtorch.conftest import CUDA, TORCH, ids, offer
 
 SIZE = 3_000_000
 
@@ -67,14 +67,14 @@ def test_two_installs_of_the_same_variant_fetch_it_once(start, store, mirror):
 def test_two_installs_of_different_variants_do_not_disturb_each_other(
     start, libtorch, store, mirror
 ):
-    for variant in ("cpu", "cu126"):
+    for variant in ("cpu", CUDA):
         content = archive(TORCH, variant, size=SIZE)
         offer(mirror, TORCH, variant, content=content, drip=(200_000, 0.02))
-    both = [start("install", variant, "--torch", TORCH) for variant in ("cpu", "cu126")]
+    both = [start("install", variant, "--torch", TORCH) for variant in ("cpu", CUDA)]
     said = [process.communicate(timeout=60)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert not any("waiting" in one for one in said)
-    for variant in ("cpu", "cu126"):
+    for variant in ("cpu", CUDA):
         assert is_whole(store / "precompiled" / variant, TORCH, variant, size=SIZE)
     assert libtorch("list").out.count(" (active)") == 1
     lock = (store.parent / "libtorch.lock").read_text()

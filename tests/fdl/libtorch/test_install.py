@@ -8,7 +8,7 @@ import pytest
 
 from tests.fdl.hardware.fake_nvml import card, nvidia, without_nvidia
 from tests.fdl.libtorch.archives import SIZE, archive, is_whole, listed, torch_wheel, tree
-from tests.fdl.libtorch.conftest import NEWER, TORCH, ids, offer
+from tests.fdl.libtorch.conftest import CUDA, TORCH, ids, offer
 
 
 def everything(folder):
@@ -82,22 +82,23 @@ def test_install_twice_fetches_once_and_still_activates(libtorch, store, mirror)
 
 
 def test_another_version_replaces_the_first(libtorch, store, mirror):
-    offer(mirror, NEWER, "cu126")
-    libtorch("install", "cu126", "--torch", TORCH)
+    for torch in ("2.10.0", "2.13.0"):
+        offer(mirror, torch, "cu126")
+    libtorch("install", "cu126", "--torch", "2.10.0")
     (store / "precompiled" / "cu126" / "left-over").write_text("of the first")
-    assert libtorch("install", "cu126", "--torch", NEWER).exit == 0
+    assert libtorch("install", "cu126", "--torch", "2.13.0").exit == 0
     folder = store / "precompiled" / "cu126"
-    assert is_whole(folder, NEWER, "cu126")
+    assert is_whole(folder, "2.13.0", "cu126")
     assert not (folder / "left-over").exists()
-    assert f"torch={NEWER}\n" in (folder / ".arch").read_text()
+    assert "torch=2.13.0\n" in (folder / ".arch").read_text()
     assert "archs=5.0 6.0 7.0 7.5 8.0 8.6 9.0\n" in (folder / ".arch").read_text()
 
 
 def test_no_activate_leaves_what_is_in_use(libtorch):
     libtorch("install", "cpu", "--torch", TORCH)
-    done = libtorch("download", "--cuda", "12.6", "--torch", TORCH, "--no-activate")
+    done = libtorch("download", "--cuda", "12.8", "--torch", TORCH, "--no-activate")
     assert (done.exit, done.out) == (0, "")
-    assert ids(libtorch("list")) == ["precompiled/cpu (active)", "precompiled/cu126"]
+    assert ids(libtorch("list")) == ["precompiled/cpu (active)", f"precompiled/{CUDA}"]
 
 
 def test_download_into_the_users_store_ends_with_the_lines_to_type(libtorch, project, store):
@@ -191,7 +192,7 @@ def test_a_sha256_that_somebody_wrote_down_counts(libtorch, home):
 
 def test_a_digest_of_the_catalog_counts_more_than_one_that_was_seen(libtorch, home, mirror):
     pinned = listed("2.10.0", "cpu")
-    offer(mirror, "2.10.0", "cpu")
+    mirror.put(f"/{pinned.path}", archive("2.10.0", "cpu"))
     done = libtorch("install", "cpu")
     assert done.exit == 1
     assert pinned.sha256 in done.err
@@ -220,10 +221,10 @@ def test_a_damaged_lock_file_stops_everything_with_a_remedy(libtorch, home):
 
 
 def test_a_mirror_with_the_wrong_version_under_the_right_name(libtorch, mirror):
-    offer(mirror, TORCH, "cu126", content=archive("2.9.0", "cu126"))
-    done = libtorch("install", "cu126", "--torch", TORCH)
+    offer(mirror, TORCH, CUDA, content=archive("2.9.0", CUDA))
+    done = libtorch("install", CUDA, "--torch", TORCH)
     assert done.exit == 1
-    assert f"is libtorch 2.9.0 cu126, and not {TORCH} cu126" in done.err
+    assert f"is libtorch 2.9.0 {CUDA}, and not {TORCH} {CUDA}" in done.err
     assert libtorch("list").out == ""
 
 
@@ -247,9 +248,9 @@ def test_path_makes_a_folder_and_leaves_the_store_alone(libtorch, tmp_path, home
 
     again = libtorch("download", "--cpu", "--torch", TORCH, "--path", str(target))
     assert "holds already precompiled/cpu" in again.err
-    other = libtorch("download", "--cuda", "12.6", "--torch", TORCH, "--path", str(target))
+    other = libtorch("download", "--cuda", "12.8", "--torch", TORCH, "--path", str(target))
     assert other.exit == 0
-    assert is_whole(target, TORCH, "cu126")
+    assert is_whole(target, TORCH, CUDA)
 
 
 def test_path_takes_an_empty_folder_and_no_file(libtorch, tmp_path):
@@ -267,8 +268,8 @@ def test_a_failed_download_into_a_path_leaves_what_was_there(libtorch, tmp_path,
     target = tmp_path / "torch"
     args = ("--torch", TORCH, "--path", str(target))
     libtorch("download", "--cpu", *args)
-    offer(mirror, TORCH, "cu126", content=b"no archive at all" * 100)
-    assert libtorch("download", "--cuda", "12.6", *args).exit == 1
+    offer(mirror, TORCH, CUDA, content=b"no archive at all" * 100)
+    assert libtorch("download", "--cuda", "12.8", *args).exit == 1
     assert is_whole(target, TORCH, "cpu")
     assert not any(one.name.startswith(".torch") for one in tmp_path.iterdir())
 

@@ -158,7 +158,7 @@ def setup(variables, tmp_path):
 def mirror(variables):
     """A mirror with the archives of the version, which every set-up of the test uses."""
     with Server() as server:
-        for variant in ("cpu", "cu126"):
+        for variant in ("cpu", "cu128"):
             server.put(f"/{listed(TORCH, variant).path}", archive(TORCH, variant))
         variables["FDL_LIBTORCH_MIRROR"] = server.url("")
         yield server
@@ -208,12 +208,12 @@ def test_a_machine_without_cards_gets_the_cpu_variant_in_use(setup, tmp_path):
 
 @pytest.mark.usefixtures("mirror")
 def test_a_card_gets_its_variant_beside_the_one_for_the_processor(setup, tmp_path):
-    done = setup(env=nvidia(tmp_path / "nvidia", [card("6.1", "Old GPU")]))
+    done = setup(env=nvidia(tmp_path / "nvidia", [card("8.6", "Good GPU")]))
     assert done.returncode == 0, done.stderr
     store = tmp_path / "home/.flodl/libtorch"
-    assert (store / ".active").read_text() == "precompiled/cu126\n"
+    assert (store / ".active").read_text() == "precompiled/cu128\n"
     assert (store / "precompiled/cpu/lib").is_dir()
-    assert "GPU       [0] Old GPU -- sm_61, 24 GB\n" in done.stdout
+    assert "GPU       [0] Good GPU -- sm_86, 24 GB\n" in done.stdout
 
 
 def test_an_archive_that_cannot_be_had_ends_it(setup, mirror, tmp_path):
