@@ -29,10 +29,9 @@ def shared(tmp_path, libtorch, home):
     for wheel in wheels:
         assert libtorch("install", "--from", str(wheel)).exit == 0
     # Another user must reach the folders of this test.
-    folder = tmp_path
-    while folder != folder.parent and folder.stat().st_mode & 0o005 != 0o005:
-        folder.chmod(folder.stat().st_mode | 0o055)
-        folder = folder.parent
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_mode & 0o005 != 0o005:
+            folder.chmod(folder.stat().st_mode | 0o055)
     return home, wheels[0]
 
 

@@ -389,11 +389,11 @@ def test_a_setting_that_is_not_positive_is_refused(name):
 
 def test_this_machine_is_sampled_without_being_told_how():
     with Timeline(5) as timeline:
-        wait_for(lambda: timeline.sample_count >= 3)
+        # The load of the processor needs two readings, which may be far apart on a busy machine.
+        wait_for(lambda: any(sample.cpu is not None for sample in timeline.samples))
     host = ResourceSampler().sample()
     (used, total) = timeline.samples[-1].ram
     assert 0 < used < total == host.ram_total
-    assert any(sample.cpu is not None for sample in timeline.samples)
 
 
 def test_a_gpu_that_tells_its_use_only_once_a_second_is_asked_at_every_sample(monkeypatch):
