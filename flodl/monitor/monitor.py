@@ -84,6 +84,11 @@ class Monitor:
         self._session = secrets.token_hex(8)
 
     @property
+    def prints(self) -> bool:
+        """Whether it prints a line per epoch."""
+        return self._terminal is not None
+
+    @property
     def history(self) -> tuple[EpochRecord, ...]:
         """The epochs so far, including those of the run that this one continues."""
         with self._lock:

@@ -191,7 +191,8 @@ class Reporter:
                     best=best.epoch(history) if best is not None else None,
                     folder=run.typed if run is not None and run.writes else "",
                 )
-                self._tell_time()
+                if self._monitor.prints:
+                    self._tell_time()
         finally:
             if run is not None:
                 _finish_run(self._plan, state, len(history), error)

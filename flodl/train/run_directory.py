@@ -23,6 +23,7 @@ from flodl.monitor.metadata import read_metadata
 from flodl.train.run_records import (
     LAST,
     RECORD,
+    REHEARSAL,
     checkpoint_to_resume,
     process_facts,
     read_record,
@@ -138,6 +139,9 @@ class RunDirectory:
             ValueError: ``config`` is not a mapping.
         """
         folder = _from_project(root)
+        if rehearsal := os.environ.get(REHEARSAL):
+            # Whoever asked for the rehearsal removes this folder afterwards.
+            folder = Path(rehearsal).parent / "runs"
         plain = read_metadata(config or {})
         launched = detect(os.environ)
         launch = _launch_record(launched) if launched is not None else {}

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 LAST = "last.fdl"
 RECORD = "run.json"
+REHEARSAL = "FLODL_REHEARSE"
+"""If set, a training is only rehearsed; names the file that gets the result as JSON."""
+
 _CAN_GO_ON = ("running", "interrupted", "failed")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, final
 
@@ -13,6 +14,7 @@ from flodl.graph import Graph, LossContext
 from flodl.launch.settings import DdpConfig
 from flodl.train.learning_rate import ScheduledRate, checked_schedule, make_schedule, set_rate
 from flodl.train.plan import build_model, build_optimizer
+from flodl.train.run_records import REHEARSAL
 from flodl.train.user_parts import GivenParts
 
 if TYPE_CHECKING:
@@ -356,9 +358,15 @@ def prepare(
 
     Raises:
         ValueError: The device does not exist here, or the optimizer belongs to other parameters.
+            Or this is a rehearsal.
         DistributedError: The models of the ranks differ, or the environment of a launcher is
             incomplete.
     """
+    if os.environ.get(REHEARSAL):
+        raise ValueError(
+            "a training loop of your own cannot be rehearsed: train with Trainer.builder, or start "
+            "the program without `rehearse`"
+        )
     make_optimizer = (
         GivenParts(model, optimizer).optimizer_over
         if isinstance(optimizer, torch.optim.Optimizer)

@@ -1,0 +1,326 @@
+"""A rehearsal: the two largest batches, one evaluation and one checkpoint, measured.
+
+It runs the loop of a real training with the program's own parts. So an error in the model, the
+evaluation, a callback or the checkpoint shows up after seconds. Nothing is left on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from flodl.device import select_device
+from flodl.files import replace_text
+from flodl.launch.settings import DdpRunConfig
+from flodl.monitor import Monitor
+from flodl.monitor.ledger import Account, TimeLedger
+from flodl.monitor.records import to_json
+from flodl.train.callbacks import Callback
+from flodl.train.largest_batches import Largest, find_largest
+from flodl.train.loop import TrainingLoop
+from flodl.train.parts import make_loader
+from flodl.train.peak_memory import PeakMemory, available_bytes
+from flodl.train.reporting import reported
+from flodl.train.run_records import REHEARSAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor, nn
+
+    from flodl.monitor import EpochMetrics
+    from flodl.train.callbacks import TrainingRun
+    from flodl.train.plan import TrainingPlan
+
+    EvalFn = Callable[[Any], Mapping[str, float | Tensor]]
+
+STEPS = 2
+"""Optimizer steps of a rehearsal."""
+
+MARGIN = 0.9
+"""The part of the memory that a step may use."""
+
+_NOISE_BYTES = 4 << 20
+"""A step that needs less memory than this says nothing about larger batches."""
+
+_STEP = (Account.DATA, Account.FORWARD, Account.BACKWARD, Account.OPTIMIZER, Account.SYNC)
+_SHOWN = (*_STEP[:4], Account.EVALUATION, Account.CHECKPOINT)
+_AFTER = {
+    Account.SETUP: "reading the first batch",
+    Account.DATA: "the forward pass",
+    Account.FORWARD: "the backward pass",
+    Account.BACKWARD: "the optimizer step",
+    Account.OPTIMIZER: "reading the next batch",
+    Account.EVALUATION: "the work at the end of the epoch",
+    Account.CHECKPOINT: "the end of the training",
+}
+
+
+class Rehearsed(SystemExit):
+    """The rehearsal is over; ends the program with exit code 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+@final
+@dataclass(frozen=True)
+class Phase:
+    """One kind of work of a rehearsal.
+
+    Attributes:
+        name: data, forward, backward, optimizer, evaluation or checkpoint.
+        seconds: Of the last step; of the whole work for evaluation and checkpoint.
+        peak_bytes: The highest memory while it ran: of tensors on a CUDA device, else of the
+            process.
+    """
+
+    name: str
+    seconds: float
+    peak_bytes: int
+
+
+@final
+@dataclass(frozen=True)
+class Rehearsal:
+    """The result of a rehearsal.
+
+    Attributes:
+        device: The device that trained.
+        parameters: Number of parameters of the model.
+        batch_size: The samples of a full batch; None if the data makes its own batches.
+        batches: Batches of an epoch; None if unknown.
+        epochs: Epochs of the training.
+        largest: How the largest batches were found.
+        phases: The measured phases, in their order.
+        step_seconds: Time of one batch with everything that belongs to it, from the second step.
+        epoch_seconds: Estimated time of an epoch with evaluation and checkpoint; None if the
+            number of batches is unknown.
+        peak_bytes: Highest memory of all phases.
+        before_bytes: Memory before the first step: the model, and on a CPU the whole program.
+        available_bytes: Memory that the training could use in all.
+        largest_batch_size: Estimate of the largest batch that fits into 90 % of the memory, at most
+            the samples of the data; None if a step needs too little memory to tell, or the batch
+            size is unknown.
+        run_bytes: Size of the run directory at the end; None without one.
+        failed_in: What the training was doing when it failed; empty if it did not fail.
+        error: The error, or empty.
+    """
+
+    device: str
+    parameters: int
+    batch_size: int | None
+    batches: int | None
+    epochs: int
+    largest: str
+    phases: tuple[Phase, ...] = ()
+    step_seconds: float | None = None
+    epoch_seconds: float | None = None
+    peak_bytes: int = 0
+    before_bytes: int = 0
+    available_bytes: int = 0
+    largest_batch_size: int | None = None
+    run_bytes: int | None = None
+    failed_in: str = ""
+    error: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON data, with the number of the format."""
+        total = None if self.epoch_seconds is None else self.epoch_seconds * self.epochs
+        return {"version": 1, **asdict(self), "total_seconds": total}
+
+
+def rehearsal_wanted(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The file for the result, if this process is to rehearse only."""
+    named = environ.get(REHEARSAL)
+    return Path(named) if named else None
+
+
+def rehearse_for(file: Path, plan: TrainingPlan) -> None:
+    """Rehearse a plan, write the result, and end the program.
+
+    Raises:
+        Rehearsed: Always, unless the rehearsal fails with an error of the program.
+    """
+    result, error = rehearse(plan)
+    replace_text(file, to_json(result.as_json()))
+    if error is not None:
+        raise error
+    raise Rehearsed
+
+
+def rehearse(plan: TrainingPlan) -> tuple[Rehearsal, BaseException | None]:
+    """Run two steps with the largest batches, an evaluation and a checkpoint of a plan.
+
+    Returns:
+        The measurements, and the error that ended it early.
+    """
+    device = select_device(plan.device)
+    whole = make_loader(plan, torch.device("cpu"))
+    try:
+        largest = find_largest(whole, plan.dataset, STEPS * plan.accumulate)
+        batches = whole.num_batches
+    finally:
+        whole.close()
+    measured = Measured(device)
+    short = replace(_shortened(plan, largest), eval_fn=measured.evaluation(plan.eval_fn))
+    history: list[EpochMetrics] = []
+    error: BaseException | None = None
+    model: nn.Module | None = None
+    try:
+        with reported(short, measured.ledger, history) as reporter:
+            loop = TrainingLoop(short, device, reporter, measured.ledger, history)
+            model = loop.model
+            measured.begin()
+            loop.run()
+    except Exception as problem:
+        problem.add_note(f"rehearsal: this happened in {measured.doing}")
+        error = problem
+    result = Rehearsal(
+        device=str(device),
+        parameters=sum(one.numel() for one in model.parameters()) if model is not None else 0,
+        batch_size=plan.batch_size,
+        batches=batches,
+        epochs=plan.num_epochs,
+        largest=largest.how,
+        before_bytes=measured.before,
+        available_bytes=available_bytes(device),
+        failed_in=measured.doing if error is not None else "",
+        error=f"{type(error).__name__}: {error}" if error is not None else "",
+    )
+    run_bytes = _size(plan.run_dir.path) if plan.run_dir is not None else None
+    return replace(result, **measured.figures(result, plan.accumulate), run_bytes=run_bytes), error
+
+
+def _shortened(plan: TrainingPlan, largest: Largest) -> TrainingPlan:
+    """The plan of one epoch over the largest batches that reports to nobody."""
+    return replace(
+        plan,
+        dataset=largest.dataset,
+        batch_size=largest.batch_size,
+        loader_options={**plan.loader_options, **largest.loader_options},
+        num_epochs=1,
+        engine="eager" if plan.engine == "auto" else plan.engine,
+        callbacks=(*plan.callbacks, _Stop()),
+        checkpoint_every=1,
+        checkpoint_steps=None,
+        resume=None,
+        monitor=Monitor(1, terminal=False),
+        live=None,
+        timeline=None,
+        record_timeline=False,
+        progress=False,
+        cache=False,
+        distributed=DdpRunConfig(),
+    )
+
+
+class _Stop(Callback):
+    """Ends a rehearsal over data that can only be iterated."""
+
+    def on_step_end(self, run: TrainingRun) -> None:
+        if run.global_step >= STEPS:
+            run.stop("the rehearsal is complete")
+
+
+@final
+class Measured:
+    """A time ledger whose laps also note the peak of the memory.
+
+    Attributes:
+        ledger: For the training.
+        before: Bytes in use before the first step.
+        doing: What the training does now, in words.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.ledger = TimeLedger()
+        self.before = 0
+        self.doing = "building the parts"
+        self._laps: list[tuple[Account, float, int]] = []
+        self._memory = PeakMemory(device)
+        self._book = self.ledger.lap
+        self._last = time.perf_counter()
+        self.ledger.lap = self._lap
+
+    def begin(self) -> None:
+        """The parts are built; the first step comes next."""
+        self.before = self._memory.now()
+        self._laps.clear()
+
+    def evaluation(self, eval_fn: EvalFn | None) -> EvalFn | None:
+        """The evaluation, which says that it is at work."""
+        if eval_fn is None:
+            return None
+
+        def evaluate(model: Any) -> Mapping[str, float | Tensor]:
+            self.doing = "the evaluation"
+            return eval_fn(model)
+
+        return evaluate
+
+    def _lap(self, account: Account) -> None:
+        self._memory.wait()
+        now = time.perf_counter()
+        self._laps.append((account, now - self._last, self._memory.take()))
+        self.doing = _AFTER.get(account, self.doing)
+        self._book(account)
+        self._last = time.perf_counter()
+
+    def figures(self, result: Rehearsal, accumulate: int) -> dict[str, Any]:
+        """The fields of a result that come from the laps."""
+        last = self._batches()[-accumulate:]
+        phases = []
+        for account in _SHOWN:
+            laps = [lap for lap in self._laps if lap[0] is account]
+            if not laps:
+                continue
+            recent = [lap for batch in last for lap in batch if lap[0] is account]
+            chosen = recent if account in _STEP else laps
+            phases.append(
+                Phase(account.value, sum(lap[1] for lap in chosen), max(lap[2] for lap in laps))
+            )
+        peak = max((phase.peak_bytes for phase in phases), default=0)
+        of_steps = max((lap[2] for lap in self._laps if lap[0] in _STEP), default=0)
+        in_steps = [lap for batch in last for lap in batch if lap[0] in _STEP]
+        seconds = sum(lap[1] for lap in in_steps) / accumulate if in_steps else None
+        others = sum(one.seconds for one in phases if one.name in ("evaluation", "checkpoint"))
+        epoch = None
+        if seconds is not None and result.batches is not None:
+            epoch = seconds * result.batches + others
+        return {
+            "phases": tuple(phases),
+            "step_seconds": seconds,
+            "epoch_seconds": epoch,
+            "peak_bytes": peak,
+            "largest_batch_size": _largest_size(result, of_steps),
+        }
+
+    def _batches(self) -> list[list[tuple[Account, float, int]]]:
+        """The laps by batch: each group begins with the wait for its data."""
+        groups: list[list[tuple[Account, float, int]]] = []
+        for lap in self._laps:
+            if lap[0] is Account.DATA:
+                groups.append([])
+            if groups:
+                groups[-1].append(lap)
+        return groups
+
+
+def _largest_size(result: Rehearsal, peak: int) -> int | None:
+    """Estimate the largest batch size: what a step adds grows with its samples."""
+    needed = peak - result.before_bytes
+    if result.batch_size is None or needed < _NOISE_BYTES:
+        return None
+    free = MARGIN * result.available_bytes - result.before_bytes
+    fitting = max(0, int(result.batch_size * free / needed))
+    return fitting if result.batches is None else min(fitting, result.batches * result.batch_size)
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
