@@ -28,6 +28,10 @@ class AddressError(Exception):
     """Nothing can be downloaded from an address; the text says why."""
 
 
+class AuthorityError(AddressError):
+    """The file of the user's certificate authorities is missing or holds none."""
+
+
 class Client:
     """Opens connections and keeps them for later requests; usable by several threads at once.
 
@@ -116,6 +120,12 @@ class Client:
                     ) from None
                 except ValueError as error:
                     raise AddressError(f"its proxy cannot be used: {error}") from None
+                except OSError as error:
+                    empty = isinstance(error, ssl.SSLError)
+                    raise AuthorityError(
+                        f"the certificate authorities of {_named(self._environ)} cannot be read: "
+                        + ("there is no certificate in it" if empty else str(error.strerror))
+                    ) from None
             return self._client
 
 
@@ -149,7 +159,7 @@ def _refuse_downgrade(response: httpx2.Response) -> None:
 
 def _authorities(environ: Mapping[str, str]) -> ssl.SSLContext:
     """The authorities named by the user's variables, else those of the system and of certifi."""
-    named = next(filter(None, map(environ.get, _BUNDLES)), None)
+    named = _named(environ)
     context = ssl.create_default_context(cafile=named)
     if named is None:
         import certifi
@@ -157,3 +167,8 @@ def _authorities(environ: Mapping[str, str]) -> ssl.SSLContext:
         # Some builds of Python do not know the authorities of the system.
         context.load_verify_locations(certifi.where())
     return context
+
+
+def _named(environ: Mapping[str, str]) -> str | None:
+    """The file of authorities that the user's variables name."""
+    return next(filter(None, map(environ.get, _BUNDLES)), None)
