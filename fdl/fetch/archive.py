@@ -82,7 +82,7 @@ def plan_whole(
         ArchiveError: It is damaged or unsafe; the message begins with ``where``.
         OSError: It cannot be read.
     """
-    read = partial(_read_at, archive)
+    read = partial(read_at, archive)
     found = directory.ending(read, length, options, where)
     return directory.members(read, found, select, options, where)
 
@@ -131,7 +131,12 @@ def summary(members: Sequence[Member], actual: Digest, sha256: str | None, where
     return Unpacked(len(members), sum(member.entry.size for member in members), actual, where)
 
 
-def _read_at(archive: Path, offset: int, size: int) -> bytes:
+def read_at(archive: Path, offset: int, size: int) -> bytes:
+    """Some bytes of a file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     with archive.open("rb") as file:
         file.seek(offset)
         return file.read(size)
