@@ -11,7 +11,15 @@ from typing import Any
 
 from fdl.errors import FetchError
 from fdl.fetch import directory
-from fdl.fetch.archive import Unpacked, plan_whole, read_at, space, summary, unpack_whole
+from fdl.fetch.archive import (
+    Unpacked,
+    planning,
+    read_at,
+    read_listing,
+    space,
+    summary,
+    unpack_whole,
+)
 from fdl.fetch.arrival import Arrival
 from fdl.fetch.client import Client
 from fdl.fetch.digest import Algorithm, Digest
@@ -24,7 +32,7 @@ from fdl.fetch.failures import (
 )
 from fdl.fetch.options import Options
 from fdl.fetch.part import Journal, Part, Saver, Span, source, write_all
-from fdl.fetch.plan import Places, Select
+from fdl.fetch.plan import Places, Select, plan
 from fdl.fetch.remote import Answer, TransientError, get, shown
 from fdl.fetch.together import Job, together
 from fdl.fetch.transfer import Retries, Transfer
@@ -220,20 +228,20 @@ class Download:
     def _in_ranges(self, journal: Journal) -> Unpacked:
         """Download the missing bytes before the end, and unpack by the directory meanwhile."""
         path, options, length = self.part.path, self.options, journal.length
-        members = plan_whole(path, length, self.select, options, shown(self.url))
+        listed = read_listing(path, length, self.select, options, shown(self.url))
         missing = length - journal.size
-        require_space(self.tree.root, space(members), path, missing)
+        require_space(self.tree.root, space(listed.chosen), path, missing)
         self.progress.start(length, length - missing)
         arrival = Arrival(length, journal.prefix)
         transfer = self._transfer(journal, arrival)
         unpacking = Unpacking(path, arrival, self.tree, options)
-        unpacking.add_all(members)
         jobs: list[Job] = [
+            planning(listed, self.select, unpacking),
             partial(digest, path, arrival, self.algorithm),
             *[transfer.chunks] * options.connections,
             *unpacking.jobs(),
         ]
-        actual = self._together(jobs, arrival, transfer)[0]
+        members, actual, *_ = self._together(jobs, arrival, transfer)
         self.tree.finish(members, modes=False)
         return summary(members, actual, self.sha256, shown(self.url))
 
@@ -267,14 +275,20 @@ class Download:
     ) -> Unpacked:
         """Unpack the complete archive, unless that was done while it arrived."""
         path, where = self.part.path, shown(self.url)
-        members = plan_whole(path, length, self.select, self.options, where)
+        listed = read_listing(path, length, self.select, self.options, where)
         actual, found = walked or (None, None)
-        as_walked = found is not None and agrees(found, members)
-        if actual is None or not as_walked:
-            self.tree.clear()
-            require_space(self.tree.root, space(members), path, 0)
-            actual = unpack_whole(path, length, members, self.tree, self.algorithm, self.options)
-        self.tree.finish(members, modes=as_walked)
+        if actual is not None and found is not None:
+            members = plan(listed.entries, listed.offset, self.select, self.options)
+            if agrees(found, members):
+                self.tree.finish(members, modes=True)
+                return summary(members, actual, self.sha256, where)
+        self.tree.clear()
+        require_space(self.tree.root, space(listed.chosen), path, 0)
+        digesting = partial(digest, path, algorithm=self.algorithm)
+        members, actual = unpack_whole(
+            path, length, listed, self.select, self.tree, digesting, self.options
+        )
+        self.tree.finish(members, modes=False)
         return summary(members, actual, self.sha256, where)
 
     def _drain(self, answer: Answer) -> int:
