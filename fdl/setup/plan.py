@@ -45,7 +45,7 @@ def plan(
 
     Raises:
         FdlError: A project could not run here: there is neither Docker nor virtual environments.
-            Or there is a GPU whose driver fails, and nobody has decided what to install.
+            Or there is a GPU whose driver fails, and the user has not decided what to install.
     """
     if not facts.has_docker and not facts.has_toolchain:
         raise FdlError(
