@@ -285,11 +285,11 @@ class Download:
         self.tree.clear()
         require_space(self.tree.root, space(listed.chosen), path, 0)
         digesting = partial(digest, path, algorithm=self.algorithm)
-        members, actual = unpack_whole(
+        members, computed = unpack_whole(
             path, length, listed, self.select, self.tree, digesting, self.options
         )
         self.tree.finish(members, modes=False)
-        return summary(members, actual, self.sha256, where)
+        return summary(members, computed, self.sha256, where)
 
     def _drain(self, answer: Answer) -> int:
         """Download a stream of unknown length; returns its length."""

@@ -10,12 +10,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
 
 from fdl.fetch.client import Client
 from fdl.fetch.options import Options
-from fdl.update.index import versions
-from fdl.update.pip_settings import Settings, read as read_settings
+from fdl.update.index import versions, versions_in
+from fdl.update.pip_settings import read as read_settings
 from fdl.update.state import read, write
 from fdl.update.versions import newest_stable
 
@@ -26,11 +25,7 @@ def main(arguments: list[str]) -> int:
     The arguments are the state file, a budget in seconds, and names of packages.
     """
     file, seconds, *names = arguments
-    settings = read_settings(os.environ)
-    if settings.proxy:
-        # The HTTP client takes proxies from its own process's environment.
-        os.environ.update(dict.fromkeys(("http_proxy", "https_proxy"), settings.proxy))
-    found = latest(names, float(seconds), settings, os.environ)
+    found = latest(names, float(seconds))
     if found:
         # Read again: commands have ended in the meantime and remembered what they said.
         state = read(file)
@@ -39,18 +34,24 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def latest(
-    names: list[str], seconds: float, settings: Settings, environ: Mapping[str, str]
-) -> dict[str, str]:
+def latest(names: list[str], seconds: float) -> dict[str, str]:
     """The newest stable version of each package, as far as known after ``seconds`` for all.
 
-    All packages are asked for at once; requests that are not answered in time are given up.
+    All packages are asked for at once; requests that are not answered in time are given up. A proxy
+    of pip's settings becomes that of this process.
     """
     limit = time.monotonic() + seconds
+    settings = read_settings(os.environ)
+    if settings.proxy:
+        # The HTTP client takes proxies from its own process's environment.
+        os.environ.update(dict.fromkeys(("http_proxy", "https_proxy"), settings.proxy))
     named = {"SSL_CERT_FILE": settings.certificates} if settings.certificates else {}
     patience = Options(connect_timeout=seconds, stall_timeout=seconds)
-    client = Client({**environ, **named}, patience)
-    listed: dict[str, list[str]] = {name: [] for name in names}
+    client = Client({**os.environ, **named}, patience)
+    listed: dict[str, list[str]] = {
+        name: [one for folder in settings.folders for one in versions_in(folder, name)]
+        for name in names
+    }
 
     def ask(index: str, name: str) -> None:
         listed[name].extend(versions(client, index, name))

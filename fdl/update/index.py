@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -55,6 +56,15 @@ def versions(client: Client, index: str, name: str) -> list[str]:
     return [version for file in files for version in _version(file, name)]
 
 
+def versions_in(folder: Path, name: str) -> list[str]:
+    """The versions of a package whose files are in a folder; empty if it cannot be read."""
+    try:
+        files = [{"filename": one.name} for one in folder.iterdir()]
+    except OSError:
+        return []
+    return [version for file in files for version in _version(file, name)]
+
+
 def _text(response: httpx2.Response) -> str:
     body = bytearray()
     for block in response.iter_bytes():
@@ -99,7 +109,7 @@ def _linked(text: str) -> Iterable[dict[str, Any]]:
     return links.files
 
 
-def _version(file: dict[str, Any], name: str) -> Iterator[str]:
+def _version(file: Mapping[str, Any], name: str) -> Iterator[str]:
     """The version of a file of that package; none if this Python cannot install it."""
     requires = file.get("requires-python") or ""
     with suppress(

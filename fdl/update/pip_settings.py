@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from configparser import Error, RawConfigParser
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from platformdirs import site_config_dir, site_data_dir, user_config_dir, user_data_dir
 
@@ -35,11 +37,13 @@ class Settings:
 
     Attributes:
         indexes: Addresses of indexes, without a slash at the end; empty if pip may ask none.
+        folders: Folders with files of packages, from ``find-links``.
         certificates: File with certificate authorities; empty for the usual ones.
         proxy: Address of a proxy; empty for that of the environment.
     """
 
     indexes: tuple[str, ...]
+    folders: tuple[Path, ...] = ()
     certificates: str = ""
     proxy: str = ""
 
@@ -47,7 +51,7 @@ class Settings:
 def read(environ: Mapping[str, str], prefix: str = sys.prefix) -> Settings:
     """The settings of the user's pip, in the environment with this prefix; never raises.
 
-    Only addresses of http and https are kept: fdl asks servers, and no folders.
+    Of indexes, only addresses of http and https are kept.
     """
     found = {**_of_files(environ, prefix), **_of_variables(environ)}
     addresses = [found.get("index-url", PYPI), *found.get("extra-index-url", "").split()]
@@ -56,9 +60,17 @@ def read(environ: Mapping[str, str], prefix: str = sys.prefix) -> Settings:
     servers = (one.rstrip("/") for one in addresses if one.startswith(("http://", "https://")))
     return Settings(
         indexes=tuple(dict.fromkeys(servers)),
+        folders=tuple(filter(None, map(_folder, found.get("find-links", "").split()))),
         certificates=found.get("cert", ""),
         proxy=found.get("proxy", ""),
     )
+
+
+def _folder(link: str) -> Path | None:
+    """The folder that an entry of ``find-links`` names; None for a page of a server."""
+    if link.startswith("file:"):
+        return Path(url2pathname(urlsplit(link).path))
+    return None if "://" in link else Path(link).expanduser()
 
 
 def _of_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -400,6 +400,17 @@ def test_whoever_lets_pip_ask_no_index_is_not_asked_for_either(config):
         assert index.asked == []
 
 
+def test_a_folder_of_packages_counts_even_without_an_index(config, tmp_path):
+    remember(config)
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "flodl-3.0-py3-none-any.whl").touch()
+    links = f"https://127.0.0.1:9/page {folder.as_uri()} {tmp_path}/missing"
+    none = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": links, "PIP_CONFIG_FILE": os.devnull}
+    check(config, "flodl", env=none)
+    assert remembered(config)["latest_known"] == {"flodl": "3.0"}
+
+
 def test_a_user_name_in_the_address_and_the_proxy_of_pip_are_used(config):
     remember(config)
     with serve({"flodl": ["2.0"]}) as proxy:
@@ -437,7 +448,9 @@ def test_settings_of_pip_are_read_in_its_own_order(tmp_path, monkeypatch):
         return read_settings(os.environ, str(tmp_path / "prefix"))
 
     rest = "http://a/simple", "http://b/simple"
-    assert found() == Settings(("http://own/simple", *rest), "/one.pem", "http://p:1")
+    assert found() == Settings(
+        ("http://own/simple", *rest), certificates="/one.pem", proxy="http://p:1"
+    )
     (tmp_path / "prefix/pip.conf").write_text("no section")
     assert found().indexes == ("http://two/simple", *rest)
     monkeypatch.setenv("PIP_INDEX_URL", "http://variable/simple")
@@ -446,7 +459,7 @@ def test_settings_of_pip_are_read_in_its_own_order(tmp_path, monkeypatch):
     # A file of one's own takes the place of the user's.
     put("own", "global", proxy="http://p:2")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "own/pip.conf"))
-    assert found() == Settings(("http://two/simple",), "/one.pem", "http://p:1")
+    assert found() == Settings(("http://two/simple",), certificates="/one.pem", proxy="http://p:1")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     assert found() == Settings((PYPI,))
 
