@@ -218,9 +218,10 @@ def described(
         "`fdl libtorch download` is timed from the start of its interpreter to its end: it "
         "reads the directory first, checks every member, keeps what it fetches for a later "
         "call, computes the digest of the archive (BLAKE3, as nobody has published one) and "
-        "CRC-32 of every file, and writes down what it has installed. curl and unzip check the "
-        "CRC-32. A network slower than the loopback device hides all of this behind the "
-        "download; what is left of the difference then is the time unzip takes.",
+        "CRC-32 of every file, and writes down what it has installed. A wheel on disk needs no "
+        "digest, because nothing was fetched. curl and unzip check the CRC-32. A network slower "
+        "than the loopback device hides all of this behind the download; what is left of the "
+        "difference then is the time unzip takes.",
         packages=("flodl", "httpx2", "isal", "blake3"),
     )
 

@@ -12,6 +12,8 @@ from fdl.libtorch import catalog
 from fdl.libtorch.active import Variant
 from fdl.libtorch.architectures import Architecture, recorded
 
+_INSTALL = "fdl libtorch install"
+
 CodeKind = Literal["native", "jit", "missing"]
 
 
@@ -60,6 +62,18 @@ def remedy(nvidia: Nvidia, variant: Variant) -> str:
     usual = version == catalog.default_version()
     name = choice.artifact.variant
     return f"fdl libtorch install {name}" + ("" if usual else f" --torch {version}")
+
+
+def installation(nvidia: Nvidia) -> str:
+    """The command that installs a libtorch on this machine, or what must be done before it."""
+    if nvidia.failure:
+        return f"repair the driver, then: {_INSTALL}; or at once: {_INSTALL} cpu"
+    try:
+        available = catalog.artifacts(catalog.default_version(), catalog.this_platform())
+        catalog.choose(counted(nvidia), available, nvidia.driver)
+    except FdlError as refused:
+        return refused.hint
+    return _INSTALL
 
 
 def oldest_cuda() -> str:

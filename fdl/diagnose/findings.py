@@ -14,6 +14,7 @@ from fdl.diagnose.compatibility import (
     code_for,
     counted,
     driver_floor,
+    installation,
     oldest_cuda,
     remedy,
     runs_under,
@@ -126,7 +127,7 @@ def _of_libtorch(facts: Facts) -> Iterator[Finding]:
         return
     if variant is None:
         others = [one.id for one in facts.stock.installed]
-        cure = f"fdl libtorch activate {others[0]}" if others else "fdl libtorch install"
+        cure = f"fdl libtorch activate {others[0]}" if others else installation(facts.nvidia)
         if facts.stock.named:
             place = facts.stock.store.folder / ".active"
             yield _finding(
@@ -178,6 +179,9 @@ def _of_gpus(facts: Facts, variant: Variant) -> Iterator[Finding]:
 def _of_torch(facts: Facts) -> Iterator[Finding]:
     torch = facts.environment.torch
     if torch is None or not counted(facts.nvidia):
+        return
+    if not torch.cuda and not runs_under(facts.nvidia, oldest_cuda(), wsl=facts.system.wsl):
+        # No other torch could use the GPUs before the driver is updated, which is found above.
         return
     if not torch.cuda:
         yield _finding(

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fdl.fetch.archive import Unpacked as Unpacked, unpack_file as unpack_file
+from fdl.fetch.archive import (
+    Unpacked as Unpacked,
+    extract_file as extract_file,
+    unpack_file as unpack_file,
+)
 from fdl.fetch.digest import ALGORITHMS as ALGORITHMS, Algorithm as Algorithm, Digest as Digest
 from fdl.fetch.options import Options as Options
 

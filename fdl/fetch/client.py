@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from typing import Any
+from typing import Any, Self
 from weakref import WeakSet
 
 import httpx2
@@ -26,6 +27,10 @@ _MOST_REDIRECTS = 10
 
 class AddressError(Exception):
     """Nothing can be downloaded from an address; the text says why."""
+
+
+class AuthorityError(AddressError):
+    """The file of the user's certificate authorities is missing or holds none."""
 
 
 class Client:
@@ -101,7 +106,7 @@ class Client:
                 options = self._options
                 try:
                     self._client = httpx2.Client(
-                        verify=_authorities(self._environ),
+                        verify=_Authorities.of(self._environ),
                         timeout=httpx2.Timeout(
                             options.stall_timeout, connect=options.connect_timeout
                         ),
@@ -147,13 +152,52 @@ def _refuse_downgrade(response: httpx2.Response) -> None:
         raise AddressError(f"a redirect leads from https to {target.scheme}://{target.host}")
 
 
-def _authorities(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """The authorities named by the user's variables, else those of the system and of certifi."""
-    named = next(filter(None, map(environ.get, _BUNDLES)), None)
-    context = ssl.create_default_context(cafile=named)
-    if named is None:
-        import certifi
+class _Authorities(ssl.SSLContext):
+    """The authorities named by the user's variables, else those of the system and of certifi.
 
-        # Some builds of Python do not know the authorities of the system.
-        context.load_verify_locations(certifi.where())
-    return context
+    They are loaded by the first encrypted connection: that takes longer than to open one.
+    """
+
+    _guard = threading.Lock()
+    _named: str | None = None
+    _loaded = False
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Self:
+        """The authorities for these variables."""
+        context = cls(ssl.PROTOCOL_TLS_CLIENT)
+        if sys.version_info >= (3, 13):
+            # As ssl.create_default_context has it, which would load authorities now.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT
+        context._named = next(filter(None, map(environ.get, _BUNDLES)), None)
+        return context
+
+    def wrap_socket(self, *args: Any, **named: Any) -> ssl.SSLSocket:
+        """Encrypt a connection.
+
+        Raises:
+            AuthorityError: The authorities cannot be read.
+            OSError: The other end has no certificate of theirs.
+        """
+        with self._guard:
+            if not self._loaded:
+                self._load()
+                self._loaded = True
+        return super().wrap_socket(*args, **named)
+
+    def _load(self) -> None:
+        if self._named is None:
+            import certifi
+
+            self.load_default_certs()
+            # Some builds of Python do not know the authorities of the system.
+            self.load_verify_locations(certifi.where())
+            return
+        try:
+            self.load_verify_locations(self._named)
+        except OSError as error:
+            empty = isinstance(error, ssl.SSLError)
+            raise AuthorityError(
+                f"the certificate authorities of {self._named} cannot be read: "
+                + ("there is no certificate in it" if empty else str(error.strerror))
+            ) from None

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fdl.errors import FetchError
 from fdl.fetch import directory
-from fdl.fetch.archive import Unpacked, plan_whole, space, summary, unpack_whole
+from fdl.fetch.archive import (
+    Unpacked,
+    planning,
+    read_at,
+    read_listing,
+    space,
+    summary,
+    unpack_whole,
+)
 from fdl.fetch.arrival import Arrival
 from fdl.fetch.client import Client
 from fdl.fetch.digest import Algorithm, Digest
@@ -23,8 +31,8 @@ from fdl.fetch.failures import (
     require_space,
 )
 from fdl.fetch.options import Options
-from fdl.fetch.part import Journal, Part, Version, source, write_all
-from fdl.fetch.plan import Places, Select
+from fdl.fetch.part import Journal, Part, Saver, Span, source, write_all
+from fdl.fetch.plan import Places, Select, plan
 from fdl.fetch.remote import Answer, TransientError, get, shown
 from fdl.fetch.together import Job, together
 from fdl.fetch.transfer import Retries, Transfer
@@ -147,86 +155,93 @@ class Download:
 
     def _continue(self) -> Unpacked:
         journal = self.part.load(self.url)
-        if journal is not None and journal.tail < journal.length:
-            return self._in_ranges(journal)
-        retries = Retries(self.url, Arrival(), self.options)
-        size = max(self.options.tail, LARGEST_ENDING)
+        retries = Retries(self.url, Arrival(), self.options, keeps=journal is not None)
         while True:
+            missing = self._missing_of_directory(journal) if journal else None
+            if journal and missing is None:
+                return self._in_ranges(journal)
+            span = f"{missing[0]}-{missing[1] - 1}" if missing else f"-{self._tail}"
             known = journal.version if journal else None
             try:
-                with get(self.client, self.url, f"-{size}", known) as answer:
+                with get(self.client, self.url, span, known) as answer:
                     if answer.whole:
                         return self._as_it_comes(answer)
-                    journal = self._begin(answer, journal, retries)
-                return self._in_ranges(journal)
+                    before = journal.size if journal else 0
+                    journal = self._receive(answer, journal or self._begin(answer), missing)
             except TransientError as failure:
                 retries.failed(failure)
+                continue
+            if journal.size > before:
+                retries.succeeded()
+            retries.keeps = journal.size > 0
+            if not journal.size or (missing and journal.gaps(*missing)):
+                retries.failed(TransientError("the connection broke off"))
 
-    def _begin(self, answer: Answer, journal: Journal | None, retries: Retries) -> Journal:
-        """Store the end of the archive, which contains the directory."""
-        version, tail = answer.version, answer.start
-        length = version.length or 0
-        data = self._body(answer, length, version, retries)
-        where = shown(self.url)
-        found = directory.ending(
-            lambda offset, size: data[offset - tail :][:size], length, self.options, where
-        )
-        if found.offset < tail:
-            span = f"{found.offset}-{tail - 1}"
-            with get(self.client, self.url, span, version) as front:
-                data = self._body(front, tail, version, retries) + data
-            tail = found.offset
-        if journal is None:
-            self.part.begin()
-            journal = Journal(source(self.url), version.etag, version.modified, length)
-        with self.part.writer() as file:
-            file.seek(tail)
-            write_all(file, data)
-        journal = replace(journal, prefix=min(journal.prefix, tail), tail=tail)
-        self.part.save(journal)
-        return journal
+    @property
+    def _tail(self) -> int:
+        return max(self.options.tail, LARGEST_ENDING)
 
-    def _body(self, answer: Answer, end: int, version: Version, retries: Retries) -> bytes:
-        """The bytes from the start of an answer to an offset, also if it takes many requests.
+    def _missing_of_directory(self, journal: Journal) -> Span | None:
+        """The first missing bytes of the archive's directory, which is at its end."""
+        length = journal.length
+        gaps = journal.gaps(max(0, length - self._tail), length)
+        if not gaps:
+            read = partial(read_at, self.part.path)
+            found = directory.ending(read, length, self.options, shown(self.url))
+            gaps = journal.gaps(found.offset, length)
+        return gaps[0] if gaps else None
+
+    def _begin(self, answer: Answer) -> Journal:
+        version = answer.version
+        self.part.begin()
+        return Journal(source(self.url), version.etag, version.modified, version.length or 0)
+
+    def _receive(self, answer: Answer, journal: Journal, wanted: Span | None) -> Journal:
+        """Store an answer, which may break off, and return the journal with what came.
 
         Raises:
-            TransientError: The server sends no bytes, or too many.
-            ChangedError: The server has another file now.
+            TransientError: The server sends more than it was asked for.
+            ChangedError: The server sends something else than it was asked for.
         """
-        start, data = answer.start, bytearray()
-        failure = TransientError("the connection broke off")
-        _add(answer, data, end - start)
-        while len(data) < end - start:
-            retries.failed(failure)
-            span = f"{start + len(data)}-{end - 1}"
-            failure = TransientError("the connection broke off")
-            try:
-                with get(self.client, self.url, span, version) as more:
-                    if more.start != start + len(data):
-                        raise ChangedError("the server cannot continue where it broke off")
-                    if _add(more, data, end - start):
-                        retries.succeeded()
-            except TransientError as found:
-                failure = found
-        return bytes(data)
+        at, end = answer.start, wanted[1] if wanted else journal.length
+        if wanted and at != wanted[0]:
+            raise ChangedError("the server cannot continue where it broke off")
+        saver = Saver(self.part, self.options)
+        self.progress.start(journal.length, journal.size)
+        try:
+            with self.part.writer() as file, suppress(TransientError):
+                file.seek(at)
+                for block in answer.blocks():
+                    write_all(file, block[: end - at])
+                    journal = journal.with_bytes((at, min(at + len(block), end)))
+                    at += len(block)
+                    saver.arrived(len(block), journal.with_bytes)
+                    self.progress.update(journal.size)
+                    if at > end:
+                        break
+        finally:
+            self.part.save(journal)
+        if at > end:
+            raise TransientError("the server sends more than it was asked for")
+        return journal
 
     def _in_ranges(self, journal: Journal) -> Unpacked:
         """Download the missing bytes before the end, and unpack by the directory meanwhile."""
         path, options, length = self.part.path, self.options, journal.length
-        members = plan_whole(path, length, self.select, options, shown(self.url))
-        missing = journal.tail - journal.prefix
-        require_space(self.tree.root, space(members), path, missing)
+        listed = read_listing(path, length, self.select, options, shown(self.url))
+        missing = length - journal.size
+        require_space(self.tree.root, space(listed.chosen), path, missing)
         self.progress.start(length, length - missing)
         arrival = Arrival(length, journal.prefix)
         transfer = self._transfer(journal, arrival)
         unpacking = Unpacking(path, arrival, self.tree, options)
-        unpacking.add_all(members)
         jobs: list[Job] = [
+            planning(listed, self.select, unpacking),
             partial(digest, path, arrival, self.algorithm),
             *[transfer.chunks] * options.connections,
             *unpacking.jobs(),
         ]
-        actual = self._together(jobs, arrival, transfer)[0]
+        members, actual, *_ = self._together(jobs, arrival, transfer)
         self.tree.finish(members, modes=False)
         return summary(members, actual, self.sha256, shown(self.url))
 
@@ -240,7 +255,7 @@ class Download:
         require_space(self.tree.root, 0, path, length)
         self.progress.start(length)
         version = answer.version
-        journal = Journal(source(self.url), version.etag, version.modified, length, tail=length)
+        journal = Journal(source(self.url), version.etag, version.modified, length)
         arrival = Arrival(length)
         transfer = self._transfer(journal, arrival)
         unpacking = Unpacking(path, arrival, self.tree, self.options)
@@ -260,15 +275,21 @@ class Download:
     ) -> Unpacked:
         """Unpack the complete archive, unless that was done while it arrived."""
         path, where = self.part.path, shown(self.url)
-        members = plan_whole(path, length, self.select, self.options, where)
+        listed = read_listing(path, length, self.select, self.options, where)
         actual, found = walked or (None, None)
-        as_walked = found is not None and agrees(found, members)
-        if actual is None or not as_walked:
-            self.tree.clear()
-            require_space(self.tree.root, space(members), path, 0)
-            actual = unpack_whole(path, length, members, self.tree, self.algorithm, self.options)
-        self.tree.finish(members, modes=as_walked)
-        return summary(members, actual, self.sha256, where)
+        if actual is not None and found is not None:
+            members = plan(listed.entries, listed.offset, self.select, self.options)
+            if agrees(found, members):
+                self.tree.finish(members, modes=True)
+                return summary(members, actual, self.sha256, where)
+        self.tree.clear()
+        require_space(self.tree.root, space(listed.chosen), path, 0)
+        digesting = partial(digest, path, algorithm=self.algorithm)
+        members, computed = unpack_whole(
+            path, length, listed, self.select, self.tree, digesting, self.options
+        )
+        self.tree.finish(members, modes=False)
+        return summary(members, computed, self.sha256, where)
 
     def _drain(self, answer: Answer) -> int:
         """Download a stream of unknown length; returns its length."""
@@ -298,20 +319,3 @@ class Download:
             return together(jobs, stop)
         finally:
             transfer.save()
-
-
-def _add(answer: Answer, data: bytearray, size: int) -> int:
-    """Add a body that may break off to what is there, up to a size; the number of new bytes.
-
-    Raises:
-        TransientError: There are more bytes than that.
-    """
-    before = len(data)
-    with suppress(TransientError):
-        for block in answer.blocks():
-            data += block
-            if len(data) > size:
-                break
-    if len(data) > size:
-        raise TransientError("the server sends more than it was asked for")
-    return len(data) - before

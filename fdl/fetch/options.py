@@ -13,15 +13,18 @@ class Options:
     """Simultaneous connections to a server that supports ranges."""
 
     chunk: int = 8 << 20
-    """Size of one request. If the process is killed, bytes after the first gap are lost: less than
-    a chunk for each connection but one."""
+    """Size of one request."""
 
     tail: int = 1 << 20
     """Size of the first request, at the end of the file; the directory of an official archive has
     this size."""
 
     journal_every: int = 1 << 20
-    """Number of new bytes after which the journal is updated."""
+    """Number of new bytes after which the journal is updated. If the process is killed, at most
+    as many are lost."""
+
+    journal_seconds: float = 1.0
+    """Time after which the journal is updated even if fewer bytes have arrived."""
 
     connect_timeout: float = 15.0
     """Time for a server to accept a connection."""

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
+
+from fdl.fetch.failures import disk_failure
+from fdl.fetch.options import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,21 @@ class Version:
         return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
 
+Span = tuple[int, int]
+"""Begin and end of some bytes of an archive."""
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same bytes as spans in order that do not touch each other."""
+    found: list[Span] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        elif begin < end:
+            found.append((begin, end))
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Journal:
     """The content of a part file.
@@ -45,27 +65,47 @@ class Journal:
         etag: Of the answer, empty for none.
         modified: ``Last-Modified`` of the answer, empty for none.
         length: Size of the whole archive.
-        prefix: All bytes before this offset are there.
-        tail: All bytes from this offset on are there; ``length`` for none.
+        held: The bytes that are there, as :func:`joined` returns them.
     """
 
     source: str
     etag: str
     modified: str
     length: int
-    prefix: int = 0
-    tail: int = -1
+    held: tuple[Span, ...] = ()
 
     @property
     def version(self) -> Version:
         """The state of the file on the server."""
         return Version(self.etag, self.modified, self.length)
 
+    @property
+    def size(self) -> int:
+        """Number of bytes that are there."""
+        return sum(end - begin for begin, end in self.held)
+
+    @property
+    def prefix(self) -> int:
+        """All bytes before this offset are there."""
+        return self.held[0][1] if self.held and self.held[0][0] == 0 else 0
+
+    def gaps(self, begin: int, end: int) -> list[Span]:
+        """The bytes between two offsets that are missing, in order."""
+        found, at = [], begin
+        for first, last in (*self.held, (end, end)):
+            if at < min(first, end):
+                found.append((at, min(first, end)))
+            at = max(at, last)
+        return found
+
+    def with_bytes(self, *spans: Span) -> Journal:
+        """The journal after some bytes were written."""
+        return replace(self, held=joined((*self.held, *spans)))
+
     def is_sound(self, size: int) -> bool:
         """Whether a part file of that size can match this journal."""
-        return 0 <= self.prefix <= self.tail <= self.length and size >= (
-            self.prefix if self.tail == self.length else self.length
-        )
+        ends = self.held[-1][1] if self.held else 0
+        return joined(self.held) == self.held and ends <= min(self.length, size)
 
 
 class Part:
@@ -78,18 +118,8 @@ class Part:
 
     def load(self, url: str) -> Journal | None:
         """The journal of an earlier call for an address; None if there is none."""
-        try:
-            fields = json.loads(self._journal.read_text(encoding="utf-8"))
-            journal = Journal(**fields)
-            kinds = {name: type(value) for name, value in asdict(journal).items()}
-            size = self.path.stat().st_size
-        except (OSError, ValueError, TypeError):
-            return None
-        expected = {"source": str, "etag": str, "modified": str}
-        numbers = {"length": int, "prefix": int, "tail": int}
-        if kinds != expected | numbers or journal.source != source(url):
-            return None
-        return journal if journal.is_sound(size) else None
+        journal = _read(self.path, self._journal)
+        return journal if journal and journal.source == source(url) else None
 
     def save(self, journal: Journal) -> None:
         """Write the journal."""
@@ -113,13 +143,52 @@ class Part:
         self.path.unlink(missing_ok=True)
 
 
+class Saver:
+    """Saves the journal of a part often enough that little is lost if the process is killed.
+
+    That is after some bytes, and after a second on a slow line.
+    """
+
+    def __init__(self, part: Part, options: Options) -> None:
+        self._part = part
+        self._options = options
+        self._bytes = 0
+        self._time = 0.0
+
+    def arrived(self, count: int, journal: Callable[[], Journal]) -> None:
+        """Record some new bytes, and save the journal if it is time.
+
+        Raises:
+            FetchError: It cannot be written.
+        """
+        self._bytes += count
+        now = time.monotonic()
+        often = now - self._time >= self._options.journal_seconds
+        if often or self._bytes >= self._options.journal_every:
+            try:
+                self._part.save(journal())
+            except OSError as error:
+                raise disk_failure(self._part.path, error) from None
+            self._bytes, self._time = 0, now
+
+
 def is_resumable(path: Path) -> bool:
     """Whether a later call for the same address can continue a part file."""
+    return _read(path, path.with_name(f"{path.name}.json")) is not None
+
+
+def _read(path: Path, journal: Path) -> Journal | None:
+    """The journal of a part file; None if there is none, or if it does not match the file."""
     try:
-        fields = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
-        return Journal(**fields).is_sound(path.stat().st_size)
-    except (OSError, ValueError, TypeError):
-        return False
+        fields = json.loads(journal.read_text(encoding="utf-8"))
+        held = tuple((int(begin), int(end)) for begin, end in fields.pop("held"))
+        found = Journal(**fields, held=held)
+        size = path.stat().st_size
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return None
+    texts = (found.source, found.etag, found.modified)
+    valid = type(found.length) is int and all(isinstance(one, str) for one in texts)
+    return found if valid and found.is_sound(size) else None
 
 
 def source(url: str) -> str:

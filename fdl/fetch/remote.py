@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from fdl.fetch.client import AddressError, Client
+from fdl.fetch.client import AddressError, AuthorityError, Client
 from fdl.fetch.failures import ChangedError, UnreachableError
 from fdl.fetch.options import Options
 from fdl.fetch.part import Version
@@ -181,6 +181,11 @@ def _failure(url: str, error: httpx2.HTTPError | AddressError) -> TransientError
             return UnreachableError(
                 f"{shown(url)} has a certificate that cannot be verified: {cause.verify_message}",
                 hint="with a certificate authority of your own: SSL_CERT_FILE=/path/to/ca.pem",
+            )
+        if isinstance(cause, AuthorityError):
+            return UnreachableError(
+                f"cannot fetch {shown(url)}: {cause}",
+                hint="name a file of certificates: SSL_CERT_FILE=/path/to/ca.pem",
             )
         if isinstance(cause, AddressError):
             return UnreachableError(f"cannot fetch {shown(url)}: {cause}", hint="check the address")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import dataclass, field, replace
+from collections import deque
+from dataclasses import dataclass, field
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ from fdl.fetch.arrival import Arrival
 from fdl.fetch.client import Client
 from fdl.fetch.failures import ChangedError, UnreachableError, disk_failure
 from fdl.fetch.options import Options
-from fdl.fetch.part import Journal, Part, write_all
+from fdl.fetch.part import Journal, Part, Saver, Span, write_all
 from fdl.fetch.remote import Answer, TransientError, backoff, get, shown
 from fdl.output import note
 from fdl.progress import Progress
@@ -82,16 +83,17 @@ class Transfer:
     _disk: threading.Lock = field(default_factory=threading.Lock)
     # Start of a chunk -> position up to which it was downloaded.
     _under_way: dict[int, int] = field(default_factory=dict)
-    _next: int = field(init=False)
+    _gaps: deque[Span] = field(init=False)
     _done: int = field(init=False)
-    _saved: int = field(init=False)
+    _saver: Saver = field(init=False)
 
     def __post_init__(self) -> None:
-        self._next = self._saved = self.journal.prefix
-        self._done = self.journal.prefix + self.journal.length - self.journal.tail
+        self._gaps = deque(self.journal.gaps(0, self.journal.length))
+        self._done = self.journal.size
+        self._saver = Saver(self.part, self.options)
 
     def chunks(self) -> None:
-        """Download chunks up to the tail, one after the other; usable by several threads at once.
+        """Download what is missing, chunk by chunk; usable by several threads at once.
 
         Raises:
             ChangedError: The server has another state of the file.
@@ -101,7 +103,7 @@ class Transfer:
         while (chunk := self._take()) is not None:
             begin, end = chunk
             self._span(begin, end, None)
-            self._finished(begin)
+            self._finished(begin, end)
         # Readers must know the end even if nothing had to be downloaded.
         with self._guard:
             self._report()
@@ -115,23 +117,26 @@ class Transfer:
             StoppedError: The job was stopped.
         """
         with self._guard:
-            self._next = self.journal.length
+            self._gaps.clear()
             self._under_way[0] = 0
         self._span(0, self.journal.length, answer)
-        self._finished(0)
+        self._finished(0, self.journal.length)
 
-    def _take(self) -> tuple[int, int] | None:
+    def _take(self) -> Span | None:
         with self._guard:
-            begin = self._next
-            if begin >= self.journal.tail:
+            if not self._gaps:
                 return None
-            self._next = min(begin + self.options.chunk, self.journal.tail)
+            begin, end = self._gaps.popleft()
+            if end - begin > self.options.chunk:
+                self._gaps.appendleft((begin + self.options.chunk, end))
+                end = begin + self.options.chunk
             self._under_way[begin] = begin
-            return begin, self._next
+            return begin, end
 
-    def _finished(self, begin: int) -> None:
+    def _finished(self, begin: int, end: int) -> None:
         with self._guard:
             del self._under_way[begin]
+            self.journal = self.journal.with_bytes((begin, end))
             self._report()
 
     def _span(self, begin: int, end: int, answer: Answer | None) -> None:
@@ -171,28 +176,25 @@ class Transfer:
                 self._under_way[begin] = at
                 self._done += len(wanted)
                 self._report()
+                self._saver.arrived(len(wanted), self._so_far)
             if at == end:
                 return
 
     def _report(self) -> None:
-        prefix = min(self._under_way.values(), default=self._next)
-        self.journal = replace(self.journal, prefix=prefix)
-        if prefix >= self.journal.tail:
-            self.arrival.end(self.journal.length)
+        length = self.journal.length
+        # Chunks are taken in order, so everything before the first unfinished one is there.
+        missing = min(*self._under_way.values(), self._gaps[0][0] if self._gaps else length, length)
+        if missing >= length:
+            self.arrival.end(length)
         else:
-            self.arrival.advance(prefix)
-        if prefix - self._saved >= self.options.journal_every:
-            self._save()
+            self.arrival.advance(missing)
         self.progress.update(self._done)
 
-    def _save(self) -> None:
-        try:
-            self.part.save(self.journal)
-        except OSError as error:
-            raise disk_failure(self.part.path, error) from None
-        self._saved = self.journal.prefix
+    def _so_far(self) -> Journal:
+        """The journal, with what has arrived of unfinished chunks."""
+        return self.journal.with_bytes(*self._under_way.items())
 
     def save(self) -> None:
         """Write the journal; for the end, when no thread downloads any more."""
         with contextlib.suppress(OSError):
-            self.part.save(self.journal)
+            self.part.save(self._so_far())

@@ -34,6 +34,7 @@ _ENDING64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
 
 LOCAL_SIZE = _LOCAL.size
+CENTRAL_SIZE = _CENTRAL.size
 LARGEST_ENDING = _ENDING.size + 0xFFFF + _LOCATOR.size + _ENDING64.size
 LARGEST_DESCRIPTOR = 24
 

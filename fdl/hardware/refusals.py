@@ -6,6 +6,8 @@ them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fdl.hardware.facts import Trouble
 
 NO_PERMISSION = 4
@@ -28,7 +30,7 @@ GIVE_TO_CONTAINER = (
 LIBRARY_MISSING = Trouble(
     "library-missing",
     "there is an NVIDIA driver, but its library libnvidia-ml.so.1 cannot be loaded",
-    "sudo ldconfig, or install the driver's package again",
+    "install the driver's package again; if the file is there, `sudo ldconfig` makes it known",
 )
 SILENT = Trouble("driver-silent", "the NVIDIA driver does not answer", RESTART)
 OUTDATED = Trouble(
@@ -62,7 +64,7 @@ def of_driver(code: int, words: str, container: bool) -> Trouble:
             RESTART,
         )
     if code == LIBRARY_NOT_FOUND:
-        return LIBRARY_MISSING
+        return replace(LIBRARY_MISSING, remedy=GIVE_TO_CONTAINER) if container else LIBRARY_MISSING
     return Trouble("driver-failure", f"the NVIDIA driver fails: {words}", RESTART)
 
 

@@ -1,13 +1,15 @@
 """The active libtorch variant of a project: ``libtorch/.active``, and the variant's ``.arch``.
 
-Warm commands of projects with a variant import this module, so it imports only ``os``.
+Warm commands of projects with a variant import this module, so it imports only ``os``
+and ``sys``.
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH112, PTH118, PTH123
+# ruff: noqa: PTH111, PTH112, PTH118, PTH123
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,13 +58,22 @@ def is_id(text: str) -> bool:
 
 
 def own_choice(project: str) -> str:
-    """The file with a user's own choice among the variants of a store that is not writable."""
-    from hashlib import sha256
+    """The file with a user's own choice among the variants of a store that is not writable.
 
-    from platformdirs import user_state_path
-
-    name = sha256(os.path.realpath(os.path.join(project, FOLDER)).encode()).hexdigest()[:16]
-    return str(user_state_path("flodl") / "active" / name)
+    Its path repeats that of the store, below the folder that platformdirs names for the state of
+    ``flodl``. That package would cost a warm command its start-up time.
+    """
+    home = os.path.expanduser("~")
+    if sys.platform == "win32":
+        folder = os.path.join(os.environ.get("LOCALAPPDATA") or home, "flodl")
+    elif sys.platform == "darwin":
+        folder = os.path.join(home, "Library", "Application Support")
+    else:
+        chosen = os.environ.get("XDG_STATE_HOME", "").strip()
+        folder = chosen or os.path.join(home, ".local", "state")
+    drive, store = os.path.splitdrive(os.path.realpath(os.path.join(project, FOLDER)))
+    place = (drive.strip(":\\/").replace("\\", "-"), store.strip("\\/"))
+    return os.path.join(folder, "flodl", "active", *filter(None, place), ".active")
 
 
 def is_writable(project: str) -> bool:

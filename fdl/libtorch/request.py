@@ -33,7 +33,8 @@ from fdl.libtorch.sources import (
 )
 from fdl.libtorch.sources.local import newest
 
-_WHEEL_NAME = re.compile(r"torch-([\d.]+)\+(\w+)-")
+_WHEEL_NAME = re.compile(r"torch-([\d.]+)(?:\+(\w+))?-")
+"""Version and variant; on many platforms, and on PyPI, the name of a wheel has no variant."""
 
 AUTO = "auto"
 ARCHIVE = "archive"
@@ -158,15 +159,17 @@ def _as_locked(request: Request, names: Sequence[str]) -> Request:
         pairs |= {(one.torch, one.variant, ARCHIVE) for one in known if one.path in names}
     for name in names if request.source != ARCHIVE else ():
         if match := _WHEEL_NAME.match(name):
-            pairs.add((match[1], match[2], WHEEL))
+            pairs.add((match[1], match[2] or AUTO, WHEEL))
     fitting = sorted(
         (torch, variant, source)
         for torch, variant, source in pairs
-        if request.variant in (AUTO, variant) and request.torch in (None, torch)
+        if (variant == AUTO or request.variant in (AUTO, variant))
+        and request.torch in (None, torch)
     )
     if len(fitting) == 1:
         torch, variant, source = fitting[0]
-        return replace(request, torch=torch, variant=variant, source=source)
+        chosen = request.variant if variant == AUTO else variant
+        return replace(request, torch=torch, variant=chosen, source=source)
     asked = request.variant if request.variant != AUTO else "this platform"
     if not fitting:
         raise UsageError(
@@ -228,6 +231,9 @@ def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str,
     torch = request.torch
     if request.variant != AUTO:
         return Decision(python_package(torch, request.variant, exact=True, environ=environ))
+    if request.locked is not None:
+        # The lock has decided; the name of its wheel does not tell the variant.
+        return Decision(python_package(torch, None, exact=False, environ=environ))
     found = usable(nvidia())
     gpus = considered(found)
     if not gpus:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Literal
 from fdl.errors import LibtorchError
 from fdl.libtorch.active import (
     FOLDER,
+    LOCK_FILE,
     Variant,
     active,
     active_file,
@@ -360,6 +361,7 @@ def locate(start: str, environ: Mapping[str, str], *, use_global: bool = False) 
     It is the store of the first of these folders, from ``start`` upwards:
 
     - the nearest folder with ``libtorch/.active``;
+    - the nearest folder with a ``libtorch.lock``;
     - the nearest folder whose ``pyproject.toml`` depends on flodl;
     - the nearest folder with a manifest.
 
@@ -369,7 +371,7 @@ def locate(start: str, environ: Mapping[str, str], *, use_global: bool = False) 
 
     if not use_global:
         above = [Path(start).absolute(), *Path(start).absolute().parents]
-        for holds in (_has_active, _depends_on_flodl):
+        for holds in (_has_active, _has_lock, _depends_on_flodl):
             for folder in above:
                 if holds(folder):
                     return Store(folder, "project")
@@ -388,6 +390,10 @@ def home(environ: Mapping[str, str]) -> Path:
 def _has_active(folder: Path) -> bool:
     # A path object would raise an error if a folder may not be entered.
     return os.path.isfile(folder / FOLDER / ".active")  # noqa: PTH113
+
+
+def _has_lock(folder: Path) -> bool:
+    return os.path.isfile(folder / LOCK_FILE)  # noqa: PTH113
 
 
 def _depends_on_flodl(folder: Path) -> bool:

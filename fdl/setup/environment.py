@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from fdl.libtorch.layout import WHEELS
 from fdl.setup.facts import VENV, Facts, ProjectFacts
+from fdl.setup.questions import Questions
 from fdl.setup.steps import Program
+from fdl.setup.variants import require_driver
 from fdl.venv import python_of
 
 TORCH_INDEX = "FLODL_TORCH_INDEX"
@@ -26,6 +28,20 @@ def images(project: ProjectFacts, *, cuda: bool) -> Iterator[Program]:
                 optional=True,
                 consequence=f"commands that run in `{service}` will try to build it first",
             )
+
+
+def require_choice(
+    facts: Facts, project: ProjectFacts, questions: Questions, environ: Mapping[str, str]
+) -> None:
+    """Choose no torch for a GPU whose driver fails.
+
+    Raises:
+        LibtorchError: Neither the user nor the environment has decided.
+    """
+    if not project.venv_has_torch and not environ.get(TORCH_INDEX):
+        require_driver(
+            facts, questions, "a torch", f"{TORCH_INDEX}={WHEELS}/{_tag(None)} fdl setup"
+        )
 
 
 def native(

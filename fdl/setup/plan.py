@@ -45,6 +45,7 @@ def plan(
 
     Raises:
         FdlError: A project could not run here: there is neither Docker nor virtual environments.
+            Or there is a GPU whose driver fails, and the user has not decided what to install.
     """
     if not facts.has_docker and not facts.has_toolchain:
         raise FdlError(
@@ -61,6 +62,8 @@ def plan(
             has_gpu = bool(considered(facts.nvidia)) and outcome.cuda is not None
             steps += environment.images(facts.project, cuda=has_gpu)
         if mode in (_NATIVE, _BOTH):
+            if not facts.needs_libtorch:
+                environment.require_choice(facts, facts.project, questions, environ)
             steps += environment.native(facts, facts.project, outcome.cuda, environ)
         notes += _about_docker(facts, facts.project)
     return Plan(tuple(steps), tuple(notes), outcome.hint, tuple(_next(facts, outcome)))

@@ -28,7 +28,7 @@ def machine(facts: Facts) -> Table:
         *(("GPU", _gpu(gpu)) for gpu in facts.nvidia.gpus),
     ]
     if not facts.nvidia.gpus:
-        rows.append(("GPU", "none found"))
+        rows.append(("GPU", "its driver fails" if facts.nvidia.failure else "none found"))
     elif facts.nvidia.driver:
         rows.append(("Driver", facts.nvidia.driver))
     if facts.needs_libtorch:

@@ -52,10 +52,10 @@ def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
         again = f"{active.id} is in use. Install libtorch afresh?"
         if not questions.confirm(again, default=False):
             return Outcome(cuda=active.cuda, notes=(kept,))
+    if active is None:
+        require_driver(facts, questions, "a libtorch", "fdl libtorch install cpu, then fdl setup")
     if facts.no_archives is not None:
         return _without_archives(facts)
-    if active is None:
-        _require_driver(facts, questions)
     chosen = _for_gpus(facts, questions)
     cpu = _cpu(facts, force=force)
     if any(map(_activates, chosen.steps)):
@@ -68,8 +68,14 @@ def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
     return replace(chosen, steps=(used, *chosen.steps))
 
 
-def _require_driver(facts: Facts, questions: Questions) -> None:
-    """Choose nothing for a GPU whose driver fails, unless the user wants the CPU build.
+def require_driver(facts: Facts, questions: Questions, what: str, decision: str) -> None:
+    """Choose no build for a GPU whose driver fails, unless the user wants that for the processor.
+
+    Args:
+        facts: The machine.
+        questions: Asks the user.
+        what: The thing to choose, for messages: ``a libtorch``.
+        decision: The command line that decides for the processor.
 
     Raises:
         LibtorchError: The user does not want it, or cannot be asked.
@@ -77,19 +83,22 @@ def _require_driver(facts: Facts, questions: Questions) -> None:
     failure = facts.nvidia.failure
     if failure is None:
         return
-    asked = f"There is a GPU, but {failure.message}. Install the CPU build of libtorch?"
+    build = what.removeprefix("a ")
+    asked = f"There is a GPU, but {failure.message}. Install the CPU build of {build}?"
     if questions.confirm(asked, default=False):
         return
     raise LibtorchError(
-        f"`fdl setup` cannot choose a libtorch: {failure.message}",
-        hint=f"repair the driver ({failure.remedy}), or decide yourself: "
-        "fdl libtorch install cpu, then fdl setup",
+        f"`fdl setup` cannot choose {what}: {failure.message}",
+        hint=f"repair the driver ({failure.remedy}), or decide yourself: {decision}",
     )
 
 
 def _for_gpus(facts: Facts, questions: Questions) -> Outcome:
     """The steps that serve the GPUs; none without GPUs, or if the user wants none."""
     gpus = considered(facts.nvidia)
+    if failure := facts.nvidia.failure:
+        note = f"the GPUs are left out, because {failure.message}"
+        return Outcome(notes=(note,), hint=failure.remedy)
     if not gpus:
         return Outcome(notes=("no NVIDIA GPU found: the CPU build is enough",))
     try:

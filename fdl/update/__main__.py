@@ -1,24 +1,22 @@
 """The check itself: ``python -m fdl.update FILE SECONDS NAME…``, started in the background.
 
-It asks the user's own pip, so that mirrors, proxies, credentials and certificates are what they
-are for every installation; fdl knows no address of its own.
+It asks the index that the user's pip is configured for, with its proxy and its certificates, in
+one request per package.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
-import subprocess
 import sys
+import threading
 import time
-from contextlib import suppress
 
+from fdl.fetch.client import Client
+from fdl.fetch.options import Options
+from fdl.update.index import versions, versions_in
+from fdl.update.pip_settings import read as read_settings
 from fdl.update.state import read, write
 from fdl.update.versions import newest_stable
-
-_AVAILABLE = "Available versions:"
-_MAX_ANSWER_BYTES = 1 << 20
 
 
 def main(arguments: list[str]) -> int:
@@ -39,67 +37,38 @@ def main(arguments: list[str]) -> int:
 def latest(names: list[str], seconds: float) -> dict[str, str]:
     """The newest stable version of each package, as far as known after ``seconds`` for all.
 
-    All packages are asked for at once; what has not answered in time is stopped.
+    All packages are asked for at once; requests that are not answered in time are given up. A proxy
+    of pip's settings becomes that of this process.
     """
-    pip = _pip()
-    if pip is None:
-        return {}
     limit = time.monotonic() + seconds
-    asked = {name: _ask(pip, name) for name in names}
-    found = {}
-    for name, process in asked.items():
-        version = newest_stable(_answer(process, limit - time.monotonic()))
-        if version is not None:
-            found[name] = version
-    return found
+    settings = read_settings(os.environ)
+    if settings.proxy:
+        # The HTTP client takes proxies from its own process's environment.
+        os.environ.update(dict.fromkeys(("http_proxy", "https_proxy"), settings.proxy))
+    named = {"SSL_CERT_FILE": settings.certificates} if settings.certificates else {}
+    patience = Options(connect_timeout=seconds, stall_timeout=seconds)
+    client = Client({**os.environ, **named}, patience)
+    listed: dict[str, list[str]] = {
+        name: [one for folder in settings.folders for one in versions_in(folder, name)]
+        for name in names
+    }
 
+    def ask(index: str, name: str) -> None:
+        listed[name].extend(versions(client, index, name))
 
-def _pip() -> list[str] | None:
-    """The pip of this environment; where it has none (uv, pipx), the one on the ``PATH``."""
-    if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip"]
-    found = shutil.which("pip") or shutil.which("pip3")
-    return [found] if found else None
-
-
-def _ask(pip: list[str], name: str) -> subprocess.Popen[bytes] | None:
-    options = ["--no-input", "--no-color", "--disable-pip-version-check"]
-    try:
-        return subprocess.Popen(
-            [*pip, "index", "versions", *options, name],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=os.name != "nt",
-        )
-    except OSError:
-        return None
-
-
-def _answer(process: subprocess.Popen[bytes] | None, seconds: float) -> list[str]:
-    """The versions one pip knows; none when it failed or did not finish in time."""
-    if process is None:
-        return []
-    try:
-        text, _ = process.communicate(timeout=max(seconds, 0))
-    except subprocess.TimeoutExpired:
-        _stop(process)
-        return []
-    if process.returncode != 0 or len(text) > _MAX_ANSWER_BYTES:
-        return []
-    for line in text.decode(errors="replace").splitlines():
-        if line.startswith(_AVAILABLE):
-            return [version.strip() for version in line.removeprefix(_AVAILABLE).split(",")]
-    return []
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a pip with all it has started, such as a keyring."""
-    if sys.platform != "win32":
-        with suppress(OSError):
-            os.killpg(process.pid, 9)
-    process.kill()
-    process.communicate()
+    # A thread that waits for a name server can only be left behind.
+    threads = [
+        threading.Thread(target=ask, args=(index, name), daemon=True)
+        for index in settings.indexes
+        for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(limit - time.monotonic(), 0))
+    newest = {name: newest_stable(list(known)) for name, known in listed.items()}
+    client.hang_up()
+    return {name: version for name, version in newest.items() if version is not None}
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ def show(seconds: float) -> None:
 
 def _notice(file: str) -> str:
     return (
-        "Once a day fdl asks your own pip, in the background, whether a newer version exists; it "
-        f"has not asked yet.\nTo turn that off, set {OPT_OUT}=1, or `enabled` to false in "
-        f"{quote(file)}"
+        "Once a day fdl asks the package index of your pip, in the background, whether a newer "
+        "version exists; it has not asked yet.\n"
+        f"To turn that off, set {OPT_OUT}=1, or `enabled` to false in {quote(file)}"
     )
 
 

@@ -1,24 +1,26 @@
-"""The update check: who is told what and when, and what the user's own pip is asked."""
+"""The update check: who is told what and when, and which index is asked."""
 
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from fdl import __version__
 from fdl.terminal import is_set
+from fdl.update import pip_settings
 from fdl.update.installed import packages, upgrade_command
+from fdl.update.pip_settings import PYPI, Settings, read as read_settings
 from fdl.update.state import State, location, read, write
 from fdl.update.versions import is_newer, is_stable, newest_stable, release
-from tests.fdl.package_index import PATIENCE, serve
+from tests.fdl.package_index import JSON, PATIENCE, serve
 from tests.fdl.terminal import Terminal
 
-ROOT = Path(__file__).resolve().parents[2]
-NOTICE = "Once a day fdl asks your own pip"
+NOTICE = "Once a day fdl asks the package index of your pip"
 HOUR = 3600
 
 # fdl on a terminal of a machine that is no container, with a background check that may take as
@@ -350,19 +352,133 @@ def test_the_upgrade_command_is_that_of_the_tool_that_installed(tmp_path):
     )
 
 
-# Asking pip
+# Asking the index
 
 
-def test_pip_is_asked_with_all_of_its_configuration(config):
+def test_the_index_of_pips_configuration_is_asked(config):
     remember(config, latest_known={"other": "1.0"})
     with serve({"flodl": ["1.2.0", "1.10.0", "1.11.0.dev1", "1.9"]}) as index:
         settings = config.parent / "pip.conf"
-        settings.write_text(f"[global]\nindex-url = {index.url}\n")
+        settings.write_text(f"[global]\nindex-url = {index.url}/\n")
         variables = {**index.variables, "PIP_CONFIG_FILE": str(settings)}
-        del variables["PIP_INDEX_URL"]
         check(config, "flodl", env={**variables, "PIP_INDEX_URL": ""})
         assert index.asked == ["flodl"]
+        assert index.headers["Accept"].startswith(JSON)
+        assert index.headers["User-Agent"] == f"fdl/{__version__}"
     assert remembered(config)["latest_known"] == {"other": "1.0", "flodl": "1.10.0"}
+
+
+@pytest.mark.parametrize("kind", [JSON, "text/html"])
+def test_only_what_this_python_can_install_counts(config, kind):
+    remember(config)
+    with serve({"flodl": ["1.0"]}) as index:
+        index.kind = kind
+        index.files["flodl"] = [
+            {"filename": "flodl-1.1.tar.gz", "requires-python": ">=3.8"},
+            {"filename": "flodl-1.2-py3-none-any.whl", "requires-python": ">=99"},
+            {"filename": "flodl-1.3-py3-none-any.whl", "yanked": "it is broken"},
+            {"filename": "flodl-1.4-py3-none-any.whl.metadata"},
+            {"filename": "other-1.5-py3-none-any.whl"},
+        ]
+        check(config, "flodl", env=index.variables)
+    assert remembered(config)["latest_known"] == {"flodl": "1.1"}
+
+
+def test_further_indexes_are_asked_too_and_folders_are_not(config, tmp_path):
+    remember(config)
+    with serve({"flodl": ["1.0"]}) as first, serve({"flodl": ["2.0"]}) as second:
+        more = f"file://{tmp_path}/simple {second.url}"
+        check(config, "flodl", env={**first.variables, "PIP_EXTRA_INDEX_URL": more})
+        assert (first.asked, second.asked) == (["flodl"], ["flodl"])
+    assert remembered(config)["latest_known"] == {"flodl": "2.0"}
+
+
+def test_whoever_lets_pip_ask_no_index_is_not_asked_for_either(config):
+    remember(config)
+    with serve({"flodl": ["2.0"]}) as index:
+        check(config, "flodl", env={**index.variables, "PIP_NO_INDEX": "1"})
+        assert index.asked == []
+
+
+def test_a_folder_of_packages_counts_even_without_an_index(config, tmp_path):
+    remember(config)
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "flodl-3.0-py3-none-any.whl").touch()
+    links = f"https://127.0.0.1:9/page {folder.as_uri()} {tmp_path}/missing"
+    none = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": links, "PIP_CONFIG_FILE": os.devnull}
+    check(config, "flodl", env=none)
+    assert remembered(config)["latest_known"] == {"flodl": "3.0"}
+
+
+def test_a_user_name_in_the_address_and_the_proxy_of_pip_are_used(config):
+    remember(config)
+    with serve({"flodl": ["2.0"]}) as proxy:
+        variables = {
+            **proxy.variables,
+            "PIP_INDEX_URL": "http://ada:secret@packages.invalid/simple",
+            "PIP_PROXY": proxy.url.removesuffix("/simple"),
+        }
+        check(config, "flodl", env=variables)
+        assert proxy.headers["Host"] == "packages.invalid"
+        assert proxy.headers["Authorization"].startswith("Basic ")
+    assert remembered(config)["latest_known"] == {"flodl": "2.0"}
+
+
+def test_settings_of_pip_are_read_in_its_own_order(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(pip_settings, "_MACHINE", tmp_path / "etc")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", f"{tmp_path}/one:{tmp_path}/two")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+    def put(folder, section, **entries):
+        lines = "".join(f"{key.replace('_', '-')} = {value}\n" for key, value in entries.items())
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "pip.conf").write_text(f"[{section}]\n{lines}")
+
+    put("one/pip", "global", index_url="http://one/simple", cert="/one.pem", proxy="http://p:1")
+    put("two/pip", "global", index_url="http://two/simple")
+    put(".config/pip", "global", extra_index_url="\n  http://a/simple\n  http://b/simple/")
+    put(".pip", "freeze", index_url="http://elsewhere/simple")
+    put("prefix", "install", index_url="http://own/simple/")
+
+    def found():
+        return read_settings(os.environ, str(tmp_path / "prefix"))
+
+    rest = "http://a/simple", "http://b/simple"
+    assert found() == Settings(
+        ("http://own/simple", *rest), certificates="/one.pem", proxy="http://p:1"
+    )
+    (tmp_path / "prefix/pip.conf").write_text("no section")
+    assert found().indexes == ("http://two/simple", *rest)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://variable/simple")
+    assert found().indexes == ("http://variable/simple", *rest)
+    monkeypatch.delenv("PIP_INDEX_URL")
+    # A file of one's own takes the place of the user's.
+    put("own", "global", proxy="http://p:2")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "own/pip.conf"))
+    assert found() == Settings(("http://two/simple",), certificates="/one.pem", proxy="http://p:1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    assert found() == Settings((PYPI,))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip")
+def test_pip_itself_reads_the_same_settings(tmp_path):
+    settings = tmp_path / "pip.conf"
+    settings.write_text("[global]\nindex-url = http://g/simple\n[install]\ncert = /i.pem\n")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    env = {**kept, "HOME": str(tmp_path), "PIP_CONFIG_FILE": str(settings), "PIP_PROXY": "http://p"}
+    argv = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
+    theirs = dict(re.findall(r"^\S+\.([\w-]+)='(.*)'$", listed, re.MULTILINE))
+    code = "from fdl.update.pip_settings import *; import os; print(read(os.environ))"
+    ours = subprocess.run(
+        [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
+    ).stdout
+    for key in ("index-url", "cert", "proxy"):
+        assert repr(theirs[key]) in ours
 
 
 def test_a_package_nobody_knows_costs_the_others_nothing(config):
@@ -372,48 +488,48 @@ def test_a_package_nobody_knows_costs_the_others_nothing(config):
     assert remembered(config)["latest_known"] == {"flodl-hf": "2.0"}
 
 
+@pytest.mark.parametrize("kind", [JSON, "text/html"])
 @pytest.mark.parametrize(
     "page",
     [
         b"",
         b"\x00\xff\xfe not a page",
         b"<html><a href='flodl-.whl'>x</a><a href='flodl-1e9-py3-none-any.whl'>y</a>",
-        b"Available versions: 99.0",
+        b"<a href='http://[/flodl-99.0-py3-none-any.whl'>z</a><a>flodl-99.0</a>",
         b"<a href='flodl-99.0rc1-py3-none-any.whl'>only a pre-release</a>",
+        b'{"files": 5}',
+        b'{"files": [5, {}, {"filename": 5}, {"filename": "flodl-9.0rc1-py3-none-any.whl"}]}',
+        b'{"files": [{"filename": "flodl-9.0-py3-none-any.whl", "requires-python": "nonsense"}]}',
+        b"[" * 100_000,
     ],
 )
-def test_nonsense_is_no_version(config, page):
+def test_nonsense_is_no_version(config, page, kind):
     remember(config)
     with serve({}) as index:
-        index.raw = page
+        index.raw, index.kind = page, kind
         check(config, "flodl", env=index.variables)
         assert "flodl" in index.asked
     assert remembered(config)["latest_known"] == {}
 
 
-def test_what_takes_longer_than_the_budget_is_stopped(config):
+def test_what_takes_longer_than_the_budget_is_given_up(config):
     remember(config)
     with serve({"flodl": ["9.0"], "flodl-hf": ["9.0"]}) as index:
         index.open.clear()
-        # Long enough for a pip to come up and ask, and far below its own patience.
+        # Long enough for a busy machine to ask, and far below the patience of a download.
         check(config, "flodl", "flodl-hf", seconds=8, env=index.variables)
         assert sorted(index.asked) == ["flodl", "flodl-hf"]
-        assert index.gone.wait(PATIENCE), "pip still waits for its answer"
+        assert index.gone.wait(PATIENCE), "somebody still waits for the answer"
     assert remembered(config)["latest_known"] == {}
 
 
-def test_without_pip_nothing_is_asked(config, tmp_path):
+def test_an_environment_without_pip_asks_the_index_too(config, tmp_path):
     remember(config)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
-    python = str(tmp_path / "bare" / "bin" / "python")
-    bare = {"PYTHONPATH": str(ROOT), "PATH": str(tmp_path / "bare" / "bin")}
     with serve({"flodl": ["9.0"]}) as index:
-        check(config, "flodl", env={**index.variables, **bare}, python=python)
-        assert index.asked == []
-        assert remembered(config)["latest_known"] == {}
-        # Where fdl was installed by a tool without pip, the user's own one is on the PATH.
-        (tmp_path / "bare" / "bin" / "pip").symlink_to(Path(sys.executable).parent / "pip")
-        check(config, "flodl", env={**index.variables, **bare}, python=python)
+        code = "import sys; sys.modules['pip'] = None; from fdl.update.__main__ import main; "
+        argv = [sys.executable, "-c", f"{code}main(sys.argv[1:])", str(config), "60", "flodl"]
+        env = {**os.environ, **index.variables, "PATH": str(tmp_path)}
+        subprocess.run(argv, env=env, check=True)
     assert remembered(config)["latest_known"] == {"flodl": "9.0"}
 
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fdl.errors import LibtorchError
+from fdl.errors import FetchError, LibtorchError
 from fdl.libtorch import layout
 from fdl.libtorch.layout import Contents
-from fdl.libtorch.sources.base import Bench, Source, Wanted, finish, nothing_known, slot, unpack
+from fdl.libtorch.sources.base import Bench, Source, Wanted, finish, nothing_known, slot
+from fdl.progress import Progress
+
+_VERSIONS = tuple(f"{root}{layout.BUILD_VERSION}" for root in ("libtorch/", "torch/", ""))
+_PACKAGE = "torch/version.py"
+"""Members that give the version: those of an archive, and that of a wheel."""
+
+_CUDA = re.compile(rb"\blib/\w*torch_cuda")
+"""The name of a library of CUDA in a directory."""
 
 
 def local_archive(file: Path, wanted: Wanted) -> Source:
@@ -30,8 +37,12 @@ def local_archive(file: Path, wanted: Wanted) -> Source:
 
 
 def _stage_archive(file: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Contents]:
+    from fdl.fetch import extract_file
+
     folder = bench.room("libtorch")
-    unpack(file, folder, layout.place)
+    # A file that somebody has chosen on this machine is compared with nothing.
+    with Progress(f"unpacking {file.name}") as progress:
+        extract_file(file, folder, select=layout.place, progress=progress)
     return folder, finish(folder, wanted, str(file), bench, links=file.parent)
 
 
@@ -52,14 +63,13 @@ def newest(folder: Path, wanted: Wanted, *, wheels_only: bool) -> list[Path]:
 
 def _peek(file: Path, wanted: Wanted) -> Contents | None:
     """The contents of an archive, without unpacking it."""
+    from fdl.fetch.archive import read_members
+
     try:
-        with zipfile.ZipFile(file) as archive:
-            members = {layout.place(name): name for name in archive.namelist()}
-            build_version, package = (
-                archive.read(members[name]).decode() if name in members else ""
-                for name in (layout.BUILD_VERSION, layout.VERSION_FILE)
-            )
-    except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
+        members, directory = read_members(file, [*_VERSIONS, _PACKAGE])
+        package = members.get(_PACKAGE, b"").decode()
+        build_version = next((members[name] for name in _VERSIONS if name in members), b"").decode()
+    except (FetchError, UnicodeDecodeError):
         # Unpacking it gives a detailed error.
         return None
     facts = layout.version_facts(package)
@@ -69,7 +79,7 @@ def _peek(file: Path, wanted: Wanted) -> Contents | None:
     found = layout.identify(
         version,
         cuda=str(facts["cuda"]) if facts.get("cuda") else None,
-        has_cuda=any(name is not None and "torch_cuda" in name for name in members),
+        has_cuda=_CUDA.search(directory) is not None,
         wanted=wanted.variant,
         where=str(file),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,12 +14,16 @@ from pathlib import Path
 import pytest
 
 from fdl.diagnose.codes import CODES
-from fdl.hardware.facts import Trouble
+from fdl.diagnose.compatibility import installation
+from fdl.hardware.facts import Nvidia, Trouble
 from fdl.hardware.kernel import troubles
 from fdl.hardware.refusals import (
     DRIVER_NOT_LOADED,
+    GIVE_TO_CONTAINER,
     GPU_IS_LOST,
+    INSUFFICIENT_POWER,
     LIBRARY_MISSING,
+    LIBRARY_NOT_FOUND,
     NO_PERMISSION,
     OUTDATED,
     SILENT,
@@ -29,7 +34,7 @@ from fdl.hardware.refusals import (
     slices_missing,
 )
 from tests.fdl.diagnose import test_remedies
-from tests.fdl.diagnose.conftest import activate, variant
+from tests.fdl.diagnose.conftest import activate, environment, variant
 from tests.fdl.hardware.fake_nvml import card
 from tests.fdl.hardware.test_gpus import pci_card
 
@@ -193,8 +198,101 @@ def test_the_line_for_withheld_gpus_is_the_one_that_was_run(tmp_path):
     assert (trouble.kind, trouble.remedy) == ("gpus-withheld", "sudo dmesg | grep -i nvrm")
 
 
-def test_advice_in_words_does_not_look_like_a_command():
-    for trouble in (LIBRARY_MISSING, OUTDATED):
-        assert " " in trouble.remedy
-        assert not trouble.remedy.startswith(("fdl ", "unset ", "export "))
-    assert names(WORDS) >= {LIBRARY_MISSING.kind, OUTDATED.kind}
+def too_old_for_pytorch(here):
+    del here
+
+
+def too_old_for_torch(here):
+    environment(here.root, "__version__ = '2.13.0+cu130'\ncuda = '13.0'\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "driver", "bring_about"),
+    [
+        ("driver-without-pytorch", "470.256.02", too_old_for_pytorch),
+        ("torch-driver-too-old", "570.86.10", too_old_for_torch),
+    ],
+)
+def test_the_driver_that_the_advice_names_ends_the_finding(machine, name, driver, bring_about):
+    here = machine([card("8.9")], driver=driver)
+    bring_about(here)
+    advice = re.fullmatch(
+        r"update the NVIDIA driver(?: of the host)? to ([\d.]+) or newer",
+        here.finding(name)["remedy"],
+    )
+    here.environ["FAKE_NVML_DRIVER"] = advice[1]
+    assert name not in here.names()
+
+
+def test_a_driver_too_old_for_all_archives_names_the_build_that_works(machine):
+    here = machine([card("8.9")], driver="470.256.02")
+    (here.root / "libtorch.lock").write_text("{}", encoding="utf-8")
+    remedy = here.finding("no-active-variant")["remedy"]
+    update, _, line = remedy.partition(", or use the processor alone: ")
+    assert update == "update the driver"
+    assert "libtorch/precompiled/cpu" in dry_run(here, line)
+
+
+def test_with_a_driver_that_fails_two_lines_install(machine):
+    broken = of_driver(VERSION_MISMATCH, "", container=False)
+    advice = installation(Nvidia(present=True, troubles=(broken,)))
+    lines = re.fullmatch(r"repair the driver, then: (.*); or at once: (.*)", advice)
+    # The first line is for the time after the repair.
+    here = machine([card("8.6")])
+    assert "libtorch/precompiled/cu128" in dry_run(here, lines[1])
+    here.environ["FAKE_NVML_FAIL"] = "nvmlInitWithFlags=18"
+    assert "libtorch/precompiled/cpu" in dry_run(here, lines[2])
+
+
+def test_no_torch_is_proposed_that_the_driver_could_not_run(machine):
+    here = machine([card("8.9")], driver="470.256.02")
+    environment(here.root, "__version__ = '2.13.0+cpu'\ncuda = None\n")
+    assert here.names() == ["driver-without-pytorch"]
+
+
+def dry_run(here, line):
+    program, *words = shlex.split(line)
+    done = here.fdl(*words, "--dry-run", cwd=here.root, env=here.environ)
+    assert (program, done.exit) == ("fdl", 0), done.err
+    return done.out
+
+
+def test_the_advice_on_a_broken_manifest_ends_the_finding(machine):
+    here = machine()
+    manifest = here.root / "fdl.yml"
+    manifest.write_text("commands: {hello: {rum: echo hello}}\n", encoding="utf-8")
+    found = here.finding("manifest-broken")
+    assert (found["remedy"], "fdl.yml:1" in found["message"]) == (None, True)
+    right = re.search(r"did you mean `(\w+)`", found["message"])[1]
+    manifest.write_text(manifest.read_text().replace("rum", right), encoding="utf-8")
+    assert here.names() == []
+
+
+ADVICE = {
+    LIBRARY_MISSING: "install the driver's package again",
+    OUTDATED: "update the NVIDIA driver",
+    of_gpu(0, INSUFFICIENT_POWER, ""): "switch the machine off",
+    of_driver(DRIVER_NOT_LOADED, "", container=True): "start the container with",
+    of_driver(LIBRARY_NOT_FOUND, "", container=True): "start the container with",
+}
+
+
+@pytest.mark.parametrize(("trouble", "begin"), ADVICE.items(), ids=lambda one: str(one)[:40])
+def test_advice_in_words_does_not_look_like_a_command(trouble, begin):
+    assert trouble.remedy.startswith(begin)
+    assert shutil.which(trouble.remedy.split()[0]) is None or begin.startswith("install")
+
+
+def test_each_advice_in_words_is_tested(tmp_path):
+    pci_card(tmp_path)
+    (driver,) = troubles(tmp_path, driver_answers=False)
+    assert (driver.kind, driver.remedy) == (
+        "driver-missing",
+        "install the driver that your distribution packages, then restart",
+    )
+    (tmp_path / ".dockerenv").touch()
+    (container,) = troubles(tmp_path, driver_answers=False)
+    assert (container.kind, container.remedy) == ("container-without-gpus", GIVE_TO_CONTAINER)
+    elsewhere = {"driver-without-pytorch", "torch-driver-too-old", "manifest-broken"}
+    shown = {trouble.kind for trouble in ADVICE if trouble.remedy != GIVE_TO_CONTAINER}
+    assert shown | elsewhere | {driver.kind, container.kind} == names(WORDS)

@@ -168,6 +168,25 @@ def test_an_authority_of_ones_own_is_taken(secure, fetch, certificate, monkeypat
     assert fetch(secure.url("/a.zip")).digest == BLAKE3
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "No such file or directory"), ("no certificate", "there is no certificate in it")],
+)
+def test_authorities_that_cannot_be_read_are_named(
+    secure, fetch, tmp_path, monkeypatch, content, reason
+):
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    with pytest.raises(FetchError) as error:
+        fetch(secure.url("/a.zip"))
+    assert error.value.message.endswith(
+        f"the certificate authorities of {file} cannot be read: {reason}"
+    )
+    assert error.value.hint == "name a file of certificates: SSL_CERT_FILE=/path/to/ca.pem"
+
+
 class Tunnel:
     """A proxy that only passes bytes on, as for `https`; remembers what it was asked."""
 

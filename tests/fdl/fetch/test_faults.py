@@ -35,8 +35,7 @@ def held(journal: Path) -> int:
     """How many bytes a journal says are there."""
     if not journal.exists():
         return 0
-    says = json.loads(journal.read_text())
-    return says["prefix"] + says["length"] - says["tail"]
+    return sum(end - begin for begin, end in json.loads(journal.read_text())["held"])
 
 
 def test_an_archive_is_fetched_once_and_unpacked(server, fetch):
@@ -128,6 +127,68 @@ def test_the_end_of_an_archive_may_come_in_many_pieces(server, fetch):
     server.put("/a.zip", ARCHIVE, cuts=[start + 60_000 * (place + 1) for place in range(12)])
     assert fetch(server.url("/a.zip"), options=replace(QUICK, tail=tail)).digest == BLAKE3
     assert server.sent == len(ARCHIVE)
+
+
+BIG_TAIL = replace(QUICK, tail=1 << 20)
+
+
+def killed(server, fetch, options, enough):
+    """Kill a call as soon as the server has sent that many bytes, and the call has met them."""
+    target = fetch.folder / "killed"
+    target.mkdir()
+    argv = [sys.executable, "-c", CHILD, server.url("/a.zip"), str(target), str(fetch.part)]
+    chosen = repr({"tail": options.tail, "chunk": options.chunk, "connections": 2})
+    with subprocess.Popen([*argv, chosen], stderr=subprocess.DEVNULL) as child:
+        while not enough() and child.poll() is None:
+            time.sleep(0.001)
+        child.send_signal(signal.SIGKILL)
+
+
+def test_a_killed_call_keeps_the_part_of_the_end_that_it_had(server, fetch):
+    """The end is asked for first: on a slow line, it takes minutes."""
+    resource = server.put("/a.zip", ARCHIVE, drip=(20_000, 0.01))
+    killed(server, fetch, BIG_TAIL, lambda: held(fetch.journal) > 300_000)
+    kept = held(fetch.journal)
+    assert 300_000 < kept < 1 << 20
+    resource.drip = None
+    server.settle()
+    before = server.sent
+    assert fetch(server.url("/a.zip"), options=BIG_TAIL).digest == BLAKE3
+    assert server.sent - before == len(ARCHIVE) - kept
+
+
+def test_a_killed_call_keeps_bytes_after_a_gap(server, fetch):
+    """The second connection writes far behind the first one, which may be the slower one."""
+    resource = server.put("/a.zip", ARCHIVE, stall=50_000, drip=(20_000, 0.005))
+    options = replace(QUICK, chunk=1 << 20)
+    killed(server, fetch, options, lambda: held(fetch.journal) > 800_000)
+    kept, before = held(fetch.journal), server.sent
+    assert kept > 800_000
+    resource.drip = None
+    assert fetch(server.url("/a.zip"), options=options).digest == BLAKE3
+    # What was being sent to the dead process may count as well.
+    assert server.sent - before < len(ARCHIVE) - kept + 200_000
+
+
+def test_a_slow_line_is_written_down_every_second(server, fetch):
+    resource = server.put("/a.zip", ARCHIVE, drip=(2_000, 0.1))
+    killed(server, fetch, BIG_TAIL, lambda: held(fetch.journal) > 10_000)
+    assert 10_000 < held(fetch.journal) < 100_000
+    resource.drip = None
+
+
+def test_a_directory_that_was_cut_off_is_continued(server, fetch):
+    members = [(f"libtorch/{'long' * 20}{n}", b"x") for n in range(2000)]
+    archive = pack(members)
+    server.put("/a.zip", archive, cuts=[len(archive) - 200_000])
+    with pytest.raises(FetchError, match="the connection broke off"):
+        fetch(server.url("/a.zip"), options=IMPATIENT)
+    server.settle()
+    kept, before = held(fetch.journal), server.sent
+    assert kept > LARGEST_ENDING
+    fetch(server.url("/a.zip"), options=QUICK)
+    assert fetch.tree == expected(archive)
+    assert server.sent - before == len(archive) - kept
 
 
 def test_a_call_that_gets_nothing_does_not_claim_to_keep_it(server, fetch):
@@ -354,14 +415,16 @@ def test_a_journal_that_claims_more_than_there_is_counts_as_none(server, fetch):
 
 CHILD = """
 import os, sys
+from dataclasses import replace
 from pathlib import Path
 from fdl.fetch import unpack_url
 from fdl.progress import Progress
 from tests.fdl.fetch.archives import QUICK, inside
-url, target, part = sys.argv[1:]
+url, target, part, *options = sys.argv[1:]
+options = replace(QUICK, stall_timeout=60, **eval(options[0])) if options else QUICK
 with Progress("archive") as progress:
     unpack_url([url], Path(target), select=inside, part=Path(part), sha256=None,
-               progress=progress, environ=os.environ, options=QUICK)
+               progress=progress, environ=os.environ, options=options)
 """
 
 

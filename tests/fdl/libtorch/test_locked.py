@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.fdl.libtorch.archives import torch_wheel
+from tests.test_guides import files_of
 
 
 @pytest.fixture
@@ -41,6 +48,26 @@ def test_the_locked_version_is_installed_and_no_other(wheels, home, store):
     assert (store / "precompiled/cpu/build-version").read_text() == "2.12.0+cpu\n"
     assert f"{old} is the file that was recorded 12 days ago" in done.err
     assert json.loads(lock.read_text()) == document
+
+
+@pytest.mark.parametrize("variant", [["cpu"], []], ids=["named", "auto"])
+def test_a_wheel_whose_name_has_no_variant_is_locked_too(tmp_path, libtorch, home, store, variant):
+    """As on Linux aarch64 and macOS, and as the CUDA build of PyPI."""
+    links = tmp_path / "plain"
+    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links), "PIP_CONFIG_FILE": "/dev/null"}
+    torch_wheel(links, "2.14.1")
+
+    def install(*words):
+        return libtorch("install", *words, env=env, timeout=120)
+
+    assert install("cpu", "--source", "wheel").exit == 0
+    torch_wheel(links, "2.15.0")
+    (store / "precompiled/cpu/build-version").write_text("2.0.0+cpu\n")
+    document = (home / "libtorch.lock").read_text()
+    done = install("--locked", *variant)
+    assert done.exit == 0, done.err
+    assert (store / "precompiled/cpu/build-version").read_text().startswith("2.14.1")
+    assert (home / "libtorch.lock").read_text() == document
 
 
 def test_what_the_lock_does_not_name_is_refused(wheels):
@@ -83,3 +110,60 @@ def test_files_on_disk_are_not_locked(wheels, tmp_path):
                   ["--from", str(wheel.parent)]):  # fmt: skip
         done = wheels("--locked", *words)
         assert (done.exit, "a file on disk is not in it" in done.err) == (1, True), done.err
+
+
+@pytest.fixture
+def repository(tmp_path, wheels, home):
+    """A folder of C++ sources with the lock of the user's own store, and no manifest."""
+    assert wheels("cpu", "--source", "wheel").exit == 0
+    folder = tmp_path / "repository"
+    (folder / "src").mkdir(parents=True)
+    shutil.move(home / "libtorch.lock", folder)
+    shutil.rmtree(home)
+    return folder
+
+
+def test_a_folder_with_a_lock_is_a_project(libtorch, tmp_path, repository, home):
+    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "wheels")}
+    done = libtorch("install", "--locked", cwd=repository / "src", env=env, timeout=120)
+    assert done.exit == 0, done.err
+    assert (repository / "libtorch/precompiled/cpu/lib/libtorch.so").is_file()
+    assert not home.exists()
+
+
+def steps_of_the_guide():
+    """The lines with fdl that the workflow and the image of the guide run, in their order."""
+    files = files_of("cpp-and-rust.md")
+    workflow = yaml.safe_load(files["workflow.yml"])["jobs"]["build"]
+    yield "workflow", [step["run"] for step in workflow["steps"] if "fdl " in str(step.get("run"))]
+    lines = files["Dockerfile"].replace("\\\n", " ").splitlines()
+    runs = [line.removeprefix("RUN ") for line in lines if line.startswith("RUN fdl ")]
+    yield "image", [line.partition(" cmake ")[0] + " true" if " exec " in line else line
+                    for line in runs]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "lines"), [*steps_of_the_guide()])
+def test_the_lines_of_the_guide_install_what_the_lock_names(
+    name, lines, tmp_path, repository, home
+):
+    assert len(lines) == 2
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    links = str(tmp_path / "wheels")
+    for round in ("empty", "from the cache"):
+        env = {
+            **os.environ, "PATH": path, "CI": "1", "HOME": str(home), "PIP_NO_INDEX": "1",
+            "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": links,
+        }  # fmt: skip
+        for line in lines:
+            done = subprocess.run(
+                ["bash", "-ec", line], cwd=repository, env=env, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{round}: {line}\n{done.stderr}"
+        # The second time there is nothing to download from.
+        links = str(tmp_path / "nothing")
+    assert (repository / "libtorch/precompiled/cpu/lib/libtorch.so").is_file()
+    if name == "workflow":
+        workflow = yaml.safe_load(files_of("cpp-and-rust.md")["workflow.yml"])
+        cache = next(one for one in workflow["jobs"]["build"]["steps"] if "cache" in str(one))
+        assert cache["with"]["path"] == "libtorch"
+        assert str(repository / "libtorch") in (repository / "CMakePresets.json").read_text()

@@ -29,9 +29,9 @@ def part(at):
         folder.mkdir(parents=True)
         file = folder / "archive.part"
         file.write_bytes(b"12345")
-        journal = {"source": "", "etag": "", "modified": "", "length": 9, "tail": 9}
+        journal = {"source": "", "etag": "", "modified": "", "length": 9}
         if prefix is not None:
-            text = json.dumps({**journal, "prefix": prefix})
+            text = json.dumps({**journal, "held": [[0, prefix]]})
             (folder / "archive.part.json").write_text(text)
         for one in folder.iterdir():
             os.utime(one, (time.time() - days * 86_400,) * 2)

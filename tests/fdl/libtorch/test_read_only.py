@@ -85,6 +85,24 @@ def test_another_user_reads_and_chooses_for_himself(nobody, shared):
     reads(nobody, *shared)
 
 
+def test_ones_own_choice_is_in_the_state_folder_and_costs_no_import(tmp_path):
+    code = (
+        "from fdl.libtorch.active import own_choice; "
+        "print(own_choice('/opt/shared')); print(*sys.modules)"
+    )
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"
+    bare = [sys.executable, "-S", "-c", code]
+    env = {"HOME": str(tmp_path), "XDG_STATE_HOME": ""}
+    done = subprocess.run(bare, env=env, check=True, capture_output=True, text=True)
+    file, modules = done.stdout.splitlines()
+    assert file == f"{tmp_path}/.local/state/flodl/active/opt/shared/libtorch/.active"
+    assert not {"platformdirs", "hashlib", "re", "pathlib", "typing"} & set(modules.split())
+    asked = "from platformdirs import user_state_path; print(user_state_path('flodl'))"
+    argv = [sys.executable, "-c", asked]
+    theirs = subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
+    assert file.startswith(f"{theirs.strip()}/active/")
+
+
 def test_a_choice_that_was_removed_gives_way_to_that_of_the_store(nobody, libtorch, shared):
     assert nobody("activate", "precompiled/cpu").returncode == 0
     assert libtorch("remove", "precompiled/cpu").exit == 0

@@ -271,7 +271,7 @@ def wheel(folder, version):
 
 
 def needed_by(name):
-    """The packages and modules that a distribution and those it needs have installed."""
+    """The packages, modules and facts that a distribution and those it needs have installed."""
     from importlib.metadata import distribution, requires
 
     found, waiting = {}, [name]
@@ -280,7 +280,9 @@ def needed_by(name):
         if one in found:
             continue
         files = distribution(one).files or ()
-        tops = {path.parts[0] for path in files if path.suffix in (".py", ".so")}
+        tops = {
+            one.parts[0] for one in files if one.suffix in (".py", ".so") or one.name == "METADATA"
+        }
         found[one] = [Path(distribution(one).locate_file(top)) for top in tops - {".."}]
         needs = [need for need in requires(one) or () if "extra ==" not in need]
         waiting += [re.split(r"[^\w.-]", need)[0] for need in needs if "platform" not in need]
@@ -306,7 +308,8 @@ class Environment:
         (info / "RECORD").write_text("".join(f"{path},,\n" for path in shown))
         # The tests' own pip, and nothing else of what the tests have: it must not see our checkout.
         (site / "pip").symlink_to(Path(pip.__file__).parent)
-        for module in needed_by("typer"):
+        needed = ("typer", "httpx2", "certifi", "packaging", "platformdirs")
+        for module in {one for name in needed for one in needed_by(name)}:
             (site / module.name).symlink_to(module)
         script = prefix / "bin/fdl"
         script.write_text(

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from fdl.errors import FdlError, LibtorchError
+from fdl.hardware.facts import Trouble
 from fdl.setup.facts import ProjectFacts
 from fdl.setup.plan import plan
+from fdl.setup.steps import Program
 from tests.fdl.setup.machines import BUILD, CPU, CU128, NOBODY, ROOT, Typed, machine
 
 PROJECT = ProjectFacts(ROOT, services=("dev", "cuda"), is_package=True)
@@ -29,7 +31,7 @@ def rest(pip=f"{PYTHON} -m pip install"):
 def steps(facts, questions=NOBODY, environ=None):
     """The steps behind those of libtorch."""
     found = plan(facts, questions, environ or {})
-    return [step.typed for step in found.steps if "libtorch" not in step.typed]
+    return [step.typed for step in found.steps if isinstance(step, Program)]
 
 
 def test_without_docker_and_without_venvs_there_are_instructions():
@@ -138,6 +140,31 @@ def test_a_project_without_libtorch_gets_torch_alone(capabilities, more, folder)
         index = f"https://download.pytorch.org/whl/{'cpu' if one.no_archives else folder}"
         assert [step.typed for step in found.steps] == [VENV, torch_from(index), rest()]
         assert found.hint == ""
+
+
+def broken(**more):
+    """A machine with a GPU whose driver fails, and a project that uses torch alone."""
+    facts = machine(project=NATIVE, needs_libtorch=False, **more)
+    trouble = Trouble("driver-mismatch", "the driver has been updated", "sudo reboot")
+    return replace(facts, nvidia=replace(facts.nvidia, present=True, troubles=(trouble,)))
+
+
+def test_a_driver_that_fails_does_not_bring_a_torch_for_the_processor():
+    with pytest.raises(LibtorchError, match="cannot choose a torch: the driver has been") as no:
+        plan(broken(), NOBODY, {})
+    assert no.value.hint == (
+        "repair the driver (sudo reboot), or decide yourself: "
+        "FLODL_TORCH_INDEX=https://download.pytorch.org/whl/cpu fdl setup"
+    )
+    decided = {"FLODL_TORCH_INDEX": CPU_INDEX}
+    assert steps(broken(), environ=decided) == [VENV, torch_from(CPU_INDEX), rest()]
+    assert steps(broken(), Typed("y")) == [VENV, torch_from(CPU_INDEX), rest()]
+
+
+def test_a_torch_that_is_there_needs_no_choice():
+    facts = broken()
+    there = replace(NATIVE, has_venv=True, venv_has_pip=True, venv_has_torch=True)
+    assert steps(replace(facts, project=there)) == [rest()]
 
 
 def test_the_index_of_torch_can_be_another():

@@ -168,3 +168,15 @@ def test_a_user_may_take_the_cpu_build_beside_a_driver_that_fails():
     assert typed(decide(broken(), Typed("y"), force=False)) == [USE_CPU]
     # Who has installed it before has decided already.
     assert typed(decide(broken(installed=(CPU,), active=CPU), NOBODY, force=False)) == []
+
+
+def test_without_archives_a_driver_that_fails_chooses_nothing_either():
+    none = LibtorchError("no archive", hint="fdl libtorch install --source wheel")
+    with pytest.raises(LibtorchError, match="cannot choose a libtorch: the driver has been"):
+        decide(broken(no_archives=none), NOBODY, force=False)
+
+
+def test_a_driver_that_fails_is_not_called_a_machine_without_gpus():
+    outcome = decide(broken(installed=(CPU,), active=CPU), NOBODY, force=True)
+    assert outcome.notes == ("the GPUs are left out, because the driver has been updated",)
+    assert outcome.hint == "sudo reboot"
