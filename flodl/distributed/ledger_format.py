@@ -54,7 +54,7 @@ class Stretch:
             yield self.first + index * self.stride, bytes(self.hashes[at : at + HASH_BYTES])
 
 
-def rows_hash(rows: bytes) -> bytes:
+def rows_hash(rows: bytes | memoryview) -> bytes:
     """Hash sample numbers, given as little-endian int64."""
     return hashlib.blake2b(rows, digest_size=HASH_BYTES).digest()
 
