@@ -24,7 +24,6 @@ from torch.nn.utils import clip_grad_norm_
 
 from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
-from flodl.ddp_bench.records import EpochRow
 from flodl.ddp_bench.stage import Stage
 from flodl.distributed.batch_timer import BatchTimer
 from flodl.train.epoch_end import model_metrics
@@ -171,23 +170,16 @@ def _train(stage: Stage, recipe: Recipe) -> None:
         rows = group.gather([float(total), steps])
         loss = sum(row[0] for row in rows) / sum(row[1] for row in rows)
         stage.timeline.event("epoch_end", epoch=epoch, loss=loss)
-        observed = model_metrics(recipe.inner)
-        figure = stage.evaluate(recipe.inner)
-        if group.leads:
-            row = EpochRow(
-                epoch=epoch,
-                loss=loss,
-                eval=figure,
-                train_ms=train_ms,
-                eval_ms=stage.evaluate.ms,
-                ranks_apart=stage.evaluate.ranks_apart,
-                k=recipe.interval,
-                counts=(recipe.interval,) * group.world_size,
-                batches=(steps,) * group.world_size,
-                scalars=observed,
-            )
-            stage.tell(row)
-            stage.keep(epoch + 1, recipe.inner)
+        stage.end_epoch(
+            epoch,
+            recipe.inner,
+            loss=loss,
+            train_ms=train_ms,
+            k=recipe.interval,
+            counts=(recipe.interval,) * group.world_size,
+            batches=(steps,) * group.world_size,
+            scalars=model_metrics(recipe.inner),
+        )
 
 
 def _epoch(
