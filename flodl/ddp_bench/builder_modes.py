@@ -15,12 +15,11 @@ from flodl.ddp_bench.stage import (
 )
 from flodl.distributed.batch_timer import BatchTimer
 from flodl.launch.settings import Policy
-from flodl.train import Callback
+from flodl.train import Callback, TrainerBuilder, TrainingRun
 from flodl.trainer import Trainer
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
-    from flodl.train import TrainerBuilder, TrainingRun
 
 
 def train_solo(stage: Stage) -> None:

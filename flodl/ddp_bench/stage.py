@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from flodl.ddp_bench.data import prepare
-from flodl.ddp_bench.models import TASKS
+from flodl.ddp_bench.data import BenchData, prepare
+from flodl.ddp_bench.models import TASKS, Task
 from flodl.ddp_bench.records import EpochRow
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     from flodl.data import Batch
     from flodl.ddp_bench.cell import Cell
-    from flodl.ddp_bench.data import BenchData
     from flodl.ddp_bench.evaluation import Evaluation
-    from flodl.ddp_bench.models import Task
     from flodl.launch.group import Group
     from flodl.monitor.timeline import Timeline
     from flodl.train.learning_rate import Schedule

@@ -27,12 +27,10 @@ from flodl.ddp_bench.data import prepare
 from flodl.ddp_bench.stage import Stage
 from flodl.distributed.batch_timer import BatchTimer
 from flodl.train.epoch_end import model_metrics
-from flodl.train.learning_rate import ScheduledRate
+from flodl.train.learning_rate import ScheduledRate, SteeredRate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from flodl.train.learning_rate import Schedule
 
 INTERVAL = 10
 """Steps between two averages of the parameters: the same as the first anchor of our windows."""
@@ -118,18 +116,6 @@ class LocalSteps(Recipe):
             buffer.copy_(buffer / dist.get_world_size())
 
 
-@final
-class _Scaled:
-    """A schedule whose rates are multiplied by a factor."""
-
-    def __init__(self, schedule: Schedule, factor: float) -> None:
-        self._schedule, self._factor = schedule, factor
-
-    def lr(self, step: int) -> float:
-        """Return the learning rate at a position."""
-        return self._schedule.lr(step) * self._factor
-
-
 def train_gradient_average(stage: Stage) -> None:
     """Train with ``DistributedDataParallel``."""
     _train(stage, GradientAverage(stage, stage.cell.lr * stage.cell.rate_factor))
@@ -157,7 +143,7 @@ def _train(stage: Stage, recipe: Recipe) -> None:
     rate = None
     if task.schedule is not None:
         schedule = task.schedule(cell.lr, stage.batches * cell.epochs)
-        rate = ScheduledRate(recipe.optimizer, _Scaled(schedule, cell.rate_factor))
+        rate = ScheduledRate(recipe.optimizer, SteeredRate(schedule, cell.rate_factor))
     ms, speed = cell.simulated(group.rank)
     timer = BatchTimer(group.device, batch_ms=ms, speed=speed)
     for epoch in range(cell.epochs):

@@ -116,7 +116,8 @@ class EpochCheck:
         self._note = note
         facts, sums = self.facts, [0, 0, 0, 0]
         planned = self.epoch < self.contents.facts.epochs
-        order = drawn_order(facts, self.epoch) if planned and self._begun else None
+        begun = self.epoch in self.contents.epoch_facts
+        order = drawn_order(facts, self.epoch) if planned and begun else None
         for piece in _pieces(facts):
             part = self._check_piece(piece, order, planned)
             sums = [total + one for total, one in zip(sums, part, strict=True)]
@@ -130,10 +131,6 @@ class EpochCheck:
             batches=facts.batches,
             batches_once=once,
         )
-
-    @property
-    def _begun(self) -> bool:
-        return self.epoch in self.contents.epoch_facts
 
     def _check_piece(
         self, piece: _Piece, order: DrawnOrder | None, planned: bool

@@ -9,11 +9,9 @@ hash of a batch takes 8 bytes: BLAKE2b of its sample numbers as little-endian in
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import final
 
 HASH_BYTES = 8
 

@@ -33,7 +33,7 @@ from flodl.hf.reference import (
     transformers,
 )
 from flodl.hf.safetensors_io import expected_from_graph, validate_keys
-from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, WeightFiles, read_text
+from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, read_text
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.weights.slots import slots_of
 from flodl.hf.weights.stored import StoredFiles, same_bytes
@@ -277,7 +277,7 @@ class _Run:
 
     def source(self, origin: Checkpoint) -> str:
         """Compare the reference's outputs for the export and for the source."""
-        model = _loaded(_folder(origin.weight_files()), self._directory).model
+        model = _loaded(origin.weight_files().files[0].parent, self._directory).model
         name = origin.name + _converted(model, self._config)
         apart = largest_difference(self._theirs, outputs_of_reference(model, self._inputs))
         if apart != 0.0:
@@ -315,10 +315,6 @@ def _loaded(weights: Path, config: Path) -> Loaded:
     except Exception as error:  # any failure to load is a result of this check
         first = str(error).partition("\n")[0]
         raise _Failed(f"transformers cannot load it: {type(error).__name__}: {first}") from None
-
-
-def _folder(weights: WeightFiles) -> Path:
-    return weights.files[0].parent
 
 
 def _pairs(mine: Collection[str], theirs: Collection[str], config: EncoderConfig) -> dict[str, str]:
