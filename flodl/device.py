@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def select_device(requested: torch.device | str | None = None) -> torch.device:

@@ -12,13 +12,12 @@ import os
 import sys
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO, TypeAlias, final
 
 from flodl import log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import TextIO
 
     from rich.console import Console, ConsoleOptions
     from rich.live import Live

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from flodl.distributed.plain_loop.setup import (
+    HasGraph,
     SetupConfig,
     TrainingSetup,
     model_of,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from flodl.distributed.plain_loop.setup import HasGraph
     from flodl.graph import Graph
     from flodl.launch.settings import DdpConfig
     from flodl.train.engines.base import TrainFn

@@ -19,11 +19,12 @@ def generator_states() -> dict[str, Any]:
     """
     name, key, position, has_gauss, gauss = np.random.get_state()
     version, words, following = random.getstate()
+    cuda_in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     # Hundreds of words each: as tensors they take little space in a checkpoint.
     return {
         "torch": torch.get_rng_state(),
         # A device that is not in use yet has drawn nothing.
-        "cuda": torch.cuda.get_rng_state_all() if _cuda_in_use() else [],
+        "cuda": torch.cuda.get_rng_state_all() if cuda_in_use else [],
         "python": (version, torch.tensor(words, dtype=torch.int64, device="cpu"), following),
         "numpy": (
             str(name),
@@ -76,7 +77,3 @@ def set_generator_states(states: dict[str, Any]) -> None:
         return
     for device, state in enumerate(states["cuda"]):
         torch.cuda.set_rng_state(state, device)
-
-
-def _cuda_in_use() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

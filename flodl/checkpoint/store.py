@@ -95,8 +95,7 @@ def save_checkpoint(
         CheckpointError: The tensors changed while they were written.
     """
     named = tensors_by_name(params, buffers)
-    kept = _optional_metadata(config, epoch, metrics, source_config)
-    strings = _metadata(hash, label, kept, metadata or {})
+    strings = checkpoint_strings(hash, label, config, epoch, metrics, source_config, metadata)
     with gathering(named, "a checkpoint") as ranks:
         if ranks.writes:
             write_named(dest, named, strings, rewindable=False, ranks=ranks)
@@ -284,19 +283,6 @@ def memory_of(tensor: Tensor) -> object:
     return (local.device, address, layout, flags)
 
 
-def _metadata(
-    hash: str | None, label: str, kept: Mapping[str, str], extra: Mapping[str, str]
-) -> dict[str, str]:
-    for key, value in extra.items():
-        if key in RESERVED:
-            raise ValueError(f"metadata key {key!r} is the container's own; choose another")
-        if key in kept:
-            raise ValueError(f"metadata key {key!r} is also given as {key}=; keep one of them")
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise ValueError(f"metadata {key!r} must be a string; encode it, for instance as JSON")
-    return {**own_strings(hash or "", label), **kept, **extra}
-
-
 def checkpoint_strings(
     hash: str | None,
     label: str,
@@ -308,7 +294,15 @@ def checkpoint_strings(
 ) -> dict[str, str]:
     """Return the metadata of a checkpoint; for the arguments see :func:`save_checkpoint`."""
     kept = _optional_metadata(config, epoch, metrics, source_config)
-    return _metadata(hash, label, kept, metadata or {})
+    extra = metadata or {}
+    for key, value in extra.items():
+        if key in RESERVED:
+            raise ValueError(f"metadata key {key!r} is the container's own; choose another")
+        if key in kept:
+            raise ValueError(f"metadata key {key!r} is also given as {key}=; keep one of them")
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ValueError(f"metadata {key!r} must be a string; encode it, for instance as JSON")
+    return {**own_strings(hash or "", label), **kept, **extra}
 
 
 def own_strings(hash: str, label: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flodl.data.counts import positive_integer
 from flodl.errors import DataError
 
 
@@ -30,7 +31,7 @@ class RandomSampler(Sampler):
     """A new permutation per epoch, drawn from a generator seeded with ``seed + epoch``."""
 
     def __init__(self, n: int, seed: int = 42) -> None:
-        self._n = _count(n)
+        self._n = positive_integer("n", n)
         self._seed = seed
 
     def indices(self, epoch: int) -> Tensor:
@@ -44,7 +45,7 @@ class SequentialSampler(Sampler):
     """Visits the samples from first to last in every epoch."""
 
     def __init__(self, n: int) -> None:
-        self._n = _count(n)
+        self._n = positive_integer("n", n)
 
     def indices(self, epoch: int) -> Tensor:  # noqa: ARG002 - every epoch is the same
         """Return ``0 … n-1``, ``[n]`` int64 on the CPU."""
@@ -87,9 +88,3 @@ def epoch_order(sampler: Sampler, epoch: int, n: int) -> Tensor:
             f"0 to {n - 1}"
         )
     return order
-
-
-def _count(n: int) -> int:
-    if n < 1:
-        raise ValueError(f"a sampler needs at least one sample, got n={n}")
-    return n

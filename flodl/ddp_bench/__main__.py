@@ -171,7 +171,7 @@ def _told(args: Args, outcomes: list[Outcome]) -> int:
 def _compared(outcomes: list[Outcome]) -> int:
     """Compare the modes; fail if the analysis cannot tell broken from healthy averaging."""
     models = summarise(
-        [FiledRun(one.cell.path, one.record, None) for one in outcomes if one.record is not None]
+        [FiledRun(one.cell.folder, one.record, None) for one in outcomes if one.record is not None]
     )
     for model in models:
         for line in table_of(model):

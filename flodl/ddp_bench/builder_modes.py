@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, final
 
 from flodl.ddp_bench.controls import broken_averaging
-from flodl.ddp_bench.records import EpochRow
 from flodl.ddp_bench.stage import (
     ModelFactory,
     OptimizerFactory,
@@ -16,12 +15,11 @@ from flodl.ddp_bench.stage import (
 )
 from flodl.distributed.batch_timer import BatchTimer
 from flodl.launch.settings import Policy
-from flodl.train import Callback
+from flodl.train import Callback, TrainerBuilder, TrainingRun
 from flodl.trainer import Trainer
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
-    from flodl.train import TrainerBuilder, TrainingRun
 
 
 def train_solo(stage: Stage) -> None:
@@ -86,32 +84,23 @@ class _Observer(Callback):
     def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:
         """Evaluate the model on all ranks and report the row on rank 0."""
         stage, train_ms = self._stage, (time.perf_counter() - self._began) * 1000
-        figure = stage.evaluate(run.model)
-        if stage.group.leads:
-            stage.tell(_row(metrics, train_ms, figure, stage))
-            stage.keep(metrics.epoch + 1, run.model)
-
-
-def _row(metrics: EpochMetrics, train_ms: float, figure: float, stage: Stage) -> EpochRow:
-    several = bool(metrics.per_rank)
-    busy = tuple(rank.busy_ms for rank in metrics.per_rank)
-    # SYNC has no windows: each step takes one batch per rank.
-    stepwise = several and stage.cell.rank_settings().policy is Policy.SYNC
-    return EpochRow(
-        epoch=metrics.epoch,
-        loss=metrics.avg_loss,
-        eval=figure,
-        train_ms=train_ms,
-        eval_ms=stage.evaluate.ms,
-        k=1 if stepwise else metrics.anchor or 0,
-        counts=(1,) * len(busy) if stepwise else metrics.counts,
-        batches=tuple(rank.batches for rank in metrics.per_rank) or (stage.batches,),
-        busy_ms=busy or None,
-        comm_ms=metrics.comm_ms if several else None,
-        wait_ms=metrics.wait_ms if several else None,
-        ranks_apart=stage.evaluate.ranks_apart,
-        scalars=dict(metrics.scalars),
-    )
+        several = bool(metrics.per_rank)
+        busy = tuple(rank.busy_ms for rank in metrics.per_rank)
+        # SYNC has no windows: each step takes one batch per rank.
+        stepwise = several and stage.cell.rank_settings().policy is Policy.SYNC
+        stage.end_epoch(
+            metrics.epoch,
+            run.model,
+            loss=metrics.avg_loss,
+            train_ms=train_ms,
+            k=1 if stepwise else metrics.anchor or 0,
+            counts=(1,) * len(busy) if stepwise else metrics.counts,
+            batches=tuple(rank.batches for rank in metrics.per_rank) or (stage.batches,),
+            busy_ms=busy or None,
+            comm_ms=metrics.comm_ms if several else None,
+            wait_ms=metrics.wait_ms if several else None,
+            scalars=dict(metrics.scalars),
+        )
 
 
 @final

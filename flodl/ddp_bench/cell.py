@@ -21,24 +21,18 @@ MODES = ("solo-0", "solo-1", SETUP_MODE, *BUILDER_MODES, TORCH_DDP, TORCH_LOCAL)
 _SOLO = re.compile(r"solo-([0-9]+)")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """A model in a mode with its settings; it can be sent to other processes.
+class CommonSettings:
+    """The settings that all runs of a request have in common, apart from the seed.
 
     Attributes:
-        model: Name of one of :data:`~flodl.ddp_bench.models.TASKS`.
-        mode: One of :data:`MODES` or of :data:`CONTROLS`, or ``solo-N``.
-        folder: Folder for the files of the run.
-        epochs: Passes over the data.
-        batches: Number of batches to use per epoch; None: all.
-        batch_size: Samples per batch of one rank.
-        lr: Learning rate at the start, before it is scaled for several ranks.
-        seed: Seed of weights, order and augmentation.
         source: Source of the data.
         data_dir: Folder of the real data sets.
         offline: Whether to download nothing.
-        ranks: Number of processes in modes with several ranks.
+        batches: Number of batches to use per epoch; None: all.
+        batch_size: Samples per batch of one rank.
+        lr_scale: Factor of the learning rate from the user; None: the default.
+        seed: Seed of weights, order and augmentation; in a request that of the first run.
         ddp: Settings of the ranks; policy and backend follow from the mode.
         max_grad_norm: Clip gradients to this norm.
         checkpoint_every: Save the model after every this many epochs.
@@ -47,40 +41,46 @@ class Cell:
         launch: Settings of the launcher, which are only recorded.
     """
 
-    model: str
-    mode: str
-    folder: str
-    epochs: int
-    lr: float
-    ddp: DdpRunConfig = field(default_factory=DdpRunConfig)
+    source: Source = "real"
+    data_dir: Path = Path("data")
+    offline: bool = False
     batches: int | None = None
     batch_size: int = 64
     lr_scale: float | None = None
     seed: int = 42
-    source: Source = "real"
-    data_dir: str = "data"
-    offline: bool = False
-    ranks: int = 2
+    ddp: DdpRunConfig = field(default_factory=DdpRunConfig)
     max_grad_norm: float | None = None
     checkpoint_every: int | None = None
     keep_timelines: bool = False
     monitor: int | None = None
     launch: tuple[tuple[str, str], ...] = ()
 
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell(CommonSettings):
+    """A model in a mode with its settings; it can be sent to other processes.
+
+    Attributes:
+        model: Name of one of :data:`~flodl.ddp_bench.models.TASKS`.
+        mode: One of :data:`MODES` or of :data:`CONTROLS`, or ``solo-N``.
+        folder: Folder for the files of the run.
+        epochs: Passes over the data.
+        lr: Learning rate at the start, before it is scaled for several ranks.
+        ranks: Number of processes in modes with several ranks.
+    """
+
+    model: str
+    mode: str
+    folder: Path
+    epochs: int
+    lr: float
+    ranks: int = 2
+
     @property
     def task(self) -> Task:
         """The task: model, data, loss, optimizer and evaluation."""
         return TASKS[self.model]
-
-    @property
-    def path(self) -> Path:
-        """Folder for the files of the run."""
-        return Path(self.folder)
-
-    @property
-    def data_path(self) -> Path:
-        """Folder of the real data sets."""
-        return Path(self.data_dir)
 
     @property
     def solo(self) -> int | None:
@@ -137,7 +137,7 @@ class Cell:
             "rate_factor": self.rate_factor,
             "seed": self.seed,
             "data": self.source,
-            "data_dir": self.data_dir,
+            "data_dir": str(self.data_dir),
             "ranks": self.ranks,
             "max_grad_norm": self.max_grad_norm,
             "checkpoint_every": self.checkpoint_every,

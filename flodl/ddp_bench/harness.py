@@ -63,7 +63,7 @@ def run_cell(cell: Cell, group: Group) -> RunRecord | None:
 class _Run:
     def __init__(self, cell: Cell, group: Group, began: float) -> None:
         self._cell, self._group, self._began = cell, group, began
-        self._folder = RunFolder(cell.path)
+        self._folder = RunFolder(cell.folder)
         self._rows: list[EpochRow] = []
         self._devices = tuple(group.gather_objects(device_name(group.device)))
         self._threads = torch.get_num_threads()
@@ -75,7 +75,7 @@ class _Run:
         data = load(
             cell.task.data,
             cell.source,
-            cell.data_path,
+            cell.data_dir,
             batches=cell.batches,
             batch_size=cell.batch_size,
             seed=cell.seed,
@@ -124,7 +124,7 @@ class _Run:
     def _keep(self, epochs: int, model: nn.Module) -> None:
         every = self._cell.checkpoint_every
         if every is not None and epochs % every == 0:
-            path = self._cell.path / f"epoch-{epochs}.fdl"
+            path = self._cell.folder / f"epoch-{epochs}.fdl"
             save_checkpoint_file(path, model.named_parameters(), model.named_buffers())
 
     def _merged(self, timeline: Timeline) -> Timeline | None:
@@ -139,14 +139,14 @@ class _Run:
             parts = group.gather_objects_to_first(own.read_bytes())
             if parts is None:
                 return None
-            folder = self._cell.path if self._cell.keep_timelines else Path(scratch)
+            folder = self._cell.folder if self._cell.keep_timelines else Path(scratch)
             paths = [folder / f"timeline-rank{rank}.json" for rank in range(len(parts))]
             for path, part in zip(paths, parts, strict=True):
                 path.write_bytes(part)
             return merge_timelines(paths, offsets)
 
     def _save_timeline(self, timeline: Timeline) -> None:
-        folder = self._cell.path
+        folder = self._cell.folder
         timeline.save_json(folder / TIMELINE)
         timeline.save_csv(folder / "timeline.csv")
         timeline.save_html(

@@ -6,10 +6,12 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Annotated, Any, Self, final
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from flodl.errors import DataError
 from flodl.files import replace_text
@@ -24,6 +26,10 @@ _OWN = re.compile(
 """Matches the files that a run writes, but not the names of files that were moved aside."""
 
 
+_Figure = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A number that a file gives as null if it is not finite, because JSON has no name for it."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochRow:
@@ -31,9 +37,9 @@ class EpochRow:
 
     epoch: int
     """Number of the epoch, counted from 0."""
-    loss: float
+    loss: _Figure
     """Mean training loss."""
-    eval: float
+    eval: _Figure
     train_ms: float
     """Training time, without evaluation and loading."""
     eval_ms: float = 0.0
@@ -158,26 +164,12 @@ class RunRecord:
         if form.get("format") != _FORMAT:
             raise DataError(f"format {form.get('format')!r} is not the one of this program")
         try:
-            known = {one.name for one in fields(cls)}
-            values = {name: value for name, value in form.items() if name in known}
-            values["rows"] = tuple(_row(row) for row in values["rows"])
-            values["devices"] = tuple(values["devices"])
-            values["plans"] = tuple(tuple(plan) for plan in values.get("plans", ()))
-            if not values["rows"]:
-                raise ValueError("no epoch")
-            return cls(**values)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{type(error).__name__}: {error}") from error
-
-
-def _row(form: Mapping[str, Any]) -> EpochRow:
-    values = dict(form)
-    for name in ("counts", "batches", "busy_ms"):
-        if values[name] is not None:
-            values[name] = tuple(values[name])
-    for name in ("loss", "eval"):
-        values[name] = math.nan if values[name] is None else float(values[name])
-    return EpochRow(**values)
+            record = TypeAdapter(cls).validate_python(form)
+        except ValidationError as error:
+            raise DataError(str(error)) from error
+        if not record.rows:
+            raise DataError("no epoch")
+        return record
 
 
 def _finite(value: Any) -> Any:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from flodl.data.download import fetch
-from flodl.ddp_bench.cell import MODES, Cell, is_mode, starting_rate
-from flodl.ddp_bench.data import Source, missing_files, offline_message
+from flodl.ddp_bench.cell import MODES, Cell, CommonSettings, is_mode, starting_rate
+from flodl.ddp_bench.data import missing_files, offline_message
 from flodl.ddp_bench.models import TASKS
 from flodl.device import usable_gpus
 from flodl.errors import DataError
 from flodl.launch.launcher import detect
-from flodl.launch.settings import DdpRunConfig
 from flodl.log import warning
 
 if TYPE_CHECKING:
@@ -27,29 +26,16 @@ _RANKS_WITHOUT_GPUS = 2
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class Request(CommonSettings):
     """Models, modes and settings; for model settings, None means the default of the model."""
 
     models: tuple[str, ...]
     modes: tuple[str, ...]
     output: Path = Path("runs")
-    data_dir: Path = Path("data")
-    source: Source = "real"
-    offline: bool = False
     epochs: int | None = None
-    batches: int | None = None
-    batch_size: int = 64
     lr: float | None = None
-    lr_scale: float | None = None
-    seed: int = 42
     seeds: int = 1
     ranks: int | None = None
-    ddp: DdpRunConfig = field(default_factory=DdpRunConfig)
-    max_grad_norm: float | None = None
-    checkpoint_every: int | None = None
-    keep_timelines: bool = False
-    monitor: int | None = None
-    launch: tuple[tuple[str, str], ...] = ()
 
 
 def chosen(words: Iterable[str], known: Sequence[str], what: str) -> tuple[str, ...]:
@@ -141,26 +127,15 @@ def _cell(request: Request, model: str, mode: str, seed: int, ranks: int) -> Cel
     folder = request.output / model / mode
     if request.seeds > 1:
         folder /= f"seed-{seed}"
+    common = {one.name: getattr(request, one.name) for one in fields(CommonSettings)}
     return Cell(
+        **common | {"seed": seed},
         model=model,
         mode=mode,
-        folder=str(folder),
+        folder=folder,
         epochs=epochs,
         lr=starting_rate(task, epochs, request.lr, request.lr_scale),
-        ddp=request.ddp,
-        batches=request.batches,
-        batch_size=request.batch_size,
-        lr_scale=request.lr_scale,
-        seed=seed,
-        source=request.source,
-        data_dir=str(request.data_dir),
-        offline=request.offline,
         ranks=ranks,
-        max_grad_norm=request.max_grad_norm,
-        checkpoint_every=request.checkpoint_every,
-        keep_timelines=request.keep_timelines,
-        monitor=request.monitor,
-        launch=request.launch,
     )
 
 

@@ -11,7 +11,6 @@ import torch
 
 from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
-from flodl.ddp_bench.records import EpochRow
 from flodl.ddp_bench.stage import OptimizerFactory, ScheduleFactory, Stage
 from flodl.launch.settings import DdpConfig
 from flodl.train.epoch_end import model_metrics
@@ -60,24 +59,17 @@ def _epoch(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -
     loss = float(total) / stage.batches  # waits for the device
     train_ms = (time.perf_counter() - began) * 1000
     stage.timeline.event("epoch_end", epoch=epoch, loss=loss)
-    observed = model_metrics(setup.model)
-    figure = stage.evaluate(setup.model)
-    if stage.group.leads:
-        row = EpochRow(
-            epoch=epoch,
-            loss=loss,
-            eval=figure,
-            train_ms=train_ms,
-            eval_ms=stage.evaluate.ms,
-            ranks_apart=stage.evaluate.ranks_apart,
-            k=1,
-            counts=(1,) * stage.group.world_size,
-            batches=(stage.batches,) * stage.group.world_size,
-            scalars=observed
-            | {f"share {rank}": part for rank, part in enumerate(setup.chunk_ratios)},
-        )
-        stage.tell(row)
-        stage.keep(epoch + 1, setup.model)
+    shares = {f"share {rank}": part for rank, part in enumerate(setup.chunk_ratios)}
+    stage.end_epoch(
+        epoch,
+        setup.model,
+        loss=loss,
+        train_ms=train_ms,
+        k=1,
+        counts=(1,) * stage.group.world_size,
+        batches=(stage.batches,) * stage.group.world_size,
+        scalars=model_metrics(setup.model) | shares,
+    )
 
 
 def _steps(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from flodl.ddp_bench.data import prepare
-from flodl.ddp_bench.models import TASKS
+from flodl.ddp_bench.data import BenchData, prepare
+from flodl.ddp_bench.models import TASKS, Task
+from flodl.ddp_bench.records import EpochRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
 
     from flodl.data import Batch
     from flodl.ddp_bench.cell import Cell
-    from flodl.ddp_bench.data import BenchData
     from flodl.ddp_bench.evaluation import Evaluation
-    from flodl.ddp_bench.models import Task
-    from flodl.ddp_bench.records import EpochRow
     from flodl.launch.group import Group
     from flodl.monitor.timeline import Timeline
     from flodl.train.learning_rate import Schedule
@@ -56,6 +54,26 @@ class Stage:
         """Make the model on the device, the same on every rank."""
         torch.manual_seed(self.cell.seed)
         return self.task.build().to(self.group.device)
+
+    def end_epoch(self, epoch: int, model: nn.Module, **measured: Any) -> None:
+        """Evaluate the model on all ranks; report the epoch and save the model on rank 0.
+
+        Args:
+            epoch: Number of the epoch, counted from 0.
+            model: The trained model.
+            **measured: The other values of the :class:`~flodl.ddp_bench.records.EpochRow`.
+        """
+        figure = self.evaluate(model)
+        if self.group.leads:
+            row = EpochRow(
+                epoch=epoch,
+                eval=figure,
+                eval_ms=self.evaluate.ms,
+                ranks_apart=self.evaluate.ranks_apart,
+                **measured,
+            )
+            self.tell(row)
+            self.keep(epoch + 1, model)
 
 
 @final

@@ -69,12 +69,12 @@ def _launched(cells: Sequence[Cell]) -> list[Outcome]:
     """Launch ranks and run on them; if they fail, try the remaining runs on new ranks."""
     pending, outcomes = list(cells), []
     for cell in pending:
-        RunFolder(cell.path).retire()
+        RunFolder(cell.folder).retire()
     while pending:
         together = [cell for cell in pending if cell.ranks == pending[0].ranks]
         reason = _launch(together)
-        ended = [cell for cell in together if is_complete(cell.path)]
-        outcomes += [Outcome(cell, read_run(cell.path)) for cell in ended]
+        ended = [cell for cell in together if is_complete(cell.folder)]
+        outcomes += [Outcome(cell, read_run(cell.folder)) for cell in ended]
         if reason:
             broken = next(cell for cell in together if cell not in ended)
             ended.append(broken)
@@ -141,8 +141,8 @@ def _on_its_own() -> Iterator[None]:
 
 
 def _failed(cell: Cell, reason: str) -> Outcome:
-    folder = RunFolder(cell.path)
-    cell.path.mkdir(parents=True, exist_ok=True)
+    folder = RunFolder(cell.folder)
+    cell.folder.mkdir(parents=True, exist_ok=True)
     first = reason.strip().splitlines()[0]
     folder.tell(f"# failed: {first}")
     log.warning(f"{cell.model}/{cell.mode} failed: {reason}")

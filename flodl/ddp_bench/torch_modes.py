@@ -24,16 +24,13 @@ from torch.nn.utils import clip_grad_norm_
 
 from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
-from flodl.ddp_bench.records import EpochRow
 from flodl.ddp_bench.stage import Stage
 from flodl.distributed.batch_timer import BatchTimer
 from flodl.train.epoch_end import model_metrics
-from flodl.train.learning_rate import ScheduledRate
+from flodl.train.learning_rate import ScheduledRate, SteeredRate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from flodl.train.learning_rate import Schedule
 
 INTERVAL = 10
 """Steps between two averages of the parameters: the same as the first anchor of our windows."""
@@ -119,18 +116,6 @@ class LocalSteps(Recipe):
             buffer.copy_(buffer / dist.get_world_size())
 
 
-@final
-class _Scaled:
-    """A schedule whose rates are multiplied by a factor."""
-
-    def __init__(self, schedule: Schedule, factor: float) -> None:
-        self._schedule, self._factor = schedule, factor
-
-    def lr(self, step: int) -> float:
-        """Return the learning rate at a position."""
-        return self._schedule.lr(step) * self._factor
-
-
 def train_gradient_average(stage: Stage) -> None:
     """Train with ``DistributedDataParallel``."""
     _train(stage, GradientAverage(stage, stage.cell.lr * stage.cell.rate_factor))
@@ -158,7 +143,7 @@ def _train(stage: Stage, recipe: Recipe) -> None:
     rate = None
     if task.schedule is not None:
         schedule = task.schedule(cell.lr, stage.batches * cell.epochs)
-        rate = ScheduledRate(recipe.optimizer, _Scaled(schedule, cell.rate_factor))
+        rate = ScheduledRate(recipe.optimizer, SteeredRate(schedule, cell.rate_factor))
     ms, speed = cell.simulated(group.rank)
     timer = BatchTimer(group.device, batch_ms=ms, speed=speed)
     for epoch in range(cell.epochs):
@@ -171,23 +156,16 @@ def _train(stage: Stage, recipe: Recipe) -> None:
         rows = group.gather([float(total), steps])
         loss = sum(row[0] for row in rows) / sum(row[1] for row in rows)
         stage.timeline.event("epoch_end", epoch=epoch, loss=loss)
-        observed = model_metrics(recipe.inner)
-        figure = stage.evaluate(recipe.inner)
-        if group.leads:
-            row = EpochRow(
-                epoch=epoch,
-                loss=loss,
-                eval=figure,
-                train_ms=train_ms,
-                eval_ms=stage.evaluate.ms,
-                ranks_apart=stage.evaluate.ranks_apart,
-                k=recipe.interval,
-                counts=(recipe.interval,) * group.world_size,
-                batches=(steps,) * group.world_size,
-                scalars=observed,
-            )
-            stage.tell(row)
-            stage.keep(epoch + 1, recipe.inner)
+        stage.end_epoch(
+            epoch,
+            recipe.inner,
+            loss=loss,
+            train_ms=train_ms,
+            k=recipe.interval,
+            counts=(recipe.interval,) * group.world_size,
+            batches=(steps,) * group.world_size,
+            scalars=model_metrics(recipe.inner),
+        )
 
 
 def _epoch(

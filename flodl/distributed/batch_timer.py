@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable
+from typing import final
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _AHEAD = 2
 """Batches the host may be ahead of a GPU: enough to keep it busy, few enough to time batches."""

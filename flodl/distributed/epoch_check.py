@@ -6,16 +6,15 @@ The epoch is checked in pieces of a million samples. A piece needs the order of 
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flodl.distributed.ledger_format import HASH_BYTES
+from flodl.distributed.ledger_format import HASH_BYTES, rows_hash
 from flodl.distributed.sample_order import DrawnOrder, drawn_order
 
 if TYPE_CHECKING:
@@ -87,18 +86,6 @@ class _Spans:
 
 @final
 @dataclass(slots=True)
-class _Crossing:
-    """A batch that continues in the next piece."""
-
-    start: int
-    stop: int
-    rank: int
-    digest: bytes
-    hasher: Any
-
-
-@final
-@dataclass(slots=True)
 class EpochCheck:
     """Checks one epoch."""
 
@@ -114,8 +101,6 @@ class EpochCheck:
     strange: bool = False
     """Whether a batch was outside the training or was made of other samples."""
     _note: Callable[[Finding], None] = field(init=False)
-    _crossing: list[_Crossing] = field(default_factory=list)
-    """Batches of earlier pieces that end in a later piece."""
     _reach: list[tuple[int, int, int]] = field(default_factory=list)
     """Start, end and rank of the batches that begin in earlier pieces and end after them."""
 
@@ -131,7 +116,8 @@ class EpochCheck:
         self._note = note
         facts, sums = self.facts, [0, 0, 0, 0]
         planned = self.epoch < self.contents.facts.epochs
-        order = drawn_order(facts, self.epoch) if planned and self._begun else None
+        begun = self.epoch in self.contents.epoch_facts
+        order = drawn_order(facts, self.epoch) if planned and begun else None
         for piece in _pieces(facts):
             part = self._check_piece(piece, order, planned)
             sums = [total + one for total, one in zip(sums, part, strict=True)]
@@ -146,10 +132,6 @@ class EpochCheck:
             batches_once=once,
         )
 
-    @property
-    def _begun(self) -> bool:
-        return self.epoch in self.contents.epoch_facts
-
     def _check_piece(
         self, piece: _Piece, order: DrawnOrder | None, planned: bool
     ) -> tuple[int, int, int, int]:
@@ -159,17 +141,16 @@ class EpochCheck:
             self.rank_samples[rank] += size
         inside = (spans.stops <= self.facts.used) & planned
         for place in np.flatnonzero(~inside).tolist():
-            self._strange(spans, place, "lies outside of the training")
+            start, rank = int(spans.starts[place]), int(spans.ranks[place])
+            self._say(start, rank, "lies outside of the training")
         known = _Spans(
             spans.starts[inside], spans.sizes[inside], spans.ranks[inside], spans.digests[inside]
         )
-        over = self._crossing
+        over = [stop for _, stop, _ in self._reach if planned and stop <= self.facts.used]
         cover = _cover(piece, known, over, self.before)
         sums = self._judge(piece, cover, spans)
         if order is not None and piece.stop > piece.start:
-            self._crossing = self._compare(piece, known, order.part(piece.start, piece.stop))
-        else:
-            self._crossing = _going_on(piece, known, over)
+            self._compare(piece, known, order)
         self._reach = [one for one in self._reach if one[1] > piece.stop] + [
             (int(spans.starts[place]), int(spans.stops[place]), int(spans.ranks[place]))
             for place in np.flatnonzero(spans.stops > piece.stop).tolist()
@@ -200,31 +181,20 @@ class EpochCheck:
             np.concatenate(digests),
         )
 
-    def _compare(self, piece: _Piece, spans: _Spans, order: NDArray[np.int64]) -> list[_Crossing]:
-        """Compare each batch with the hash of the right samples; return unfinished batches."""
-        rows = np.ascontiguousarray(order, dtype="<i8").data.cast("B")
-        still = []
-        for one in self._crossing:
-            one.hasher.update(rows[: (min(one.stop, piece.stop) - piece.start) * 8])
-            if one.stop > piece.stop:
-                still.append(one)
-            elif one.hasher.digest() != one.digest:
-                self._other_samples(one.start, one.rank)
+    def _compare(self, piece: _Piece, spans: _Spans, order: DrawnOrder) -> None:
+        """Compare each batch that begins in a piece with the hash of the right samples."""
+        rows = _row_bytes(order(piece.start, piece.stop))
         wanted = spans.digests.tobytes()
-        begins = (spans.starts - piece.start) * 8
-        ends = begins + spans.sizes * 8
-        blake2b = hashlib.blake2b
-        for place, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
-            hasher = blake2b(rows[begin:end], digest_size=HASH_BYTES)
-            digest = wanted[place * HASH_BYTES : (place + 1) * HASH_BYTES]
-            start, rank = int(spans.starts[place]), int(spans.ranks[place])
-            if end > len(rows):
-                still.append(
-                    _Crossing(start, start + int(spans.sizes[place]), rank, digest, hasher)
-                )
-            elif hasher.digest() != digest:
-                self._other_samples(start, rank)
-        return still
+        columns = zip(
+            spans.starts.tolist(), spans.stops.tolist(), spans.ranks.tolist(), strict=True
+        )
+        for place, (start, stop, rank) in enumerate(columns):
+            if stop <= piece.stop:
+                own = rows[(start - piece.start) * 8 : (stop - piece.start) * 8]
+            else:
+                own = _row_bytes(order(start, stop))
+            if rows_hash(own) != wanted[place * HASH_BYTES : (place + 1) * HASH_BYTES]:
+                self._say(start, rank, "was made of other samples than belong there")
 
     def _judge(
         self, piece: _Piece, cover: NDArray[np.int64], spans: _Spans
@@ -249,12 +219,6 @@ class EpochCheck:
             int((cover == 0).sum()),
             int(((least == 1) & (most == 1)).sum()),
         )
-
-    def _strange(self, spans: _Spans, place: int, what: str) -> None:
-        self._say(int(spans.starts[place]), int(spans.ranks[place]), what)
-
-    def _other_samples(self, start: int, rank: int) -> None:
-        self._say(start, rank, "was made of other samples than belong there")
 
     def _say(self, start: int, rank: int, what: str) -> None:
         self.strange = True
@@ -290,28 +254,26 @@ def _pieces(facts: LedgerFacts) -> Iterator[_Piece]:
         yield _Piece(batch, batch * facts.batch_size, stop, last)
 
 
-def _cover(piece: _Piece, spans: _Spans, over: list[_Crossing], before: int) -> NDArray[np.int64]:
-    """Count how often every sample of a piece was trained."""
+def _cover(piece: _Piece, spans: _Spans, over: list[int], before: int) -> NDArray[np.int64]:
+    """Count how often every sample of a piece was trained.
+
+    Args:
+        piece: The part of the epoch.
+        spans: The batches that begin in it.
+        over: Ends of the batches that began in earlier pieces.
+        before: First samples of the epoch, which one process trained before the ledger began.
+    """
     length = piece.stop - piece.start
     begins = spans.starts - piece.start
     ends = np.minimum(spans.stops - piece.start, length)
     change = np.bincount(begins, minlength=length + 1) - np.bincount(ends, minlength=length + 1)
-    for one in over:
+    for stop in over:
         change[0] += 1
-        change[min(one.stop - piece.start, length)] -= 1
+        change[min(stop - piece.start, length)] -= 1
     cover: NDArray[np.int64] = np.cumsum(change[:length])
-    # One process trained these before the ledger began.
     cover[: max(0, before - piece.start)] += 1
     return cover
 
 
-def _going_on(piece: _Piece, spans: _Spans, over: list[_Crossing]) -> list[_Crossing]:
-    """Return the batches that continue in the next piece, if the order is unknown."""
-    beyond = np.flatnonzero(spans.stops > piece.stop).tolist()
-    fresh = [
-        _Crossing(
-            int(spans.starts[place]), int(spans.stops[place]), int(spans.ranks[place]), b"", None
-        )
-        for place in beyond
-    ]
-    return [one for one in over if one.stop > piece.stop] + fresh
+def _row_bytes(rows: NDArray[np.int64]) -> memoryview:
+    return np.ascontiguousarray(rows, dtype="<i8").data.cast("B")

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, final
 from flodl.monitor import EpochMetrics
 from flodl.monitor.records import RankMetrics
 from flodl.train.losses import SampleLossLog
-from flodl.train.metrics import ScalarLog
+from flodl.train.metrics import ScalarLog, StepCounter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import torch
     from torch import Tensor
-
-    from flodl.train.metrics import StepCounter
 
 
 @final

@@ -9,11 +9,9 @@ hash of a batch takes 8 bytes: BLAKE2b of its sample numbers as little-endian in
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import final
 
 HASH_BYTES = 8
 
@@ -54,7 +52,7 @@ class Stretch:
             yield self.first + index * self.stride, bytes(self.hashes[at : at + HASH_BYTES])
 
 
-def rows_hash(rows: bytes) -> bytes:
+def rows_hash(rows: bytes | memoryview) -> bytes:
     """Hash sample numbers, given as little-endian int64."""
     return hashlib.blake2b(rows, digest_size=HASH_BYTES).digest()
 

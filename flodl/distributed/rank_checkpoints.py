@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from flodl.distributed.rank_state import KEY, capture_ranks
+from flodl.distributed.rank_state import KEY, RankStart, capture_ranks
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.launch.settings import Policy
 from flodl.train.checkpoints import CheckpointKeeper, last_values
 from flodl.train.loop_state import EpochTexts, LoopState, modes
-from flodl.train.parts import LOADER_DEFAULTS
+from flodl.train.parts import LOADER_DEFAULTS, Assembly
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from flodl.distributed.epoch_metrics import EpochLogs
     from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
-    from flodl.distributed.rank_state import RankStart
     from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics, EpochRecord
-    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 from flodl.distributed.batch_timer import BatchTimer
 from flodl.distributed.planning.scheduler import initial_schedule
 from flodl.train.engines import make_engine
-from flodl.train.engines.base import StepSettings
+from flodl.train.engines.base import StepEngine, StepSettings
 from flodl.train.engines.eager import EagerEngine
 from flodl.train.engines.fused import fused_step
 from flodl.train.engines.tuning import Tuning
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from flodl.distributed.policies.sync import SharedGradient
     from flodl.launch.group import Group
     from flodl.monitor.ledger import TimeLedger
-    from flodl.train.engines.base import StepEngine
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.distributed.averaging.buffers import broadcast_state
-from flodl.distributed.epoch_metrics import add_up
-from flodl.distributed.planning.schedule import ScheduleState
+from flodl.distributed.epoch_metrics import EpochLogs, add_up
+from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
 from flodl.distributed.planning.scheduler import redistributed
 from flodl.errors import CheckpointError
 from flodl.train.loop_state import LoopState
@@ -25,8 +25,6 @@ from flodl.train.training_state import Position, carried_state, set_carried_stat
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from flodl.distributed.epoch_metrics import EpochLogs
-    from flodl.distributed.planning.schedule import ScheduleConfig
     from flodl.launch.group import Group
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan

@@ -16,20 +16,20 @@ import torch
 
 from flodl.distributed.epoch_metrics import EpochLogs, EpochShare, device_name, epoch_metrics
 from flodl.distributed.planning.scheduler import initial_schedule, pass_barrier
-from flodl.distributed.planning.spans import insert
+from flodl.distributed.planning.spans import Spans, insert
 from flodl.distributed.rank_batches import RankBatches
 from flodl.distributed.rank_checkpoints import RankCheckpoints
 from flodl.distributed.rank_parts import CountedRate, engine_of_rank, rank_seed, timer_of_rank
 from flodl.distributed.rank_state import begin
 from flodl.distributed.stop_requests import StopRequests
-from flodl.launch.group import host_name
+from flodl.launch.group import Group, host_name
 from flodl.launch.launcher import detect
-from flodl.monitor.ledger import Account
+from flodl.monitor.ledger import Account, TimeLedger
 from flodl.train.callbacks import Hooks, TrainingRun
 from flodl.train.checkpoints import non_finite_parameters, require_finite
 from flodl.train.epoch_end import call_back, evaluate, model_metrics
 from flodl.train.metrics import recording_into
-from flodl.train.plan import Worker
+from flodl.train.plan import TrainingPlan, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,13 +43,9 @@ if TYPE_CHECKING:
         ScheduleState,
         WindowPlan,
     )
-    from flodl.distributed.planning.spans import Spans
     from flodl.distributed.policies.sync import SharedGradient
-    from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics
-    from flodl.monitor.ledger import TimeLedger
     from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
     from flodl.train.reporting import Reporter
 
 

@@ -20,13 +20,12 @@ from flodl.launch.orphans import end_with_launcher
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import train
-from flodl.train.plan import build_model
+from flodl.train.plan import TrainingPlan, build_model
 from flodl.train.resume import resume_source
 from flodl.train.resume_hint import add_hint
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
-    from flodl.train.plan import TrainingPlan
 
 
 def run(plan: TrainingPlan) -> TrainerHandle:

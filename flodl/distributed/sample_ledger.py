@@ -44,7 +44,6 @@ from flodl.errors import RunDirectoryError
 if TYPE_CHECKING:
     from io import RawIOBase
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
 MAGIC = b"flodl samples 1\n"
@@ -115,25 +114,14 @@ class SampleRecorder:
         self._rank, self._unit = rank, batch_size
         self._stretches: list[Stretch] = []
 
-    def trained(self, epoch: int, number: int, position: int, rows: Tensor) -> None:
-        """Record a batch.
-
-        Args:
-            epoch: Epoch of the batch.
-            number: Number of the batch in the epoch.
-            position: Batches of all ranks before it.
-            rows: ``[samples]`` int64 on the CPU, the sample numbers of the batch.
-        """
-        self.trained_samples(epoch, number * self._unit, position, rows)
-
     def trained_samples(self, epoch: int, start: int, position: int, rows: Tensor) -> None:
-        """Record a part of a batch, or a batch of another size.
+        """Record a batch, or a part of one.
 
         Args:
             epoch: Epoch of the samples.
             start: Position of the first sample in the epoch's order.
             position: Batches of all ranks before it.
-            rows: As in :meth:`trained`.
+            rows: ``[samples]`` int64 on the CPU, their numbers.
         """
         size = len(rows)
         digest = rows_hash(rows.numpy().astype("<i8", copy=False).tobytes())
@@ -272,25 +260,11 @@ class SampleLedger:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """One record of trained samples."""
-
-    offset: int
-    """Position of the record in the file."""
-    position: int
-    segments: list[tuple[int, list[Stretch]]]
-    """Each rank and the batches it trained."""
-    facts: LedgerFacts
-    """The facts that applied."""
-
-
-@final
 class LedgerContents:
     """The contents of a ledger: an index in memory; the batches stay in the file.
 
     The index takes 24 bytes per record and 40 per record and epoch, independent of the number of
-    batches. :meth:`appends` and :meth:`stretches` read the file again.
+    batches. :meth:`stretches` reads the file again.
 
     Attributes:
         path: The file.
@@ -327,18 +301,6 @@ class LedgerContents:
             return None
         return self._chains[place * _CHAIN_BYTES : (place + 1) * _CHAIN_BYTES].hex()
 
-    def appends(self) -> Iterator[Appended]:
-        """Read every record of trained samples, in order.
-
-        Raises:
-            RunDirectoryError: The file has changed since it was read.
-        """
-        rows = self._table()
-        places, first = np.unique(rows[:, 3], return_index=True)
-        with _opened(self.path) as file:
-            for offset, length in zip(places.tolist(), rows[first, 4].tolist(), strict=True):
-                yield self._reread(file, offset, length)
-
     def stretches(self, epoch: int, start: int, stop: int | None) -> Iterator[tuple[int, Stretch]]:
         """Read the trained batches of a part of an epoch, with their ranks, in file order.
 
@@ -353,25 +315,21 @@ class LedgerContents:
         Raises:
             RunDirectoryError: The file has changed since it was read.
         """
-        rows = self._table()
+        rows = np.frombuffer(self._rows, dtype=np.uint64).reshape(-1, 5)
         wanted = (rows[:, 0] == epoch) & (rows[:, 2] > start)
         if stop is not None:
             wanted &= rows[:, 1] < stop
         with _opened(self.path) as file:
             for offset, length in rows[wanted, 3:].tolist():
-                for rank, stretches in self._reread(file, offset, length).segments:
+                for rank, stretches in self._reread(file, offset, length):
                     yield from ((rank, one) for one in stretches if one.epoch == epoch)
 
-    def _table(self) -> NDArray[np.uint64]:
-        return np.frombuffer(self._rows, dtype=np.uint64).reshape(-1, 5)
-
-    def _reread(self, file: BinaryIO, offset: int, length: int) -> Appended:
+    def _reread(self, file: BinaryIO, offset: int, length: int) -> list[tuple[int, list[Stretch]]]:
         file.seek(offset + _HEAD.size)
         try:
-            position, segments = unpack_append(file.read(length))
+            return unpack_append(file.read(length))[1]
         except ValueError as problem:
             raise RunDirectoryError(f"{self.path} changed while it was read: {problem}") from None
-        return Appended(offset, position, segments, self.facts_at(offset))
 
     def take_in(self, at: int, kind: bytes, content: bytes, chain: bytes) -> None:
         """Add a record that begins at byte ``at`` to the index."""

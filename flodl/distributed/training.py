@@ -24,7 +24,7 @@ from flodl.monitor.ledger import Account, TimeLedger
 from flodl.train.early_stop import EarlyStop
 from flodl.train.epoch_end import diverged, end_state
 from flodl.train.handle import TrainerHandle
-from flodl.train.parts import assemble
+from flodl.train.parts import Assembly, assemble
 from flodl.train.reporting import Reporter, reported
 from flodl.train.resume_hint import add_hint
 from flodl.train.timelines import merge_into_run, recorded
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from flodl.distributed.policies.base import PolicyLoop
     from flodl.launch.group import Group
     from flodl.monitor import EpochMetrics
-    from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
 

@@ -12,6 +12,7 @@ import linecache
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -113,7 +114,7 @@ class Core:
         self.run: CoreFunction = scope["core"]
 
     def __reduce__(self) -> tuple[Callable[..., Core], tuple[Any, ...]]:
-        return _restored, (self.topology, self.initials, self.tags)
+        return partial(Core, tags=self.tags), (self.topology, self.initials)
 
     def variant(self, *, tags: bool, mark: Mark | None) -> Core:
         """The same function with or without returned tags and marks."""
@@ -153,10 +154,6 @@ class Core:
                 return (node, frame) if same and node is not None else None
             traceback = traceback.tb_next
         return None
-
-
-def _restored(topology: Topology, initials: Mapping[int, Initial], tags: bool) -> Core:
-    return Core(topology, initials, tags=tags)
 
 
 def _shape(value: object) -> str:

@@ -36,7 +36,9 @@ def select(series: Mapping[str, SeriesT], names: Iterable[str] = ()) -> dict[str
             near = difflib.get_close_matches(name, filled)
             known = f"did you mean {' or '.join(near)}?" if near else f"there are: {list(filled)}"
             raise ValueError(f"metric {name!r} has no points yet (flush first); {known}")
-    return {name: filled[name] for name in _not_empty(chosen)}
+    if not chosen:
+        raise ValueError("there is nothing to write: no metric has points yet, flush first")
+    return {name: filled[name] for name in chosen}
 
 
 def page(
@@ -53,18 +55,15 @@ def page(
 
     Args:
         path: File to write; an existing one is replaced, missing folders are created.
-        series: Points by name; the first point of each is epoch 1.
+        series: Points by name, at least one each; the first point of each is epoch 1.
         title: Heading of the page.
         unit: Unit of the values, shown beside the heading.
-
-    Raises:
-        ValueError: There is no series, or a series has no points.
     """
     from flodl.monitor.records import finite, to_json  # a graph needs no monitor until it plots
 
     form = [
         {"name": name, "values": [finite(float(value)) for value in values]}
-        for name, values in _filled(series).items()
+        for name, values in series.items()
     ]
     text = _shell().substitute(
         title=html.escape(title), unit=html.escape(unit), data=to_json({"series": form})
@@ -76,11 +75,8 @@ def table(path: str | os.PathLike[str], series: Mapping[str, Sequence[float]]) -
     """Write a CSV file with the columns ``epoch`` (from 1) and one per series.
 
     Values have eight decimals; a series shorter than others ends with empty cells.
-
-    Raises:
-        ValueError: There is no series, or a series has no points.
     """
-    columns = list(_filled(series).values())
+    columns = list(series.values())
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["epoch", *series])
@@ -99,12 +95,8 @@ def log(path: str | os.PathLike[str], total: int, series: Mapping[str, Sequence[
     Args:
         path: File to write; an existing one is replaced, missing folders are created.
         total: Number of epochs that the run is to train.
-        series: Points by name; the first point of each is epoch 1.
-
-    Raises:
-        ValueError: There is no series, or a series has no points.
+        series: Points by name, at least one each; the first point of each is epoch 1.
     """
-    _filled(series)
     lines = ["# flodl training log"]
     width = max(3, len(str(total)))
     before = 0.0
@@ -127,20 +119,6 @@ def _log_line(epoch: str, points: Mapping[str, Point], seconds: float, left: flo
         parts.append(f"{printable}={format_metric(point.value)}")
     eta = f"  ETA {format_eta(left)}" if left > 0 else ""
     return "  ".join([*parts, f"[{format_duration(seconds)}{eta}]"])
-
-
-def _filled(series: Mapping[str, SeriesT]) -> Mapping[str, SeriesT]:
-    for name in _not_empty(series):
-        if not series[name]:
-            raise ValueError(f"metric {name!r} has no points yet: flush first")
-    return series
-
-
-def _not_empty(names: Iterable[str]) -> list[str]:
-    found = list(names)
-    if not found:
-        raise ValueError("there is nothing to write: no metric has points yet, flush first")
-    return found
 
 
 @functools.cache

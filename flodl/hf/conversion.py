@@ -14,7 +14,7 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,10 +34,10 @@ from flodl.hf.source import (
     Access,
     Checkpoint,
     Directory,
-    read_text,
+    shard_names,
 )
 from flodl.hf.weights.header import read_header
-from flodl.hf.weights.stored import TORCH_DTYPES
+from flodl.hf.weights.stored import TORCH_DTYPES, same_bytes
 from flodl.hf.weights.writing import write_file
 
 _SINGLE, _INDEX = PICKLES
@@ -167,27 +167,7 @@ def _files(checkpoint: Checkpoint, name: str | None) -> tuple[Path, ...]:
         raise FileNotFoundError(
             f"{checkpoint.name} has nothing to convert: neither {_SINGLE} nor {_INDEX}"
         )
-    return tuple(checkpoint.require(shard) for shard in _shards(index))
-
-
-def _shards(index: Path) -> list[str]:
-    try:
-        names = sorted(set(json.loads(read_text(index))["weight_map"].values()))
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
-        raise CheckpointFormatError(f"{index} is not a sound index of shards") from None
-    for name in names:
-        if not (isinstance(name, str) and name.isprintable() and _is_plain(name)):
-            raise CheckpointFormatError(
-                f"{index}: shard {name!r} is not the plain name of a file beside the index"
-            )
-    return names
-
-
-def _is_plain(name: str) -> bool:
-    return PurePosixPath(name).name == name and PureWindowsPath(name).name == name
-
-
-# Reading the files
+    return tuple(checkpoint.require(shard) for shard in shard_names(index, ""))
 
 
 def _add(tensors: dict[str, Tensor], file: Path, notes: list[str]) -> None:
@@ -306,7 +286,7 @@ def _without_aliases(tensors: dict[str, Tensor]) -> list[str]:
     removed = []
     for key in [key for key in tensors if is_alias(key)]:
         own = [name for name in tensors if name != key and key in other_names(name, tied=True)]
-        if any(not is_alias(name) and _same(tensors[name], tensors[key]) for name in own):
+        if any(not is_alias(name) and same_bytes(tensors[name], tensors[key]) for name in own):
             del tensors[key]
             removed.append(key)
     return [f"left out {key}: it is another name of a tensor that is there" for key in removed]
@@ -322,13 +302,3 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         own[key] = compact.clone() if place in taken else compact
         taken.add(place)
     return own
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same bytes."""
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if one.data_ptr() == other.data_ptr() and one.stride() == other.stride():
-        return True
-    left, right = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
-    return torch.equal(left, right)

@@ -11,8 +11,7 @@ from flodl.hf.config_json import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models import build_graph
 from flodl.hf.models.backbone import LAST_HIDDEN_STATE, POOLER_OUTPUT
-from flodl.hf.models.layout import PLACES, RECORD, ChoiceOfLayout, ReadPositions
-from flodl.hf.models.record import Record
+from flodl.hf.models.layout import PLACES, RECORD, ChoiceOfLayout, ReadPositions, Record
 from flodl.hf.opening import Opening, Source, open_encoder
 from flodl.hf.task_heads import OfFamily, inputs_of
 

@@ -75,8 +75,7 @@ def hf_canonical_save_key(key: str) -> str:
     The last ``/`` of a qualified name becomes a dot; then as :func:`bert_legacy_key_rename`. The
     weight of a tied output layer has no separate name, because saving leaves it out.
     """
-    head, slash, tail = key.rpartition("/")
-    return bert_legacy_key_rename(f"{head}.{tail}" if slash else key)
+    return bert_legacy_key_rename(hf_key_from_flodl_key(key))
 
 
 def is_alias(key: str) -> bool:

@@ -214,13 +214,17 @@ def find_weights(file: Callable[[str], Path | None]) -> WeightFiles | None:
     return WeightFiles(tuple(shards), index)
 
 
-def shard_names(index: Path) -> list[str]:
+def shard_names(index: Path, ending: str = ".safetensors") -> list[str]:
     """The files that an index names, sorted.
+
+    Args:
+        index: The index.
+        ending: How the name of each file must end.
 
     Raises:
         CheckpointFormatError: The index is not a JSON object with a ``weight_map`` of names, or
             gives two places for one tensor. Or a file that it
-            names is not a safetensors file beside it.
+            names is not beside it, or ends otherwise.
     """
     try:
         fields = json.loads(read_text(index), object_pairs_hook=_unique)
@@ -229,7 +233,7 @@ def shard_names(index: Path) -> list[str]:
         if not names:
             raise ValueError("its weight_map is empty")
         for name in names:
-            _check_shard_name(name)
+            _check_shard_name(name, ending)
     except (KeyError, TypeError, AttributeError):
         raise CheckpointFormatError(
             f"{index} has no weight_map from tensors to files: it is not an index of shards"
@@ -250,12 +254,11 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return fields
 
 
-def _check_shard_name(name: str) -> None:
+def _check_shard_name(name: str, ending: str) -> None:
     plain = PurePosixPath(name).name == name and PureWindowsPath(name).name == name
-    if not (plain and name.isprintable() and name.endswith(".safetensors")):
-        raise ValueError(
-            f"shard {name!r} is not the plain name of a safetensors file beside the index"
-        )
+    if not (plain and name.isprintable() and name.endswith(ending)):
+        kind = "safetensors file" if ending else "file"
+        raise ValueError(f"shard {name!r} is not the plain name of a {kind} beside the index")
 
 
 def check_inside(name: str, where: str) -> None:

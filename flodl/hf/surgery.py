@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +19,12 @@ from flodl.graph import FlowBuilder, Graph
 from flodl.graph.base import GraphBase
 from flodl.graph.modules import NamedInputModule
 from flodl.graph.selection import Spot, places, select
-from flodl.hf.config_json import AutoConfig
+from flodl.hf.config_json import AutoConfig, EncoderConfig
 from flodl.hf.errors import ConfigError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.models import build_graph
 from flodl.hf.models.backbone import AlbertEncoder
 from flodl.hf.models.layout import IDS, KEYS, LAYOUT, MASK, Keys, Refs
-
-if TYPE_CHECKING:
-    from flodl.hf.config_json import EncoderConfig
 
 _WORDS = "embeddings.word_embeddings"
 _DECODERS = ("decoder", "vocab_projector")

@@ -20,7 +20,7 @@ from flodl.hf.source import CONFIG, Access, Checkpoint
 from flodl.hf.text.encodings import EncodingRows, sequence_ids
 from flodl.hf.text.files import TokenizerFiles, is_panic, local_files, read_files
 from flodl.hf.text.inputs import broken_text, check_options, checked_pairs, checked_texts
-from flodl.hf.text.source import TokenizerSource, from_files, from_tokenizer
+from flodl.hf.text.source import TokenizerSource, from_files
 from flodl.hf.text.truncation import Positions, Strategy, Truncation
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class HfTokenizer:
 
         If padding or truncation is switched on, the tokenizer is copied without them.
         """
-        return cls(from_tokenizer(inner))
+        return cls(TokenizerSource(inner))
 
     @classmethod
     def from_pretrained(

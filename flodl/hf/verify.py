@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from flodl.errors import FlodlError
 from flodl.hf import keys
@@ -32,10 +33,10 @@ from flodl.hf.reference import (
     transformers,
 )
 from flodl.hf.safetensors_io import expected_from_graph, validate_keys
-from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, WeightFiles, read_text
+from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, read_text
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.weights.slots import slots_of
-from flodl.hf.weights.stored import StoredFiles
+from flodl.hf.weights.stored import StoredFiles, same_bytes
 
 TOLERANCE = 1e-5
 PROMPT = "fab2s writes Rust"
@@ -126,18 +127,17 @@ def verify_export(
         detail = _structure(directory, config, family)
     except (FlodlError, FileNotFoundError) as error:
         return _verified(directory, "", [Check("structure", False, str(error))])
-    name = config.architectures[0] if config.architectures else config.base_class_name
+    name = _name(config)
     checks = [Check("structure", True, detail)]
     if structural:
         checks.append(_guarded("reload", lambda: _reload(directory)))
         return _verified(directory, name, checks)
     transformers()  # before any download
     origin = _source(config, source) if compare_source else None
-    enc = _batch(directory, config, prompt)
-    run = _Run(directory, config, origin, enc)
+    run = _Run(directory, config, _batch(directory, config, prompt))
     steps: list[tuple[str, Callable[[], str]]] = [("reference", run.reference)]
     if origin is not None:
-        steps += [("bytes", run.bytes), ("source", run.source)]
+        steps += [("bytes", partial(run.bytes, origin)), ("source", partial(run.source, origin))]
     steps += [("outputs", run.outputs), ("losses", run.losses)]
     for step, look in steps:
         checks.append(_guarded(step, look))
@@ -228,16 +228,9 @@ def _batch(directory: Path, config: EncoderConfig, prompt: str) -> EncodedBatch:
 class _Run:
     """The checks that need the reference, and the data they share."""
 
-    def __init__(
-        self,
-        directory: Path,
-        config: EncoderConfig,
-        origin: Checkpoint | None,
-        enc: EncodedBatch,
-    ) -> None:
+    def __init__(self, directory: Path, config: EncoderConfig, enc: EncodedBatch) -> None:
         self._directory = directory
         self._config = config
-        self._origin = origin
         self._enc = enc
         self._inputs = inputs_of(enc, config)
         self._theirs: Outputs = {}
@@ -260,9 +253,8 @@ class _Run:
             self._theirs.pop("pooler_output", None)
         return f"{_name(self._config)} of transformers loads it"
 
-    def bytes(self) -> str:
+    def bytes(self, origin: Checkpoint) -> str:
         """Compare the tensors with those of the source."""
-        origin = self._checked_origin()
         mine = StoredFiles(Directory(self._directory).weight_files())
         theirs = StoredFiles(origin.weight_files())
         pairs = _pairs(mine.tensors.keys(), theirs.tensors.keys(), self._config)
@@ -274,15 +266,18 @@ class _Run:
             raise _Failed(f"the export has no {', '.join(lost)}, which the source has")
         left = mine.read(pairs)
         right = theirs.read(pairs.values())
-        differing = [key for key, other in pairs.items() if not _equal(left[key], right[other])]
+        differing = [
+            key
+            for key, other in pairs.items()
+            if not same_bytes(left[key], right[other].to(left[key].dtype))
+        ]
         if differing:
             raise _Failed(f"{len(differing)} tensors differ: {', '.join(sorted(differing)[:5])}")
         return f"{len(pairs)} tensors equal to those of {origin.name}"
 
-    def source(self) -> str:
+    def source(self, origin: Checkpoint) -> str:
         """Compare the reference's outputs for the export and for the source."""
-        origin = self._checked_origin()
-        model = _loaded(_folder(origin.weight_files()), self._directory).model
+        model = _loaded(origin.weight_files().files[0].parent, self._directory).model
         name = origin.name + _converted(model, self._config)
         apart = largest_difference(self._theirs, outputs_of_reference(model, self._inputs))
         if apart != 0.0:
@@ -313,11 +308,6 @@ class _Run:
             return "an encoder has none"
         return f"flodl computes {', '.join(found)} the same within {max(found.values()):.2g}"
 
-    def _checked_origin(self) -> Checkpoint:
-        if self._origin is None:
-            raise _Failed("there is no source")
-        return self._origin
-
 
 def _loaded(weights: Path, config: Path) -> Loaded:
     try:
@@ -325,10 +315,6 @@ def _loaded(weights: Path, config: Path) -> Loaded:
     except Exception as error:  # any failure to load is a result of this check
         first = str(error).partition("\n")[0]
         raise _Failed(f"transformers cannot load it: {type(error).__name__}: {first}") from None
-
-
-def _folder(weights: WeightFiles) -> Path:
-    return weights.files[0].parent
 
 
 def _pairs(mine: Collection[str], theirs: Collection[str], config: EncoderConfig) -> dict[str, str]:
@@ -372,11 +358,3 @@ def _converted(model: nn.Module, config: EncoderConfig) -> str:
         changed |= not torch.equal(rounded, parameter.data)
         parameter.data = rounded
     return f" converted to {config.dtype}" if changed else ""
-
-
-def _equal(left: Tensor, right: Tensor) -> bool:
-    """Whether an exported tensor has the bytes of the source's tensor, in its own dtype."""
-    if left.shape != right.shape:
-        return False
-    right = right.to(left.dtype)
-    return torch.equal(left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8))

@@ -16,7 +16,7 @@ import re
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -29,8 +29,6 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from flodl.errors import DistributedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     T = TypeVar("T")
 
 _LETTING_GO = 0.02

@@ -6,12 +6,9 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, NoReturn, final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType, TracebackType
-    from typing import Any, Self
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Self, final
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 """Set in every process of a SLURM job."""

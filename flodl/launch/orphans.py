@@ -9,12 +9,10 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping
+from typing import final
 
 from flodl import log
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FDL_VARIABLE = "FDL_PID"
 """Process id of the ``fdl`` that started torchrun."""

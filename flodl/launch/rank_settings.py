@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from flodl.launch.settings import Backend, DdpRunConfig, Policy, settings_of
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from flodl.distributed.averaging.outer_optimizer import OuterOptimizer
 
 SETTINGS_VARIABLE = "FLODL_DDP"

@@ -6,11 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from flodl.distributed.averaging.outer_optimizer import OuterOptimizer
 
 

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import current_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
+from types import TracebackType
+from typing import Any, Literal, NoReturn, final
 
 import torch
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -34,9 +35,6 @@ from flodl.launch.interrupt import Terminated
 from flodl.launch.join import DEVICE_VARIABLE
 from flodl.launch.orphans import end_with_launcher
 from flodl.launch.picklable import check_picklable
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _MONITOR_SECONDS = 0.1

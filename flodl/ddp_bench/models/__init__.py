@@ -1,7 +1,6 @@
 """The models of the benchmark, one file per family."""
 
-from flodl.ddp_bench.models.autoencoder import CONV_AE
-from flodl.ddp_bench.models.classifiers import LENET, LOGISTIC, MLP
+from flodl.ddp_bench.models.images import CONV_AE, LENET, LOGISTIC, MLP
 from flodl.ddp_bench.models.resnet import RESNET, RESNET_GRAPH
 from flodl.ddp_bench.models.task import Task as Task
 from flodl.ddp_bench.models.text import CHAR_RNN, GPT_NANO

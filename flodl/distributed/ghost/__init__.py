@@ -7,11 +7,11 @@ real time.
 from flodl.distributed.ghost.cluster import (
     Change as Change,
     Cluster as Cluster,
+    Exchange as Exchange,
     GhostWindow as GhostWindow,
     History as History,
     simulate as simulate,
 )
-from flodl.distributed.ghost.exchange import Exchange as Exchange
 from flodl.distributed.ghost.prediction import (
     Prediction as Prediction,
     choose as choose,

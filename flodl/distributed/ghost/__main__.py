@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from flodl.distributed.ghost.cluster import Cluster
-from flodl.distributed.ghost.exchange import (
+from flodl.distributed.ghost.cluster import (
     DEFAULT_BANDWIDTH,
     DEFAULT_BYTES,
     DEFAULT_LATENCY_MS,
+    Cluster,
     Exchange,
 )
 from flodl.distributed.ghost.prediction import Prediction, choose, predict

@@ -113,11 +113,7 @@ def choose(predictions: Sequence[Prediction]) -> tuple[Policy, str]:
     solo = [found for found in predictions if found.mode == SOLO]
     if solo and solo[0].batches_per_s > chosen.batches_per_s:
         told += f" (the fastest rank alone: {solo[0].batches_per_s:.1f}, so leave the others out)"
-    return _policy(chosen), told
-
-
-def _policy(found: Prediction) -> Policy:
-    return found.policy or Policy.SYNC
+    return chosen.policy or Policy.SYNC, told
 
 
 def _solo(cluster: Cluster, config: ScheduleConfig) -> Prediction:

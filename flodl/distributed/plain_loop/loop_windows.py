@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -22,8 +22,6 @@ from flodl.distributed.planning.elche import (
 from flodl.errors import PlanMismatchError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from flodl.data import Batch, DataLoader
     from flodl.distributed.plain_loop.stopwatch import Stopwatch
     from flodl.launch.group import Group

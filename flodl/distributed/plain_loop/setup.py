@@ -12,7 +12,14 @@ from flodl.distributed.plain_loop.shared_loop import SharedLoop, joined
 from flodl.errors import StateError
 from flodl.graph import Graph, LossContext
 from flodl.launch.settings import DdpConfig
-from flodl.train.learning_rate import ScheduledRate, checked_schedule, make_schedule, set_rate
+from flodl.train.learning_rate import (
+    Schedule,
+    ScheduledRate,
+    SteeredRate,
+    checked_schedule,
+    make_schedule,
+    set_rate,
+)
 from flodl.train.plan import build_model, build_optimizer
 from flodl.train.run_records import REHEARSAL
 from flodl.train.user_parts import GivenParts
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
     from flodl.distributed.plain_loop.row_shares import Cut
     from flodl.distributed.plain_loop.stopwatch import Stopwatch
     from flodl.launch.group import Group
-    from flodl.train.learning_rate import Schedule
     from flodl.train.plan import ModelFactory, OptimizerFactory
 
 
@@ -87,7 +93,7 @@ class TrainingSetup:
         self._max_grad_norm = config.max_grad_norm
         self._loop = loop
         self._rate: ScheduledRate | None = None
-        self._lr_scale = 1.0
+        self._steered = SteeredRate(None)
         if config.scheduler is not None:
             self.set_scheduler(make_schedule(config.scheduler, loop.group.world_size))
         self._steps = 0
@@ -184,12 +190,13 @@ class TrainingSetup:
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of every parameter group; a schedule overwrites it at each step."""
         for group in self._optimizer.param_groups:
-            set_rate(group, lr * self._lr_scale)
+            set_rate(group, lr * self.lr_scale)
 
     def set_scheduler(self, schedule: Schedule | None) -> None:
         """Take the learning rate of step ``s`` from ``schedule.lr(s)``; None stops doing so."""
-        scaled = None if schedule is None else _Scaled(checked_schedule(schedule), self)
-        self._rate = None if scaled is None else ScheduledRate(self._optimizer, scaled)
+        checked = None if schedule is None else checked_schedule(schedule)
+        self._steered = SteeredRate(checked, self.lr_scale)
+        self._rate = None if checked is None else ScheduledRate(self._optimizer, self._steered)
 
     def set_lr_scale(self, factor: float) -> None:
         """Multiply the learning rates; flodl never scales them by the number of ranks itself.
@@ -201,13 +208,13 @@ class TrainingSetup:
             raise ValueError(f"lr_scale={factor!r}: it must be greater than 0")
         if self._rate is None:
             for group in self._optimizer.param_groups:
-                set_rate(group, float(group["lr"]) / self._lr_scale * factor)
-        self._lr_scale = float(factor)
+                set_rate(group, float(group["lr"]) / self.lr_scale * factor)
+        self._steered.scale = float(factor)
 
     @property
     def lr_scale(self) -> float:
         """The factor of the learning rates."""
-        return self._lr_scale
+        return self._steered.scale
 
     # --- The loop --------------------------------------------------------------------------
 
@@ -291,17 +298,6 @@ class TrainingSetup:
         assert self._loss is not None  # noqa: S101 - epoch() has checked it
         output = self._model(batch[self._forward_input])
         return self._loss(LossContext(output, batch, {}, {}))
-
-
-@final
-class _Scaled:
-    """A schedule times the factor of a setup."""
-
-    def __init__(self, schedule: Schedule, setup: TrainingSetup) -> None:
-        self._schedule, self._setup = schedule, setup
-
-    def lr(self, step: int) -> float:
-        return self._schedule.lr(step) * self._setup.lr_scale
 
 
 def model_of(head: HasGraph | Graph) -> nn.Module:

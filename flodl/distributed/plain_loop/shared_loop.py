@@ -15,7 +15,7 @@ from torch import nn
 from flodl.device import usable_gpus
 from flodl.distributed.averaging.buffers import broadcast_state, model_facts
 from flodl.distributed.averaging.gradients import StepAverager
-from flodl.distributed.plain_loop.loop_windows import LoopWindows
+from flodl.distributed.plain_loop.loop_windows import LoopWindows, Window
 from flodl.distributed.plain_loop.row_shares import Shares
 from flodl.distributed.plain_loop.scatter import Scatter
 from flodl.distributed.plain_loop.stopwatch import DeviceWatch, HostWatch, Stopwatch
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data import Batch, DataLoader
-    from flodl.distributed.plain_loop.loop_windows import Window
     from flodl.launch.group import Group
 
 _ANCHOR = 10

@@ -112,7 +112,11 @@ class DeviceWatch:
             self._open[-1][1].synchronize()
         self._taken.append((batches, self._open))
         self._open = []
-        over = [step for step in self._taken if all(_is_over(end) for _, end in step[1])]
+        over = [
+            step
+            for step in self._taken
+            if all(end.query() for _, end in step[1])  # type: ignore[no-untyped-call]
+        ]
         if not over:
             return 0.0
         latest = over[-1]
@@ -126,7 +130,3 @@ def _now() -> torch.cuda.Event:
     event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
-
-
-def _is_over(event: torch.cuda.Event) -> bool:
-    return bool(event.query())  # type: ignore[no-untyped-call]

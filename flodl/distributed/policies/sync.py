@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from flodl.distributed.averaging.gradients import StepAverager
 from flodl.distributed.planning.scheduler import take_step
-from flodl.distributed.planning.spans import size
+from flodl.distributed.planning.spans import Spans, size
 from flodl.distributed.policies.base import PolicyLoop
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data import Batch
-    from flodl.distributed.planning.spans import Spans
     from flodl.distributed.rank_worker import RankWorker
 
 

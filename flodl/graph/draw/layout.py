@@ -181,9 +181,7 @@ _WORK = 400_000
 def reduce_crossings(graph: Layered) -> None:
     """Reorder the layers of a graph so that few edges cross; deterministic."""
     segments = sum(map(len, graph.below))
-    position = [0] * len(graph.widths)
-    for layer in graph.layers:
-        _number(layer, position)
+    position = _positions(graph.layers, len(graph.widths))
     best, fewest = [list(layer) for layer in graph.layers], crossings(graph, position)
     for sweep in range(max(2, min(16, _WORK // max(1, segments)))):
         if not fewest:
@@ -213,11 +211,6 @@ def crossings(graph: Layered, position: list[int]) -> int:
     return total
 
 
-def _number(layer: list[int], position: list[int]) -> None:
-    for index, vertex in enumerate(layer):
-        position[vertex] = index
-
-
 def _sort(layer: list[int], neighbours: list[list[tuple[int, int]]], position: list[int]) -> None:
     """Sort one layer by the mean position of connected vertices; a vertex without any stays."""
     keys = {}
@@ -226,7 +219,8 @@ def _sort(layer: list[int], neighbours: list[list[tuple[int, int]]], position: l
         mean = sum(position[end] for end, _ in ends) / len(ends) if ends else position[vertex]
         keys[vertex] = mean
     layer.sort(key=keys.__getitem__)
-    _number(layer, position)
+    for index, vertex in enumerate(layer):
+        position[vertex] = index
 
 
 Neighbours = list[list[tuple[int, int]]]

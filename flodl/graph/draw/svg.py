@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from itertools import pairwise
 
-from flodl.graph.draw.diagram import Box, Diagram, Edge, plural
+from flodl.graph.draw.diagram import Box, Diagram, plural
 from flodl.graph.draw.layout import HEADER, Layout, Placed, Route, layout
 from flodl.graph.draw.routing import Point
 from flodl.graph.draw.shapes import LINE, SMALL, heading, outlines, text_lines, text_width
@@ -166,14 +166,15 @@ def _path(points: list[Point]) -> str:
 
 def _legend(diagram: Diagram) -> Iterator[tuple[str, str]]:
     """The used lines and colours with their meaning: text and a sample of 20 by 10 pixels."""
-    boxes, edges = list(diagram.walk()), list(_edges(diagram))
+    boxes = list(diagram.walk())
+    drawn = [diagram, *(box.inside for box in boxes if box.inside is not None)]
     roles = {box.role for box in boxes if box.heat is None}
     for role in Role:
         if role in roles:
             yield role.value, f'<rect class="o" y="-5" width="20" height="10" fill="{role.fill}"/>'
     texts = {Line.REFERENCE: "reference", Line.STATE: "from the last call"}
     for line, text in texts.items():
-        if any(edge.line is line for edge in edges):
+        if any(edge.line is line for part in drawn for edge in part.edges):
             yield text, f'<path class="e {line.value}" d="M0 0H20"/>'
     times = [box.seconds for box in boxes if box.heat is not None and box.seconds is not None]
     if times:
@@ -182,13 +183,6 @@ def _legend(diagram: Diagram) -> Iterator[tuple[str, str]]:
             for step in range(10)
         )
         yield f"0 to {format_seconds(max(times))}", steps
-
-
-def _edges(diagram: Diagram) -> Iterator[Edge]:
-    yield from diagram.edges
-    for box in diagram.boxes:
-        if box.inside is not None:
-            yield from _edges(box.inside)
 
 
 def _entry_width(text: str) -> float:

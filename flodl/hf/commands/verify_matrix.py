@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from pydantic import field_validator
+from pydantic import ValidationInfo, field_validator
 
 from fdl import FdlArgs, option, output
 from flodl.hf.commands.places import anchored
@@ -27,15 +27,14 @@ class Args(FdlArgs):
     jobs: int = option(default=1, help="Cells to work on at the same time")
     json: bool = option(help="Print one JSON document")  # type: ignore[assignment]
 
-    @field_validator("families")
+    @field_validator("families", "heads")
     @classmethod
-    def _known_family(cls, names: list[str]) -> list[str]:
-        return _known(names, FAMILIES)
-
-    @field_validator("heads")
-    @classmethod
-    def _known_head(cls, names: list[str]) -> list[str]:
-        return _known(names, HEADS)
+    def _known(cls, names: list[str], info: ValidationInfo) -> list[str]:
+        allowed = FAMILIES if info.field_name == "families" else HEADS
+        for name in names:
+            if name not in allowed:
+                raise ValueError(f"{name} is none of {', '.join(allowed)}")
+        return names
 
     @field_validator("jobs")
     @classmethod
@@ -43,13 +42,6 @@ class Args(FdlArgs):
         if jobs < 1:
             raise ValueError("there has to be at least 1")
         return jobs
-
-
-def _known(names: list[str], allowed: tuple[str, ...]) -> list[str]:
-    for name in names:
-        if name not in allowed:
-            raise ValueError(f"{name} is none of {', '.join(allowed)}")
-    return names
 
 
 def main(args: Args) -> int:

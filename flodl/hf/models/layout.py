@@ -9,7 +9,7 @@ flattened ``[B * S]``; an empty tensor means that tokens are in rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from flodl.graph import NamedInputModule
-from flodl.hf.models.record import Record
 
 Refs = Mapping[str, Any]
 """The values that :meth:`FlowBuilder.using` passes; None for an input that was left out."""
@@ -35,6 +34,22 @@ RECORD = "record"
 
 WORTH = 0.9
 """If more than this part of all positions counts, padding is cheaper than moving tokens."""
+
+
+@dataclass(slots=True)
+class Record:
+    """Passed with a call of an encoder, which fills it; nothing of it stays in the model.
+
+    Attributes:
+        hidden_states: The input of every layer, ``[B, S, H]`` each; None if not asked for.
+        attentions: The weights of every layer, ``[B, heads, S, S]`` each, from query to key, before
+            dropout; None if not asked for.
+        tags: The tagged values of the encoder, by name.
+    """
+
+    hidden_states: list[Tensor] | None = None
+    attentions: list[Tensor] | None = None
+    tags: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Run(NamedTuple):

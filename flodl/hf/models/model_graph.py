@@ -7,8 +7,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from flodl.graph import FlowBuilder, Graph
-from flodl.hf.models.layout import RECORD
-from flodl.hf.models.record import Record
+from flodl.hf.models.layout import RECORD, Record
 
 
 class ModelGraph(Graph):

@@ -58,9 +58,9 @@ class EncodingRows:
     def batch(self, pad_id: int, width: int, sample_index: Sequence[int]) -> EncodedBatch:
         """The rows as a batch; ``width`` is at least the length of the longest row."""
         attended = np.arange(width) < self.lengths()[:, None]
-        ids = self._padded(self._flat(_ids), width, pad_id)
+        ids = self._flat(lambda encoding: np.array(encoding.ids, dtype=np.int64))
         return EncodedBatch(
-            torch.from_numpy(ids),
+            torch.from_numpy(self._padded(ids, width, pad_id)),
             torch.from_numpy(attended.astype(np.int64)),
             sample_index=torch.tensor(sample_index, dtype=torch.int64),
             details=self,
@@ -92,10 +92,6 @@ def _numbers(values: Sequence[int | None]) -> Positions:
     # As floats, None becomes NaN in one call. Token counts are exact in float64.
     floats = np.array(values, dtype=np.float64)
     return np.where(np.isnan(floats), -1.0, floats).astype(np.int64)
-
-
-def _ids(encoding: Encoding) -> _Array:
-    return np.array(encoding.ids, dtype=np.int64)
 
 
 _FIELDS: dict[str, tuple[Callable[[Encoding], _Array], int]] = {

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from flodl.hf.errors import CheckpointFormatError, TokenizerMissingError
+from flodl.hf.source import Checkpoint, Directory
 
 TOKENIZER: Final = "tokenizer.json"
 SETTINGS: Final = "tokenizer_config.json"
@@ -32,17 +33,6 @@ OWN_NAMES: Final = frozenset({SETTINGS, SPECIAL, ADDED}.union(*SOURCES))
 
 # Tokenizer files write a larger limit if there is no limit.
 _NO_LIMIT = 10**6
-
-
-class FileSource(Protocol):
-    """A source of files by name."""
-
-    @property
-    def name(self) -> str:
-        """The repository or directory."""
-
-    def file(self, name: str) -> Path | None:
-        """The local path of a file; None if there is no such file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +159,7 @@ def special_token(value: object, where: str) -> SpecialToken:
     return SpecialToken(content, {name: bool(value[name]) for name in names if name in value})
 
 
-def read_files(source: FileSource, wanted: str | None = None) -> TokenizerFiles:
+def read_files(source: Checkpoint, wanted: str | None = None) -> TokenizerFiles:
     """Read the files that a tokenizer is made from, and the files that add to them.
 
     Args:
@@ -231,14 +221,12 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def local_files(path: str | os.PathLike[str]) -> tuple[FileSource, str]:
+def local_files(path: str | os.PathLike[str]) -> tuple[Checkpoint, str]:
     """The directory of a tokenizer's file, and the name of the file.
 
     Raises:
         FileNotFoundError: There is no such file.
     """
-    from flodl.hf.source import Directory
-
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"there is no tokenizer file {str(file)!r}")

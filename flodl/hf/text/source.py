@@ -185,11 +185,6 @@ def from_files(files: TokenizerFiles) -> TokenizerSource:
     return TokenizerSource(build(files), files=files, special=files.special_tokens())
 
 
-def from_tokenizer(inner: Tokenizer) -> TokenizerSource:
-    """Wrap a tokenizer that was made elsewhere."""
-    return TokenizerSource(inner)
-
-
 def _switched_off(inner: Tokenizer) -> Tokenizer:
     inner.no_padding()
     inner.no_truncation()

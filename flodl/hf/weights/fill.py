@@ -12,12 +12,12 @@ from torch import Tensor
 
 from flodl.hf import keys
 from flodl.hf.load_report import LoadReport
+from flodl.hf.models.building import fresh
 from flodl.hf.weights.plan import Fill, Plan
 from flodl.hf.weights.slots import Place, Slot, primary, put, put_apart
-from flodl.hf.weights.stored import Stored
+from flodl.hf.weights.stored import Stored, same_bytes
 from flodl.log import warning
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _SHOWN = 3
 
 
@@ -159,8 +159,7 @@ def _same(left: Tensor, right: Tensor) -> bool:
     if left.dtype != right.dtype:
         wide = torch.promote_types(left.dtype, right.dtype)
         left, right = left.to(wide), right.to(wide)
-    bits = _INTEGERS[left.element_size()]
-    return torch.equal(left.view(bits), right.view(bits))
+    return same_bytes(left, right)
 
 
 def _shares(
@@ -188,13 +187,8 @@ def _drawn(slots: Iterable[Slot], draw: Draw, dtype: torch.dtype | None) -> list
         generator = torch.Generator().manual_seed(draw.seed)
     parts = []
     for slot in sorted(slots, key=lambda slot: primary(slot.places)):
-        key = primary(slot.places)
-        tensor = torch.zeros(slot.tensor.shape)
-        if not key.endswith("bias"):
-            if tensor.dim() == 1:  # the scale of a LayerNorm
-                tensor.fill_(1.0)
-            else:
-                tensor.normal_(0.0, draw.std, generator=generator)
+        place = slot.places[0]
+        tensor = fresh(place.owner, place.name, slot.tensor, draw.std, generator)
         parts.append(_Part(slot.places, None, tensor.to(dtype or slot.tensor.dtype)))
     return parts
 

@@ -49,7 +49,8 @@ def slots_of(module: nn.Module) -> list[Slot]:
     places: dict[int, list[Place]] = {}
     for path, owner in module.named_modules(remove_duplicate=False):
         prefix = f"{path}." if path else ""
-        kept = {k: v for k, v in owner._buffers.items() if _is_persistent(owner, k)}
+        passing = owner._non_persistent_buffers_set
+        kept = {name: buffer for name, buffer in owner._buffers.items() if name not in passing}
         for name, tensor in (owner._parameters | kept).items():
             if tensor is None:
                 continue
@@ -64,10 +65,6 @@ def primary(places: Sequence[Place]) -> str:
     """The name that a tensor is saved by: the first that is not a second name, else the first."""
     names = [place.key for place in places]
     return next((name for name in names if not keys.is_alias(name)), names[0])
-
-
-def _is_persistent(owner: nn.Module, name: str) -> bool:
-    return name not in owner._non_persistent_buffers_set
 
 
 def put(places: tuple[Place, ...], tensor: Tensor) -> None:

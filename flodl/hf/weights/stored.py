@@ -37,6 +37,14 @@ FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """The types that a weight can have."""
 
 
+def same_bytes(left: Tensor, right: Tensor) -> bool:
+    """Whether two tensors have one dtype, one shape and the same bytes."""
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    one, other = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (left, right))
+    return torch.equal(one, other)
+
+
 class Stored(Protocol):
     """A set of tensors; all are described, and none is read yet."""
 

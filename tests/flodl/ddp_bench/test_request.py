@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -152,7 +153,7 @@ def test_several_names_and_seeds():
         for mode in ("solo-1", "cpu-async")
         for seed in (42, 43)
     ]
-    assert made[1].folder == "runs/mlp/solo-1/seed-43"
+    assert made[1].folder == Path("runs/mlp/solo-1/seed-43")
 
 
 def test_policy_and_backend_name_a_mode():

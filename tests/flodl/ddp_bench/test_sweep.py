@@ -24,7 +24,7 @@ def cell(tmp_path, model, mode, **values):
         "source": "synthetic",
         "ranks": 2,
     }
-    return Cell(model=model, mode=mode, folder=str(tmp_path / model / mode), **(defaults | values))
+    return Cell(model=model, mode=mode, folder=tmp_path / model / mode, **(defaults | values))
 
 
 def records(cells):

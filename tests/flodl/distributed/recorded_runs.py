@@ -71,7 +71,8 @@ def train_epoch(
             break
         for recorder, (first, last) in zip(recorders, leases, strict=True):
             for batch in range(first, last):
-                recorder.trained(epoch, batch, position, rows_of(facts, epoch, batch))
+                numbers = rows_of(facts, epoch, batch)
+                recorder.trained_samples(epoch, batch * facts.batch_size, position, numbers)
         position = epoch * facts.batches + leases[-1][1]
         if index % 7 == 6:
             ledger.append(position, [recorder.take() for recorder in recorders])

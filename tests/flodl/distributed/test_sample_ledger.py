@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from flodl.distributed.ledger_format import rows_hash, unpack_segment
+from flodl.distributed.ledger_format import Stretch, rows_hash, unpack_segment
 from flodl.distributed.sample_ledger import (
+    LedgerContents,
     LedgerFacts,
     SampleLedger,
     SampleRecorder,
@@ -70,7 +71,7 @@ def test_batches_at_equal_distances_need_little_more_than_their_hashes() -> None
     for stride in (1, 2, 5):
         recorder = SampleRecorder(1, 8)
         for number in range(0, 100 * stride, stride):
-            recorder.trained(4, number, number, rows(*range(8)))
+            recorder.trained_samples(4, 8 * number, number, rows(*range(8)))
         assert len(recorder.take()) < 100 * 8 + 12
 
 
@@ -85,7 +86,7 @@ def test_single_batches_at_odd_distances_need_two_bytes_per_sample_at_most() -> 
     recorder = SampleRecorder(2, 8)
     numbers = [n * (n + 1) // 2 for n in range(200)]
     for number in numbers:
-        recorder.trained(150, number, 10**6 + number, rows(*range(8)))
+        recorder.trained_samples(150, 8 * number, 10**6 + number, rows(*range(8)))
     assert len(recorder.take()) <= 2 * 8 * 200
 
 
@@ -93,30 +94,38 @@ def test_facts_and_appends_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "samples.ledger"
     ledger = SampleLedger(path, DEFAULT)
     recorder = SampleRecorder(1, 16)
-    recorder.trained(0, 3, 9, rows(5, 1))
+    recorder.trained_samples(0, 48, 9, rows(5, 1))
     ledger.append(12, [SampleRecorder(0, 16).take(), recorder.take()])
     ledger.append(12, [SampleRecorder(0, 16).take(), recorder.take()])
     mark = ledger.mark()
     contents = read_ledger(path)
-    (append,) = contents.appends()
-    assert (append.position, append.facts) == (12, DEFAULT)
-    assert [rank for rank, _ in append.segments] == [1]
+    ((rank, stretch),) = contents.stretches(0, 0, None)
+    assert (rank, stretch.first, stretch.size, stretch.position) == (1, 48, 2, 9)
+    assert contents.facts == DEFAULT
     assert contents.digest_at(mark["length"]) == mark["digest"]
     assert (contents.problems, contents.torn, contents.size) == ([], 0, mark["length"])
+
+
+def batches_of(contents: LedgerContents) -> list[tuple[int, Stretch]]:
+    epochs = range(DEFAULT.epochs)
+    return [one for epoch in epochs for one in contents.stretches(epoch, 0, None)]
 
 
 def test_a_record_that_was_not_written_to_its_end_is_ignored(tmp_path: Path) -> None:
     run = recorded_run(tmp_path)
     data = run.ledger.read_bytes()
     whole = read_ledger(run.ledger)
-    appends = list(whole.appends())
-    last = appends[-1].offset
+    count, kept = len(batches_of(whole)), []
+    last = max(end for end in range(len(data)) if whole.digest_at(end) is not None)
     for cut in (last + 1, last + 5, len(data) - 1):
         run.ledger.write_bytes(data[:cut])
         contents = read_ledger(run.ledger)
         assert contents.torn == cut - last
         assert contents.problems == []
-        assert list(contents.appends()) == appends[:-1]
+        assert contents.digest_at(last) == whole.digest_at(last)
+        kept.append(batches_of(contents))
+    assert 0 < len(kept[0]) < count
+    assert all(batches == kept[0] for batches in kept)
 
 
 def test_reopening_cuts_back_to_the_checkpoint_and_goes_on(tmp_path: Path) -> None:

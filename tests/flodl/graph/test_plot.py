@@ -274,11 +274,3 @@ def test_without_points_there_is_nothing_to_write(graph, clock, tmp_path, write)
     with pytest.raises(ValueError, match=r"'los' has no points yet .* did you mean loss\?"):
         getattr(graph, write)(*arguments, "loss", "los")
     assert not path.parent.exists()
-
-
-@pytest.mark.parametrize("series", [{}, {"loss": []}])
-def test_plain_series_must_have_points(tmp_path, series):
-    for write in (plot.page, plot.table, lambda path, series: plot.log(path, 3, series)):
-        with pytest.raises(ValueError, match="flush first"):
-            write(tmp_path / "file", series)
-    assert not (tmp_path / "file").exists()

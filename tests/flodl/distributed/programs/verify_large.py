@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from flodl.distributed import epoch_check, sample_order, spilled_permutation
+from flodl.distributed import epoch_check, sample_order
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.distributed.verify import verify_run
 
@@ -27,7 +27,7 @@ def write(folder, samples):
     recorders = [SampleRecorder(rank, BATCH) for rank in range(2)]
     for batch in range(facts.batches):
         rows = order[batch * BATCH : (batch + 1) * BATCH].long()
-        recorders[batch // WINDOW % 2].trained(0, batch, batch, rows)
+        recorders[batch // WINDOW % 2].trained_samples(0, batch * BATCH, batch, rows)
         if batch % (20 * WINDOW) == 0:
             ledger.append(batch, [recorder.take() for recorder in recorders])
     ledger.append(facts.batches, [recorder.take() for recorder in recorders])
@@ -44,8 +44,7 @@ def most_memory():
 
 def verify(folder, at_a_time=None):
     if at_a_time is not None:
-        sample_order.IN_MEMORY = spilled_permutation.BLOCK = at_a_time
-        epoch_check.PIECE = spilled_permutation._CHUNK = at_a_time
+        sample_order.IN_MEMORY = epoch_check.PIECE = at_a_time
     before, began = most_memory(), time.perf_counter()
     found = verify_run(folder)
     form = {

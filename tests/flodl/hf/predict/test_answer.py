@@ -11,8 +11,7 @@ import torch
 from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.families import AutoModelForQuestionAnswering
-from flodl.hf.predict.answer import Answer
-from flodl.hf.predict.spans import best_spans
+from flodl.hf.predict.answer import Answer, best_spans
 from flodl.hf.tokenizer import HfTokenizer
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of, write
 from tests.flodl.hf.predict.scripted import ScriptedQuestionAnswering
