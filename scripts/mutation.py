@@ -80,7 +80,7 @@ TARGETS = {
     "data": Target(("flodl/data/*.py",), ("tests/flodl/data",)),
     "resume": Target(
         ("flodl/train/resume.py", "flodl/train/training_state.py", "flodl/train/loop_state.py"),
-        _tests("flodl/train", "continuation resume_hint kill_resume trainer"),
+        _tests("flodl/train", "continuation resume resume_hint kill_resume trainer"),
     ),
     "weights": Target(
         ("flodl/hf/weights/*.py",),

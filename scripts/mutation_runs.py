@@ -125,11 +125,16 @@ Coverage = dict[str, Covered]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: the exit code, the first test that failed, and all that was printed."""
+    """How a run ended: the exit code, the tests that failed, and all that was printed."""
 
     code: int
-    failed: str
+    failures: Sequence[str]
     text: str
+
+    @property
+    def failed(self) -> str:
+        """The first test that failed."""
+        return self.failures[0] if self.failures else ""
 
     @property
     def noticed(self) -> bool:
@@ -146,7 +151,7 @@ class Order:
 
     def __init__(self, rank: Callable[[str], Any]) -> None:
         self._rank = rank
-        self.failed = ""
+        self.failed: list[str] = []
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -157,12 +162,12 @@ class Order:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that cannot be imported."""
         if report.failed:
-            self.failed = self.failed or report.nodeid
+            self.failed.append(report.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test that fails."""
         if report.failed:
-            self.failed = self.failed or report.nodeid
+            self.failed.append(report.nodeid)
 
 
 class Watch(Order):
@@ -207,7 +212,7 @@ def run_tests(
         shutil.rmtree(copy / ".hypothesis", ignore_errors=True)
     if isinstance(plugin, Watch):
         plugin.imported, plugin.tests = found.get("imported", {}), found.get("tests", {})
-    return Outcome(code, found.get("failed", ""), printed)
+    return Outcome(code, found.get("failed", []), printed)
 
 
 def _in_child(copy: Path, tests: Sequence[str], plugin: Order, folder: Path, trace: str) -> None:
@@ -232,10 +237,12 @@ def _in_child(copy: Path, tests: Sequence[str], plugin: Order, folder: Path, tra
             sys.dont_write_bytecode = True
         sys.path[0] = str(copy)
         sys.modules["__main__"] = types.ModuleType("__main__")
-        words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-seed=0",
+        words = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-seed=0",
                  f"--timeout={TEST_SECONDS}"]  # fmt: skip
         if isinstance(plugin, Watch):
             plugin.trace.start()
+        else:
+            words.append("-x")
         code = int(pytest.main([*words, *tests], plugins=[plugin]))
         sys.settrace(None)
         public = {name: value for name, value in vars(plugin).items() if name[0] != "_"}
@@ -264,6 +271,10 @@ def _ended(child: int, limit: float) -> int:
             os.kill(child, signal.SIGKILL)
             until = float("inf")
         time.sleep(0.02)
+
+
+def _chosen(names: Sequence[str]) -> Callable[[str], int | None]:
+    return {name: at for at, name in enumerate(names)}.get
 
 
 def test_files(copy: Path, places: Iterable[str]) -> list[str]:
@@ -318,8 +329,10 @@ def _traced(copy: Path, sources: Sequence[Path], test: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mutation-lines-") as folder:
         trace = json.dumps({"folder": folder, "files": files})
         outcome = run_tests(copy, [test], watch, limit=600, trace=trace)
-        if outcome.noticed:
-            raise SystemExit(f"{outcome.text}\nerror: {test} fails without any change")
+        if outcome.noticed:  # perhaps because its lines are noted
+            again = run_tests(copy, [test], Order(_chosen(outcome.failures)), limit=600)
+            if again.noticed or not outcome.failures:
+                raise SystemExit(f"{again.text}\nerror: {test} fails without any change")
         found = {name: Covered(seconds) for name, (seconds, _) in watch.tests.items()}
         for name, covered in found.items():
             covered.add(watch.tests[name][1], copy)
@@ -384,7 +397,7 @@ def who_notices(
                 break
             if "::" not in outcome.failed:
                 return outcome.failed or f"the run ends with {outcome.code}"
-            alone = Order({outcome.failed: 0}.get)
+            alone = Order(_chosen([outcome.failed]))
             if not run_tests(copy, [outcome.failed.partition("::")[0]], alone, limit).noticed:
                 return outcome.failed
             unfit.add(outcome.failed)
