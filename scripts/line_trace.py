@@ -1,7 +1,8 @@
 """Note which lines of some files run; also in processes that a test starts.
 
 :mod:`mutation_runs` puts a copy of this file on the path of those processes, as ``sitecustomize``.
-They write what ran into the folder that ``MUTATION_TRACE`` names, at their end.
+They write what ran into the folder that ``MUTATION_TRACE`` names, at their end. A process that is
+killed leaves only a file that says that it ran some of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
@@ -27,10 +27,12 @@ class LineTrace:
 
     Args:
         files: Absolute paths of the files that count.
+        first: Is called at the first line in this process, and in each process forked from it.
     """
 
-    def __init__(self, files: Iterable[str]) -> None:
+    def __init__(self, files: Iterable[str], first: Callable[[], object] | None = None) -> None:
         self._files = frozenset(files)
+        self._first = first
         self._lines: set[tuple[str, int]] = set()
 
     def start(self) -> None:
@@ -51,23 +53,30 @@ class LineTrace:
 
     def _ran(self, frame: FrameType, event: str, _value: object) -> Callable[..., Any]:
         if event == "line":
+            if self._first is not None and not self._lines:
+                self._first()
             self._lines.add((frame.f_code.co_filename, frame.f_lineno))
         return self._ran
 
 
-def _write(trace: LineTrace, folder: str) -> None:
+def _write(folder: str, ending: str, lines: dict[str, list[int]]) -> None:
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-    lines = trace.take()
     text = json.dumps({"test": test, "lines": lines})
-    with contextlib.suppress(OSError):  # the run is over, or the process has given up its rights
-        if lines:
-            Path(folder, f"{os.getpid()}-{time.time_ns()}.json").write_text(text, encoding="utf-8")
+    with contextlib.suppress(OSError):  # the process may have given up its rights
+        Path(folder, f"{os.getpid()}.{ending}").write_text(text, encoding="utf-8")
 
 
 def _start_from_environment(settings: str) -> None:
     asked = json.loads(settings)
-    trace = LineTrace(asked["files"])
-    atexit.register(_write, trace, asked["folder"])
+    folder = asked["folder"]
+    trace = LineTrace(asked["files"], first=lambda: _write(folder, "begun", {}))
+
+    def end() -> None:
+        if lines := trace.take():
+            _write(folder, "json", lines)
+
+    atexit.register(end)
+    os.register_at_fork(after_in_child=trace.take)
     trace.start()
 
 

@@ -83,7 +83,11 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _types_only(node: object) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    """Whether a statement is ``if TYPE_CHECKING: …`` or ``TYPE_CHECKING = False``."""
+    named = node.test if isinstance(node, ast.If) else None
+    if isinstance(node, ast.Assign):
+        named = node.targets[0]
+    return isinstance(named, ast.Name) and named.id == "TYPE_CHECKING"
 
 
 def mutants(root: Path, file: Path, seed: int = 1) -> Iterator[Mutant]:

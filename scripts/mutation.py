@@ -11,7 +11,8 @@
 The changes are chosen by their digests: a comparison, a boolean, a number, an arithmetic sign, a
 returned value, a removed call, a negated condition. They are made in a copy of the checkout. Tests
 that run the changed line come first; the first test that fails ends the run of a change. A test
-counts only if it passes again without the change. A change has survived when all tests passed.
+counts only if it passes again without the change. A change has survived when all files of tests
+passed in which any test runs the changed line.
 
 docs/design/mutation.json keeps the results, and docs/design/mutation.md is made from it. After
 reading a survivor, write into its "why" whether the behaviour is the same, or what to do.
@@ -59,10 +60,16 @@ def _tests(folder: str, names: str) -> tuple[str, ...]:
 
 
 TARGETS = {
-    "manifest": Target(("fdl/manifest/*.py",), ("tests/fdl/manifest",)),
+    "manifest": Target(
+        ("fdl/manifest/*.py",),
+        ("tests/fdl/manifest", *_tests("fdl", "secrets config_show environments")),
+    ),
     "planning": Target(
         ("fdl/planning/*.py", "fdl/select/*.py"),
-        _tests("fdl", "presets dispatch quoting spelling ranks docker environments"),
+        _tests(
+            "fdl",
+            "presets dispatch quoting spelling ranks docker environments heap plan run_arguments",
+        ),
     ),
     "schedule": Target(
         ("flodl/distributed/planning/*.py",),
@@ -235,8 +242,8 @@ behaviour counts as not noticed as well.
 MIDDLE = """
 Tests that run the changed line come first. The first failure ends the run of a change. The test
 that failed then runs again without the change. It counts only if it passes, so a test that fails by
-chance notices nothing. A change has survived when all tests of the target passed. The JSON file
-names the test that noticed each change.
+chance notices nothing. A change has survived when all files of tests passed in which any test runs
+the changed line, also in a child process. The JSON file names the test that noticed each change.
 """
 
 

@@ -35,6 +35,8 @@ from mutants import Mutant
 FIRST_SECONDS = 10.0
 """How long the tests that run first lasted together without a change."""
 TEST_SECONDS = 60
+OURS = ("line_trace.py", "mutation_runs.py")
+"""The files that decide what is known about a test."""
 _NOTHING_NOTICED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
@@ -108,10 +110,22 @@ def _update(root: Path, copy: Path) -> None:
 
 @dataclass
 class Covered:
-    """What one test runs: its seconds, and the lines of each changed file."""
+    """What one test runs.
+
+    Attributes:
+        seconds: How long it lasts.
+        lines: The lines that ran of each changed file.
+        unsure: Whether other lines may have run, in a process that was killed.
+    """
 
     seconds: float = 0.0
     lines: dict[str, set[int]] = field(default_factory=dict)
+    unsure: bool = False
+
+    def runs(self, change: Mutant) -> bool:
+        """Whether the changed lines run."""
+        places = range(change.line, change.last + 1)
+        return not self.lines.get(change.file, set()).isdisjoint(places)
 
     def add(self, lines: dict[str, list[int]], below: Path) -> None:
         """Add lines of files with absolute names."""
@@ -307,19 +321,21 @@ def coverage(copy: Path, sources: Sequence[Path], tests: Sequence[str]) -> Cover
     """
     package = copy / sources[0].relative_to(copy).parts[0]
     code = _digest(copy, package.rglob("*.py"))
+    ours = [Path(__file__).with_name(name).read_bytes() for name in OURS]
     kept = copy.parent.parent / "coverage"
     kept.mkdir(exist_ok=True)
     found: Coverage = {}
     for test in tests:
-        key = hashlib.sha256(repr((code, _digest(copy, [test]), test, sources)).encode())
+        key = hashlib.sha256(repr((code, _digest(copy, [test]), test, sources, ours)).encode())
         file = kept / f"{key.hexdigest()[:20]}.json"
         if not file.exists():
             sys.stderr.write(f"{test}: which lines does each test run?\n")
             part = file.with_name(f"{file.name}.{os.getpid()}")
             part.write_text(json.dumps(_traced(copy, sources, test)), encoding="utf-8")
             part.replace(file)
-        for name, (seconds, lines) in json.loads(file.read_text(encoding="utf-8")).items():
-            found[name] = Covered(seconds, {one: set(numbers) for one, numbers in lines.items()})
+        for name, one in json.loads(file.read_text(encoding="utf-8")).items():
+            lines = {source: set(numbers) for source, numbers in one["lines"].items()}
+            found[name] = Covered(one["seconds"], lines, one["unsure"])
     return found
 
 
@@ -339,10 +355,11 @@ def _traced(copy: Path, sources: Sequence[Path], test: str) -> dict[str, Any]:
             covered.add(watch.imported, copy)
         for written in Path(folder).iterdir():
             ran = json.loads(written.read_text(encoding="utf-8"))
-            if ran["test"] in found:
-                found[ran["test"]].add(ran["lines"], copy)
+            for name in [ran["test"]] if ran["test"] in found else found:
+                found[name].add(ran["lines"], copy)
+                found[name].unsure |= not written.with_suffix(".json").exists()
     return {
-        name: (one.seconds, {file: sorted(lines) for file, lines in one.lines.items()})
+        name: vars(one) | {"lines": {file: sorted(lines) for file, lines in one.lines.items()}}
         for name, one in found.items()
     }
 
@@ -353,12 +370,12 @@ def likely(change: Mutant, covered: Coverage, before: str = "") -> list[str]:
     Those that run the changed line come first, and among them those that run little else. The first
     of all is the one that noticed the change ``before``. They last a few seconds together.
     """
-    places = range(change.line, change.last + 1)
 
     def rank(name: str) -> tuple[bool, float, float]:
-        here = covered[name].lines.get(change.file, set())
-        everything = sum(map(len, covered[name].lines.values())) or 1
-        return here.isdisjoint(places), -len(here) / everything, covered[name].seconds
+        one = covered[name]
+        here = len(one.lines.get(change.file, set()))
+        everything = sum(map(len, one.lines.values())) or 1
+        return not one.runs(change), -here / everything, one.seconds
 
     seconds, chosen = 0.0, [before] if before in covered else []
     for name in sorted(covered, key=rank):
@@ -373,9 +390,10 @@ def likely(change: Mutant, covered: Coverage, before: str = "") -> list[str]:
 def who_notices(
     copy: Path, root: Path, change: Mutant, covered: Coverage, before: str = "", quick: bool = False
 ) -> str:
-    """The test that notices a change, or ``""``; all tests run before the answer is ``""``.
+    """The test that notices a change, or ``""``.
 
-    With ``quick`` only those run that are most likely to notice.
+    Before the answer is ``""``, all files of tests run in which any test runs the changed lines, or
+    may run them. With ``quick`` only those tests run that are most likely to notice.
     A test that fails without the change as well has not noticed it.
     """
     limit = 60 + 5 * sum(one.seconds for one in covered.values())
@@ -384,7 +402,7 @@ def who_notices(
     first = likely(change, covered, before)
     stages: list[tuple[list[str], int | None]] = [(first, None)]
     if not quick:
-        stages.append((_all_files(first, covered), len(covered)))
+        stages.append((reached(first, change, covered), len(covered)))
     for tests, others in stages:
         files = list(dict.fromkeys(name.partition("::")[0] for name in tests))
         while True:
@@ -409,10 +427,16 @@ def _place(place: dict[str, int | None], others: int | None, name: str) -> int |
     return place.get(name, others)
 
 
-def _all_files(first: list[str], covered: Coverage) -> list[str]:
-    """All tests, file by file."""
+def reached(first: list[str], change: Mutant, covered: Coverage) -> list[str]:
+    """All tests that a change can reach, file by file; a fixture can serve all tests of a file."""
+    wanted = {
+        name.partition("::")[0]
+        for name, one in covered.items()
+        if one.runs(change) or one.unsure or name in first
+    }
     files = list(dict.fromkeys(name.partition("::")[0] for name in [*first, *covered]))
-    return sorted(covered, key=lambda name: files.index(name.partition("::")[0]))
+    chosen = [name for name in covered if name.partition("::")[0] in wanted]
+    return sorted(chosen, key=lambda name: files.index(name.partition("::")[0]))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "scripts"))
 
 from mutants import mutants, sample  # noqa: E402
-from mutation_runs import Covered, likely  # noqa: E402
+from mutation import TARGETS  # noqa: E402
+from mutation_runs import Covered, likely, reached  # noqa: E402
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_one_thing_is_changed(source, text, expected):
     "text",
     [
         '"""Text, 1 < 2."""',
-        "if TYPE_CHECKING:\n    from a import b",
+        "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from a import b",
         "@dataclass(frozen=True)\nclass A:\n    b: Literal[1]",
         'a = f"{b + 1}"',
         "def f() -> None:\n    return None",
@@ -100,6 +101,16 @@ def test_the_tests_that_come_first_are_short_together(source):
     assert len(likely(change, covered)) == 2
 
 
+def test_processes_that_are_killed_make_a_test_unsure(source):
+    file = source("a = 1\n")
+    (change,) = mutants(file.parent, file)
+    elsewhere, unsure = Covered(1.0, {"code.py": {7}}), Covered(1.0, unsure=True)
+    covered = {"a::x": Covered(9.5, {"code.py": {1}}), "b::y": elsewhere, "c::z": unsure}
+    first = likely(change, covered)
+    assert first == ["a::x"]
+    assert reached(first, change, covered) == ["a::x", "c::z"]
+
+
 @pytest.fixture
 def checkout(tmp_path):
     """A small project with the program; returns a function that runs it on ``fdl/manifest``."""
@@ -109,7 +120,8 @@ def checkout(tmp_path):
         shutil.copy(ROOT / "scripts" / name, folder / "scripts")
     for name in ("docs/design", "fdl/manifest", "tests/fdl/manifest"):
         (folder / name).mkdir(parents=True)
-    (folder / "fdl/__init__.py").touch()
+    for name in ("fdl/__init__.py", *TARGETS["manifest"].tests[1:]):
+        (folder / name).touch()
     (folder / "fdl/manifest/sizes.py").write_text("def fits(a, b):\n    return a <= b\n")
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     tests = folder / "tests/fdl/manifest/test_sizes.py"
