@@ -62,7 +62,12 @@ def _tests(folder: str, names: str) -> tuple[str, ...]:
 TARGETS = {
     "manifest": Target(
         ("fdl/manifest/*.py",),
-        ("tests/fdl/manifest", *_tests("fdl", "secrets config_show environments")),
+        (
+            "tests/fdl/manifest",
+            *_tests("fdl", "secrets config_show environments"),
+            "tests/fdl/inspect/test_config_set.py",
+            "tests/fdl/schema/test_manifest_schema.py",
+        ),
     ),
     "planning": Target(
         ("fdl/planning/*.py", "fdl/select/*.py"),
