@@ -2,11 +2,7 @@
 """Change the code in small ways, one at a time, and see whether the tests notice.
 
     python scripts/mutation.py manifest                 # 40 changes of fdl/manifest
-    python scripts/mutation.py data --from 10 --to 20   # some of the 40
-    python scripts/mutation.py data --left --minutes 5  # those without a result, for five minutes
-    python scripts/mutation.py data --left --quick      # first those that a few tests notice
-    python scripts/mutation.py data --survivors         # again those that no test noticed
-    python scripts/mutation.py --page                   # the page alone
+    python scripts/mutation.py data --left --minutes 5  # a piece of those left
 
 The changes are chosen by their digests: a comparison, a boolean, a number, an arithmetic sign, a
 returned value, a removed call, a negated condition. They are made in a copy of the checkout. Tests

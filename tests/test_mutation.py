@@ -121,6 +121,7 @@ def checkout(tmp_path):
     for name in ("docs/design", "fdl/manifest", "tests/fdl/manifest"):
         (folder / name).mkdir(parents=True)
     for name in ("fdl/__init__.py", *TARGETS["manifest"].tests[1:]):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     (folder / "fdl/manifest/sizes.py").write_text("def fits(a, b):\n    return a <= b\n")
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
