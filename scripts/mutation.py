@@ -1,49 +1,82 @@
 #!/usr/bin/env python3
 """Change the code in small ways, one at a time, and see whether the tests notice.
 
-    python scripts/mutation.py manifest            # 40 changes of fdl/manifest
-    python scripts/mutation.py --count 10 data
+    python scripts/mutation.py manifest                 # 40 changes of fdl/manifest
+    python scripts/mutation.py data --left --minutes 5  # a piece of those left
 
-The changes are chosen by a fixed seed: a comparison, a boolean, a number, an arithmetic sign, a
-returned value, a removed call, a negated condition. They are made in a copy of the checkout. The
-output lists the changes that no test noticed, to be read one by one; docs/design/mutation.md keeps
-the table.
+The changes are chosen by their digests: a comparison, a boolean, a number, an arithmetic sign, a
+returned value, a removed call, a negated condition. They are made in a copy of the checkout. Tests
+that run the changed line come first; the first test that fails ends the run of a change. A test
+counts only if it passes again without the change. A change has survived when all files of tests
+passed in which any test runs the changed line.
+
+docs/design/mutation.json keeps the results, and docs/design/mutation.md is made from it. After
+reading a survivor, write into its "why" whether the behaviour is the same, or what to do.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import datetime
+import json
 import os
-import random
-import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from mutants import Mutant, sample
+from mutation_runs import copied, coverage, kept_folder, prepare, state, test_files, who_notices
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT_SECONDS = 240
-"""A change that makes the tests hang is noticed as well."""
+RECORD = ROOT / "docs" / "design" / "mutation.json"
+PAGE = ROOT / "docs" / "design" / "mutation.md"
+COUNT = 40
+BAR = 85
+"""Percent of the changes that tests must notice."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The files that are changed, and the tests that should notice."""
+
+    code: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def sources(self, root: Path) -> list[Path]:
+        """The files below a checkout."""
+        return sorted(file for pattern in self.code for file in root.glob(pattern))
 
 
 def _tests(folder: str, names: str) -> tuple[str, ...]:
     return tuple(f"tests/{folder}/test_{name}.py" for name in names.split())
 
 
-TARGETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "manifest": (("fdl/manifest/*.py",), ("tests/fdl/manifest",)),
-    "planning": (
-        ("fdl/planning/*.py", "fdl/select/*.py"),
-        _tests("fdl", "presets dispatch quoting spelling ranks docker environments"),
+TARGETS = {
+    "manifest": Target(
+        ("fdl/manifest/*.py",),
+        (
+            "tests/fdl/manifest",
+            *_tests("fdl", "secrets config_show environments"),
+            "tests/fdl/inspect/test_config_set.py",
+            "tests/fdl/schema/test_manifest_schema.py",
+        ),
     ),
-    "schedule": (
+    "planning": Target(
+        ("fdl/planning/*.py", "fdl/select/*.py"),
+        _tests(
+            "fdl",
+            "presets dispatch quoting spelling ranks docker environments heap plan run_arguments",
+        ),
+    ),
+    "schedule": Target(
         ("flodl/distributed/planning/*.py",),
         _tests("flodl/distributed", "elche guard scheduler ghost"),
     ),
-    "graph": (
+    "graph": Target(
         ("flodl/graph/codegen.py", "flodl/graph/draft.py", "flodl/graph/topology.py"),
         _tests(
             "flodl/graph",
@@ -51,153 +84,189 @@ TARGETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "mapping errors identity random_graphs",
         ),
     ),
-    "checkpoint": (("flodl/checkpoint/*.py",), ("tests/flodl/checkpoint",)),
-    "data": (("flodl/data/*.py",), ("tests/flodl/data",)),
-    "resume": (
+    "checkpoint": Target(("flodl/checkpoint/*.py",), ("tests/flodl/checkpoint",)),
+    "data": Target(("flodl/data/*.py",), ("tests/flodl/data",)),
+    "resume": Target(
         ("flodl/train/resume.py", "flodl/train/training_state.py", "flodl/train/loop_state.py"),
-        _tests("flodl/train", "continuation resume_hint kill_resume trainer"),
+        _tests("flodl/train", "continuation resume resume_hint kill_resume trainer"),
     ),
-    "weights": (
+    "weights": Target(
         ("flodl/hf/weights/*.py",),
         _tests("flodl/hf", "shards loading loading_mutations safetensors_io export"),
     ),
 }
-"""Name -> the files that are changed, and the tests that should notice."""
 
-_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
-_SIGNS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult,
-}  # fmt: skip
+Result = dict[str, Any]
+"""file, line, before, after, noticed_by, date, machine, state; for a survivor also why."""
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One change.
-
-    Attributes:
-        file: Path below the checkout.
-        line: Where it is, from 1.
-        before: The text that is replaced.
-        after: What replaces it.
-        text: The whole changed file.
-    """
-
-    file: str
-    line: int
-    before: str
-    after: str
-    text: str
+def read_record(file: Path = RECORD) -> dict[str, dict[str, Result]]:
+    """The results: target, key of the change, result."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
-def replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """The part of a node that may be replaced, with its replacement."""
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISONS:
-        changed = ast.Compare(node.left, [_COMPARISONS[type(node.ops[0])](), *node.ops[1:]],
-                              node.comparators)  # fmt: skip
-        yield node, f"({ast.unparse(changed)})"
-    elif isinstance(node, ast.BoolOp):
-        other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-        yield node, f"({ast.unparse(ast.BoolOp(other, node.values))})"
-    elif isinstance(node, ast.BinOp) and type(node.op) in _SIGNS:
-        yield node, f"({ast.unparse(ast.BinOp(node.left, _SIGNS[type(node.op)](), node.right))})"
-    elif isinstance(node, ast.Constant) and type(node.value) in (bool, int):
-        was: bool | int = node.value  # type: ignore[assignment]
-        yield node, repr(not was if isinstance(was, bool) else was + 1)
-    elif isinstance(node, ast.If):
-        yield node.test, f"(not ({ast.unparse(node.test)}))"
-    elif isinstance(node, ast.Return) and node.value is not None:
-        yield node, "return None"
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        yield node, "pass"
+def keep(target: str, results: dict[str, Result]) -> None:
+    """Add results of a target to the record."""
+    with FileLock(kept_folder(ROOT) / "record.lock"):
+        record = read_record()
+        record[target] = {**record.get(target, {}), **results}
+        part = RECORD.with_name(f".{RECORD.name}.part")
+        part.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        part.replace(RECORD)
 
 
-def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those of decorators, annotations, and f-strings, whose parts have no places."""
-    for name, value in ast.iter_fields(tree):
-        for child in value if isinstance(value, list) else [value]:
-            types_only = name in ("annotation", "returns", "decorator_list")
-            if isinstance(child, ast.AST) and not (types_only or isinstance(child, ast.JoinedStr)):
-                yield child
-                yield from nodes(child)
+def machine() -> str:
+    """This machine in words, without its name."""
+    gpu = Path("/proc/driver/nvidia").exists()
+    return f"{os.cpu_count()} cores, {'with' if gpu else 'no'} GPU"
 
 
-def mutants(file: Path) -> Iterator[Mutant]:
-    """Every change of one file."""
-    text = file.read_text(encoding="utf-8")
-    raw = text.encode()
-    starts = [0]
-    for line in raw.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    for node in nodes(ast.parse(text)):
-        for part, after in replacements(node):
-            at = starts[part.lineno - 1] + part.col_offset  # type: ignore[attr-defined]
-            end = starts[part.end_lineno - 1] + part.end_col_offset  # type: ignore[attr-defined]
-            before = raw[at:end].decode()
-            changed = (raw[:at] + after.encode() + raw[end:]).decode()
-            if before == after:
-                continue
-            yield Mutant(str(file.relative_to(ROOT)), part.lineno, before, after, changed)  # type: ignore[attr-defined]
+def run(target: str, asked: argparse.Namespace) -> None:
+    """Run the changes that are asked for, and record each result as soon as it is known."""
+    until = time.monotonic() + 60 * asked.minutes
+    about = TARGETS[target]
+    prepare(torch=about.code[0].startswith("flodl"))
+    with copied(ROOT) as copy:
+        tests = test_files(copy, about.tests)
+        sources = about.sources(copy)
+        now = state(copy, sources, tests)
+        changes = sample(copy, sources, asked.count, asked.seed)
+        known = {
+            one.key: old
+            for one in changes
+            if (old := read_record().get(target, {}).get(one.key)) is not None
+        }
+        covered = coverage(copy, sources, tests)
+        for one in wanted(changes, known, now, asked):
+            if time.monotonic() > until:
+                break
+            old = known.get(one.key, {})
+            before = old.get("noticed_by", "")
+            who = who_notices(copy, ROOT, one, covered, before, asked.quick)
+            result = _result(one, who, now, old)
+            if who or not asked.quick:
+                keep(target, {one.key: result})
+            sys.stdout.write(f"{_place(result)}: {who or 'NOT NOTICED'}\n")
+            sys.stdout.flush()
 
 
-def chosen(patterns: tuple[str, ...], count: int, seed: int) -> list[Mutant]:
-    """A sample of all changes, the same for the same code."""
-    files = sorted(file for pattern in patterns for file in ROOT.glob(pattern))
-    everything = [one for file in files for one in mutants(file)]
-    choose = random.Random(seed)  # noqa: S311 - lines of code, no secret
-    return choose.sample(everything, min(count, len(everything)))
+def wanted(
+    changes: Sequence[Mutant], known: dict[str, Result], now: str, asked: argparse.Namespace
+) -> list[Mutant]:
+    """The changes that are asked for: a range, those left, or those that survived."""
+    return [
+        one
+        for one in changes[asked.first : asked.to]
+        if not (asked.left and known.get(one.key, {}).get("state") == now)
+        and not (asked.survivors and known.get(one.key, {}).get("noticed_by"))
+    ]
 
 
-def notices(copy: Path, tests: tuple[str, ...]) -> bool:
-    """Whether a test fails in a copy of the checkout."""
-    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout", "60"]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words, *tests],
-            check=False,
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "CI": ""},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=LIMIT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+def _result(one: Mutant, who: str, now: str, old: Result) -> Result:
+    result: Result = {
+        "file": one.file, "line": one.line, "before": one.before, "after": one.after,
+        "noticed_by": who, "date": datetime.date.today().isoformat(), "machine": machine(),
+        "state": now,
+    }  # fmt: skip
+    if not who:
+        result["why"] = old.get("why", "")
+    return result
 
 
-def main() -> int:
-    """Run the changes of one target; the exit code is 0 if the tests pass without a change."""
+def _place(result: Result) -> str:
+    return f"{result['file']}:{result['line']}: {_short(result['before'])} -> {result['after']}"
+
+
+def _short(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 70 else f"{words[:67]}..."
+
+
+def page(record: dict[str, dict[str, Result]]) -> str:
+    """The page about all targets."""
+    rows, survivors = [], []
+    for name, about in TARGETS.items():
+        sources = about.sources(ROOT)
+        chosen = sample(ROOT, sources, COUNT)
+        known = record.get(name, {})
+        found = [known[one.key] for one in chosen if one.key in known]
+        if not found or len(found) < len(chosen):
+            rows.append(f"| {name} | {_code(about)} | {len(found)} of {COUNT} run | | | | |\n")
+            continue
+        now = state(ROOT, sources, test_files(ROOT, about.tests))
+        rows.append(_row(name, about, found, now))
+        survivors += _survivors(name, [one for one in found if not one["noticed_by"]])
+    return HEAD + "".join(rows) + MIDDLE + "".join(survivors)
+
+
+def _code(about: Target) -> str:
+    return ", ".join(f"`{pattern}`" for pattern in about.code)
+
+
+def _row(name: str, about: Target, found: list[Result], now: str) -> str:
+    noticed = sum(bool(one["noticed_by"]) for one in found)
+    verdict = "PASS" if 100 * noticed >= BAR * len(found) else "MISSED"
+    old = sum(one["state"] != now for one in found)
+    dates = sorted({one["date"] for one in found})
+    cells = [
+        name, _code(about), f"{noticed} of {len(found)} ({100 * noticed / len(found):.0f} %)",
+        verdict,
+        f"{old} before the last change" if old else "all of this code and these tests",
+        " to ".join(dict.fromkeys([dates[0], dates[-1]])),
+        "; ".join(sorted({one["machine"] for one in found})),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _survivors(name: str, found: list[Result]) -> list[str]:
+    if not found:
+        return []
+    lines = [f"\n## Survivors of {name}\n\n| Place | Change | What it means |\n|---|---|---|\n"]
+    for one in sorted(found, key=lambda one: (one["file"], one["line"])):
+        change = f"`{_short(one['before'])}` → `{_short(one['after'])}`".replace("|", "\\|")
+        why = one.get("why") or "not read yet"
+        lines.append(f"| `{one['file']}:{one['line']}` | {change} | {why} |\n")
+    return lines
+
+
+HEAD = f"""\
+# Mutation testing
+
+Made by `python scripts/mutation.py` from `docs/design/mutation.json`; do not edit.
+The program changes the code of a target in {COUNT} small ways, one at a time. Then it runs the
+tests that should notice. The bar is {BAR} % of the changes noticed. A change that keeps the
+behaviour counts as not noticed as well.
+
+| Target | Code | Noticed | Bar | Results | Date | Machine |
+|---|---|---|---|---|---|---|
+"""
+MIDDLE = """
+Tests that run the changed line come first. The first failure ends the run of a change. The test
+that failed then runs again without the change. It counts only if it passes, so a test that fails by
+chance notices nothing. A change has survived when all files of tests passed in which any test runs
+the changed line, also in a child process. The JSON file names the test that noticed each change.
+"""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the changes of one target, and write the page."""
     parser = argparse.ArgumentParser(description="Change the code and run its tests.")
-    parser.add_argument("target", choices=TARGETS)
-    parser.add_argument("--count", type=int, default=40, help="changes to try (default: 40)")
-    parser.add_argument("--seed", type=int, default=1, help="which ones (default: 1)")
-    asked = parser.parse_args()
-    patterns, tests = TARGETS[asked.target]
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        copy = Path(folder) / "checkout-to-change"
-        for name in listed.stdout.splitlines():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
-        if notices(copy, tests):
-            sys.stderr.write("error: the tests fail without any change\n")
-            return 1
-        survivors = 0
-        sample = chosen(patterns, asked.count, asked.seed)
-        for one in sample:
-            (copy / one.file).write_text(one.text, encoding="utf-8")
-            if not notices(copy, tests):
-                survivors += 1
-                sys.stdout.write(f"{one.file}:{one.line}: {one.before!r} -> {one.after!r}\n")
-                sys.stdout.flush()
-            shutil.copy2(ROOT / one.file, copy / one.file)
-    killed = len(sample) - survivors
-    sys.stdout.write(f"{asked.target}: {killed} of {len(sample)} noticed\n")
+    parser.add_argument("target", choices=TARGETS, nargs="?")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="first change, from 0")
+    parser.add_argument("--to", type=int, default=None, help="the change behind the last one")
+    parser.add_argument("--left", action="store_true", help="only those without a valid result")
+    parser.add_argument("--survivors", action="store_true", help="only changes not yet noticed")
+    parser.add_argument("--quick", action="store_true", help="run only the likeliest tests")
+    parser.add_argument("--minutes", type=float, default=1e6, help="then start no other change")
+    parser.add_argument("--count", type=int, default=COUNT, help="changes (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="which ones (default: %(default)s)")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    asked = parser.parse_args(words)
+    if not asked.page:
+        if asked.target is None:
+            parser.error("name a target, or type --page")
+        run(asked.target, asked)
+    PAGE.write_text(page(read_record()), encoding="utf-8")
     return 0
 
 

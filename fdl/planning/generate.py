@@ -101,28 +101,6 @@ class Group(Record):
     declared: Parameter | None
 
 
-def generate(
-    merged: Mapping[str, Section], start: int, root: str, spelling: Spelling | None = None
-) -> tuple[list[str], list[Flag]]:
-    """The arguments that carry the settings.
-
-    Args:
-        merged: The result of :func:`settings`, or some of its sections.
-        start: Number of tokens before the generated ones.
-        root: Directory of the project. Origins are relative to it.
-        spelling: How the program spells its flags; fdl's usual spelling when omitted.
-
-    Returns:
-        The tokens, and the position, field and origin of every flag.
-    """
-    argv: list[str] = []
-    flags: list[Flag] = []
-    for group in groups(merged, spelling or Spelling()):
-        flags.append(flag_of(group, start + len(argv), root))
-        argv.extend(group.tokens)
-    return argv, flags
-
-
 def groups(merged: Mapping[str, Section], spelling: Spelling) -> Iterator[Group]:
     """The settings as tokens: flags in the order of the sections, then positional arguments."""
     found = [*_of_sections(merged, spelling), *_of_options(merged, spelling)]

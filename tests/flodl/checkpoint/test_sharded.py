@@ -14,6 +14,7 @@ from torch import nn
 
 from flodl import FlowBuilder, Trainer
 from flodl.checkpoint import load_checkpoint_file, save_checkpoint_file
+from flodl.checkpoint.sharded import has_memory
 from flodl.checkpoint.snapshot import snapshot
 
 PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
@@ -174,3 +175,12 @@ def test_a_parameter_on_the_meta_device_is_an_error_that_names_it(tmp_path):
         with pytest.raises(ValueError, match=r"^enc[/.]weight is on the meta device.*to_empty"):
             action()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("view", [lambda t: t, lambda t: t.t(), lambda t: t[:, 1:]])
+def test_a_tensor_whose_storage_is_one_byte_short_has_no_memory(view):
+    whole = torch.zeros(2, 3)
+    tensor = view(whole)
+    assert has_memory(tensor)
+    whole.untyped_storage().resize_(23)
+    assert not has_memory(tensor)

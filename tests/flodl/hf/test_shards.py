@@ -165,6 +165,9 @@ def test_every_save_replaces_the_one_before(single):
         ("5GB", 5_000_000_000),
         ("1.5 mb", 1_500_000),
         ("2KiB", 2048),
+        ("3KB", 3000),
+        ("2MiB", 2 << 20),
+        ("2GiB", 2 << 30),
         ("7B", 7),
     ],
 )

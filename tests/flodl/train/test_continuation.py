@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from flodl import Trainer
 from flodl.data import Batch
 from flodl.errors import CheckpointError, RunDirectoryError, StateError
-from flodl.monitor import EpochMetrics, Monitor
+from flodl.monitor import EpochMetrics, Monitor, RankMetrics
 from flodl.nn.amp import GradScaler
 from flodl.train import RunDirectory, TrainerBuilder, TrainerHandle, record_scalar
 from flodl.train.callbacks import Callback, TrainingRun
@@ -268,3 +268,19 @@ def test_the_loops_own_part_survives_json_and_says_where_it_is_damaged() -> None
     assert read.as_json() == state.as_json()
     with pytest.raises(CheckpointError, match=r"malformed .KeyError: 'unfinished'"):
         LoopState.from_json({})
+
+
+def test_the_values_of_every_rank_survive_json() -> None:
+    ranks = (RankMetrics(0.5, {"a": float("inf")}, 8, 4), RankMetrics(0.25, {"a": 1.0}, 6, 3))
+    epoch = EpochMetrics(0, 0.5, {}, 2.0, 3.0, [0.5, 0.5], per_rank=ranks)
+    assert LoopState.from_json(LoopState(history=[epoch]).as_json()).history[0].per_rank == ranks
+
+
+def test_a_resumed_training_says_where_it_continues(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    left = SIMPLE.cut(tmp_path / "first", 4)
+    capfd.readouterr()
+    SIMPLE.training(tmp_path / "second").resume(left).run()
+    said = " ".join("".join(capfd.readouterr()).split())
+    assert f"resumed from {left} after 0 complete epochs and 3 batches" in said

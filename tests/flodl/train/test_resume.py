@@ -610,3 +610,26 @@ def test_an_optimizer_that_cannot_be_kept_costs_the_resume_and_not_the_model(tmp
     assert report.missing == []
     with pytest.raises(CheckpointError, match="no state of a training"):
         Training(odd).resume(run.last_checkpoint)
+
+
+def test_a_checkpoint_keeps_the_label_of_the_model(tmp_path):
+    flow = FlowBuilder.from_(nn.Linear(1, 1)).label("digits").build()
+    Training(model=lambda: flow).run(1).save(tmp_path / "last.fdl")
+    assert checkpoint_metadata(tmp_path / "last.fdl")["label"] == "digits"
+
+
+def test_a_graph_gets_one_carried_value_for_each_of_its_tags():
+    flow = FlowBuilder.from_(nn.Linear(1, 1)).build()
+    with pytest.raises(ValueError, match="carries is not one tensor per tag"):
+        module.set_carried_state(flow, {"": [torch.zeros(1)]})
+
+
+def test_states_with_other_keys_or_kinds_are_told_apart():
+    assert module._difference({"a": 1}, {"b": 1}, "scaler") == (
+        "only one of the file and the scaler has a, b"
+    )
+    assert module._difference(torch.zeros(2), 1.0, "scaler.scale") == (
+        "scaler.scale is a Tensor in the file and a float here"
+    )
+    assert module._difference(True, 2.5, "scaler.scale") is None
+    assert module._difference("x", [1], "a") == "a is a str in the file and a list here"

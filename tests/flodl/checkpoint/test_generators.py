@@ -1,0 +1,46 @@
+"""The random generators of torch, Python and NumPy: their states are copied and set again."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from flodl.checkpoint.generators import (
+    check_generator_states,
+    generator_states,
+    set_generator_states,
+)
+
+
+def draw():
+    return (
+        random.random(),
+        random.gauss(),
+        np.random.rand(),
+        np.random.randn(),
+        torch.rand(()).item(),
+    )
+
+
+def test_every_generator_draws_again_what_it_drew():
+    states = generator_states()
+    check_generator_states(states)
+    drawn = draw()
+    assert draw() != drawn
+    set_generator_states(states)
+    assert draw() == drawn
+
+
+def test_half_of_a_pair_of_normal_numbers_is_kept():
+    random.gauss(), np.random.randn()  # each makes two and returns one
+    states = generator_states()
+    drawn = draw()
+    set_generator_states(states)
+    assert draw() == drawn
+
+
+@pytest.mark.parametrize("part", ["torch", "cuda", "python", "numpy"])
+def test_states_of_another_form_are_refused(part):
+    with pytest.raises(ValueError, match="it does not hold the states of torch's, Python's and"):
+        check_generator_states(generator_states() | {part: torch.zeros(3)})
