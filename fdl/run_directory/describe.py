@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 from rich.text import Text
 
 from fdl.errors import FdlError
-from fdl.inspect.record import recorded
+from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
 from fdl.run_directory.metrics import Metric
+from fdl.run_directory.settings import Setting, settings
 from fdl.run_directory.text import duration, number, printable
 from fdl.tables import headed, table
 
@@ -27,25 +28,6 @@ if TYPE_CHECKING:
 _ABSENT = "-"
 _BEST_MARK = "*"
 _LONGEST = 60
-
-
-class Setting(NamedTuple):
-    """One recorded value of a run, without secrets, and its origin."""
-
-    value: object
-    origin: str
-
-
-def settings(run: Run) -> dict[str, Setting]:
-    """The run's configuration: name of the program's argument -> value, without its secrets.
-
-    Raises:
-        FdlError: Its ``config.json`` cannot be read.
-    """
-    return {
-        name: Setting(field.value, field.top.place or field.top.source)
-        for name, field in recorded(str(run.path)).items()
-    }
 
 
 def environment(run: Run) -> dict[str, object]:
@@ -75,6 +57,9 @@ def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
         "seconds": run.seconds,
         "epochs": run.epochs,
         "resumed_from": run.resumed_from or None,
+        "imported_from": run.record.get("imported_from"),
+        "tags": list(run.notes.tags),
+        "note": run.notes.note or None,
         "error": run.error or None,
         "metrics": _finite(run.metrics.last()),
     }
@@ -110,7 +95,10 @@ def page(run: Run) -> Group:
         ("finished", str(run.record.get("finished") or "")),
         ("time", duration(run.seconds)),
         ("epochs", str(run.epochs)),
+        ("tags", ", ".join(run.notes.tags)),
+        ("note", run.notes.note),
         ("resumed from", run.resumed_from),
+        ("imported from", run.imported_from),
         ("error", run.error),
         ("resume with", f"--resume {shortened(run.path)}" if run.is_resumable else ""),
     ]
@@ -213,6 +201,9 @@ class Comparison:
             ("epochs", *(str(run.epochs) for run in self.runs)),
             ("time", *(duration(run.seconds) for run in self.runs)),
         ]
+        for name in ("tags", "note"):
+            cells = [printable(plain(getattr(run.notes, name))) for run in self.runs]
+            rows += [(name, *cells)] if any(cells) else []
         sections = [
             ("Metrics, best of all epochs", [self._metric_row(name) for name in self.metrics]),
             ("Configuration that differs", [_row(*item) for item in self.config.items()]),
