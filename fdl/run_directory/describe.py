@@ -13,7 +13,7 @@ from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
 from fdl.run_directory.metrics import Metric
 from fdl.run_directory.settings import Setting, settings
-from fdl.run_directory.text import duration, number, printable
+from fdl.run_directory.text import best_value, duration, epochs, number, printable
 from fdl.tables import headed, table
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
         "tags": list(run.notes.tags),
         "note": run.notes.note or None,
         "error": run.error or None,
-        "metrics": _finite(run.metrics.last()),
+        "metrics": _finite(run.last_metrics),
     }
     if whole:
         summary["best"] = {
-            name: _best_json(best)
+            name: _best_json(best, run.metrics.unit)
             for name in run.metrics.names
             if (best := run.metrics.best(Metric.parse(name)))
         }
@@ -75,8 +75,8 @@ def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
     return summary
 
 
-def _best_json(best: Best) -> dict[str, object]:
-    return {**_finite({"value": best.value}), "epoch": best.epoch}
+def _best_json(best: Best, unit: str) -> dict[str, object]:
+    return {**_finite({"value": best.value}), unit: best.epoch}
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
@@ -94,7 +94,7 @@ def page(run: Run) -> Group:
         ("started", str(run.record["started"])),
         ("finished", str(run.record.get("finished") or "")),
         ("time", duration(run.seconds)),
-        ("epochs", str(run.epochs)),
+        ("epochs", epochs(run)),
         ("tags", ", ".join(run.notes.tags)),
         ("note", run.notes.note),
         ("resumed from", run.resumed_from),
@@ -120,12 +120,12 @@ def page(run: Run) -> Group:
 
 
 def _metric_rows(run: Run) -> list[tuple[str, ...]]:
-    last = run.metrics.last()
+    last = run.last_metrics
     rows: list[tuple[str, ...]] = []
     for name in run.metrics.names:
-        best = run.metrics.best(Metric.parse(name))
+        best = best_value(run, Metric.parse(name))
         now = number(last[name]) if name in last else _ABSENT
-        rows.append((name, now, f"best {number(best.value)} (epoch {best.epoch})" if best else ""))
+        rows.append((name, now, f"best {best}" if best else ""))
     return rows
 
 
@@ -187,7 +187,10 @@ class Comparison:
             "environment": {name: list(row) for name, row in self.environment.items()},
             "metrics": {
                 name: {
-                    "values": [_best_json(best) if best else None for best in row],
+                    "values": [
+                        _best_json(best, run.metrics.unit) if best else None
+                        for run, best in zip(self.runs, row, strict=True)
+                    ],
                     "best": self.winners(name),
                 }
                 for name, row in self.metrics.items()
@@ -198,7 +201,7 @@ class Comparison:
         """The comparison as one table; a ``*`` marks the best value of each metric."""
         rows: list[tuple[str | Text, ...]] = [
             ("state", *(run.state for run in self.runs)),
-            ("epochs", *(str(run.epochs) for run in self.runs)),
+            ("epochs", *(epochs(run) for run in self.runs)),
             ("time", *(duration(run.seconds) for run in self.runs)),
         ]
         for name in ("tags", "note"):

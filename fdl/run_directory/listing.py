@@ -11,7 +11,7 @@ from fdl.run_directory.compare import plain
 from fdl.run_directory.find import shortened
 from fdl.run_directory.quantity import FACT, LAST, SETTING, Known, Quantity
 from fdl.run_directory.run import DAMAGED, DEAD, RUNNING
-from fdl.run_directory.text import best_value, duration, measured, number, printable
+from fdl.run_directory.text import best_value, duration, epochs, measured, number, printable
 from fdl.tables import TROUBLE, table
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def in_pipe(runs: Sequence[Run], metric: Metric | None = None) -> Table:
     """
     rows = []
     for run in runs:
-        values = best_value(run, metric) if metric else measured(run.metrics.last())
+        values = best_value(run, metric) if metric else measured(run.last_metrics)
         parts = [values, run.problem]
         if run.notes.tags:
             parts.append(f"[{','.join(run.notes.tags)}]")
@@ -57,7 +57,7 @@ def in_pipe(runs: Sequence[Run], metric: Metric | None = None) -> Table:
             (
                 printable(str(shortened(run.path))),
                 _state(run),
-                "" if run.problem else str(run.epochs),
+                epochs(run),
                 duration(run.seconds),
                 printable("  ".join(filter(None, parts))),
             )
@@ -98,7 +98,7 @@ def on_terminal(
     fixed = [
         names,
         [state.plain for state in states],
-        ["" if run.problem else str(run.epochs) for run in runs],
+        [epochs(run) for run in runs],
         [duration(run.seconds) for run in runs],
     ]
     heads = ["RUN", "STATE", "EPOCHS", "TIME"]

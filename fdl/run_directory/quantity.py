@@ -82,7 +82,7 @@ class Quantity(NamedTuple):
         if self.kind == SETTING:
             return values(run).get(self.name)
         if self.kind == LAST:
-            last = run.metrics.last().get(self.name, math.nan)
+            last = run.metrics.latest().get(self.name, math.nan)
             return None if math.isnan(last) else last
         best = run.metrics.best(Metric(self.name, self.higher))
         return best.value if best else None

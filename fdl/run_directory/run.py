@@ -132,10 +132,17 @@ class Run:
     def metrics(self) -> Metrics:
         """Its table of metrics; empty before the first epoch."""
         metrics = Metrics.read(self.path / METRICS)
-        if not metrics.names and ("argv" in self.record or "imported_from" in self.record):
-            # fdl wrote the record, so the metrics may be in the program's own format.
-            return Metrics.of_program(self.path)
-        return metrics
+        if metrics.names:
+            return metrics
+        if self.imported_from:
+            return Metrics.of_program(self.path, unit="step")
+        # fdl wrote the record, so the metrics are in the program's own format.
+        return Metrics.of_program(self.path) if "argv" in self.record else metrics
+
+    @property
+    def last_metrics(self) -> dict[str, float]:
+        """The metrics of the last epoch; of an imported run, the last value of each metric."""
+        return self.metrics.latest() if self.imported_from else self.metrics.last()
 
     @cached_property
     def settings(self) -> dict[str, Setting]:

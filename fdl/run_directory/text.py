@@ -31,7 +31,14 @@ def queue(jobs: Sequence[Queued]) -> Table:
 def best_value(run: Run, metric: Metric) -> str:
     """The best value of a metric with its epoch; empty if the run did not measure it."""
     best = run.metrics.best(metric)
-    return f"{number(best.value)} (epoch {best.epoch})" if best else ""
+    return f"{number(best.value)} ({run.metrics.unit} {best.epoch})" if best else ""
+
+
+def epochs(run: Run) -> str:
+    """The number of epochs; empty if none are known."""
+    return (
+        "" if run.problem or (run.metrics.unit != "epoch" and not run.epochs) else str(run.epochs)
+    )
 
 
 def measured(metrics: Mapping[str, float]) -> str:
