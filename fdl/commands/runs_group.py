@@ -122,6 +122,7 @@ def list_sizes(runs: Sequence[Run], remarks: Sequence[str] = ()) -> None:
     if any(remarks):
         rows = [[*row, remark] for row, remark in zip(rows, [*remarks, ""], strict=True)]
     output.show(table(rows, right=(2,)))
+    sys.stdout.flush()
 
 
 def agreed(question: str) -> bool:

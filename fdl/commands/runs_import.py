@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,6 +97,7 @@ def _print(done: list[tuple[Foreign, Path, str]], *, dry_run: bool) -> None:
         for run, path, what in done
     ]
     output.show(table(rows))
+    sys.stdout.flush()
     counts = {what: sum(one[2] == what for one in done) for what in ("new", "updated", "unchanged")}
     text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     output.note(f"{counted(len(done))}: {text}{'; nothing was written' if dry_run else ''}")

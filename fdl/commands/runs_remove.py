@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -214,6 +215,7 @@ def _lighten(found: list[Surplus], *, yes: bool, dry_run: bool) -> int:
     count = counted(sum(len(one.names) for one in found), "checkpoint")
     total = decimal(sum(one.bytes for one in found))
     output.show(table([*rows, (count, "", total, "")], right=(2,)))
+    sys.stdout.flush()
     if dry_run:
         return 0
     if not yes and not agreed(f"remove {count}?"):
