@@ -45,7 +45,7 @@ class Rule:
             raise UsageError("a run that is running is never removed", hint="stop it first")
         if state == DAMAGED:
             raise UsageError(
-                "a damaged run is never removed: its files may be all that is left of it",
+                "a damaged run is never removed: its other files may be complete",
                 hint="restore its record from a copy, or remove its folder yourself",
             )
         self._keep = keep or 0

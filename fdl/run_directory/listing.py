@@ -83,7 +83,7 @@ def in_columns(runs: Sequence[Run], columns: Sequence[Quantity]) -> Table:
 def on_terminal(
     runs: Sequence[Run], width: int, metric: Metric | None = None
 ) -> tuple[Table, list[str]]:
-    """One row per run, with as many metrics and differing settings as the terminal has room for.
+    """One row per run, with as many metrics and differing settings as fit on the terminal.
 
     Args:
         runs: The runs, in the order of the rows.
