@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl import output
+from fdl.commands.run_places import Places, folders_of as _folders, places as _places
+from fdl.commands.runs_ui import ui, write_page
 from fdl.commands.verb import Call, Complete, DryRun, Json, Verb, group
 from fdl.errors import FdlError, UsageError
-from fdl.run_directory.find import by_metric, choose, folders, search, shortened, unmeasured
+from fdl.run_directory.find import by_metric, choose, search, shortened, unmeasured
 from fdl.run_directory.metrics import Metric
 from fdl.run_directory.run import LOG, METRICS, REPORT, RUNNING
 
@@ -29,12 +31,6 @@ OneRun = Annotated[
     str,
     typer.Argument(help="last, best:METRIC, a name or its beginning, or a path"),
     Complete("runs"),
-]
-Places = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        help="Runs or folders of runs (default: every `output.dir` of the manifest, else runs/)"
-    ),
 ]
 State = Annotated[
     str | None,
@@ -115,18 +111,26 @@ def compare(
         typer.Argument(help="Two or more runs, named as in `fdl runs show`"),
         Complete("runs"),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with curves, settings and tables"),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Show the differences between runs; a star marks the best value of each metric.
 
     Raises:
-        FdlError: A word means no run, or there are not two different ones.
+        FdlError: A word means no run, there are not two different ones, or the page cannot be
+            written.
     """
     from fdl.run_directory.describe import Comparison, require_several
 
     places = _folders(ctx.obj)
     found = [choose(word, places) for word in runs or ()]
     require_several(found)
+    if html is not None:
+        write_page(found, html)
+        return 0
     comparison = Comparison(found)
     if json:
         return _print_json(comparison.as_json())
@@ -245,6 +249,9 @@ def clean(
     return _remove(runs)
 
 
+verbs.command("ui", cls=Verb)(ui)
+
+
 def _list_sizes(runs: list[Run]) -> None:
     from rich.filesize import decimal
 
@@ -290,25 +297,6 @@ def _counted(count: int) -> str:
 
 def _chosen(call: Call, word: str) -> Run:
     return choose(word or "last", _folders(call))
-
-
-def _places(call: Call, named: list[Path] | None) -> list[Path]:
-    """The folders that were named, else those of the project.
-
-    Raises:
-        UsageError: One of them does not exist.
-    """
-    for place in named or ():
-        if not place.is_dir():
-            raise UsageError(f"{place} is not a folder", hint="name a run or a folder of runs")
-    return named or _folders(call)
-
-
-def _folders(call: Call) -> list[Path]:
-    """The folders of runs of the project around here, or the usual one."""
-    from fdl.select.project import locate
-
-    return folders(call.project() if locate() else None)
 
 
 def _queued(call: Call) -> list[Queued]:

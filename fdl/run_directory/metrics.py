@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 _FIRST = ("epoch", "duration_s")
@@ -36,11 +39,22 @@ class Metrics:
     Attributes:
         names: Metrics in the order of the table.
         epochs: The last epoch of the table, counted from 1; 0 without one.
+        rows: The number of each epoch, and its metrics.
+        seconds: The wall time of each row, if the table has one.
+        steps: The step at the end of each row, if the table has one.
     """
 
-    def __init__(self, names: list[str], rows: list[tuple[int, dict[str, float]]]) -> None:
+    def __init__(
+        self,
+        names: list[str],
+        rows: list[tuple[int, dict[str, float]]],
+        seconds: Sequence[float] = (),
+        steps: Sequence[float] = (),
+    ) -> None:
         self.names = names
-        self._rows = rows
+        self.rows = rows
+        self.seconds = seconds
+        self.steps = steps
 
     @classmethod
     def read(cls, file: Path) -> Metrics:
@@ -56,13 +70,14 @@ class Metrics:
         if tuple(heading[:2]) != _FIRST or tuple(heading[end:]) != _RESOURCES:
             return cls([], [])
         names = heading[2:end]
-        rows = []
+        rows, seconds = [], []
         for line in lines:
             if len(line) != len(heading) or not line[0].isdecimal():
                 continue
             cells = zip(names, line[2:end], strict=True)
             rows.append((int(line[0]), {name: _number(cell) for name, cell in cells if cell}))
-        return cls(names, rows)
+            seconds.append(_number(line[1]))
+        return cls(names, rows, seconds)
 
     @classmethod
     def of_program(cls, folder: Path) -> Metrics:
@@ -90,22 +105,23 @@ class Metrics:
                 for place, row in enumerate(measured, 1)
                 if row
             ],
+            steps=[row["step"] for row in measured if "step" in row],
         )
 
     @property
     def epochs(self) -> int:
         """The last epoch of the table."""
-        return max((epoch for epoch, _ in self._rows), default=0)
+        return max((epoch for epoch, _ in self.rows), default=0)
 
     def last(self) -> dict[str, float]:
         """The metrics of the last epoch, in the table's order."""
-        return self._rows[-1][1] if self._rows else {}
+        return self.rows[-1][1] if self.rows else {}
 
     def best(self, metric: Metric) -> Best | None:
         """The best value of a metric over all epochs; nan is ignored."""
         found = [
             Best(row[metric.name], epoch)
-            for epoch, row in self._rows
+            for epoch, row in self.rows
             if not math.isnan(row.get(metric.name, math.nan))
         ]
         return min(found, key=lambda one: (metric.rank(one.value), one.epoch), default=None)
