@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,7 +47,8 @@ def ui(
         sys.stdout.flush()
         output.note("Ctrl-C ends the page")
         if open:
-            show(server.url, os.environ)
+            # The program may wait until its browser is closed, and the page is served meanwhile.
+            threading.Thread(target=show, args=(server.url, os.environ), daemon=True).start()
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -65,7 +67,7 @@ def write_page(runs: Sequence[Run], file: Path) -> None:
     from fdl.run_pages.document import whole
 
     entries = Catalog(lambda: runs).entries()
-    text = whole(f"{len(entries)} runs", entries, file.absolute())
+    text = whole(f"Comparison of {len(entries)} runs", entries, file.absolute())
     try:
         put(file, text.encode(), 0o666)
     except OSError as problem:

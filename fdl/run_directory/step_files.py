@@ -100,7 +100,8 @@ class StepFiles:
             made = _of_rows(rows[low * _ROW : high * _ROW])
             if high == len(begins):
                 tail = self._numbers(f"{stem}.f64", high * self._block * _POINT, _POINT)
-                made = _joined(made, _of_points(tail))
+                # As one piece like the blocks before it, or as several if blocks are missing.
+                made = _joined(made, _merged_with_gaps(_of_points(tail), self._block))
             return merged(made, count)
         size = None if high == len(begins) else (high - low) * self._block * _POINT
         points = self._numbers(f"{stem}.f64", low * self._block * _POINT, _POINT, size)

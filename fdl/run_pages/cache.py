@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
@@ -19,10 +20,10 @@ _MOST = 20_000
 
 
 def folder() -> Path:
-    """The user's cache folder of this program."""
+    """The user's cache folder; ``FLODL_CACHE_DIR`` names another one."""
     from platformdirs import user_cache_dir
 
-    return Path(user_cache_dir("flodl", appauthor=False))
+    return Path(os.environ.get("FLODL_CACHE_DIR") or user_cache_dir("flodl", appauthor=False))
 
 
 class Cache:

@@ -79,9 +79,10 @@ class Catalog:
         return cls(lambda: search(places), cache)
 
     def entries(self) -> list[Entry]:
-        """All runs, newest first."""
+        """All runs as they were last seen, in the order of the page."""
         with self._lock:
-            self._refresh()
+            if not self._looked:
+                self._refresh()
             return list(self._order)
 
     def by_id(self, number: int) -> Entry | None:

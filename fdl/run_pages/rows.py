@@ -46,7 +46,7 @@ def row(run: Run) -> dict[str, Any]:
         "name": run.name,
         "path": str(shortened(run.path)),
         "state": run.state,
-        "started": run.started.isoformat() if run.started else None,
+        "started": run.record["started"],
         "seconds": run.seconds,
         "epochs": run.epochs,
         "resumed_from": run.resumed_from,

@@ -3,6 +3,7 @@
 
 const AXES = [["step", "Step"], ["epoch", "Epoch"], ["time", "Time"], ["wall", "Clock"]];
 const FIRST_CHARTS = 4;
+const [MOST_RUNS_NAMED, MOST_GROUPS_NAMED] = [12, 24];
 
 class CurvesPanel {
   constructor(page) {
@@ -20,7 +21,7 @@ class CurvesPanel {
     this.logX = button("Log x", () => choices.set({ logX: !choices.get("logX") }), { className: "toggle" });
     this.group = selection("Group runs by", (group) => choices.set({ group }));
     this.band = choice("Band of a group", [["range", "Range"], ["deviation", "± σ"]], "range", (band) => choices.set({ band }));
-    this.picker = new Picker("Metrics", () => page.model.metrics.map((name) => [name, name]), () => this.metrics, (metrics) => choices.set({ metrics }));
+    this.picker = new Picker("Metrics", () => page.model.curveNames.map((name) => [name, name]), () => this.metrics, (metrics) => choices.set({ metrics }));
     place("curve-tools").append(
       this.picker.box,
       this.axis,
@@ -36,7 +37,7 @@ class CurvesPanel {
   /** The metrics that have a chart. */
   get metrics() {
     const chosen = this.page.choices.get("metrics");
-    const known = this.page.model.metrics;
+    const known = this.page.model.curveNames;
     return chosen ? chosen.filter((name) => known.includes(name)) : known.slice(0, FIRST_CHARTS);
   }
 
@@ -55,6 +56,7 @@ class CurvesPanel {
     press(this.band, choices.get("band"));
     this.picker.show();
     this.#arrange();
+    this.#nameColors();
     for (const chart of this.charts.values()) chart.load();
   }
 
@@ -73,6 +75,36 @@ class CurvesPanel {
 
   #reload() {
     for (const chart of this.charts.values()) chart.load();
+  }
+
+  /** Which colour is which group, or which run if there are few. */
+  #nameColors() {
+    const { model } = this.page;
+    const { groups } = model;
+    const most = groups ? MOST_GROUPS_NAMED : MOST_RUNS_NAMED;
+    const all = groups ? groups.order : model.visible;
+    const items = (all.length <= most || groups ? all.slice(0, most) : []).map((one) => {
+      const [color, name] = groups ? [groups.color(one), groups.name(one)] : [model.color(one), one.name];
+      const swatch = element("span", { className: "swatch" });
+      swatch.style.borderColor = color;
+      const members = groups ? groups.members.get(one) : [one];
+      const count = groups ? [element("span", { className: "count", textContent: `×${members.length}` })] : [];
+      const entry = button("", () => (groups ? this.#only(members) : this.page.open(one)), { title: groups ? `${name}: draw only these ${counted(members.length, "run")}` : name });
+      entry.append(swatch, element("span", { textContent: name }), ...count);
+      entry.addEventListener("pointerenter", () => this.page.highlight(members[0]));
+      entry.addEventListener("pointerleave", () => this.page.highlight(null));
+      return element("li", {}, entry);
+    });
+    if (groups && all.length > most) items.push(element("li", { className: "rest", textContent: `and ${all.length - most} more groups` }));
+    place("legend").replaceChildren(...items);
+    place("legend").hidden = !items.length;
+  }
+
+  /** Draw only some of the runs; once more, all of them. */
+  #only(members) {
+    const { model } = this.page;
+    const alone = model.visible.length === members.length;
+    this.page.choices.set({ hidden: alone ? [] : model.filtered.filter((run) => !members.includes(run)).map((run) => run.path) });
   }
 
   #arrange() {

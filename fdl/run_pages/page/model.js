@@ -27,10 +27,16 @@ class Model {
   filtered = [];
   visible = [];
   groups = null;
+  curveNames = [];
+  differing = [];
   problem = "";
   #byId = new Map();
   #columns = new Map();
   #colors = new Map();
+
+  constructor() {
+    this.#describe();
+  }
 
   /** Take over new rows; return the ids of runs whose content changed. */
   update({ order, rows }) {
@@ -75,11 +81,6 @@ class Model {
 
   get settings() {
     return [...this.#columns.values()].filter((one) => one.kind === "setting");
-  }
-
-  /** The metrics by epoch and by step, the most interesting first. */
-  get metrics() {
-    return this.curveNames;
   }
 
   /** What a name in a filter means: a function of a run; undefined if no run has it. */
@@ -213,7 +214,9 @@ function byValue(a, b) {
 
 /** Runs in the order that the user chose: "-started" is newest first. */
 function sorted(runs, order, column) {
-  const value = column(order.replace(/^-/, ""))?.value;
+  const key = order.replace(/^-/, "");
+  // Runs of different time zones are ordered by the moment, not by its text.
+  const value = key === "started" ? (run) => Date.parse(run.started) : column(key)?.value;
   if (!value) return [...runs];
   const down = order.startsWith("-");
   return runs

@@ -2,7 +2,7 @@
 /* Parallel coordinates: one axis per setting or metric, one line per run. */
 
 const MOST_AXES = 8;
-const NARROW_AXIS = 96;
+const NARROW_AXIS = 88;
 
 class ParallelPanel extends Plot {
   #axes = [];
@@ -27,7 +27,9 @@ class ParallelPanel extends Plot {
     const chosen = choices.get("axes");
     if (chosen) return chosen.filter((key) => model.column(key));
     const metrics = model.curveNames.map((name) => `best:${name}`).filter((key) => model.column(key));
-    const settings = model.differing.map((name) => `config.${name}`);
+    // Seeds come last: they say least about a result.
+    const names = [...model.differing].sort((a, b) => isSeed(a) - isSeed(b));
+    const settings = names.map((name) => `config.${name}`);
     return [...settings.slice(0, MOST_AXES - 2), ...metrics.slice(0, 2).reverse()];
   }
 
@@ -38,7 +40,7 @@ class ParallelPanel extends Plot {
 
   show() {
     const { model, choices } = this.page;
-    fill(this.target, [["", "run or group"], ...numericOptions(model)], choices.get("target"));
+    fill(this.target, colorOptions(model), choices.get("target"));
     this.picker.show();
     this.draw();
   }
@@ -53,7 +55,7 @@ class ParallelPanel extends Plot {
     if (!context) return;
     const { model, choices } = this.page;
     const runs = model.visible;
-    const columns = this.keys.map((key) => model.column(key)).slice(0, Math.max(2, Math.floor(this.width / NARROW_AXIS)));
+    const columns = this.#fitting(this.keys.map((key) => model.column(key)));
     this.reset.hidden = !this.#brushes.size;
     if (columns.length < 2 || !runs.length) {
       this.#axes = [];
@@ -81,6 +83,12 @@ class ParallelPanel extends Plot {
     ].join(" · ");
     this.area.setAttribute("aria-label", `Parallel coordinates of ${counted(runs.length, "run")} over ${columns.map((one) => one.label).join(", ")}`);
     this.#drawPointed();
+  }
+
+  /** The axes that have room: the last one, usually a result, and as many others as fit. */
+  #fitting(columns) {
+    const room = Math.max(2, Math.floor(this.width / NARROW_AXIS));
+    return columns.length <= room ? columns : [...columns.slice(0, room - 1), columns[columns.length - 1]];
   }
 
   #line(context, run, color, width, alpha) {
@@ -249,9 +257,12 @@ function shownValue(column, value) {
   return column.key === "seconds" ? formatDuration(value) : column.kind === "metric" ? formatNumber(value) : formatSetting(value);
 }
 
-/** A function from a run to its colour: that of the run, or a ramp over a column. */
+/** A function from a run to its colour: that of the run or group, or a ramp over a column. */
 function paintBy(key, model) {
-  const column = model.column(key);
+  // Dozens of colours tell nothing apart; the result does.
+  const isMany = key === "auto" && !model.groups && model.visible.length > FEW_COLORS;
+  const result = isMany ? model.curveNames.map((name) => `best:${name}`).find((one) => model.column(one)) : key;
+  const column = model.column(result);
   if (!column) return (run) => model.color(run);
   const { at } = valueScale(column, model.visible);
   return (run) => {
@@ -266,6 +277,7 @@ function axisOptions(model) {
   return [...model.columns.values()].filter((one) => one.kind !== "fact" || one.numeric || one.key === "state").map((one) => [one.key, one.label]);
 }
 
-function numericOptions(model) {
-  return [...model.columns.values()].filter((one) => one.numeric).map((one) => [one.key, one.label]);
+function colorOptions(model) {
+  const numeric = [...model.columns.values()].filter((one) => one.numeric);
+  return [["auto", "automatic"], ["run", "run or group"], ...numeric.map((one) => [one.key, one.label])];
 }

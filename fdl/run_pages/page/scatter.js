@@ -38,7 +38,7 @@ class ScatterPanel extends Plot {
     const [x, y] = this.columns;
     fill(this.x, options, x.key);
     fill(this.y, options, y.key);
-    fill(this.color, [["", "run or group"], ...numericOptions(model)], choices.get("scatterColor"));
+    fill(this.color, colorOptions(model), choices.get("scatterColor"));
     this.draw();
   }
 

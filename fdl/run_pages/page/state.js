@@ -16,9 +16,9 @@ const DEFAULTS = {
   differing: false,
   scatterX: "",
   scatterY: "",
-  scatterColor: "",
+  scatterColor: "auto",
   axes: null,
-  target: "",
+  target: "auto",
   theme: "",
 };
 /** These are a matter of the reader's taste, not of what is shown. */
