@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flodl.monitor import StepFilesSink, StepSeries
+from flodl.monitor import RunInfo, StepFilesSink, StepSeries
 from flodl.monitor.records import EpochRecord
 from flodl.monitor.resources import ResourceSample
 
@@ -94,8 +94,8 @@ def _make_run(folder: Path, number: int, points: int) -> Path:
 
 
 def _table(values: np.ndarray, seconds: float) -> str:
-    heading = "epoch,duration_s,loss,val_loss,accuracy,lr,cpu_pct,ram_used,gpu_pct,vram_alloc,vram_spill"
-    rows = [heading]
+    names = ("epoch", "duration_s", "loss", "val_loss", "accuracy", "lr")
+    rows = [",".join((*names, "cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill"))]
     for epoch, part in enumerate(np.array_split(values, EPOCHS), 1):
         loss = part.mean()
         cells = (loss, loss * 1.1 + 0.02, math.exp(-loss), 1e-3 * (1 - epoch / EPOCHS))
@@ -107,6 +107,7 @@ def _table(values: np.ndarray, seconds: float) -> str:
 def _write_steps(folder: Path, values: np.ndarray, began: float, seconds: float) -> None:
     done = 0
     sink = StepFilesSink(folder, clock=lambda: began + seconds * done / len(values))
+    sink.open(RunInfo(EPOCHS, datetime.fromtimestamp(began).astimezone()))
     for piece in pieces(values):
         done += len(piece.steps)
         sink.steps([piece])

@@ -86,9 +86,8 @@ class Catalog:
             return list(self._order)
 
     def by_id(self, number: int) -> Entry | None:
-        """The run with a number, from what is known already."""
-        with self._lock:
-            return next((one for one in self._order if one.id == number), None)
+        """The run with a number, as it was last seen."""
+        return next((one for one in self.entries() if one.id == number), None)
 
     def changes(self, since: int) -> dict[str, Any]:
         """The order of all runs, and the rows that changed after a version, as JSON data."""

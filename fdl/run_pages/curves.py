@@ -28,14 +28,14 @@ class Request(NamedTuple):
     Attributes:
         metric: The name of the curves.
         axis: What they are drawn over.
-        count: Pieces per curve, at most about this many.
+        pieces: Pieces per curve, at most about this many.
         first: The left end of the visible range, in units of the axis.
         last: The right end.
     """
 
     metric: str
     axis: Axis = "step"
-    count: int = 1000
+    pieces: int = 1000
     first: float = -math.inf
     last: float = math.inf
 
@@ -86,21 +86,21 @@ def _little(numbers: array[float]) -> bytes:
 def _by_step(entry: Entry, files: StepFiles, request: Request) -> Pieces:
     """A curve of steps; on another axis than steps, the range and the positions are translated."""
     if request.axis == "step":
-        return files.pieces(request.metric, request.count, request.first, request.last)
-    line = _axis_line(entry, files, request.axis)
+        return files.pieces(request.metric, request.pieces, request.first, request.last)
+    line = _axis_line(files, request.axis)
     if not line:
         return Pieces([], [], [], [], [])
     first, last = line.flipped().read([request.first, request.last])
     pieces = files.pieces(
         request.metric,
-        request.count,
+        request.pieces,
         -math.inf if math.isnan(first) else first,
         math.inf if math.isnan(last) else last,
     )
     return _placed(pieces, line.read(pieces.steps))
 
 
-def _axis_line(entry: Entry, files: StepFiles, axis: Axis) -> Line:
+def _axis_line(files: StepFiles, axis: Axis) -> Line:
     """Positions on an axis by step."""
     if axis == "epoch":
         epochs = files.epochs()
@@ -124,7 +124,7 @@ def _by_epoch(entry: Entry, files: StepFiles, request: Request) -> Pieces:
         of_values([positions[one] for one in kept], [values[one] for one in kept]),
         [positions[one] for one in kept],
     )
-    return merged(pieces, request.count)
+    return merged(pieces, request.pieces)
 
 
 def _epoch_positions(
@@ -139,7 +139,7 @@ def _epoch_positions(
         if len(by_epoch["steps"]) == len(epochs):
             return list(by_epoch["steps"])
         return marks.flipped().read(epochs)
-    line = _axis_line(entry, files, axis)
+    line = _axis_line(files, axis)
     if line and marks:
         return line.read(marks.flipped().read(epochs))
     seconds = [0.0 if math.isnan(one) else one for one in by_epoch["seconds"]]

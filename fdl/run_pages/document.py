@@ -130,7 +130,9 @@ def csp(*, served: bool) -> str:
 @functools.cache
 def _shell() -> Template:
     """The page with style and script filled in; open: ``$title $policy $data``."""
-    places = {name: text.replace("$", "$$") for name, text in (("style", _style()), ("script", _script()))}
+    places = {
+        name: text.replace("$", "$$") for name, text in (("style", _style()), ("script", _script()))
+    }
     return Template(Template(_read("page.html")).safe_substitute(places))
 
 

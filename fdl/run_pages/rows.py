@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 NOTES = "notes.json"
 """The file of a run with the tags and the note of its user."""
 
-_READ = (RECORD, CONFIG, ENVIRONMENT, METRICS, "metrics.json", NOTES, REPORT, f"{FOLDER}/index.json")
+_READ = (
+    RECORD,
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    "metrics.json",
+    NOTES,
+    REPORT,
+    f"{FOLDER}/index.json",
+)
 _LONGEST_TEXT = 2000
 
 
@@ -69,7 +78,9 @@ def table(run: Run) -> dict[str, list[Any]]:
         "epoch": [epoch for epoch, _ in metrics.rows],
         "seconds": list(metrics.seconds),
         "steps": list(metrics.steps),
-        "values": [[_or_none(values.get(name)) for name in metrics.names] for _, values in metrics.rows],
+        "values": [
+            [_or_none(values.get(name)) for name in metrics.names] for _, values in metrics.rows
+        ],
         "names": metrics.names,
     }
 

@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
     server: PageServer
 
-    def do_GET(self) -> None:  # noqa: N802 - the name is that of the standard library
+    def do_GET(self) -> None:
         """Answer a request."""
         try:
             self._admit()
@@ -129,12 +129,12 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.server.answer(address.path, {key: one[-1] for key, one in query.items()})
         except Refused as refusal:
             answer = refusal.answer
-        except ValueError:
+        except (ValueError, OverflowError):
             answer = Refused(HTTPStatus.BAD_REQUEST, "the address cannot be read").answer
         with suppress(ConnectionError):
             self._send(answer)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:
         """Print nothing: the terminal is the user's."""
 
     def _admit(self) -> None:

@@ -90,7 +90,9 @@ class StepFilesSink:
             return
         ends = max(piece.steps[-1] for piece in series if len(piece.steps)) + 1
         if not self._curve(_TIME, "").count:
-            self._extend(_TIME, "", [begins], [self._opened or self._clock()])
+            self._extend(
+                _TIME, "", [begins], [self._clock() if self._opened is None else self._opened]
+            )
         self._extend(_TIME, "", [ends], [self._clock()])
         for piece in series:
             if len(piece.steps):
@@ -117,9 +119,7 @@ class StepFilesSink:
     def _by_kind(self) -> list[tuple[str, _CurveFile]]:
         return [(kind, curve) for (kind, _), curve in self._files.items()]
 
-    def _extend(
-        self, kind: str, name: str, steps: Sequence[int], values: Sequence[float]
-    ) -> None:
+    def _extend(self, kind: str, name: str, steps: Sequence[int], values: Sequence[float]) -> None:
         at, measured = np.asarray(steps, float), np.asarray(values, float)
         self._curve(kind, name).extend(at, measured)
 
