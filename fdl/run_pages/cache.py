@@ -42,12 +42,13 @@ class Cache:
         """The text of each path whose signature is still the same."""
         if not self._file.is_file():
             return {}
-        found = {}
         with suppress(sqlite3.Error), closing(self._open()) as database:
-            for path, signature, content in database.execute("SELECT * FROM runs"):
-                if path in signatures and self._mark + signatures[path] == signature:
-                    found[path] = content
-        return found
+            return {
+                path: content
+                for path, signature, content in database.execute("SELECT * FROM runs")
+                if path in signatures and self._mark + signatures[path] == signature
+            }
+        return {}
 
     def write(self, entries: Iterable[tuple[str, str, str]]) -> None:
         """Keep path, signature and text of several runs."""

@@ -49,7 +49,7 @@ def curve(entry: Entry, request: Request) -> Pieces:
     files = StepFiles.read(entry.path)
     by_epoch = request.metric in entry.row["metrics"]
     if request.metric in files.names and not (request.axis == "epoch" and by_epoch):
-        return _by_step(entry, files, request)
+        return _by_step(files, request)
     return _by_epoch(entry, files, request) if by_epoch else Pieces([], [], [], [], [])
 
 
@@ -83,7 +83,7 @@ def _little(numbers: array[float]) -> bytes:
     return numbers.tobytes()
 
 
-def _by_step(entry: Entry, files: StepFiles, request: Request) -> Pieces:
+def _by_step(files: StepFiles, request: Request) -> Pieces:
     """A curve of steps; on another axis than steps, the range and the positions are translated."""
     if request.axis == "step":
         return files.pieces(request.metric, request.pieces, request.first, request.last)

@@ -116,7 +116,6 @@ class PageServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Lets in requests of this machine's own pages, and answers them."""
 
-    protocol_version = "HTTP/1.1"
     timeout = 60
     server: PageServer
 

@@ -51,6 +51,11 @@ class CurveChart extends Plot {
     for (const curves of this.#store.values()) for (const id of ids) curves.delete(id);
   }
 
+  /** The ends of the axis that is drawn; null without curves. */
+  get range() {
+    return this.#scales && [this.#scales.x.low, this.#scales.x.high];
+  }
+
   get #runs() {
     return this.page.model.visible.filter((run) => run.curves.includes(this.metric));
   }

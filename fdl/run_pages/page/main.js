@@ -59,11 +59,11 @@ class Page {
     } catch (error) {
       return this.lost(error);
     }
+    if (found) {
+      this.curves.forget(this.model.update(found));
+      this.show();
+    }
     this.#connection(true);
-    if (!found) return;
-    const changed = this.model.update(found);
-    this.curves.forget(changed);
-    this.show();
   }
 
   show() {

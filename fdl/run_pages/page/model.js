@@ -85,8 +85,9 @@ class Model {
 
   /** What a name in a filter means: a function of a run; undefined if no run has it. */
   resolve(name) {
+    // `lr` may also be measured; a user who filters by it means the setting, and writes last:lr else.
     const column =
-      this.#columns.get(name) || this.#columns.get(`last:${name}`) || this.#columns.get(`config.${name}`);
+      this.#columns.get(name) || this.#columns.get(`config.${name}`) || this.#columns.get(`last:${name}`);
     return column?.value;
   }
 
