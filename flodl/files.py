@@ -224,13 +224,22 @@ def append_text(path: Path, text: str) -> None:
     Raises:
         OSError: The file or its folder is gone, or the disk is full.
     """
+    append_bytes(path, text.encode("utf-8", "backslashreplace"))
+
+
+def append_bytes(path: Path, data: bytes) -> None:
+    """Add bytes at the end of an existing file; a failure removes what was already added.
+
+    Raises:
+        OSError: The file or its folder is gone, or the disk is full.
+    """
     # A missing file is not created: its beginning would be missing. O_BINARY keeps Windows from
     # translating line ends.
     flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)
     try:
         before = os.fstat(descriptor).st_size
-        left = memoryview(text.encode("utf-8", "backslashreplace"))
+        left = memoryview(data)
         try:
             while left:
                 left = left[os.write(descriptor, left) :]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,7 @@ from fdl.commands.runs_group import (
     project_folders,
     verbs,
 )
+from fdl.commands.runs_ui import ui, write_page
 from fdl.commands.verb import Call, Complete, Json, Verb
 from fdl.errors import FdlError, UsageError
 from fdl.run_directory.find import by_metric, choose, shortened, survey, unmeasured
@@ -201,18 +203,26 @@ def compare(
         typer.Argument(help="Two or more runs, named as in `fdl runs show`"),
         Complete("runs"),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with curves, settings and tables"),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Show the differences between runs; a star marks the best value of each metric.
 
     Raises:
-        FdlError: A word means no run, or there are not two different ones.
+        FdlError: A word means no run, there are not two different ones, or the page cannot be
+            written.
     """
     from fdl.run_directory.describe import Comparison, require_several
 
     searched = project_folders(ctx.obj)
     found = [choose(word, searched) for word in runs or ()]
     require_several(found)
+    if html is not None:
+        write_page(found, html)
+        return 0
     comparison = Comparison(found)
     if json:
         return print_json(comparison.as_json())
@@ -303,6 +313,8 @@ def _queued(call: Call) -> list[Queued]:
 
     return queued(call.project().directory)
 
+
+verbs.command("ui", cls=Verb)(ui)
 
 # Each adds its commands behind those above, in the order of the help page.
 import fdl.commands.runs_import  # noqa: E402

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def show(file: Path, environ: Mapping[str, str]) -> bool:
-    """Open a file with the desktop's program for it; return whether one was started.
+def show(file: str | Path, environ: Mapping[str, str]) -> bool:
+    """Open a file or an address with the desktop's program for it; return whether one was started.
 
     Without a display or such a program, none is.
     """

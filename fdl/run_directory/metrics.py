@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 FIRST = ("epoch", "duration_s")
@@ -37,6 +40,9 @@ class Metrics:
         names: Metrics in the order of the table.
         epochs: The last epoch of the table, counted from 1; 0 without one.
         unit: What the rows are numbered by: ``epoch``, or ``step`` of an imported run.
+        rows: The number of each epoch, and its metrics.
+        seconds: The wall time of each row, if the table has one.
+        steps: The step at the end of each row, if the table has one.
     """
 
     def __init__(
@@ -44,10 +50,14 @@ class Metrics:
         names: list[str],
         rows: list[tuple[int, dict[str, float]]],
         unit: str = "epoch",
+        seconds: Sequence[float] = (),
+        steps: Sequence[float] = (),
     ) -> None:
         self.names = names
-        self._rows = rows
+        self.rows = rows
         self.unit = unit
+        self.seconds = seconds
+        self.steps = steps
 
     @classmethod
     def read(cls, file: Path) -> Metrics:
@@ -63,13 +73,14 @@ class Metrics:
         if tuple(heading[:2]) != FIRST or tuple(heading[end:]) != RESOURCES:
             return cls([], [])
         names = heading[2:end]
-        rows = []
+        rows, seconds = [], []
         for line in lines:
             if len(line) != len(heading) or not line[0].isdecimal():
                 continue
             cells = zip(names, line[2:end], strict=True)
             rows.append((int(line[0]), {name: _number(cell) for name, cell in cells if cell}))
-        return cls(names, rows)
+            seconds.append(_number(line[1]))
+        return cls(names, rows, seconds=seconds)
 
     @classmethod
     def of_program(cls, folder: Path, unit: str = "epoch") -> Metrics:
@@ -102,6 +113,7 @@ class Metrics:
                 if row
             ],
             unit=unit,
+            steps=[row["step"] for row in measured if "step" in row],
         )
 
     @property
@@ -109,16 +121,16 @@ class Metrics:
         """The last epoch of the table; 0 if its rows are steps."""
         if self.unit != "epoch":
             return 0
-        return max((epoch for epoch, _ in self._rows), default=0)
+        return max((epoch for epoch, _ in self.rows), default=0)
 
     def last(self) -> dict[str, float]:
         """The metrics of the last epoch, in the table's order."""
-        return self._rows[-1][1] if self._rows else {}
+        return self.rows[-1][1] if self.rows else {}
 
     def latest(self) -> dict[str, float]:
         """The last value of each metric, also of one that the last epoch did not measure."""
         found: dict[str, float] = {}
-        for _, row in self._rows:
+        for _, row in self.rows:
             found |= row
         return {name: found[name] for name in self.names if name in found}
 
@@ -126,7 +138,7 @@ class Metrics:
         """The best value of a metric over all epochs; nan is ignored."""
         found = [
             Best(row[metric.name], epoch)
-            for epoch, row in self._rows
+            for epoch, row in self.rows
             if not math.isnan(row.get(metric.name, math.nan))
         ]
         return min(found, key=lambda one: (metric.rank(one.value), one.epoch), default=None)

@@ -39,6 +39,7 @@ from flodl.monitor.sinks import (
     StepSink as StepSink,
     TerminalSink as TerminalSink,
 )
+from flodl.monitor.step_files import StepFilesSink as StepFilesSink
 from flodl.monitor.tensorboard import TensorBoardSink as TensorBoardSink
 from flodl.monitor.timeline import Timeline as Timeline
 from flodl.monitor.timeline_merge import merge_timelines as merge_timelines

@@ -127,6 +127,7 @@ class Monitor:
                 elapsed=now - self._start,
                 throughput=measured.throughput if measured is not None else None,
                 ranks=measured.rank_summary() if measured is not None else None,
+                steps_done=self._curves.steps_done,
             )
             self._history.append(record)
             for delivery in self._deliveries:

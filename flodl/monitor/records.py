@@ -114,6 +114,8 @@ class EpochRecord:
     """Samples per millisecond, if the trainer knows it."""
     ranks: RankSummary | None = None
     """Summary of the ranks, if there are several."""
+    steps_done: int | None = None
+    """Optimizer steps of the run at the end of the epoch; None if no step was recorded."""
 
     @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
@@ -136,6 +138,8 @@ class EpochRecord:
             form["throughput"] = finite(self.throughput)
         if self.ranks is not None:
             form["ranks"] = self.ranks.as_json()
+        if self.steps_done is not None:
+            form["steps_done"] = self.steps_done
         return form
 
     @classmethod
@@ -156,6 +160,7 @@ class EpochRecord:
                 elapsed=_or_nan(form["elapsed"]),
                 throughput=_or_nan(form["throughput"]) if "throughput" in form else None,
                 ranks=RankSummary.from_json(form["ranks"]) if "ranks" in form else None,
+                steps_done=int(form["steps_done"]) if "steps_done" in form else None,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(

@@ -54,6 +54,13 @@ class SeriesStore:
                 if curve.count > self._limit:
                     curve.thin(self._limit // 2)
 
+    @property
+    def steps_done(self) -> int | None:
+        """The number of steps up to the last one of all curves; None without one."""
+        with self._lock:
+            ends = [int(curve.view()[0][-1]) for curve in self._curves.values() if curve.count]
+        return max(ends) + 1 if ends else None
+
     def names(self) -> tuple[str, ...]:
         """Return the curves' names in the order of their first point."""
         with self._lock:

@@ -18,7 +18,7 @@ from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.files import replace_text, staging
 from flodl.launch.interrupt import JOB_VARIABLE
 from flodl.launch.launcher import Launched, detect
-from flodl.monitor import CsvSink, HtmlSink, LogSink
+from flodl.monitor import CsvSink, HtmlSink, LogSink, StepFilesSink
 from flodl.monitor.metadata import read_metadata
 from flodl.train.run_records import (
     LAST,
@@ -63,6 +63,7 @@ class RunDirectory:
     ``environment.json``      machine, versions, commit, and the engine that computed the steps
     ``run.json``              state, times, epochs, error, process, launch, resumed checkpoint
     ``metrics.csv``           one row per epoch
+    ``steps``                 the step curves; see :mod:`flodl.monitor.step_files`
     ``training.log``          the lines of the terminal
     ``report.html``           the report page
     ``last.fdl``              the newest checkpoint, to resume from; finite, always complete
@@ -163,11 +164,9 @@ class RunDirectory:
             earlier = run_of_launch(folder, job, restarted=False, config=plain)
             if earlier is not None:
                 return cls._go_on(earlier, launch, metadata, clock)
-        source = (
-            checkpoint_to_resume(resume, _from_project(resume), folder)
-            if resume is not None
-            else None
-        )
+        source = None
+        if resume is not None:
+            source = checkpoint_to_resume(resume, _from_project(resume), folder)
         started = clock()
         record = {
             "state": "running",
@@ -332,7 +331,7 @@ class RunDirectory:
             self.finish(end, epochs=self._record["epochs"], error=error)
 
     def attach(self, monitor: Monitor) -> None:
-        """Let the monitor write ``metrics.csv``, ``training.log`` and ``report.html`` here."""
+        """Let the monitor write metrics, step curves, log and report here."""
         if not self._writes:
             return
         monitor.set_identity(run=self.path.name)
@@ -340,6 +339,7 @@ class RunDirectory:
         monitor.add_sink(CsvSink(self.path / "metrics.csv"))
         monitor.add_sink(LogSink(self.path / "training.log"))
         monitor.add_sink(HtmlSink(self.path / "report.html"))
+        monitor.add_sink(StepFilesSink(self.path / "steps"))
 
     def add_environment(self, facts: Mapping[str, Any]) -> None:
         """Add facts to ``environment.json`` during the run.

@@ -1,0 +1,77 @@
+"""What was read of runs, kept in the user's cache folder so that a page opens at once."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_FILE = "run-pages.sqlite3"
+_SCHEMA = 1
+_MOST = 20_000
+"""Runs that are kept; the cache is emptied when it holds more."""
+
+
+def folder() -> Path:
+    """The user's cache folder; ``FLODL_CACHE_DIR`` names another one."""
+    from platformdirs import user_cache_dir
+
+    return Path(os.environ.get("FLODL_CACHE_DIR") or user_cache_dir("flodl", appauthor=False))
+
+
+class Cache:
+    """Texts by path, each valid for one signature. A cache that cannot be used is empty.
+
+    Args:
+        file: The file; by default one in the user's cache folder.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file or folder() / _FILE
+        # Another version of the program may read runs in another way.
+        self._mark = f"{_SCHEMA} {__version__} "
+
+    def read(self, signatures: Mapping[str, str]) -> dict[str, str]:
+        """The text of each path whose signature is still the same."""
+        if not self._file.is_file():
+            return {}
+        with suppress(sqlite3.Error), closing(self._open()) as database:
+            return {
+                path: content
+                for path, signature, content in database.execute("SELECT * FROM runs")
+                if path in signatures and self._mark + signatures[path] == signature
+            }
+        return {}
+
+    def write(self, entries: Iterable[tuple[str, str, str]]) -> None:
+        """Keep path, signature and text of several runs."""
+        rows = [(path, self._mark + signature, text) for path, signature, text in entries]
+        try:
+            self._write(rows)
+        except sqlite3.DatabaseError:
+            # The file is damaged or of another program; it holds nothing that cannot be read again.
+            with suppress(OSError):
+                self._file.unlink()
+        except OSError:
+            return  # there is no place for a cache here
+
+    def _write(self, rows: list[tuple[str, str, str]]) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with closing(self._open()) as database, database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, signature TEXT, text TEXT)"
+            )
+            (kept,) = database.execute("SELECT COUNT(*) FROM runs").fetchone()
+            if kept + len(rows) > _MOST:
+                database.execute("DELETE FROM runs")
+            database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", rows)
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._file, timeout=1)

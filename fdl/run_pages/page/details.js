@@ -1,0 +1,65 @@
+"use strict";
+/* One run: its facts, metrics, settings with their origins, environment, and its report. */
+
+class DetailsPanel {
+  #run = null;
+
+  constructor(page) {
+    this.page = page;
+    this.dialog = place("details");
+    place("close-details").addEventListener("click", () => this.dialog.close());
+    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    this.dialog.addEventListener("close", () => (this.#run = null));
+  }
+
+  open(run) {
+    this.#run = run;
+    this.#fill();
+    if (!this.dialog.open) this.dialog.showModal();
+    place("details-body").scrollTop = 0;
+  }
+
+  /** Show the newest state of the run that is open. */
+  show() {
+    const run = this.#run && this.page.model.run(this.#run.id);
+    if (!run || run === this.#run) return;
+    this.#run = run;
+    this.#fill();
+  }
+
+  #fill() {
+    const run = this.#run;
+    place("details-title").textContent = run.name;
+    const facts = [
+      ["State", stateBadge(run.state)],
+      ["Error", run.error],
+      ["Started", formatMoment(run.started)],
+      ["Time", formatDuration(elapsed(run))],
+      ["Epochs", String(run.epochs)],
+      ["Tags", run.tags.join(", ")],
+      ["Note", run.note],
+      ["Continues", run.resumed_from],
+      ["Folder", run.path],
+      ["Show", `fdl runs show ${run.path}`],
+    ].filter(([, value]) => value);
+    const settings = Object.entries(run.config).map(([name, [value, origin]]) => [name, formatSetting(value), origin]);
+    const metrics = Object.entries(run.metrics).map(([name, one]) => [name, formatNumber(one.last), `best ${formatNumber(one.best)}${one.epoch ? ` in epoch ${one.epoch}` : ""}`]);
+    const environment = Object.entries(run.environment).map(([name, value]) => [name, formatSetting(value)]);
+    const report = run.report ? element("a", { className: "button", href: run.report, target: "_blank", rel: "noopener", textContent: "Open the report" }) : element("p", { className: "note", textContent: "This run has no report." });
+    place("details-body").replaceChildren(
+      report,
+      factTable("Facts", facts),
+      ...(metrics.length ? [factTable("Metrics", metrics)] : []),
+      ...(settings.length ? [factTable("Settings and where they were set", settings)] : []),
+      ...(environment.length ? [factTable("Environment", environment)] : []),
+    );
+  }
+}
+
+function factTable(title, rows) {
+  const lines = rows.map(([name, value, origin]) =>
+    element("tr", {}, element("th", { scope: "row", textContent: name }), element("td", {}, value), ...(origin === undefined ? [] : [element("td", { className: "origin", textContent: origin })])),
+  );
+  const table = element("table", { className: "facts" }, element("caption", { textContent: title }), element("tbody", {}, ...lines));
+  return table;
+}

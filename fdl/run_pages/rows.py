@@ -1,0 +1,133 @@
+"""One run as the page shows it: a row of a table, and its metrics by epoch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from fdl.errors import FdlError
+from fdl.run_directory.describe import environment, settings
+from fdl.run_directory.find import shortened
+from fdl.run_directory.json_file import read_json
+from fdl.run_directory.metrics import Metric
+from fdl.run_directory.run import CONFIG, ENVIRONMENT, METRICS, RECORD, REPORT
+from fdl.run_directory.step_files import FOLDER, StepFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from fdl.run_directory.run import Run
+
+NOTES = "notes.json"
+"""The file of a run with the tags and the note of its user."""
+
+_READ = (
+    RECORD,
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    "metrics.json",
+    NOTES,
+    REPORT,
+    f"{FOLDER}/index.json",
+)
+_LONGEST_TEXT = 2000
+
+
+def signature(path: Path) -> str:
+    """Times and sizes of all files that a row is made of; changes when one of them does."""
+    parts = []
+    for name in _READ:
+        try:
+            found = (path / name).stat()
+            parts.append(f"{found.st_mtime_ns}:{found.st_size}")
+        except OSError:
+            parts.append("")
+    return " ".join(parts)
+
+
+def row(run: Run) -> dict[str, Any]:
+    """A run as JSON data. Numbers that are not finite are null, secrets are left out."""
+    tags, note = _notes(run)
+    steps = StepFiles.read(run.path)
+    return {
+        "name": run.name,
+        "path": str(shortened(run.path)),
+        "state": run.state,
+        "started": run.record["started"],
+        "seconds": run.seconds,
+        "epochs": run.epochs,
+        "resumed_from": run.resumed_from,
+        "error": run.error[:_LONGEST_TEXT],
+        "tags": tags,
+        "note": note,
+        "has_report": (run.path / REPORT).is_file(),
+        "config": _config(run),
+        "environment": {name: _short(value) for name, value in environment(run).items()},
+        "metrics": _measured(run),
+        "has_steps": bool(steps.names) or bool(run.metrics.steps),
+        "curves": [*dict.fromkeys([*run.metrics.names, *steps.names])],
+    }
+
+
+def table(run: Run) -> dict[str, list[Any]]:
+    """The metrics of a run by epoch, as columns: epoch, seconds, steps, and each metric."""
+    metrics = run.metrics
+    return {
+        "epoch": [epoch for epoch, _ in metrics.rows],
+        "seconds": list(metrics.seconds),
+        "steps": list(metrics.steps),
+        "values": [
+            [_or_none(values.get(name)) for name in metrics.names] for _, values in metrics.rows
+        ],
+        "names": metrics.names,
+    }
+
+
+def _config(run: Run) -> dict[str, tuple[object, str]]:
+    """Value and origin of each setting; none if the file is damaged."""
+    try:
+        return {name: (_short(one.value), one.origin) for name, one in settings(run).items()}
+    except FdlError:
+        return {}
+
+
+def _measured(run: Run) -> dict[str, dict[str, Any]]:
+    """Last and best value of each metric, the epoch of the best, and which direction is better."""
+    last = run.metrics.last()
+    found = {}
+    for name in run.metrics.names:
+        metric = Metric.parse(name)
+        best = run.metrics.best(metric)
+        found[name] = {
+            "last": _or_none(last.get(name)),
+            "best": _or_none(best.value) if best else None,
+            "epoch": best.epoch if best else None,
+            "higher": metric.higher,
+        }
+    return found
+
+
+def _notes(run: Run) -> tuple[Sequence[str], str]:
+    content = read_json(run.path / NOTES) or {}
+    tags, note = content.get("tags"), content.get("note")
+    listed = [one for one in tags if isinstance(one, str)] if isinstance(tags, list) else []
+    return listed, note[:_LONGEST_TEXT] if isinstance(note, str) else ""
+
+
+def _short(value: object) -> object:
+    """A value for one cell; JSON has no nan and no infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    from json import dumps
+
+    return dumps(value, ensure_ascii=False)[:_LONGEST_TEXT]
+
+
+def _or_none(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,270 @@
+"""The page of many runs in a real browser: every panel, the keyboard, live runs, hostile texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.many_runs import make_runs
+from fdl.commands.runs_ui import write_page
+from fdl.run_directory.find import search
+from fdl.run_directory.process import boot_id
+from fdl.run_pages.cache import Cache
+from fdl.run_pages.catalog import Catalog
+from fdl.run_pages.server import PageServer
+
+from .chromium import Browser
+from .test_report import texts
+
+HOSTILE = "</script><script>window.stolen=1</script><img src=x onerror=window.stolen=2>"
+CHART = "page.curves.charts.get('loss')"
+DRAWN = f"{CHART}?.shown.complete && !document.querySelector('[aria-busy]')"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty runs in four groups of five seeds."""
+    made = tmp_path_factory.mktemp("many") / "runs"
+    make_runs(made, 20, 3000)
+    return made
+
+
+@contextmanager
+def page_of(runs: Path, cache: Path) -> Iterator[str]:
+    """The address of a page, while it is served."""
+    with PageServer(Catalog.of_places([runs], Cache(cache)), "runs/train") as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.url
+        finally:
+            server.shutdown()
+
+
+@pytest.fixture
+def served(folder: Path, tmp_path: Path, browser: Browser) -> Iterator[Browser]:
+    """The browser with the page of the twenty runs."""
+    with page_of(folder, tmp_path / "cache") as url:
+        browser.open(url, width=1280)
+        browser.wait_for(DRAWN)
+        yield browser
+        browser.open("about:blank")
+
+
+def choose(browser: Browser, **choices: object) -> None:
+    browser.evaluate(f"page.choices.set({json.dumps(choices)})")
+    browser.settle()
+
+
+def test_curves_are_overlaid_over_steps_epochs_and_time(served):
+    assert served.evaluate(f"{CHART}.shown.lines") == 20
+    assert texts(served, "[aria-label='Curves over'] [aria-pressed=true]") == ["Step"]
+    ends = {}
+    for axis in ("epoch", "time", "wall", "step"):
+        choose(served, axis=axis)
+        served.wait_for(f"{DRAWN} && {CHART}.shown.axis === '{axis}'")
+        assert served.evaluate(f"{CHART}.shown.lines") == 20
+        ends[axis] = served.evaluate(f"{CHART}.range[1]")
+    assert ends["epoch"] == 20
+    assert 2900 < ends["step"] <= 3000
+    assert 1000 < ends["time"] < 1081, "the longest run took 1080 seconds"
+    assert ends["wall"] > 1.77e9
+    choose(served, axis="step", logY=True, smoothing=0.9)
+    assert served.evaluate(f"{CHART}.shown.bands") == 0, "a smoothed curve has no band"
+    assert served.console == []
+
+
+def test_a_zoom_fetches_points_and_the_keyboard_reads_them(served):
+    served.evaluate("page.focus.zoom([1000, 1100])")
+    served.wait_for(DRAWN)
+    served.evaluate(f"{CHART}.area.focus()")
+    for key in ("End", "ArrowLeft", "ArrowUp"):
+        served.press(key)
+    spoken = served.evaluate(f"{CHART}.area.getAttribute('aria-valuetext')")
+    assert spoken.startswith("step 1,09")
+    assert ", loss 0." in spoken or ", loss 1." in spoken or ", loss 2." in spoken
+    served.press("Escape")
+    assert served.evaluate("page.focus.range") is None
+    box = served.evaluate(f"(({{x, y}}) => [x, y])({CHART}.area.getBoundingClientRect())")
+    served.drag(box[0] + 100, box[1] + 80, box[0] + 300, box[1] + 80)
+    first, last = served.evaluate("page.focus.range")
+    assert 0 < first < last < 3000
+
+
+def test_groups_show_mean_and_band_with_a_legend(served):
+    choose(served, group="all but the seed", band="deviation")
+    assert served.evaluate(f"{CHART}.shown.lines") == 4
+    assert served.evaluate(f"{CHART}.shown.bands") == 4
+    assert texts(served, "#legend .count") == ["×5"] * 4
+    choose(served, group="config.seed", filter="seed in (0, 1)")
+    assert texts(served, "#legend li") == ["seed = 0×4", "seed = 1×4"]
+    served.evaluate("document.querySelector('#legend button').click()")
+    served.wait_for("page.model.visible.length === 4")
+
+
+def test_the_filter_takes_words_and_conditions(served):
+    served.evaluate("document.getElementById('theme').focus()")
+    served.press("/")
+    assert served.evaluate("document.activeElement.id") == "filter"
+    shown = "page.model.filtered.map(run => run.config.seed[0])"
+    for text, seeds in (
+        ("seed >= 3", [4, 3] * 4),
+        ("seed = 2 and not state = failed and best:loss < 100", [2] * 3),
+        ("(seed < 1 or seed > 3) and epochs == 20", [4, 0] * 4),
+        ("name ~ 'T08-00' or seed not in (0,1,2,3,4)", [0]),
+        ("2026-05-04t08-17", [1]),
+    ):
+        choose(served, filter=text)
+        assert served.evaluate(shown) == seeds, text
+    choose(served, filter="no_such_name > 1")
+    assert texts(served, "#problem") == ["no run has no_such_name"]
+    assert served.evaluate(shown) == [1], "the runs that were shown stay"
+    choose(served, filter="seed = 77")
+    assert texts(served, "#no-runs") == ["No run meets the filter."]
+
+
+def test_the_table_is_sorted_and_keeps_the_columns(served):
+    header = "[...document.querySelectorAll('.runs thead button')]"
+    served.evaluate(f"{header}.find(one => one.textContent.startsWith('best loss')).click()")
+    served.settle()
+    assert served.evaluate("document.querySelector('th[aria-sort]').ariaSort") == "ascending"
+    served.evaluate("page.table.scroll.scrollTop = 1e6")
+    served.settle()
+    rows = served.evaluate("[...document.querySelectorAll('.runs tbody tr[data-id]')].length")
+    values = served.evaluate(
+        "sorted(page.model.filtered, 'best:loss', key => page.model.column(key))"
+        ".map(run => run.metrics.loss.best)"
+    )
+    assert rows > 0
+    assert values == sorted(values)
+    choose(served, columns=["config.seed", "last:loss"])
+    assert texts(served, ".runs thead button") == ["Run", "seed", "last loss"]
+    served.evaluate("new Promise(done => { onload = done; setTimeout(done, 50) })")
+    served.call("Page.reload")
+    served.wait_for("document.documentElement.dataset.ready")
+    served.wait_for(DRAWN)
+    assert texts(served, ".runs thead button") == ["Run", "seed", "last loss"], "after a reload"
+    csv = served.evaluate("page.table.csv()").splitlines()
+    assert csv[0] == "Run,seed,last loss"
+    assert len(csv) == 21
+    exported = json.loads(served.evaluate("page.table.json()"))["runs"]
+    assert exported[0]["config"]["lr"]["origin"] == "train/fdl.yml:9:9"
+
+
+def test_a_hidden_run_loses_its_curve(served):
+    served.evaluate("document.querySelector('.runs tbody .draws').click()")
+    served.wait_for(f"{CHART}.shown.complete && {CHART}.shown.lines === 19")
+    assert texts(served, "#shown") == ["20 of 20 listed, 19 drawn"]
+
+
+def test_settings_are_set_against_results(served):
+    assert served.evaluate("page.parallel.keys.at(-1)") == "best:val_loss"
+    box = served.evaluate("(({x, y}) => [x, y])(page.parallel.area.getBoundingClientRect())")
+    served.evaluate("page.parallel.card.scrollIntoView({block: 'center'})")
+    served.settle()
+    box = served.evaluate("(({x, y}) => [x, y])(page.parallel.area.getBoundingClientRect())")
+    served.drag(box[0] + 36, box[1] + 20, box[0] + 36, box[1] + 120)
+    brushed = served.evaluate("page.parallel.brushed.length")
+    assert 0 < brushed < 20
+    choose(served, scatterX="config.seed", scatterY="best:accuracy")
+    foot = texts(served, "#scatter .plot-foot")
+    assert foot == ["best accuracy against seed · 20 runs"]
+    served.evaluate("page.scatter.area.focus()")
+    served.press("ArrowRight")
+    assert "seed 0" in texts(served, "#announcer")[0]
+
+
+def test_only_what_differs_is_listed_with_its_origin(served):
+    names = texts(served, "#differences tbody th")
+    assert "seed" in names
+    assert "epochs" not in names, "it is the same in all runs"
+    assert "train/fdl.yml:9:9" in " ".join(texts(served, "#differences td"))
+    choose(served, filter="seed in (0, 1) and lr > 0", hidden=[])
+    served.evaluate("page.hide(page.model.filtered.slice(2), true)")
+    served.settle()
+    rows = texts(served, "#differences tbody tr")
+    assert rows == ["seed1--each0--each"] or rows == ["seed0--each1--each"]
+
+
+def test_a_run_opens_with_its_origins_and_its_report(served):
+    served.evaluate("document.querySelector('.runs tbody .link').click()")
+    served.settle()
+    assert served.evaluate("document.getElementById('details').open")
+    assert "train/fdl.yml:9:9" in " ".join(texts(served, "#details .origin"))
+    served.evaluate("window.open = null")
+    link = served.evaluate("document.querySelector('#details a').href")
+    assert link.endswith("/report.html")
+    served.open(link)
+    assert served.evaluate("document.title") == "Report"
+
+
+def test_a_run_that_trains_is_followed_without_loading_the_page_again(tmp_path, browser):
+    [run] = make_runs(tmp_path / "runs", 1, 1000)
+    record = json.loads((run / "run.json").read_text())
+    here = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": boot_id()}
+    running = json.dumps({**record, "state": "running", "finished": None, **here})
+    (run / "run.json").write_text(running)
+    with page_of(tmp_path / "runs", tmp_path / "cache") as url:
+        browser.open(url)
+        browser.wait_for(DRAWN)
+        assert texts(browser, "#status") == ["Live"]
+        browser.evaluate("window.sameDocument = true")
+        make_runs(tmp_path / "runs" / "sweep", 2, 1000)
+        (run / "run.json").write_text(json.dumps(record))
+        browser.wait_for("page.model.runs.length === 3")
+        browser.wait_for(f"{CHART}.shown.complete && {CHART}.shown.lines === 3")
+        assert texts(browser, "#status") == ["Up to date"]
+    browser.wait_for("document.getElementById('status').textContent === 'Not connected'")
+    assert browser.evaluate("window.sameDocument") is True
+    assert browser.evaluate("page.model.runs.length") == 3, "the page keeps what it knows"
+    assert all("net::ERR_" in line for line in browser.console), "the browser's own remark"
+
+
+@pytest.mark.parametrize(("width", "dark"), [(400, True), (1280, False), (2560, True)])
+def test_one_file_is_harmless_and_fits_every_width(tmp_path, browser, width, dark):
+    [run, _] = make_runs(tmp_path / "runs", 2, 500)
+    config = {HOSTILE: {"value": HOSTILE, "origin": HOSTILE}}
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "notes.json").write_text(json.dumps({"tags": [HOSTILE], "note": HOSTILE}))
+    table = (run / "metrics.csv").read_text().replace("accuracy", f'"{HOSTILE}"')
+    (run / "metrics.csv").write_text(table)
+    write_page(search([tmp_path / "runs"]), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html", width=width, dark=dark)
+    browser.wait_for(DRAWN)
+    browser.evaluate("page.open(page.model.runs[1])")
+    browser.settle()
+    assert HOSTILE in " ".join(texts(browser, "#details-body td"))
+    assert browser.evaluate("window.stolen ?? null") is None
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(14, 17, 22)" if dark else "rgb(245, 246, 248)")
+    assert browser.requests == [(tmp_path / "page.html").as_uri()], "no remote asset"
+    assert browser.console == []
+
+
+def test_every_control_has_a_name(served):
+    unnamed = served.evaluate(
+        "[...document.querySelectorAll('button, input, select, [tabindex=\"0\"]')].filter(one => "
+        "!one.textContent.trim() && !one.ariaLabel && !one.labels?.length "
+        "&& !one.getAttribute('aria-labelledby')).map(one => one.outerHTML)"
+    )
+    assert unnamed == []
+
+
+@pytest.mark.slow
+def test_five_hundred_runs_of_a_hundred_thousand_points_are_all_drawn(tmp_path, browser):
+    make_runs(tmp_path / "runs", 500, 100_000)
+    with page_of(tmp_path / "runs", tmp_path / "cache") as url:
+        browser.open(url)
+        browser.wait_for(DRAWN, 60)
+        assert browser.evaluate(f"{CHART}.shown.lines") == 500
+        browser.evaluate("page.focus.zoom([50_000, 50_100])")
+        browser.wait_for(DRAWN, 60)
+        assert browser.evaluate(f"{CHART}.shown.lines") == 500
+        browser.open("about:blank")

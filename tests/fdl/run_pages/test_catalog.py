@@ -1,0 +1,144 @@
+"""What the page of many runs knows: rows, the cache of what was read, and what changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.many_runs import make_runs
+from fdl.run_directory.process import boot_id
+from fdl.run_pages import catalog as catalog_module
+from fdl.run_pages.cache import Cache
+from fdl.run_pages.catalog import Catalog
+from tests.fdl.run_directory.trails import LR, trail
+
+NAME = "2026-01-31T10-00-00"
+
+
+@pytest.fixture(autouse=True)
+def _every_look_counts(monkeypatch):
+    monkeypatch.setattr(catalog_module, "_FRESH_SECONDS", 0.0)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache" / "pages.sqlite3")
+
+
+def rows(catalog: Catalog, since: int = -1) -> dict[str, dict]:
+    return {row["name"]: row for row in catalog.changes(since)["rows"]}
+
+
+def test_a_row_has_settings_with_origins_metrics_tags_and_no_secret(tmp_path, cache):
+    run = trail(
+        tmp_path / "runs" / NAME,
+        metrics={"loss": [0.5, 0.25, "nan"], "accuracy": [0.5, 0.9, 0.8]},
+        config={"lr": LR, "token": "sesame-open-up", "layers": [1, 2]},
+        environment={"torch": "2.13.0", "engine": {"engine": "eager"}},
+        error="<script>alert(1)</script>",
+    )
+    (run / "notes.json").write_text(json.dumps({"tags": ["paper", 3], "note": "again"}))
+    [row] = rows(Catalog.of_places([tmp_path / "runs"], cache)).values()
+    assert row["config"] == {
+        "lr": (0.1, "train/fdl.yml:9:13"),
+        "token": ("<secret>", "recorded"),
+        "layers": ("[1, 2]", "recorded"),
+    }
+    assert row["metrics"] == {
+        "loss": {"last": None, "best": 0.25, "epoch": 2, "higher": False},
+        "accuracy": {"last": 0.8, "best": 0.9, "epoch": 2, "higher": True},
+    }
+    assert (row["tags"], row["note"]) == (["paper"], "again")
+    assert row["environment"] == {"torch": "2.13.0", "engine.engine": "eager"}
+    assert row["curves"] == ["loss", "accuracy"]
+    assert row["error"] == "<script>alert(1)</script>", "the page makes it harmless"
+    assert row["has_report"] is True
+
+
+def test_only_runs_that_changed_are_told_again(tmp_path, cache):
+    first = trail(tmp_path / "runs" / NAME)
+    catalog = Catalog.of_places([tmp_path / "runs"], cache)
+    before = catalog.changes(-1)
+    assert len(before["rows"]) == 1
+    assert catalog.changes(before["version"])["rows"] == []
+
+    trail(tmp_path / "runs" / "2026-02-01T10-00-00")
+    after = catalog.changes(before["version"])
+    assert [row["name"] for row in after["rows"]] == ["2026-02-01T10-00-00"]
+    assert after["order"] == [1, 0], "newest first, and a number stays with its run"
+
+    (first / "notes.json").write_text('{"tags": ["kept"]}')
+    assert rows(catalog, after["version"])[NAME]["tags"] == ["kept"]
+
+
+def test_a_removed_run_leaves_the_page(tmp_path, cache):
+    run = trail(tmp_path / "runs" / NAME)
+    catalog = Catalog.of_places([tmp_path / "runs"], cache)
+    version = catalog.changes(-1)["version"]
+    for file in run.iterdir():
+        file.unlink()
+    run.rmdir()
+    assert catalog.changes(version)["order"] == []
+    assert catalog.changes(version)["version"] > version
+
+
+def test_a_run_that_trains_is_told_again_when_its_curves_grow(tmp_path, cache):
+    [run] = make_runs(tmp_path / "runs", 1, 1000)
+    record = json.loads((run / "run.json").read_text())
+    here = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": boot_id()}
+    (run / "run.json").write_text(json.dumps({**record, "state": "running", **here}))
+    catalog = Catalog.of_places([tmp_path / "runs"], cache)
+    first = catalog.changes(-1)
+    assert first["rows"][0]["state"] == "running"
+    assert catalog.changes(first["version"])["rows"] == []
+    with (run / "steps" / "1-0.f64").open("ab") as file:
+        file.write(bytes(16))
+    assert len(catalog.changes(first["version"])["rows"]) == 1
+
+
+def test_what_was_read_is_kept_for_the_next_page(tmp_path, cache, monkeypatch):
+    run = trail(tmp_path / "runs" / NAME)
+    once = rows(Catalog.of_places([tmp_path / "runs"], cache))
+
+    def refuse(run):
+        raise AssertionError(f"{run.path} is read again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog_module, "row", refuse)
+        again = rows(Catalog.of_places([tmp_path / "runs"], cache))
+    assert json.loads(json.dumps(once)) == json.loads(json.dumps(again))
+
+    time.sleep(0.01)
+    (run / "notes.json").write_text('{"note": "new"}')
+    assert rows(Catalog.of_places([tmp_path / "runs"], cache))[NAME]["note"] == "new"
+    assert not [file.name for file in run.iterdir() if "sqlite" in file.name], "nothing in the run"
+
+
+@pytest.mark.parametrize("damage", ["no database", "another table", "a folder"])
+def test_a_cache_that_cannot_be_used_is_empty(tmp_path, damage):
+    file = tmp_path / "pages.sqlite3"
+    if damage == "no database":
+        file.write_text("not a database, and long enough to be read as one" * 100)
+    elif damage == "another table":
+        with sqlite3.connect(file) as database:
+            database.execute("CREATE TABLE runs (number INTEGER)")
+        database.close()
+    else:
+        file.mkdir()
+    trail(tmp_path / "runs" / NAME)
+    for _ in range(2):
+        assert list(rows(Catalog.of_places([tmp_path / "runs"], Cache(file)))) == [NAME]
+
+
+def test_a_run_with_a_damaged_configuration_is_still_shown(tmp_path, cache):
+    run = trail(tmp_path / "runs" / NAME)
+    (run / "config.json").write_text("{")
+    (run / "metrics.csv").write_text("\0")
+    [row] = rows(Catalog.of_places([tmp_path / "runs"], cache)).values()
+    assert (row["config"], row["metrics"], row["curves"]) == ({}, {}, [])

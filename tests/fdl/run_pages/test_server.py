@@ -1,0 +1,201 @@
+"""The server of the page: who may read it, what it answers, and that it only reads."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.many_runs import make_runs
+from fdl.errors import FdlError
+from fdl.run_pages.cache import Cache
+from fdl.run_pages.catalog import Catalog
+from fdl.run_pages.server import PageServer
+from tests.fdl.run_directory.trails import trail
+
+HOSTILE = "</script><script>window.stolen=1</script>"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PageServer]:
+    make_runs(tmp_path / "runs", 2, 1000)
+    catalog = Catalog.of_places([tmp_path / "runs"], Cache(tmp_path / "cache"))
+    with PageServer(catalog, HOSTILE) as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def ask(server: PageServer, path: str, method: str = "GET", **headers: str):
+    """Status, headers and body of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.request(method, path, headers=headers)
+    reply = connection.getresponse()
+    found = reply.status, dict(reply.getheaders()), reply.read()
+    connection.close()
+    return found
+
+
+def test_the_page_allows_only_its_own_script_and_style(server):
+    status, headers, body = ask(server, "/")
+    assert status == 200
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert HOSTILE.encode() not in body
+    assert body.count(b"<script") == 2, "the data and the program"
+
+
+def test_runs_and_curves_are_answered(server):
+    _, _, body = ask(server, "/runs?since=-1")
+    found = json.loads(body)
+    assert [row["config"]["seed"][0] for row in found["rows"]] == [1, 0]
+    _, _, again = ask(server, f"/runs?since={found['version']}")
+    assert json.loads(again)["rows"] == []
+    status, headers, body = ask(server, "/curves?metric=loss&runs=0-1&axis=time&count=10&band=1")
+    assert (status, headers["Content-Type"]) == (200, "application/octet-stream")
+    assert b"[[0, 8, []], [1, 8, []]]" in body
+    assert ask(server, "/curves?metric=absent&runs=0")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/curves?metric=loss&runs=0&axis=moon", "/curves?metric=loss&runs=0-x",
+        "/curves?metric=loss&runs=0-999999999", "/curves?metric=loss&first=nan",
+        "/curves?metric=loss&count=many", "/runs?since=inf",
+    ],
+)  # fmt: skip
+def test_a_request_that_makes_no_sense_is_refused_in_one_line(server, path):
+    status, _, body = ask(server, path)
+    assert status == 400
+    assert body.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/run.json", "/../run.json", "/0/config.json", "/0/../report.html", "/9/report.html",
+     "/0/report.html/..", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/favicon.ico"],
+)  # fmt: skip
+def test_no_other_file_can_be_read(server, path):
+    assert ask(server, path)[0] == 404
+
+
+def test_a_report_opens_in_a_sandbox(server):
+    status, headers, body = ask(server, "/1/report.html")
+    assert status == 200
+    assert b"<title>Report</title>" in body
+    assert headers["Content-Security-Policy"] == "sandbox allow-scripts allow-downloads"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example:{port}"},
+        {"Host": "127.0.0.1"},
+        {"Host": "localhost:{port}", "Origin": "http://evil.example"},
+        {"Host": "localhost:{port}", "Origin": "http://127.0.0.1:{port}"},
+        {"Host": "localhost:{port}", "Origin": "null"},
+    ],
+)
+def test_foreign_pages_are_refused(server, headers):
+    named = {name: text.format(port=server.server_port) for name, text in headers.items()}
+    for path in ("/", "/runs", "/curves?metric=loss&runs=0", "/0/report.html"):
+        status, _, body = ask(server, path, **named)
+        assert status == 403
+        assert b"loss" not in body
+
+
+def test_pages_of_this_machine_are_let_in(server):
+    for host in (f"localhost:{server.server_port}", f"127.0.0.1:{server.server_port}"):
+        assert ask(server, "/runs", Host=host, Origin=f"http://{host}")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_nothing_but_reading_is_possible(server, method):
+    assert ask(server, "/runs", method)[0] == 501
+
+
+def test_only_this_machine_is_listened_to(server):
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_in_use_is_an_error_with_a_remedy(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(FdlError, match=f"port {port} of this machine cannot be used") as error:
+            PageServer(Catalog.of_places([tmp_path]), "", port)
+    assert "free port" in error.value.hint
+    with pytest.raises(FdlError, match="port 70000"):
+        PageServer(Catalog.of_places([tmp_path]), "", 70_000)
+
+
+def test_a_served_run_is_not_changed(server, tmp_path):
+    def content() -> dict[str, tuple[int, bytes]]:
+        files = [file for file in (tmp_path / "runs").rglob("*") if file.is_file()]
+        return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
+
+    before = content()
+    for path in ("/", "/runs", "/curves?metric=loss&runs=0-1&band=1", "/0/report.html"):
+        assert ask(server, path)[0] == 200
+    assert content() == before
+
+
+def test_the_command_prints_its_address_and_ends_with_ctrl_c(project):
+    folder = project({"fdl.yml": "output: {dir: out}\n"})
+    trail(folder / "out" / "2026-01-31T10-00-00")
+    words = [sys.executable, "-m", "fdl", "runs", "ui", "--no-open"]
+    with subprocess.Popen(
+        words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline()
+        port = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\n", address)[1]
+        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+        connection.request("GET", "/runs")
+        assert json.loads(connection.getresponse().read())["rows"][0]["path"] == (
+            "out/2026-01-31T10-00-00"
+        )
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "")
+    assert err == "Ctrl-C ends the page\n"
+
+
+def test_a_comparison_is_written_as_one_file(fdl, project):
+    folder = project({"fdl.yml": "output: {dir: out}\n"})
+    make_runs(folder / "out", 3, 2000)
+    session = fdl("runs", "compare", "2026-05-04T08-0", "2026-05-04T08-17", "--html", "a/b.html")
+    assert (session.exit, session.out, session.err) == (0, "", "wrote a/b.html\n")
+    page = (folder / "a" / "b.html").read_text(encoding="utf-8")
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", page), "no remote asset"
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    assert data["served"] is False
+    assert [row["report"] for row in data["runs"]["rows"]] == [
+        "../out/2026-05-04T08-00-00/report.html", "../out/2026-05-04T08-17-00/report.html",
+    ]  # fmt: skip
+    axes = {axis for _, name, axis, *_ in data["curves"] if name == "loss"}
+    assert axes == {"step", "epoch", "time", "wall"}
+
+
+def test_a_comparison_that_cannot_be_written_says_so(fdl, project):
+    folder = project({"fdl.yml": "output: {dir: out}\n", "file": ""})
+    make_runs(folder / "out", 2, 100)
+    session = fdl("runs", "compare", "2026-05-04T08-0", "2026-05-04T08-17", "--html", "file/b.html")
+    assert session.exit == 1
+    assert session.err.startswith("error: file/b.html cannot be written: ")

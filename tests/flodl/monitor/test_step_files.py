@@ -1,0 +1,128 @@
+"""Step curves as files: what a reader finds in the folder after a training, a crash, a restart."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flodl.monitor import Monitor, StepFilesSink, StepSeries
+from flodl.monitor.step_files import BLOCK
+
+
+class Clock:
+    """A clock that is set by hand, in seconds since 1970."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def numbers(folder: Path, stem: str, columns: int = 2) -> np.ndarray:
+    return np.fromfile(folder / f"{stem}.f64", "<f8").reshape(-1, columns)
+
+
+def index(folder: Path) -> dict:
+    return json.loads((folder / "index.json").read_text(encoding="utf-8"))
+
+
+def trained(folder: Path, first: int, count: int, clock: Clock, **more: object) -> None:
+    """A training of one epoch that logs its loss in two pieces, ten seconds each."""
+    monitor = Monitor(1, terminal=False)
+    delivery = monitor.add_sink(StepFilesSink(folder, clock=clock, **more))
+    assert delivery.flush(10)
+    for start in (first, first + count // 2):
+        clock.now += 10
+        steps = range(start, start + count // 2)
+        monitor.log_steps([StepSeries("loss", steps, [1 / (step + 1) for step in steps])])
+        assert delivery.flush(10)
+    monitor.log(0, 20.0, {"loss": 0.5})
+    monitor.finish()
+
+
+def test_a_reader_finds_points_blocks_times_and_epochs(tmp_path):
+    trained(tmp_path / "steps", 0, 300, Clock())
+    found = index(tmp_path / "steps")
+    assert found == {
+        "version": 1, "block": 128, "curves": {"loss": "1-0"}, "time": "time-0",
+        "epochs": "epochs-0",
+    }  # fmt: skip
+    points = numbers(tmp_path / "steps", "1-0")
+    assert points[:, 0].tolist() == list(range(1, 301)), "steps count from 1"
+    assert points[2].tolist() == [3.0, 1 / 3]
+    blocks = numbers(tmp_path / "steps", "1-0.blocks", 6)
+    assert blocks[:, :2].tolist() == [[1, BLOCK], [BLOCK + 1, 2 * BLOCK]]
+    assert blocks[0, 2:4].tolist() == [1 / BLOCK, 1.0], "lowest and highest"
+    assert blocks[0, 4] == pytest.approx(points[:BLOCK, 1].mean())
+    assert numbers(tmp_path / "steps", "time-0").tolist() == [[0, 1000], [150, 1010], [300, 1020]]
+    assert numbers(tmp_path / "steps", "epochs-0").tolist() == [[300, 1]]
+
+
+def test_values_that_are_not_finite_are_kept_and_counted(tmp_path):
+    sink = StepFilesSink(tmp_path)
+    values = [math.nan, math.inf, *[2.0] * (BLOCK - 2), *[math.nan] * BLOCK]
+    sink.steps([StepSeries("loss", range(2 * BLOCK), values)])
+    sink.flush()
+    blocks = numbers(tmp_path, "1-0.blocks", 6)
+    assert blocks[0].tolist() == [1, BLOCK, 2, 2, 2, 2]
+    assert np.isnan(blocks[1, 2:5]).all()
+    assert blocks[1, 5] == BLOCK
+    assert numbers(tmp_path, "1-0")[1].tolist() == [2, math.inf]
+
+
+def test_a_long_curve_is_thinned_into_new_files_with_its_peak(tmp_path):
+    sink = StepFilesSink(tmp_path, limit=1000)
+    for start in range(0, 5000, 100):
+        values = [9.0 if step == 777 else math.sin(step) for step in range(start, start + 100)]
+        sink.steps([StepSeries("loss", range(start, start + 100), values)])
+        sink.flush()
+    stem = index(tmp_path)["curves"]["loss"]
+    assert stem != "1-0"
+    points = numbers(tmp_path, stem)
+    assert 500 <= len(points) <= 1000
+    assert [778, 9.0] in points.tolist()
+    assert points[-1, 0] == 5000
+    rows = numbers(tmp_path, f"{stem}.blocks", 6)
+    assert len(rows) == len(points) // BLOCK
+    assert rows[:, 0].tolist() == points[: len(rows) * BLOCK : BLOCK, 0].tolist()
+    left = {file.name for file in tmp_path.iterdir() if file.name.startswith("1-")}
+    assert left == {f"{stem}.f64", f"{stem}.blocks.f64"}, "the old files are gone"
+
+
+def test_a_restart_goes_on_and_replaces_steps_that_are_trained_again(tmp_path):
+    clock = Clock()
+    trained(tmp_path, 0, 300, clock)
+    with (tmp_path / "1-0.f64").open("ab") as file:
+        file.write(b"half")  # what a kill in the middle of a write leaves
+    trained(tmp_path, 200, 300, clock)
+    stem = index(tmp_path)["curves"]["loss"]
+    points = numbers(tmp_path, stem)
+    assert points[:, 0].tolist() == list(range(1, 501)), "nothing twice, nothing missing"
+    assert numbers(tmp_path, f"{stem}.blocks", 6)[:, 1].tolist() == [128, 256, 384]
+    epochs = numbers(tmp_path, index(tmp_path)["epochs"])
+    assert epochs.tolist() == [[300, 1], [500, 1]]
+
+
+def test_a_file_that_a_crash_cut_off_is_continued_from_its_last_point(tmp_path):
+    clock = Clock()
+    trained(tmp_path, 0, 300, clock)
+    for name in ("1-0.f64", "1-0.blocks.f64"):
+        with (tmp_path / name).open("ab") as file:
+            file.write(b"half")
+    trained(tmp_path, 300, 100, clock)
+    stem = index(tmp_path)["curves"]["loss"]
+    assert numbers(tmp_path, stem)[:, 0].tolist() == list(range(1, 401))
+    assert numbers(tmp_path, f"{stem}.blocks", 6)[:, 1].tolist() == [128, 256, 384]
+
+
+def test_a_run_without_step_values_gets_no_folder(tmp_path):
+    monitor = Monitor(1, terminal=False)
+    monitor.add_sink(StepFilesSink(tmp_path / "steps"))
+    monitor.log(0, 1.0, {"loss": 1.0})
+    monitor.finish()
+    assert not (tmp_path / "steps").exists()
