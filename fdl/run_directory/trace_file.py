@@ -230,8 +230,10 @@ class Trace:
         """Number of the first batch of a step; the number of all batches after the last step."""
         place = bisect_right(self.stretches, step, key=lambda one: one.batches.step) - 1
         # The batches of one step can be in several stretches: take the first of them.
-        while place > 0 and self.stretches[place].batches.step == step and (
-            self.stretches[place - 1].step_of(self.stretches[place].first - 1) == step
+        while (
+            place > 0
+            and self.stretches[place].batches.step == step
+            and (self.stretches[place - 1].step_of(self.stretches[place].first - 1) == step)
         ):
             place -= 1
         if place < 0:

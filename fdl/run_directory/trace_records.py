@@ -106,9 +106,7 @@ def read_records(file: Path) -> Records | None:
             return Records(records, size - at, "")
         if zlib.crc32(data[at:end]) != _CRC.unpack_from(data, end)[0]:
             return Records(records, 0, f"the record at byte {at} of {file} is damaged")
-        records.append(
-            Record(at, kind.decode("latin-1"), data[at + _HEAD.size : end])
-        )
+        records.append(Record(at, kind.decode("latin-1"), data[at + _HEAD.size : end]))
         at = end + _CRC.size
     return Records(records, 0, "")
 
