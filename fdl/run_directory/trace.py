@@ -6,13 +6,21 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 from typing import Literal, TypeAlias, final
 
-from fdl.run_directory.trace_file import CannotTell, Trace, read_trace
+from fdl.run_directory.trace_file import Trace, TraceError, read_trace
 
-__all__ = ["CannotTell", "Coverage", "Difference", "Trace", "What", "coverage", "first_difference",
-           "read_trace"]  # fmt: skip
+__all__ = [
+    "Coverage",
+    "Difference",
+    "Trace",
+    "TraceError",
+    "What",
+    "coverage",
+    "first_difference",
+    "read_trace",
+]  # fmt: skip
 
 What: TypeAlias = Literal[
     "initial weights", "data order", "data content", "loss", "gradients", "weights"
@@ -121,12 +129,12 @@ def first_difference(a: Trace, b: Trace) -> Difference | None:
     agreement proves.
 
     Raises:
-        CannotTell: The traces have no step in common. Or they agree, but one of them is damaged, or
+        TraceError: The traces have no step in common. Or they agree, but one of them is damaged, or
             no digest of the weights is in both.
     """
     common = coverage(a, b)
     if common.last < common.first and not common.weights:
-        raise CannotTell(
+        raise TraceError(
             f"{a.folder.name} has {_reach(a)} and {b.folder.name} has {_reach(b)}: no step is in "
             "both",
             hint="compare runs that begin at the same step",
@@ -147,12 +155,12 @@ def first_difference(a: Trace, b: Trace) -> Difference | None:
         return min(found, key=lambda one: (one.step, _ORDER.index(one.what)))
     for trace in (a, b):
         if trace.damage:
-            raise CannotTell(
+            raise TraceError(
                 f"{trace.damage}; up to there, the runs agree for {_count(common)}",
                 hint="train that run again",
             )
     if not common.weights:
-        raise CannotTell(
+        raise TraceError(
             f"the losses of {_count(common)} agree, but no step has a digest of the weights in "
             "both runs",
             hint="compare longer parts of the runs",
@@ -298,7 +306,7 @@ def _runs(a: Trace, b: Trace, common: Coverage) -> Iterator[tuple[int, int]]:
             if common.first < one.batches.step <= common.last
         }
     cuts = [*sorted(starts), common.last + 1]
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in pairwise(cuts):
         if begin < end:
             yield begin, end - 1
 

@@ -34,7 +34,7 @@ _WEIGHTS = 0
 _RANDOM, _SEQUENTIAL, _LISTED = 0, 1, 2
 
 
-class CannotTell(FdlError):
+class TraceError(FdlError):
     """The traces do not say whether two runs agree; the message says why."""
 
 
@@ -280,18 +280,18 @@ def read_trace(folder: Path) -> Trace:
     """Read the trace of a run directory, up to its last whole record.
 
     Raises:
-        CannotTell: There is no trace, or none that this version of fdl can read.
+        TraceError: There is no trace, or none that this version of fdl can read.
     """
     file = folder / TRACE
     found = read_records(file)
     if found is None:
         version = other_version(file)
         if version:
-            raise CannotTell(
+            raise TraceError(
                 f"{file} has version {version} of its format, and this fdl reads version 1",
                 hint="fdl self update",
             )
-        raise CannotTell(
+        raise TraceError(
             f"{folder} has no {TRACE}: the run was made without one (an earlier flodl, "
             ".trace(False), or a loop of your own)",
             hint="train again with a Trainer that has a run directory",
@@ -305,7 +305,7 @@ def read_trace(folder: Path) -> Trace:
             trace.damage = f"the record at byte {record.at} of {file} cannot be read"
             break
     if not trace.facts:
-        raise CannotTell(f"{file} ends before its first step", hint="train again")
+        raise TraceError(f"{file} ends before its first step", hint="train again")
     return trace
 
 

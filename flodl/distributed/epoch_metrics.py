@@ -13,7 +13,7 @@ from flodl.train.losses import SampleLossLog
 from flodl.train.metrics import ScalarLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
     from torch import Tensor
@@ -72,6 +72,7 @@ class EpochLogs:
         self._counter = counter
         self._on_device = on_device
         self._open: dict[int, EpochLog] = {}
+        self._loss_sink: Callable[[Sequence[float]], object] | None = None
         self._began_at = time.monotonic()
         self.current: EpochLog | None = None
 
@@ -80,8 +81,15 @@ class EpochLogs:
         log = self._open.get(epoch)
         if log is None:
             log = self._open[epoch] = EpochLog(epoch, self._counter, on_device=self._on_device)
+            log.losses.record = self._loss_sink
         self.current = log
         return log
+
+    def record_losses(self, sink: Callable[[Sequence[float]], object] | None) -> None:
+        """Pass the losses of all logs to a sink when they are taken; None for none."""
+        self._loss_sink = sink
+        for log in self._open.values():
+            log.losses.record = sink
 
     def add(self, name: str, value: float | Tensor) -> None:
         """Add one value of :func:`flodl.record_scalar`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, final
 
 from flodl.distributed.rank_state import KEY, capture_ranks
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
@@ -68,6 +68,12 @@ class RankCheckpoints:
                 facts = replace(facts, since=found.schedule.position)
             self._ledger = _ledger(path, facts, found.ledger, start.source)
 
+    def steps_before(self, found: RankStart) -> int:
+        """Return how many steps rank 0 took before the training began here; on rank 0."""
+        start = found.start
+        saved = start.extra.get(KEY)
+        return int(saved.get("steps", found.local_step)) if saved else start.position.global_step
+
     def append_samples(self, position: int) -> None:
         """Append the samples that all ranks have trained since the last call; collective.
 
@@ -87,6 +93,7 @@ class RankCheckpoints:
         logs: EpochLogs,
         *,
         local_step: int,
+        steps: int,
         history: Sequence[EpochMetrics],
         records: Sequence[EpochRecord],
         time_ledger: Mapping[str, Any],
@@ -125,6 +132,7 @@ class RankCheckpoints:
             KEY: {
                 "schedule": schedule.as_json(),
                 "ranks": ranks,
+                "steps": steps,
                 "ledger": self._ledger.mark() if self._ledger is not None else None,
                 "outer": outer.state_dict() if outer is not None else {},
             }
@@ -171,16 +179,11 @@ class RankCheckpoints:
     def _facts(self) -> LedgerFacts:
         plan, loader = self._plan, self._parts.loader
         options = {**LOADER_DEFAULTS, **plan.loader_options}
-        sampler: Literal["random", "sequential", "custom"] = "random"
-        if options.get("sampler") is not None:
-            sampler = "custom"
-        elif not options.get("shuffle", True):
-            sampler = "sequential"
         return LedgerFacts(
             samples=loader.num_samples,
             batch_size=loader.batch_size,
             seed=plan.seed,
-            sampler=sampler,
+            sampler=loader.order_kind,
             drop_last=options["drop_last"],
             epochs=plan.num_epochs,
             join_remainder=options["join_remainder"],

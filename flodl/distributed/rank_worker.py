@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -30,9 +30,10 @@ from flodl.train.checkpoints import non_finite_parameters, require_finite
 from flodl.train.epoch_end import call_back, evaluate, model_metrics
 from flodl.train.metrics import recording_into
 from flodl.train.plan import Worker
+from flodl.train.step_trace import StepTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from torch import Tensor
@@ -105,7 +106,11 @@ class RankWorker:
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
         )
         self._worker.steer(self.rate.steered)
-        self.engine = engine_of_rank(plan, parts, self.rate.steered, ledger, gradient)
+        self._trace = StepTrace(None)
+        self._norms: Callable[[Tensor], object] | None = None
+        self.engine = engine_of_rank(
+            plan, parts, self.rate.steered, ledger, gradient, norms=self._take_norm
+        )
         self.rate.steered.drive(self.engine)
         self.logs = EpochLogs(self.engine, on_device=group.device.type != "cpu")
         self.timer = timer_of_rank(plan, group)
@@ -143,6 +148,16 @@ class RankWorker:
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
         self._checkpoints.begin(found, label)
+        self._trace = StepTrace.begin(
+            plan,
+            self._loader,
+            after=self._checkpoints.steps_before(found),
+            source=start.source,
+            rank=group.rank,
+            world_size=group.world_size,
+        )
+        self._norms = self._trace.norm_sink(group.device)
+        self.logs.record_losses(self._trace.loss_sink())
         self._reporter.introduce(self.model, self.engine.report(), start.state.records)
         return found.outer
 
@@ -181,11 +196,19 @@ class RankWorker:
     def end(self) -> None:
         """Write the trained model; collective."""
         self._checkpoints.append_samples(self.schedule.position)
+        self._trace.finish(self.model, self._trace.steps)
         self._checkpoints.save_final(self.history)
         self.hooks.call("on_train_end", self.run)
 
     def close(self) -> None:
         """Release the engine, the loader and the files."""
+        if self._trace.is_on and self.logs.current is not None:
+            losses = self.logs.current.losses
+            with suppress(Exception):  # the error that ends the training is more important
+                losses.check()
+            with suppress(Exception):
+                losses.take()
+        self._trace.close()
         self.engine.close()
         self._checkpoints.close()
         self._loader.close()
@@ -255,6 +278,9 @@ class RankWorker:
         self.set_busy(True)
         self._reach(position)
         known.losses.expect(samples)
+        trace = self._trace
+        if trace.steps >= trace.next_step:
+            trace.look(self.model, batch, trace.steps)
         try:
             engine.step(batch, known.losses, parts=parts, closes=closes)
         except Exception as error:
@@ -262,6 +288,10 @@ class RankWorker:
             raise
         place = within * self._loader.batch_size + skip
         self._checkpoints.samples.trained_samples(epoch, place, position, rows)
+        if trace.is_on:
+            trace.trained(
+                epoch, place, samples, parts=parts, closes=closes, order=self._loader.order
+            )
         self._local_step += 1
         known.batches += 1
         known.samples += samples
@@ -277,6 +307,11 @@ class RankWorker:
         """Take part in a shared step without a batch on this rank."""
         self._reach(position)
         self.engine.follow()
+        self._trace.steps += 1
+
+    def _take_norm(self, norm: Tensor) -> None:
+        if self._norms is not None:
+            self._norms(norm)
 
     def _reach(self, position: int) -> None:
         """Set the learning rate for a position; it is the same on every rank."""
@@ -366,6 +401,7 @@ class RankWorker:
             averaged: Whether the model is the average of all ranks now, so that it is evaluated.
         """
         group, elche = self.group, self.schedule.elche
+        self._trace.end_epoch(self._trace.steps)
         self._ledger.lap(Account.LOGGING)
         if group.leads and self._told == epoch:
             self._reporter.end_steps()
@@ -401,6 +437,7 @@ class RankWorker:
             self._report(metrics)
         self.stops.agree(group.gather_objects(self.run.stopped))
         self.logs.restart_clock()
+        self._trace.resume_clock()
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
         """Evaluate on rank 0 and send the result to all ranks."""
@@ -473,6 +510,7 @@ class RankWorker:
             self.schedule,
             self.logs,
             local_step=self._local_step,
+            steps=self._trace.steps,
             history=self.history,
             records=self._reporter.records(),
             time_ledger=self._ledger.state_dict(),
