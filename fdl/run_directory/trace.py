@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias, final
@@ -425,7 +425,9 @@ def _equal(a: Trace, b: Trace, step: int) -> bool:
     return a.weights[step].digest == b.weights[step].digest
 
 
-def _common(one: dict[int, object], other: dict[int, object], low: int, high: int) -> list[int]:
+def _common(
+    one: Mapping[int, object], other: Mapping[int, object], low: int, high: int
+) -> list[int]:
     return sorted(step for step in one.keys() & other.keys() if low <= step <= high)
 
 

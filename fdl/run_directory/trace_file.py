@@ -140,7 +140,7 @@ class Trace:
         if known.flags & UNNUMBERED:
             return Batch(known.epoch, start, known.size, numbered=False)
         size = known.size
-        if known.count == 0:
+        if known.many == 0:
             size = _within(self._data.get(known.epoch, {}), start, size)
         return Batch(known.epoch, start, size, numbered=True)
 

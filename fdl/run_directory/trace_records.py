@@ -70,7 +70,7 @@ class Batches(NamedTuple):
     start: int
     size: int
     stride: int
-    count: int
+    many: int
     """0: until the next record of this kind."""
     place: int
     parts: int

@@ -12,12 +12,15 @@ from flodl.launch.settings import Policy
 from flodl.train.checkpoints import CheckpointKeeper, last_values
 from flodl.train.loop_state import EpochTexts, LoopState, modes
 from flodl.train.parts import LOADER_DEFAULTS
+from flodl.train.step_trace import StepTrace
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
+
+    from torch import Tensor
 
     from flodl.distributed.epoch_metrics import EpochLogs
     from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
@@ -41,6 +44,7 @@ class RankCheckpoints:
     Attributes:
         config: How windows are planned.
         samples: Records which batches this rank trains.
+        trace: Records the steps of rank 0.
     """
 
     def __init__(
@@ -51,11 +55,13 @@ class RankCheckpoints:
         self._texts = EpochTexts()
         self._ledger: SampleLedger | None = None
         self.samples = SampleRecorder(group.rank, parts.loader.batch_size)
+        self.trace = StepTrace(None)
+        self._norms: Callable[[Tensor], object] | None = None
         self._writes = False
 
     def begin(self, found: RankStart, label: str) -> None:
         """Continue from a checkpoint or start from the beginning; collective."""
-        plan = self._plan
+        plan, group = self._plan, self._group
         self._label = label
         self._writes = self._group.broadcast_object(plan.run_dir is not None)
         start = found.start
@@ -68,11 +74,20 @@ class RankCheckpoints:
                 facts = replace(facts, since=found.schedule.position)
             self._ledger = _ledger(path, facts, found.ledger, start.source)
 
-    def steps_before(self, found: RankStart) -> int:
-        """Return how many steps rank 0 took before the training began here; on rank 0."""
-        start = found.start
-        saved = start.extra.get(KEY)
-        return int(saved.get("steps", found.local_step)) if saved else start.position.global_step
+        self.trace = StepTrace.begin(
+            plan,
+            self._parts.loader,
+            after=_steps_before(found),
+            source=start.source,
+            rank=group.rank,
+            world_size=group.world_size,
+        )
+        self._norms = self.trace.norm_sink(group.device)
+
+    def take_norm(self, norm: Tensor) -> None:
+        """Pass the gradient norm of a step to the trace."""
+        if self._norms is not None:
+            self._norms(norm)
 
     def append_samples(self, position: int) -> None:
         """Append the samples that all ranks have trained since the last call; collective.
@@ -93,7 +108,6 @@ class RankCheckpoints:
         logs: EpochLogs,
         *,
         local_step: int,
-        steps: int,
         history: Sequence[EpochMetrics],
         records: Sequence[EpochRecord],
         time_ledger: Mapping[str, Any],
@@ -132,7 +146,7 @@ class RankCheckpoints:
             KEY: {
                 "schedule": schedule.as_json(),
                 "ranks": ranks,
-                "steps": steps,
+                "steps": self.trace.steps,
                 "ledger": self._ledger.mark() if self._ledger is not None else None,
                 "outer": outer.state_dict() if outer is not None else {},
             }
@@ -188,6 +202,12 @@ class RankCheckpoints:
             epochs=plan.num_epochs,
             join_remainder=options["join_remainder"],
         )
+
+
+def _steps_before(found: RankStart) -> int:
+    """Return how many steps rank 0 took before the training begins here; on rank 0."""
+    saved = found.start.extra.get(KEY)
+    return int(saved.get("steps", found.local_step)) if saved else found.start.position.global_step
 
 
 def _ledger(

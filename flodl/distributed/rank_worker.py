@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -30,10 +30,9 @@ from flodl.train.checkpoints import non_finite_parameters, require_finite
 from flodl.train.epoch_end import call_back, evaluate, model_metrics
 from flodl.train.metrics import recording_into
 from flodl.train.plan import Worker
-from flodl.train.step_trace import StepTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from torch import Tensor
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
     from flodl.train.reporting import Reporter
+    from flodl.train.step_trace import StepTrace
 
 
 @final
@@ -106,16 +106,18 @@ class RankWorker:
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
         )
         self._worker.steer(self.rate.steered)
-        self._trace = StepTrace(None)
-        self._norms: Callable[[Tensor], object] | None = None
+        self._checkpoints = RankCheckpoints(plan, group, parts, config)
         self.engine = engine_of_rank(
-            plan, parts, self.rate.steered, ledger, gradient, norms=self._take_norm
+            plan, parts, self.rate.steered, ledger, gradient, norms=self._checkpoints.take_norm
         )
         self.rate.steered.drive(self.engine)
         self.logs = EpochLogs(self.engine, on_device=group.device.type != "cpu")
         self.timer = timer_of_rank(plan, group)
         self.stops = StopRequests(self.run)
-        self._checkpoints = RankCheckpoints(plan, group, parts, config)
+
+    @property
+    def _trace(self) -> StepTrace:
+        return self._checkpoints.trace
 
     # --- The whole training --------------------------------------------------------------------
 
@@ -148,15 +150,6 @@ class RankWorker:
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
         self._checkpoints.begin(found, label)
-        self._trace = StepTrace.begin(
-            plan,
-            self._loader,
-            after=self._checkpoints.steps_before(found),
-            source=start.source,
-            rank=group.rank,
-            world_size=group.world_size,
-        )
-        self._norms = self._trace.norm_sink(group.device)
         self.logs.record_losses(self._trace.loss_sink())
         self._reporter.introduce(self.model, self.engine.report(), start.state.records)
         return found.outer
@@ -202,12 +195,8 @@ class RankWorker:
 
     def close(self) -> None:
         """Release the engine, the loader and the files."""
-        if self._trace.is_on and self.logs.current is not None:
-            losses = self.logs.current.losses
-            with suppress(Exception):  # the error that ends the training is more important
-                losses.check()
-            with suppress(Exception):
-                losses.take()
+        if self.logs.current is not None:
+            self._trace.drain(self.logs.current.losses)
         self._trace.close()
         self.engine.close()
         self._checkpoints.close()
@@ -308,10 +297,6 @@ class RankWorker:
         self._reach(position)
         self.engine.follow()
         self._trace.steps += 1
-
-    def _take_norm(self, norm: Tensor) -> None:
-        if self._norms is not None:
-            self._norms(norm)
 
     def _reach(self, position: int) -> None:
         """Set the learning rate for a position; it is the same on every rank."""
@@ -510,7 +495,6 @@ class RankWorker:
             self.schedule,
             self.logs,
             local_step=self._local_step,
-            steps=self._trace.steps,
             history=self.history,
             records=self._reporter.records(),
             time_ledger=self._ledger.state_dict(),

@@ -30,7 +30,7 @@ def tensor_hash(tensor: Tensor) -> bytes:
         # A copy only if the tensor is laid out otherwise, as with channels last.
         plain = tensor.resolve_conj().resolve_neg()
         words = plain.contiguous().reshape(-1).view(torch.uint8)
-        found.update(words.numpy())
+        found.update(words.numpy().data)
     return found.digest()
 
 
@@ -42,7 +42,7 @@ def combined(hashes: Iterable[bytes]) -> bytes:
 def order_digest(order: Tensor) -> bytes:
     """Return the digest of an order of samples, ``[samples]`` int64 on the CPU."""
     words = order.contiguous().numpy()
-    return hashlib.sha256(words.astype("<i8", copy=False)).digest()[:BYTES]
+    return hashlib.sha256(words.astype("<i8", copy=False).data).digest()[:BYTES]
 
 
 @final

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
@@ -216,7 +216,7 @@ class TrainingLoop:
             with recording_into(scalars):
                 done = self._train_batches(batches, first)
         except BaseException:
-            self._trace_rest()
+            self._trace.drain(losses)
             raise
         finally:
             self._engine.present()
@@ -290,13 +290,6 @@ class TrainingLoop:
             step=self._engine.global_step,
             parts=self._plan.accumulate,
         )
-
-    def _trace_rest(self) -> None:
-        """Pass the losses that nobody has read to the trace; the training ends."""
-        with suppress(Exception):  # the error that ends the training is more important
-            self._losses.check()
-        with suppress(Exception):
-            self._losses.take()
 
     def _look_up(self, done: int) -> None:
         """Do what is due between two steps, after ``done`` batches of the epoch."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.data import IterableLoader
+    from flodl.train.losses import LossLog
     from flodl.train.plan import TrainingPlan
 
 T = TypeVar("T")
@@ -189,6 +191,14 @@ class StepTrace:
     def loss_sink(self) -> Callable[[Sequence[float]], object] | None:
         """Return what takes the losses of the next batches, in blocks; None without a trace."""
         return self._losses if self._file is not None else None
+
+    def drain(self, losses: LossLog) -> None:
+        """Take the losses that nobody has read yet, because the training ends with an error."""
+        if self._file is not None:
+            with suppress(Exception):  # the error that ends the training is more important
+                losses.check()
+            with suppress(Exception):
+                losses.take()
 
     def norm_sink(self, device: torch.device) -> Callable[[Tensor], object] | None:
         """Return what takes the gradient norm of each step; None without a trace."""

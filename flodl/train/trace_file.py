@@ -51,8 +51,7 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_BINARY", 0)
         self._descriptor = os.open(path, flags, 0o666)
-        with open(path, "rb") as file:
-            length = whole_length(file.read())
+        length = whole_length(path.read_bytes())
         os.ftruncate(self._descriptor, length)
         os.lseek(self._descriptor, length, os.SEEK_SET)
         self._length = length
@@ -155,10 +154,8 @@ def whole_length(data: bytes) -> int:
     view, at = memoryview(data), len(MAGIC)
     while len(view) - at >= _HEAD.size:
         end = at + _HEAD.size + _HEAD.unpack_from(view, at)[1]
-        if (
-            end + _CRC.size > len(view)
-            or zlib.crc32(view[at:end]) != _CRC.unpack_from(view, end)[0]
-        ):
+        stored = view[end : end + _CRC.size]
+        if len(stored) < _CRC.size or stored != _CRC.pack(zlib.crc32(view[at:end])):
             break
         at = end + _CRC.size
     return at
