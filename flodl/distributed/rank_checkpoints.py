@@ -89,6 +89,12 @@ class RankCheckpoints:
         if self._norms is not None:
             self._norms(norm)
 
+    def end_trace(self, logs: EpochLogs) -> None:
+        """Write what is left of the trace, and close it."""
+        if logs.current is not None:
+            self.trace.drain(logs.current.losses)
+        self.trace.close()
+
     def append_samples(self, position: int) -> None:
         """Append the samples that all ranks have trained since the last call; collective.
 

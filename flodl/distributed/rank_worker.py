@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
     from flodl.train.reporting import Reporter
-    from flodl.train.step_trace import StepTrace
 
 
 @final
@@ -115,10 +114,6 @@ class RankWorker:
         self.timer = timer_of_rank(plan, group)
         self.stops = StopRequests(self.run)
 
-    @property
-    def _trace(self) -> StepTrace:
-        return self._checkpoints.trace
-
     # --- The whole training --------------------------------------------------------------------
 
     def begin(self) -> dict[str, Any]:
@@ -150,7 +145,7 @@ class RankWorker:
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
         self._checkpoints.begin(found, label)
-        self.logs.record_losses(self._trace.loss_sink())
+        self.logs.record_losses(self._checkpoints.trace.loss_sink())
         self._reporter.introduce(self.model, self.engine.report(), start.state.records)
         return found.outer
 
@@ -189,15 +184,13 @@ class RankWorker:
     def end(self) -> None:
         """Write the trained model; collective."""
         self._checkpoints.append_samples(self.schedule.position)
-        self._trace.finish(self.model, self._trace.steps)
+        self._checkpoints.trace.finish(self.model)
         self._checkpoints.save_final(self.history)
         self.hooks.call("on_train_end", self.run)
 
     def close(self) -> None:
         """Release the engine, the loader and the files."""
-        if self.logs.current is not None:
-            self._trace.drain(self.logs.current.losses)
-        self._trace.close()
+        self._checkpoints.end_trace(self.logs)
         self.engine.close()
         self._checkpoints.close()
         self._loader.close()
@@ -267,7 +260,7 @@ class RankWorker:
         self.set_busy(True)
         self._reach(position)
         known.losses.expect(samples)
-        trace = self._trace
+        trace = self._checkpoints.trace
         if trace.steps >= trace.next_step:
             trace.look(self.model, batch, trace.steps)
         try:
@@ -296,7 +289,7 @@ class RankWorker:
         """Take part in a shared step without a batch on this rank."""
         self._reach(position)
         self.engine.follow()
-        self._trace.steps += 1
+        self._checkpoints.trace.steps += 1
 
     def _reach(self, position: int) -> None:
         """Set the learning rate for a position; it is the same on every rank."""
@@ -386,7 +379,7 @@ class RankWorker:
             averaged: Whether the model is the average of all ranks now, so that it is evaluated.
         """
         group, elche = self.group, self.schedule.elche
-        self._trace.end_epoch(self._trace.steps)
+        self._checkpoints.trace.end_epoch()
         self._ledger.lap(Account.LOGGING)
         if group.leads and self._told == epoch:
             self._reporter.end_steps()
@@ -422,7 +415,7 @@ class RankWorker:
             self._report(metrics)
         self.stops.agree(group.gather_objects(self.run.stopped))
         self.logs.restart_clock()
-        self._trace.resume_clock()
+        self._checkpoints.trace.resume_clock()
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
         """Evaluate on rank 0 and send the result to all ranks."""

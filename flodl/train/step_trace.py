@@ -147,9 +147,13 @@ class StepTrace:
         """Count the time from now on to the steps again; for :meth:`trained`."""
         self._times.run(self.steps)
 
-    def end_epoch(self, step: int) -> None:
-        """End the steps of an epoch: what follows does not count as their time."""
-        self._times.pause(step)
+    def end_epoch(self, step: int | None = None) -> None:
+        """End the steps of an epoch: what follows does not count as their time.
+
+        Args:
+            step: Steps that are complete; None if :meth:`trained` counts them.
+        """
+        self._times.pause(self.steps if step is None else step)
 
     def trained(
         self,
@@ -227,9 +231,14 @@ class StepTrace:
             times.taken(step, time.perf_counter() - began + copied / _COPY_BYTES_PER_SECOND)
         self.next_step = times.next_step if self._file is not None else math.inf
 
-    def finish(self, model: nn.Module, step: int) -> None:
-        """Take the last digest of the weights, and end the session."""
-        self._guard(self._tell_digests, model, None, step)
+    def finish(self, model: nn.Module, step: int | None = None) -> None:
+        """Take the last digest of the weights, and end the session.
+
+        Args:
+            model: The trained model.
+            step: Steps that are complete; None if :meth:`trained` counts them.
+        """
+        self._guard(self._tell_digests, model, None, self.steps if step is None else step)
         self.close("complete")
 
     def close(self, state: str = "") -> None:
