@@ -112,7 +112,7 @@ class Run:
     @cached_property
     def metrics(self) -> Metrics:
         """Its table of metrics; empty before the first epoch."""
-        if "argv" in self.record:
+        if "exit_code" in self.record:
             # fdl wrote the record, so the metrics are in the program's own format.
             return Metrics.of_program(self.path)
         return Metrics.read(self.path / METRICS)

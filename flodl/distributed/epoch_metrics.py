@@ -166,6 +166,7 @@ def epoch_metrics(
     *,
     anchor: int,
     counts: Sequence[int],
+    lr: float | None = None,
     evaluated: Mapping[str, float],
 ) -> EpochMetrics:
     """Combine the reports of all ranks, each weighted by its samples (scalars by their count).
@@ -175,6 +176,7 @@ def epoch_metrics(
         shares: One report per rank.
         anchor: Current batches of the slowest rank per window.
         counts: Current batches of each rank per window.
+        lr: Learning rate of this rank.
         evaluated: Scalars measured on the averaged model.
     """
     ranks = [_rank_metrics(share) for share in shares]
@@ -207,6 +209,7 @@ def epoch_metrics(
         wait_ms=sum(spent) / len(spent) - comm_ms,
         anchor=anchor,
         counts=tuple(counts),
+        lr=lr,
     )
 
 

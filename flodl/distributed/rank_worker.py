@@ -400,6 +400,7 @@ class RankWorker:
             shares,
             anchor=elche.anchor,
             counts=elche.counts,
+            lr=self._worker.current_lr,
             evaluated=self._evaluated(epoch) if averaged else {},
         )
         self._ledger.lap(Account.EVALUATION)

@@ -122,6 +122,7 @@ class Monitor:
                 elapsed=now - self._start,
                 throughput=measured.throughput if measured is not None else None,
                 ranks=measured.rank_summary() if measured is not None else None,
+                lr=measured.lr if measured is not None else None,
             )
             self._history.append(record)
             for delivery in self._deliveries:

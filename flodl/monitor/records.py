@@ -45,6 +45,8 @@ class EpochMetrics:
     """Batches of the slowest rank between two averages, at the end of the epoch."""
     counts: tuple[int, ...] = ()
     """Batches of each rank between two averages, at the end of the epoch."""
+    lr: float | None = None
+    """Learning rate of the first parameter group after the last step; None if unknown."""
 
     @property
     def per_rank_throughput(self) -> tuple[float, ...]:
@@ -114,6 +116,8 @@ class EpochRecord:
     """Samples per millisecond, if the trainer knows it."""
     ranks: RankSummary | None = None
     """Summary of the ranks, if there are several."""
+    lr: float | None = None
+    """Learning rate of the first parameter group after the last step; None if unknown."""
 
     @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
@@ -136,6 +140,8 @@ class EpochRecord:
             form["throughput"] = finite(self.throughput)
         if self.ranks is not None:
             form["ranks"] = self.ranks.as_json()
+        if self.lr is not None:
+            form["lr"] = finite(self.lr)
         return form
 
     @classmethod
@@ -156,6 +162,7 @@ class EpochRecord:
                 elapsed=_or_nan(form["elapsed"]),
                 throughput=_or_nan(form["throughput"]) if "throughput" in form else None,
                 ranks=RankSummary.from_json(form["ranks"]) if "ranks" in form else None,
+                lr=_or_nan(form["lr"]) if "lr" in form else None,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(

@@ -223,7 +223,7 @@ class TrainingLoop:
         self._trace.end_epoch(self._engine.global_step)
         self._reporter.end_steps()
         self._tell_skipped(epoch, done)
-        avg_loss = losses.mean()
+        avg_loss, rate = losses.mean(), self._worker.current_lr
         run = self._run
         run.step, run.global_step, run.loss = done, self._engine.global_step, losses.latest
         self._check_parameters(epoch, done - 1)
@@ -241,6 +241,7 @@ class TrainingLoop:
             epoch_ms=seconds * 1000,
             throughput=samples / (seconds * 1000) if seconds else 0.0,
             share=[1.0],
+            lr=rate,
         )
 
     def _train_batches(self, batches: EpochIterator | IterableEpoch, first: int) -> int:
