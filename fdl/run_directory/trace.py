@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 from fdl.run_directory.trace_file import Trace, TraceError, read_trace
 
@@ -219,7 +219,7 @@ def _order(a: Trace, b: Trace, common: Coverage) -> Difference | None:
             return _at(a, common, step, "data order", detail, len(ones), len(others))
         if not ones or not others or _same_order(a, b, ones[0], others[0], step, last):
             continue
-        found = _first_other_samples(a, b, common, step, last)
+        found = _where(a, b, common, step, last)
         if found is not None:
             return found
     return None
@@ -322,17 +322,25 @@ def _same_order(a: Trace, b: Trace, one: int, other: int, step: int, last: int) 
     return ends[0][-1] - one == ends[1][-1] - other and a.batch(ends[0][-1]) == b.batch(ends[1][-1])
 
 
-def _first_other_samples(
-    a: Trace, b: Trace, common: Coverage, first: int, last: int
-) -> Difference | None:
-    """Compare the batches of some steps one by one."""
-    for step in range(first, last + 1):
-        ones, others = a.batches_of(step), b.batches_of(step)
-        if len(ones) != len(others) and step < common.last:
-            detail = f"step {step} trains {_batches(len(ones))} instead of {len(others)}"
-            return _at(a, common, step, "data order", detail, len(ones), len(others))
+def _where(a: Trace, b: Trace, common: Coverage, first: int, last: int) -> Difference | None:
+    """Return the first of some steps whose batches have other samples; None if there is none."""
+    one, other = a.batches_of(first)[0], b.batches_of(first)[0]
+    step = first
+    if a.batch(one) == b.batch(other) and a.batch(one).numbered:
+        # The batches are cut alike, so the place in the orders gives the step at once.
+        left, right = a.order(a.batch(one).epoch), b.order(b.batch(other).epoch)
+        if left is not None and right is not None:
+            start = a.batch(one).start
+            place = _first_other(left[start:], right[start:])
+            number = one if place is None else a.number_at(one, start + place)
+            step = a.step_of(number)
+    for at in range(step, last + 1):
+        ones, others = a.batches_of(at), b.batches_of(at)
+        if len(ones) != len(others) and at < common.last:
+            detail = f"step {at} trains {_batches(len(ones))} instead of {len(others)}"
+            return _at(a, common, at, "data order", detail, len(ones), len(others))
         for one, other in zip(ones, others, strict=False):
-            found = _other_samples(a, b, common, step, one, other)
+            found = _other_samples(a, b, common, at, one, other)
             if found is not None:
                 return found
     return None
@@ -408,7 +416,7 @@ def _from(trace: Trace, step: int) -> array[float]:
     return trace.losses[trace.batches_of(step).start :]
 
 
-def _first_other(one: array[float], other: array[float]) -> int | None:
+def _first_other(one: array[Any], other: array[Any]) -> int | None:
     """Place of the first value that differs in its bits; None if there is none."""
     length = min(len(one), len(other))
     for begin in range(0, length, _CHUNK):

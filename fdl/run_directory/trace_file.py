@@ -144,6 +144,11 @@ class Trace:
             size = _within(self._data.get(known.epoch, {}), start, size)
         return Batch(known.epoch, start, size, numbered=True)
 
+    def number_at(self, number: int, place: int) -> int:
+        """The number of the batch that has a place of the order, in the stretch of a batch."""
+        stretch = self._stretch(number)
+        return stretch.first + (place - stretch.batches.start) // max(1, stretch.batches.stride)
+
     def samples(self, number: int) -> array[int] | None:
         """The sample numbers of a batch; None if the trace cannot name them."""
         batch = self.batch(number)
