@@ -197,7 +197,7 @@ class StepTrace:
         return self._losses if self._file is not None else None
 
     def drain(self, losses: LossLog) -> None:
-        """Take the losses that nobody has read yet, because the training ends with an error."""
+        """Take the losses that are not read yet, because the training ends with an error."""
         if self._file is not None:
             with suppress(Exception):  # the error that ends the training is more important
                 losses.check()
