@@ -90,7 +90,11 @@ class Deliveries:
 
     def rows(self, epoch: int, number: int) -> Tensor:
         """Return the sample numbers of one batch; see ``DataLoader.rows``."""
-        return self._order(epoch)[0][self._cut.slice_of(number, number + 1)]
+        return self.order(epoch)[self._cut.slice_of(number, number + 1)]
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the order of an epoch; see ``DataLoader.order``."""
+        return self._order(epoch)[0]
 
     def batches(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
         """Deliver consecutive batches; see ``DataLoader.deliver``."""

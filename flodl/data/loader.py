@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypedDict, final
+from typing import Literal, TypedDict, final
 
 import torch
 from torch import Tensor
@@ -187,6 +187,18 @@ class DataLoader:
         return self._batch_size
 
     @property
+    def seed(self) -> int:
+        """The seed that decides the order together with the epoch."""
+        return self._seed
+
+    @property
+    def order_kind(self) -> Literal["random", "sequential", "custom"]:
+        """How the order of an epoch is made; ``custom`` if a sampler was given."""
+        if self._given_sampler is not None:
+            return "custom"
+        return "random" if self._shuffle else "sequential"
+
+    @property
     def names(self) -> tuple[str, ...] | None:
         """Names of the tensors of a batch.
 
@@ -258,7 +270,7 @@ class DataLoader:
         )
         self._position = Position(epoch, start_batch)
         self._next_epoch = epoch + 1
-        return EpochIterator(batches, self._form, self._position, self.num_batches)
+        return EpochIterator(batches, self._form, self._position, self.num_batches, order)
 
     def samples_in(self, batches: int) -> int:
         """Return the number of samples in the first ``batches`` batches of an epoch."""
@@ -275,6 +287,14 @@ class DataLoader:
             DataError: A user's sampler returned invalid indices.
         """
         return self._deliveries.rows(epoch, number)
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the sample numbers of an epoch in order, as :meth:`rows` returns those of a batch.
+
+        Raises:
+            DataError: A user's sampler returned invalid indices.
+        """
+        return self._deliveries.order(epoch)
 
     def deliver(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
         """Iterate over a part of an epoch, with the sample numbers of each batch.
@@ -404,9 +424,12 @@ class EpochIterator:
 
     ``for`` runs directly over the batches and not through this object. So you may mix ``for``,
     ``next()`` and ``len()``.
+
+    Attributes:
+        order: Sample numbers of the whole epoch, int64 on the CPU; do not write to it.
     """
 
-    __slots__ = ("_batches", "_position", "_total")
+    __slots__ = ("_batches", "_position", "_total", "order")
 
     def __init__(
         self,
@@ -414,8 +437,10 @@ class EpochIterator:
         form: BatchForm,
         position: Position,
         total: int,
+        order: Tensor,
     ) -> None:
         self._batches = deliver(tensors, form, position)
+        self.order = order
         self._position = position
         self._total = total
 

@@ -13,7 +13,7 @@ from flodl.train.losses import SampleLossLog
 from flodl.train.metrics import ScalarLog, StepCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
     from torch import Tensor
@@ -70,6 +70,7 @@ class EpochLogs:
         self._counter = counter
         self._on_device = on_device
         self._open: dict[int, EpochLog] = {}
+        self._loss_sink: Callable[[Sequence[float]], object] | None = None
         self._began_at = time.monotonic()
         self.current: EpochLog | None = None
 
@@ -78,8 +79,15 @@ class EpochLogs:
         log = self._open.get(epoch)
         if log is None:
             log = self._open[epoch] = EpochLog(epoch, self._counter, on_device=self._on_device)
+            log.losses.record = self._loss_sink
         self.current = log
         return log
+
+    def record_losses(self, sink: Callable[[Sequence[float]], object] | None) -> None:
+        """Pass the losses of all logs to a sink when they are taken; None for none."""
+        self._loss_sink = sink
+        for log in self._open.values():
+            log.losses.record = sink
 
     def add(self, name: str, value: float | Tensor) -> None:
         """Add one value of :func:`flodl.record_scalar`."""
@@ -156,6 +164,7 @@ def epoch_metrics(
     *,
     anchor: int,
     counts: Sequence[int],
+    lr: float | None = None,
     evaluated: Mapping[str, float],
 ) -> EpochMetrics:
     """Combine the reports of all ranks, each weighted by its samples (scalars by their count).
@@ -165,6 +174,7 @@ def epoch_metrics(
         shares: One report per rank.
         anchor: Current batches of the slowest rank per window.
         counts: Current batches of each rank per window.
+        lr: Learning rate of this rank.
         evaluated: Scalars measured on the averaged model.
     """
     ranks = [_rank_metrics(share) for share in shares]
@@ -197,6 +207,7 @@ def epoch_metrics(
         wait_ms=sum(spent) / len(spent) - comm_ms,
         anchor=anchor,
         counts=tuple(counts),
+        lr=lr,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, final
 
 from flodl.distributed.rank_state import KEY, RankStart, capture_ranks
 from flodl.distributed.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
@@ -12,11 +12,14 @@ from flodl.launch.settings import Policy
 from flodl.train.checkpoints import CheckpointKeeper, last_values
 from flodl.train.loop_state import EpochTexts, LoopState, modes
 from flodl.train.parts import LOADER_DEFAULTS, Assembly
+from flodl.train.step_trace import StepTrace
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from torch import Tensor
 
     from flodl.distributed.epoch_metrics import EpochLogs
     from flodl.distributed.planning.schedule import ScheduleConfig, ScheduleState
@@ -38,6 +41,7 @@ class RankCheckpoints:
     Attributes:
         config: How windows are planned.
         samples: Records which batches this rank trains.
+        trace: Records the steps of rank 0.
     """
 
     def __init__(
@@ -48,11 +52,13 @@ class RankCheckpoints:
         self._texts = EpochTexts()
         self._ledger: SampleLedger | None = None
         self.samples = SampleRecorder(group.rank, parts.loader.batch_size)
+        self.trace = StepTrace(None)
+        self._norms: Callable[[Tensor], object] | None = None
         self._writes = False
 
     def begin(self, found: RankStart, label: str) -> None:
         """Continue from a checkpoint or start from the beginning; collective."""
-        plan = self._plan
+        plan, group = self._plan, self._group
         self._label = label
         self._writes = self._group.broadcast_object(plan.run_dir is not None)
         start = found.start
@@ -64,6 +70,27 @@ class RankCheckpoints:
             if found.ledger is None:
                 facts = replace(facts, since=found.schedule.position)
             self._ledger = _ledger(path, facts, found.ledger, start.source)
+
+        self.trace = StepTrace.begin(
+            plan,
+            self._parts.loader,
+            after=_steps_before(found),
+            source=start.source,
+            rank=group.rank,
+            world_size=group.world_size,
+        )
+        self._norms = self.trace.norm_sink(group.device)
+
+    def take_norm(self, norm: Tensor) -> None:
+        """Pass the gradient norm of a step to the trace."""
+        if self._norms is not None:
+            self._norms(norm)
+
+    def end_trace(self, logs: EpochLogs) -> None:
+        """Write what is left of the trace, and close it."""
+        if logs.current is not None:
+            self.trace.drain(logs.current.losses)
+        self.trace.close()
 
     def append_samples(self, position: int) -> None:
         """Append the samples that all ranks have trained since the last call; collective.
@@ -122,6 +149,7 @@ class RankCheckpoints:
             KEY: {
                 "schedule": schedule.as_json(),
                 "ranks": ranks,
+                "steps": self.trace.steps,
                 "ledger": self._ledger.mark() if self._ledger is not None else None,
                 "outer": outer.state_dict() if outer is not None else {},
             }
@@ -168,20 +196,21 @@ class RankCheckpoints:
     def _facts(self) -> LedgerFacts:
         plan, loader = self._plan, self._parts.loader
         options = {**LOADER_DEFAULTS, **plan.loader_options}
-        sampler: Literal["random", "sequential", "custom"] = "random"
-        if options.get("sampler") is not None:
-            sampler = "custom"
-        elif not options.get("shuffle", True):
-            sampler = "sequential"
         return LedgerFacts(
             samples=loader.num_samples,
             batch_size=loader.batch_size,
             seed=plan.seed,
-            sampler=sampler,
+            sampler=loader.order_kind,
             drop_last=options["drop_last"],
             epochs=plan.num_epochs,
             join_remainder=options["join_remainder"],
         )
+
+
+def _steps_before(found: RankStart) -> int:
+    """Return how many steps rank 0 took before the training begins here; on rank 0."""
+    saved = found.start.extra.get(KEY)
+    return int(saved.get("steps", found.local_step)) if saved else found.start.position.global_step
 
 
 def _ledger(

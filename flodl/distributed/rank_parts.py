@@ -16,7 +16,9 @@ from flodl.train.learning_rate import SteeredRate, set_rate
 from flodl.train.loss_scaling import CountedScaler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
 
     from flodl.distributed.planning.schedule import ScheduleConfig
     from flodl.distributed.policies.sync import SharedGradient
@@ -95,6 +97,7 @@ def engine_of_rank(
     rate: SteeredRate,
     ledger: TimeLedger,
     gradient: SharedGradient | None,
+    norms: Callable[[Tensor], object] | None = None,
 ) -> StepEngine:
     """Make the engine of this rank; for shared steps, it is an eager engine without trials.
 
@@ -118,6 +121,7 @@ def engine_of_rank(
         average=parts.average,
         ledger=ledger,
         reduce=gradient,
+        norms=norms,
     )
     if gradient is None:
         return make_engine(

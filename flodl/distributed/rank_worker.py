@@ -101,12 +101,14 @@ class RankWorker:
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
         )
         self._worker.steer(self.rate.steered)
-        self.engine = engine_of_rank(plan, parts, self.rate.steered, ledger, gradient)
+        self._checkpoints = RankCheckpoints(plan, group, parts, config)
+        self.engine = engine_of_rank(
+            plan, parts, self.rate.steered, ledger, gradient, norms=self._checkpoints.take_norm
+        )
         self.rate.steered.drive(self.engine)
         self.logs = EpochLogs(self.engine, on_device=group.device.type != "cpu")
         self.timer = timer_of_rank(plan, group)
         self.stops = StopRequests(self.run)
-        self._checkpoints = RankCheckpoints(plan, group, parts, config)
 
     # --- The whole training --------------------------------------------------------------------
 
@@ -139,6 +141,7 @@ class RankWorker:
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
         self._checkpoints.begin(found, label)
+        self.logs.record_losses(self._checkpoints.trace.loss_sink())
         self._reporter.introduce(self.model, self.engine.report(), start.state.records)
         return found.outer
 
@@ -177,11 +180,13 @@ class RankWorker:
     def end(self) -> None:
         """Write the trained model; collective."""
         self._checkpoints.append_samples(self.schedule.position)
+        self._checkpoints.trace.finish(self.model)
         self._checkpoints.save_final(self.history)
         self.hooks.call("on_train_end", self.run)
 
     def close(self) -> None:
         """Release the engine, the loader and the files."""
+        self._checkpoints.end_trace(self.logs)
         self.engine.close()
         self._checkpoints.close()
         self._loader.close()
@@ -251,6 +256,9 @@ class RankWorker:
         self.set_busy(True)
         self._reach(position)
         known.losses.expect(samples)
+        trace = self._checkpoints.trace
+        if trace.steps >= trace.next_step:
+            trace.look(self.model, batch, trace.steps)
         try:
             engine.step(batch, known.losses, parts=parts, closes=closes)
         except Exception as error:
@@ -258,6 +266,10 @@ class RankWorker:
             raise
         place = within * self._loader.batch_size + skip
         self._checkpoints.samples.trained_samples(epoch, place, position, rows)
+        if trace.is_on:
+            trace.trained(
+                epoch, place, samples, parts=parts, closes=closes, order=self._loader.order
+            )
         self._local_step += 1
         known.batches += 1
         known.samples += samples
@@ -273,6 +285,7 @@ class RankWorker:
         """Take part in a shared step without a batch on this rank."""
         self._reach(position)
         self.engine.follow()
+        self._checkpoints.trace.steps += 1
 
     def _reach(self, position: int) -> None:
         """Set the learning rate for a position; it is the same on every rank."""
@@ -362,6 +375,7 @@ class RankWorker:
             averaged: Whether the model is the average of all ranks now, so that it is evaluated.
         """
         group, elche = self.group, self.schedule.elche
+        self._checkpoints.trace.end_epoch()
         self._ledger.lap(Account.LOGGING)
         if group.leads and self._told == epoch:
             self._reporter.end_steps()
@@ -382,6 +396,7 @@ class RankWorker:
             shares,
             anchor=elche.anchor,
             counts=elche.counts,
+            lr=self._worker.current_lr,
             evaluated=self._evaluated(epoch) if averaged else {},
         )
         self._ledger.lap(Account.EVALUATION)
@@ -397,6 +412,7 @@ class RankWorker:
             self._report(metrics)
         self.stops.agree(group.gather_objects(self.run.stopped))
         self.logs.restart_clock()
+        self._checkpoints.trace.resume_clock()
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
         """Evaluate on rank 0 and send the result to all ranks."""

@@ -128,6 +128,7 @@ class Monitor:
                 throughput=measured.throughput if measured is not None else None,
                 ranks=measured.rank_summary() if measured is not None else None,
                 steps_done=self._curves.steps_done,
+                lr=measured.lr if measured is not None else None,
             )
             self._history.append(record)
             for delivery in self._deliveries:

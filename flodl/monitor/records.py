@@ -45,6 +45,8 @@ class EpochMetrics:
     """Batches of the slowest rank between two averages, at the end of the epoch."""
     counts: tuple[int, ...] = ()
     """Batches of each rank between two averages, at the end of the epoch."""
+    lr: float | None = None
+    """Learning rate of the first parameter group after the last step; None if unknown."""
 
     @property
     def per_rank_throughput(self) -> tuple[float, ...]:
@@ -116,6 +118,8 @@ class EpochRecord:
     """Summary of the ranks, if there are several."""
     steps_done: int | None = None
     """Optimizer steps of the run at the end of the epoch; None if no step was recorded."""
+    lr: float | None = None
+    """Learning rate of the first parameter group after the last step; None if unknown."""
 
     @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
@@ -140,6 +144,8 @@ class EpochRecord:
             form["ranks"] = self.ranks.as_json()
         if self.steps_done is not None:
             form["steps_done"] = self.steps_done
+        if self.lr is not None:
+            form["lr"] = finite(self.lr)
         return form
 
     @classmethod
@@ -161,6 +167,7 @@ class EpochRecord:
                 throughput=_or_nan(form["throughput"]) if "throughput" in form else None,
                 ranks=RankSummary.from_json(form["ranks"]) if "ranks" in form else None,
                 steps_done=int(form["steps_done"]) if "steps_done" in form else None,
+                lr=_or_nan(form["lr"]) if "lr" in form else None,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(

@@ -144,7 +144,8 @@ class CsvSink:
 
     ``epoch`` counts from 1. ``duration_s`` is in seconds, memory in bytes, percentages are of all
     cores or of the mean GPU. With several ranks, ``anchor``, ``comm_ms`` and ``wait_ms`` follow,
-    and for each rank its batches, samples and ``busy_ms``. A cell without a value is empty; nan and
+    and for each rank its batches, samples and ``busy_ms``. ``lr`` is the learning rate after the
+    last step, unless a metric has that name. A cell without a value is empty; nan and
     inf are written as such. Rows are appended. Only when a new column appears, the whole file is
     written again.
 
@@ -176,7 +177,7 @@ class CsvSink:
     def record(self, record: EpochRecord) -> None:
         """Keep the epoch for the next flush."""
         before = len(self._columns), self._ranks
-        self._columns.update(dict.fromkeys(name for name, _ in record.metrics))
+        self._columns.update(dict.fromkeys(name for name, _ in _values(record)))
         if record.ranks is not None:
             self._ranks = max(self._ranks, len(record.ranks.per_rank))
         self._stale = self._stale or (len(self._columns), self._ranks) != before
@@ -276,6 +277,7 @@ def _vram(resources: ResourceSample) -> str:
 _INDENTATION = 2
 _RESOURCE_COLUMNS = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 _RANK_PARTS = ("batches", "samples", "busy_ms")
+_RATE = "lr"
 
 
 def _rank_columns(ranks: int) -> list[str]:
@@ -294,12 +296,12 @@ def _rank_cells(record: EpochRecord, ranks: int) -> list[str]:
 
 
 def _row(record: EpochRecord, names: list[str], ranks: int) -> list[str]:
-    metrics, load = dict(record.metrics), record.resources
+    metrics, load = dict(_values(record)), record.resources
     first = load.gpus[0] if load.gpus else None
     return [
         str(record.epoch + 1),
         f"{record.seconds:.3f}",
-        *(f"{metrics[name]:.8f}" if name in metrics else "" for name in names),
+        *(_number(name, metrics[name]) if name in metrics else "" for name in names),
         _cell(load.cpu, ".1f"),
         _cell(load.ram_used, "d"),
         _cell(load.gpu_util, ".1f"),
@@ -307,6 +309,19 @@ def _row(record: EpochRecord, names: list[str], ranks: int) -> list[str]:
         _cell(load.vram_spill, "d"),
         *_rank_cells(record, ranks),
     ]
+
+
+def _values(record: EpochRecord) -> list[tuple[str, float]]:
+    """Return the metrics of an epoch and its learning rate, unless a metric has that name."""
+    values = list(record.metrics)
+    if record.lr is not None and all(name != _RATE for name, _ in values):
+        values.append((_RATE, record.lr))
+    return values
+
+
+def _number(name: str, value: float) -> str:
+    # Learning rates can be far below the last digit of a metric.
+    return repr(value) if name == _RATE else f"{value:.8f}"
 
 
 def _cell(value: float | None, pattern: str) -> str:

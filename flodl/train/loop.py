@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from flodl import log
-from flodl.data import IterableLoader
+from flodl.data import EpochIterator, IterableLoader
 from flodl.device import deterministic_algorithms, select_device
 from flodl.errors import DivergedError
 from flodl.launch.interrupt import InterruptRequest
@@ -38,12 +38,13 @@ from flodl.train.plan import TrainingPlan, Worker, optimizer_steps
 from flodl.train.reporting import Reporter, reported
 from flodl.train.resume import resume
 from flodl.train.resume_hint import add_hint
+from flodl.train.step_trace import StepTrace
 from flodl.train.training_state import Position
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from flodl.data import EpochIterator, IterableEpoch
+    from flodl.data import IterableEpoch
 
 
 def train(plan: TrainingPlan) -> TrainerHandle:
@@ -94,6 +95,8 @@ class TrainingLoop:
         if start.source is not None and plan.best is not None:
             self._keeper.adopt_best(start.source, start.position.epoch)
         ledger.load(start.state.ledger)
+        done = start.position.global_step
+        self._trace = StepTrace.begin(plan, self._loader, after=done, source=start.source)
         self._scaler = CountedScaler(plan.scaler) if plan.scaler is not None else None
         rate = SteeredRate(parts.schedule, alone=parts.torch_schedule is None)
         self._engine = make_engine(
@@ -108,14 +111,15 @@ class TrainingLoop:
                 scaler=self._scaler,
                 average=self.average,
                 ledger=ledger,
+                norms=self._trace.norm_sink(device),
             ),
             device=device,
-            total_steps=parts.steps - start.position.global_step,
+            total_steps=parts.steps - done,
             memory=plan.memory == "auto",
             pure=plan.pure_step,
         )
         self._engine.adopt(start.state.engine)
-        self._engine.global_step = start.position.global_step
+        self._engine.global_step = done
         rate.drive(self._engine)
         self._worker.steer(rate)
         reporter.introduce(self.model, self._engine.report(), start.state.records)
@@ -138,6 +142,7 @@ class TrainingLoop:
                         log.msg(f"  stopped after epoch {epoch}: {self._run.stopped}")
                         break
                     self._epoch(epoch)
+            self._trace.finish(self.model, self._engine.global_step)
             with self._averaged():
                 self._keeper.save_final(len(self._history), last_values(self._history))
             self._hooks.call("on_train_end", self._run)
@@ -153,6 +158,7 @@ class TrainingLoop:
             raise
         finally:
             self._engine.close()
+            self._trace.close()
             self._keeper.finish()
             self._loader.close()
             self._ledger.lap(Account.LOGGING)
@@ -204,15 +210,20 @@ class TrainingLoop:
             scalars=scalars,
         )
         self._due.plan(self._engine.global_step, next_time)
+        self._begin_trace(epoch, first, batches)
         self._started = time.monotonic() - known.seconds
         try:
             with recording_into(scalars):
                 done = self._train_batches(batches, first)
+        except BaseException:
+            self._trace.drain(losses)
+            raise
         finally:
             self._engine.present()
+        self._trace.end_epoch(self._engine.global_step)
         self._reporter.end_steps()
         self._tell_skipped(epoch, done)
-        avg_loss = losses.mean()
+        avg_loss, rate = losses.mean(), self._worker.current_lr
         run = self._run
         run.step, run.global_step, run.loss = done, self._engine.global_step, losses.latest
         self._check_parameters(epoch, done - 1)
@@ -230,6 +241,7 @@ class TrainingLoop:
             epoch_ms=seconds * 1000,
             throughput=samples / (seconds * 1000) if seconds else 0.0,
             share=[1.0],
+            lr=rate,
         )
 
     def _train_batches(self, batches: EpochIterator | IterableEpoch, first: int) -> int:
@@ -237,9 +249,13 @@ class TrainingLoop:
         engine, losses, due = self._engine, self._losses, self._due
         accumulate, lap, clock = self._plan.accumulate, self._ledger.lap, time.perf_counter
         waiting, schedule, scaler = Account.DATA, self._assembly.torch_schedule, self._scaler
+        trace = self._trace
         done, parts = first, 1
         for done, batch in enumerate(batches, first + 1):
             lap(waiting)
+            if engine.global_step >= trace.next_step:
+                trace.look(self.model, batch, engine.global_step)
+                lap(Account.LOGGING)
             try:
                 if accumulate == 1:
                     engine.step(batch, losses)
@@ -264,6 +280,17 @@ class TrainingLoop:
                 if self._run.stopped is not None:
                     break
         return done
+
+    def _begin_trace(self, epoch: int, first: int, batches: EpochIterator | IterableEpoch) -> None:
+        self._losses.record = self._trace.loss_sink()
+        self._trace.begin_epoch(
+            epoch,
+            batches.order if isinstance(batches, EpochIterator) else None,
+            size=self._loader.batch_size or 0,
+            first=first,
+            step=self._engine.global_step,
+            parts=self._plan.accumulate,
+        )
 
     def _look_up(self, done: int) -> None:
         """Do what is due between two steps, after ``done`` batches of the epoch."""

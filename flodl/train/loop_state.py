@@ -171,6 +171,7 @@ def _number(value: float) -> float | str:
 def _metrics_as_json(metrics: EpochMetrics) -> dict[str, Any]:
     form = asdict(metrics)
     form["avg_loss"] = _number(metrics.avg_loss)
+    form["lr"] = None if metrics.lr is None else _number(metrics.lr)
     form["scalars"] = {name: _number(value) for name, value in metrics.scalars.items()}
     form["per_rank"] = [_rank_as_json(rank) for rank in metrics.per_rank]
     return form
@@ -195,4 +196,5 @@ def _metrics_from_json(form: Mapping[str, Any]) -> EpochMetrics:
         wait_ms=float(form.get("wait_ms", 0.0)),
         anchor=None if form.get("anchor") is None else int(form["anchor"]),
         counts=tuple(int(count) for count in form.get("counts", ())),
+        lr=None if form.get("lr") is None else float(form["lr"]),
     )

@@ -11,7 +11,7 @@ from flodl.errors import DivergedError
 from flodl.train.device_values import DeviceValues
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor
@@ -23,9 +23,14 @@ class LossLog(ABC):
     Args:
         epoch: Number of the epoch, for messages.
         sums: Total and count of an interrupted epoch, as :meth:`state` returned them.
+
+    Attributes:
+        record: Receives all losses of :meth:`take` before they are returned, also those that are
+            not finite; None for nothing.
     """
 
     def __init__(self, epoch: int, sums: Sequence[float] = (0.0, 0)) -> None:
+        self.record: Callable[[Sequence[float]], object] | None = None
         self._epoch = epoch
         self._total, self._count = float(sums[0]), int(sums[1])
         self._fresh: list[float] = []
@@ -97,6 +102,8 @@ class LossLog(ABC):
         self._count += len(taken)
         if taken:
             self._latest = taken[-1]
+            if self.record is not None:
+                self.record(taken)
         return taken
 
     def _refuse(self, value: float, step: int) -> DivergedError:
@@ -178,6 +185,8 @@ class SampleLossLog(LossLog):
         self._samples, self._step = 1, first_step
         self._waiting: deque[int] = deque()
         self._refused = 0
+        self._seen: list[float] = []
+        """All losses since the last :meth:`take`, if they are recorded."""
 
     @property
     def refused(self) -> int:
@@ -218,6 +227,8 @@ class SampleLossLog(LossLog):
                 self._enter(value, step, self._waiting.popleft())
 
     def _enter(self, value: float, step: int, samples: int) -> None:
+        if self.record is not None:
+            self._seen.append(value)
         if math.isfinite(value):
             self._total += value * samples
             self._count += samples
@@ -232,6 +243,9 @@ class SampleLossLog(LossLog):
         self._fresh.clear()
         if taken:
             self._latest = taken[-1]
+        if self._seen and self.record is not None:
+            self.record(self._seen)
+            self._seen = []
         return taken
 
 

@@ -137,6 +137,7 @@ class TrainingPlan:
     record_timeline: bool = False
     progress: bool | None = None
     run_dir: RunDirectory | None = None
+    trace: bool = True
     sharded: bool = False
     distributed: DdpRunConfig = field(default_factory=DdpRunConfig)
 

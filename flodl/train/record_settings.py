@@ -103,6 +103,14 @@ class RecordSettings(Settings):
         """
         return self._set("run_dir", run)
 
+    def trace(self, on: bool = True) -> Self:
+        """Record in :meth:`run_dir` what every step does, to compare runs; default: on.
+
+        ``steps.trace`` holds the samples and the loss of every step, and digests of weights and
+        batches at some steps. It does not change the training.
+        """
+        return self._set("trace", bool(on))
+
     def live(self, port: int = 0, host: str = "127.0.0.1") -> Self:
         """Serve the live page during training, and print its address; port 0 picks a free port.
 

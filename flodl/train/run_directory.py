@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import socket
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -20,12 +21,14 @@ from flodl.launch.interrupt import JOB_VARIABLE
 from flodl.launch.launcher import Launched, detect
 from flodl.monitor import CsvSink, HtmlSink, LogSink, StepFilesSink
 from flodl.monitor.metadata import read_metadata
+from flodl.train.program_record import ProgramRecord, recorded_argv
 from flodl.train.run_records import (
     LAST,
     RECORD,
     REHEARSAL,
     checkpoint_to_resume,
     process_facts,
+    publish,
     read_record,
     run_of_launch,
     started_ticks,
@@ -51,6 +54,10 @@ _runs: Counter[str] = Counter()
 """Number of run directories that this process made, by launch: a program may make several."""
 
 
+_programs: dict[Path, ProgramRecord] = {}
+"""Records in progress, by folder; apart, because a RunDirectory is pickled for its ranks."""
+
+
 @final
 class RunDirectory:
     """The folder of one run; made by :meth:`create`.
@@ -62,6 +69,8 @@ class RunDirectory:
     ``config.json``           the configuration; values have their origins if they are known
     ``environment.json``      machine, versions, commit, and the engine that computed the steps
     ``run.json``              state, times, epochs, error, process, launch, resumed checkpoint
+    ``code.diff``             changes of the source code against the commit
+    ``packages.txt``          installed packages
     ``metrics.csv``           one row per epoch
     ``steps``                 the step curves; see :mod:`flodl.monitor.step_files`
     ``training.log``          the lines of the terminal
@@ -69,6 +78,7 @@ class RunDirectory:
     ``last.fdl``              the newest checkpoint, to resume from; finite, always complete
     ``best.fdl``              the model of the best epoch, if a Trainer was told to keep it
     ``model.fdl``             the trained model; only if the run is complete
+    ``steps.trace``           samples and loss of every step, to compare runs
     ``samples.ledger``        which rank trained which samples, if there were several ranks
     ========================  ==================================================================
     """
@@ -174,12 +184,14 @@ class RunDirectory:
             "finished": None,
             "epochs": 0,
             "error": None,
+            "argv": recorded_argv(sys.argv, plain, os.environ),
             "resumed_from": str(source) if source is not None else None,
             **launch,
             **job,
             **process_facts(),
         }
         path = _new_folder(folder, f"{started:%Y-%m-%dT%H-%M-%S}", {**metadata, "run": record})
+        _programs[path] = ProgramRecord(path, folder)
         return cls(path, record, metadata, clock, source)
 
     @classmethod
@@ -379,6 +391,8 @@ class RunDirectory:
         Raises:
             RunDirectoryError: ``run.json`` cannot be written.
         """
+        if self._writes and (program := _programs.pop(self.path, None)) is not None:
+            program.wait()
         if isinstance(error, BaseException):
             error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self._reread()
@@ -458,28 +472,13 @@ def _new_folder(root: Path, name: str, files: Mapping[str, object]) -> Path:
         with staging(root) as made:
             for file, content in files.items():
                 replace_text(made / f"{file}.json", _json(content))
-            return _publish(made, root, name)
+            return publish(made, root, name)
     except OSError as error:
         raise _refused(root, error) from error
 
 
 def _from_project(path: str | os.PathLike[str]) -> Path:
     return Path(os.environ.get("FDL_PROJECT_ROOT", "")) / path
-
-
-def _publish(made: Path, root: Path, name: str) -> Path:
-    """Give a finished folder its name, or the next free one: ``name-2``, ``name-3`` and so on."""
-    attempt = 1
-    while True:
-        target = root / (name if attempt == 1 else f"{name}-{attempt}")
-        if not os.path.lexists(target):
-            try:
-                # If two runs begin in the same second, renaming onto a folder with content fails.
-                return made.rename(target)
-            except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                    raise
-        attempt += 1
 
 
 def _refused(path: Path, error: OSError) -> RunDirectoryError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -125,6 +126,25 @@ def run_of_launch(
         ):
             found.append((str(record.get("started")), folder.name, folder))
     return max(found)[2] if found else None
+
+
+def publish(made: Path, root: Path, name: str) -> Path:
+    """Give a finished folder its name, or the next free one: ``name-2``, ``name-3`` and so on.
+
+    Raises:
+        OSError: The root cannot be written.
+    """
+    attempt = 1
+    while True:
+        target = root / (name if attempt == 1 else f"{name}-{attempt}")
+        if not os.path.lexists(target):
+            try:
+                # If two runs begin in the same second, renaming onto a folder with content fails.
+                return made.rename(target)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    raise
+        attempt += 1
 
 
 def process_facts() -> dict[str, object]:

@@ -55,6 +55,8 @@ class StepSettings:
         reduce: Called when the gradients of a step are complete, before they are clipped and used.
             If several ranks take one step together, it replaces them by those of all ranks.
         ledger: Records the time of forward, backward and optimizer.
+        norms: Takes the total 2-norm of the gradients of each step before they are clipped, 0-d;
+            not with a scaler.
     """
 
     train_fn: TrainFn
@@ -65,6 +67,7 @@ class StepSettings:
     average: Average | None = None
     ledger: TimeLedger | None = None
     reduce: Callable[[], object] | None = None
+    norms: Callable[[Tensor], object] | None = None
 
 
 class StepEngine(ABC):

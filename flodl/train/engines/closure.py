@@ -58,10 +58,11 @@ class ClosureEngine(StepEngine):
                 losses.add(loss.detach())
             calls += 1
             loss.backward()  # type: ignore[no-untyped-call]
-            if self.settings.max_grad_norm is not None:
-                torch.nn.utils.clip_grad_norm_(
-                    self._model.parameters(), self.settings.max_grad_norm
-                )
+            limit = self.settings.max_grad_norm
+            if limit is not None:
+                norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
+                if calls == 1 and self.settings.norms is not None:
+                    self.settings.norms(norm)
             return loss
 
         self._optimizer.step(closure)  # type: ignore[arg-type]

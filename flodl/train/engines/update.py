@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-import torch
+from torch import nn
 
 from flodl.train.learning_rate import ScheduledRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import nn
+    import torch
 
     from flodl.train.engines.base import StepSettings
     from flodl.train.engines.fused import OptimizerStep
@@ -44,6 +44,7 @@ class Update:
         self._max_grad_norm = settings.max_grad_norm
         self._scaler = settings.scaler
         self._average = settings.average
+        self._norms = settings.norms
         self._reduce = settings.reduce
         self._end_step: Callable[[], object] | None = getattr(model, "end_step", None)
 
@@ -63,7 +64,9 @@ class Update:
             self._optimizer.zero_grad()
         else:
             if self._max_grad_norm is not None:
-                torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
+                norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
+                if self._norms is not None:
+                    self._norms(norm)
             if self.step is not None:
                 self.step()
             else:

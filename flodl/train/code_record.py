@@ -1,0 +1,227 @@
+"""``code.diff`` of a run: how the source code differs from its commit, without secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, final
+
+from flodl.files import replace_text
+from flodl.redaction import REDACTED, is_secret, is_secret_name, masked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME = "code.diff"
+MOST_BYTES = 1 << 20
+MOST_FILE_BYTES = 1 << 18
+MOST_FILES = 1000
+MOST_SECONDS = 10.0
+_SOURCES = frozenset(
+    (".py", ".pyi", ".pyx", ".yml", ".yaml", ".toml", ".cfg", ".ini", ".sh", ".c", ".cc", ".cpp",
+     ".cu", ".cuh", ".h", ".hpp", ".rs")
+)  # fmt: skip
+_DIFF_OPTIONS = (
+    "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/",
+)  # fmt: skip
+_PLAIN_VALUES = frozenset(
+    (".yml", ".yaml", ".toml", ".cfg", ".ini", ".sh", ".env", ".properties", ".conf")
+)
+"""Files in which a value needs no quotes."""
+_KEPT_BACK = re.compile(
+    r"(^|/)(\.env(\..*)?|\.netrc|\.npmrc|\.pypirc|id_[a-z0-9]+|.*\.(pem|key|p12|pfx)|"
+    r"(secrets?|credentials?)(\.[a-z]+)?)$"
+)
+_ASSIGNED = re.compile(
+    r"""(?P<name>[\w.-]+)(?P<between>["']?\]?\s*(?::|=)\s*)"""
+    r"""(?P<value>[rbfuRBFU]{0,2}(?:"[^"\n]*"|'[^'\n]*')|[^\s"'#,;(){}\[\]]+)"""
+)
+_OPTION = re.compile(r"(?P<name>--?[\w-]+)(?P<between>=|[ \t]+)(?P<value>[^\s\"']+)")
+_MARKED = re.compile(r"(!secret[ \t]+)\S[^\n]*")
+
+
+def write_code(folder: Path, program: Path, runs: Path | None = None) -> bool:
+    """Write the file; return False if the program is not in a git repository.
+
+    Args:
+        folder: The run directory.
+        program: The file of the program that runs.
+        runs: Folder of all runs; nothing in it is source code.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    top = repository_of(program)
+    if top is None:
+        return False
+    git = _Git(top, time.monotonic() + MOST_SECONDS)
+    here = program.parent.relative_to(top).as_posix()
+    # A repository that only surrounds the program, such as that of a home folder, is not meant.
+    if not git.read("ls-files", "-z", "--", here, most=1):
+        return False
+    commit = git.read("rev-parse", "--verify", "-q", "HEAD").decode("ascii", "replace").strip()
+    pieces = []
+    if commit:
+        data = git.read("diff", "HEAD", *_DIFF_OPTIONS, most=MOST_BYTES)
+        text = data.decode("utf-8", "replace")
+        if len(data) == MOST_BYTES:
+            text = text[: text.rfind("\n") + 1]  # half a line may hide a secret from the rules
+        pieces += [_redacted_section(section) for section in _sections(text)]
+    pieces += _untracked(git, top, runs, MOST_BYTES - sum(map(len, pieces)))
+    head = [
+        "# flodl code 1",
+        f"# commit: {commit}",
+        f"# program: {program.relative_to(top).as_posix()}",
+        f"# truncated: {git.cut or 'no'}",
+    ]
+    replace_text(folder / NAME, "\n".join(head) + "\n" + "".join(pieces))
+    return True
+
+
+def running_program() -> Path | None:
+    """Return the file of the program that runs; None in an interactive session."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not file:
+        return None
+    path = Path(file).resolve()
+    return path if path.is_file() else None
+
+
+def repository_of(program: Path) -> Path | None:
+    """Return the top folder of the git work tree around a file; None if there is none."""
+    return next((one for one in program.parents if (one / ".git").exists()), None)
+
+
+def redacted_source(text: str, suffix: str) -> str:
+    """Return lines of source code without values that look like secrets.
+
+    Args:
+        text: Source code, or its difference.
+        suffix: Of the file, such as ``.py``: it decides which values need no quotes.
+    """
+    plain = suffix in _PLAIN_VALUES
+
+    def assigned(match: re.Match[str]) -> str:
+        name, value = match["name"], match["value"]
+        quoted = value[-1] in "\"'"
+        inside = value.strip("rbfuRBFU").strip("\"'") if quoted else value
+        if not (quoted or plain) or not is_secret(name, _typed(inside)):
+            return match[0]
+        hidden = f'"{REDACTED}"' if quoted else REDACTED
+        return f"{name}{match['between']}{hidden}"
+
+    def option(match: re.Match[str]) -> str:
+        if not is_secret_name(match["name"]):
+            return match[0]
+        return f"{match['name']}{match['between']}{REDACTED}"
+
+    text = _MARKED.sub(rf"\1{REDACTED}", masked(text))
+    text = _ASSIGNED.sub(assigned, text)
+    return _OPTION.sub(option, text) if plain else text
+
+
+@final
+class _Git:
+    """Runs git in a work tree, until a deadline.
+
+    Attributes:
+        cut: Which limit was reached, or empty.
+    """
+
+    def __init__(self, top: Path, deadline: float) -> None:
+        self._top, self._deadline = top, deadline
+        self.cut = ""
+
+    def read(self, *arguments: str, most: int = 1 << 16) -> bytes:
+        """Return what a command prints, at most ``most`` bytes; empty if it fails."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            self.cut = f"{MOST_SECONDS:g} seconds"
+            return b""
+        command = ["git", "-C", str(self._top), "-c", "core.fsmonitor=false", *arguments]
+        environ = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+        try:
+            # In a session of its own: Ctrl-C in the terminal is for the training.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, env=environ, start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            return b""
+        timer = threading.Timer(left, process.kill)
+        timer.daemon = True
+        timer.start()
+        with process:
+            assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+            data = process.stdout.read(most + 1)
+            process.kill()
+        timer.cancel()
+        if time.monotonic() >= self._deadline:
+            self.cut = f"{MOST_SECONDS:g} seconds"
+        elif len(data) > most > 1:
+            self.cut = f"{most >> 10} KiB"
+        return data[:most]
+
+
+def _sections(text: str) -> Iterator[str]:
+    """Cut the output of ``git diff`` into the parts of its files."""
+    for part in re.split(r"(?m)^(?=diff --git )", text):
+        if part:
+            yield part
+
+
+def _redacted_section(section: str) -> str:
+    first = section.partition("\n")[0]
+    path = first.rpartition(" ")[2]
+    if _KEPT_BACK.search(path):
+        return f"{first}\n# its content is not recorded: it may hold secrets\n"
+    return redacted_source(section, PurePosixPath(path).suffix)
+
+
+def _untracked(git: _Git, top: Path, runs: Path | None, left: int) -> list[str]:
+    """Return untracked source files as ``git diff`` shows new files."""
+    listed = git.read("ls-files", "--others", "--exclude-standard", "-z", most=MOST_BYTES)
+    names = listed.decode("utf-8", "surrogateescape").split("\0")
+    pieces: list[str] = []
+    for name in filter(None, names):
+        path = top / name
+        if path.suffix not in _SOURCES or (runs is not None and path.is_relative_to(runs)):
+            continue
+        if len(pieces) == MOST_FILES:
+            git.cut = f"{MOST_FILES} untracked files"
+            break
+        piece = _new_file(git, name, path)
+        left -= len(piece)
+        if left < 0:
+            git.cut = f"{MOST_BYTES >> 10} KiB"
+            break
+        pieces.append(piece)
+    return pieces
+
+
+def _new_file(git: _Git, name: str, path: Path) -> str:
+    head = f"diff --git a/{name} b/{name}\nnew file mode 100644\n"
+    if _KEPT_BACK.search(name):
+        return f"{head}# its content is not recorded: it may hold secrets\n"
+    try:
+        if path.is_symlink() or path.stat().st_size > MOST_FILE_BYTES:
+            git.cut = f"{MOST_FILE_BYTES >> 10} KiB of {name}"
+            return f"{head}# its content is not recorded: it is a link, or too large\n"
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""  # removed meanwhile, or not readable
+    lines = redacted_source(text, path.suffix).splitlines()
+    body = "".join(f"+{line}\n" for line in lines)
+    return f"{head}--- /dev/null\n+++ b/{name}\n@@ -0,0 +1,{len(lines)} @@\n{body}"
+
+
+def _typed(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,124 @@
+"""What a run records about its program: command line, source code, installed packages."""
+
+from __future__ import annotations
+
+import json
+import threading
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, final
+
+from flodl import log
+from flodl.files import replace_text
+from flodl.redaction import REDACTED, redact_text, redact_tokens
+from flodl.train.code_record import running_program, write_code
+from flodl.train.resume_hint import PLAN_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+PACKAGES = "packages.txt"
+_PATIENCE = 10.0
+"""Seconds that the end of a run waits for the files."""
+
+
+def recorded_argv(
+    argv: Sequence[str], config: Mapping[str, Any], environ: Mapping[str, str]
+) -> list[str]:
+    """Return a command line without its secrets.
+
+    Args:
+        argv: The program and its arguments.
+        config: The configuration as it is recorded: secrets in it are hidden already.
+        environ: The environment; ``fdl`` describes there the arguments that it has generated.
+    """
+    program, *typed = argv
+    public, hidden = _generated(typed, environ)
+    shown = redact_tokens(typed)
+    names = set(_hidden_names(config))
+    for place, token in enumerate(typed):
+        option, equals, _ = token.partition("=")
+        if place in public:
+            shown[place] = token
+        elif _name(option) in names and equals:
+            shown[place] = f"{option}={REDACTED}"
+        elif place and _name(typed[place - 1]) in names and not token.startswith("--"):
+            shown[place] = REDACTED
+        else:
+            shown[place] = redact_text(shown[place], hidden)
+    return [program, *shown]
+
+
+def installed_packages() -> list[str]:
+    """Return ``name==version`` of each installed package, sorted by name."""
+    found: dict[str, str] = {}
+    for one in metadata.distributions():
+        # Only the first lines: a parser of the whole text takes most of the time.
+        text = one.read_text("METADATA") or one.read_text("PKG-INFO") or ""
+        head = dict(line.split(": ", 1) for line in text[:400].splitlines()[:6] if ": " in line)
+        name, version = head.get("Name", ""), head.get("Version", "")
+        if name and version:
+            found.setdefault(name.lower().replace("_", "-"), f"{name}=={version}")
+    return [found[name] for name in sorted(found)]
+
+
+@final
+class ProgramRecord:
+    """Writes ``code.diff`` and ``packages.txt`` on a thread, beside the training.
+
+    Args:
+        folder: The run directory.
+        runs: Folder of all runs.
+    """
+
+    def __init__(self, folder: Path, runs: Path) -> None:
+        self._folder, self._runs = folder, runs
+        self._thread = threading.Thread(target=self._write, name="flodl-program", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the files are written, at most some seconds."""
+        self._thread.join(_PATIENCE)
+
+    def _write(self) -> None:
+        try:
+            program = running_program()
+            if program is not None:
+                write_code(self._folder, program, self._runs.resolve())
+            lines = [f"{one}\n" for one in installed_packages()]
+            replace_text(self._folder / PACKAGES, "".join(lines))
+        except Exception as failure:  # the record of the code must not end the training
+            log.debug(f"the record of the program is incomplete: {failure}")
+
+
+def _generated(typed: Sequence[str], environ: Mapping[str, str]) -> tuple[set[int], list[str]]:
+    """Return places of public values, and secret texts, as the plan of ``fdl`` marks them."""
+    public, hidden = set[int](), list[str]()
+    try:
+        plan: Any = json.loads(environ.get(PLAN_VARIABLE, ""))
+        argv = [str(word) for word in plan["argv"]]
+        offset = len(argv) - len(typed)
+        if offset < 0 or argv[offset:] != list(typed):
+            return set(), []
+        for flag in plan["flags"]:
+            name, places = str(flag["name"]), range(flag["index"], flag["index"] + flag["count"])
+            if flag["secret"] is None:
+                public |= {place - offset for place in places}
+            elif flag["secret"]:
+                hidden += [argv[at].removeprefix(f"{name}=") for at in places if argv[at] != name]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return set(), []
+    return public, hidden
+
+
+def _hidden_names(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of the settings whose values are hidden."""
+    for name, value in config.items():
+        if value == REDACTED or (isinstance(value, dict) and value.get("value") == REDACTED):
+            yield _name(name)
+        elif isinstance(value, dict):
+            yield from _hidden_names(value)
+
+
+def _name(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")

@@ -1,0 +1,114 @@
+"""What a run records about its program: command line, source code, packages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from flodl.train.code_record import redacted_source, write_code
+from flodl.train.program_record import installed_packages, recorded_argv
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_both_packages_have_the_same_rules_for_secrets() -> None:
+    assert (ROOT / "flodl/redaction.py").read_text() == (ROOT / "fdl/secrets.py").read_text()
+
+
+def test_a_command_line_is_recorded_without_its_secrets() -> None:
+    argv = [
+        "main.py",
+        "--lr",
+        "0.1",
+        "--api-key",
+        "abc",
+        "--pin=1234",
+        "--word",
+        "swordfish",
+        "end",
+    ]
+    plan = {
+        "argv": ["python", *argv],
+        "flags": [{"name": "--word", "index": 7, "count": 2, "secret": True}],
+    }
+    config = {"lr": 0.1, "pin": {"value": "<secret>", "origin": "command line"}}
+    assert recorded_argv(argv, config, {"FDL_PLAN": json.dumps(plan)}) == [
+        "main.py", "--lr", "0.1", "--api-key", "<secret>", "--pin=<secret>", "--word", "<secret>",
+        "end",
+    ]  # fmt: skip
+    assert recorded_argv(["main.py"], {}, {}) == ["main.py"]
+
+
+def git(folder: Path, *words: str) -> None:
+    identity = ("-c", "user.name=A", "-c", "user.email=a@example.com")
+    subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "main.py").write_text("lr = 0.1\nlast = 1\n")
+    (folder / ".env").write_text("PLAIN=1\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "First")
+    return folder
+
+
+def test_the_changes_of_the_source_code_are_recorded(project: Path, tmp_path: Path) -> None:
+    (project / "main.py").write_text('lr = 0.2\nAPI_KEY = "abcdefgh"\nlast = 1\n')
+    (project / ".env").write_text("HIDDEN=2\n")
+    (project / "net.py").write_text("width = 3\n")
+    (project / "data.bin").write_bytes(b"no source")
+    assert write_code(tmp_path, project / "main.py")
+    text = (tmp_path / "code.diff").read_text()
+    assert text.startswith("# flodl code 1\n# commit: ")
+    assert "# program: main.py\n# truncated: no\n" in text
+    assert "-lr = 0.1\n+lr = 0.2\n" in text
+    assert '+API_KEY = "<secret>"\n' in text
+    assert "+++ b/net.py\n@@ -0,0 +1,1 @@\n+width = 3\n" in text
+    assert "HIDDEN" not in text
+    assert "data.bin" not in text
+
+
+def test_a_large_change_is_cut_and_says_so(project: Path, tmp_path: Path) -> None:
+    (project / "main.py").write_text("x = 1  # a line of some length\n" * 60_000)
+    assert write_code(tmp_path, project / "main.py")
+    text = (tmp_path / "code.diff").read_text()
+    assert "# truncated: 1024 KiB\n" in text
+    assert len(text) < (1 << 20) + 1000
+
+
+def test_a_repository_around_the_program_is_not_recorded(project: Path, tmp_path: Path) -> None:
+    inner = project / "elsewhere"
+    inner.mkdir()
+    (inner / "train.py").write_text("x = 1\n")
+    assert not write_code(tmp_path, inner / "train.py")
+    assert not (tmp_path / "code.diff").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "suffix", "shown"),
+    [
+        ("password: hunter22", ".yml", "password: <secret>"),
+        ("word: !secret swordfish", ".yml", "word: !secret <secret>"),
+        ("token = tokenizer.next()", ".py", "token = tokenizer.next()"),
+        ('connect(token="abc")', ".py", 'connect(token="<secret>")'),
+        ('os.environ["API_KEY"] = "abc"', ".py", 'os.environ["API_KEY"] = "<secret>"'),
+        ("max_tokens: 128", ".yml", "max_tokens: 128"),
+    ],
+)
+def test_secrets_in_source_code(line: str, suffix: str, shown: str) -> None:
+    assert redacted_source(line, suffix) == shown
+
+
+def test_installed_packages_are_sorted_and_have_versions() -> None:
+    lines = installed_packages()
+    assert f"torch=={metadata.version('torch')}" in lines
+    names = [line.partition("==")[0].lower().replace("_", "-") for line in lines]
+    assert names == sorted(set(names))
