@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from flodl.train.engines.base import StepEngine
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
+    from flodl.train.step_values import StepValues
 
 
 @final
@@ -96,6 +97,7 @@ def engine_of_rank(
     rate: SteeredRate,
     ledger: TimeLedger,
     gradient: SharedGradient | None,
+    values: StepValues | None = None,
 ) -> StepEngine:
     """Make the engine of this rank; for shared steps, it is an eager engine without trials.
 
@@ -119,6 +121,7 @@ def engine_of_rank(
         average=parts.average,
         ledger=ledger,
         reduce=gradient,
+        values=values,
     )
     if gradient is None:
         return make_engine(

@@ -105,7 +105,9 @@ class RankWorker:
             parts.model, parts.optimizer, group.device, group.rank, group.world_size
         )
         self._worker.steer(self.rate.steered)
-        self.engine = engine_of_rank(plan, parts, self.rate.steered, ledger, gradient)
+        self.engine = engine_of_rank(
+            plan, parts, self.rate.steered, ledger, gradient, reporter.step_values
+        )
         self.rate.steered.drive(self.engine)
         self.logs = EpochLogs(self.engine, on_device=group.device.type != "cpu")
         self.timer = timer_of_rank(plan, group)
@@ -143,7 +145,9 @@ class RankWorker:
         self._begun = self.schedule.complete + (1 if start.position.step else 0)
         self._saved_at = self.schedule.position
         self._checkpoints.begin(found, label)
-        self._reporter.introduce(self.model, self.engine.report(), start.state.records)
+        self._reporter.introduce(
+            self.model, self.parts.optimizer, self.engine.report(), start.state.records
+        )
         return found.outer
 
     @contextmanager

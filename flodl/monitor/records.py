@@ -45,6 +45,10 @@ class EpochMetrics:
     """Batches of the slowest rank between two averages, at the end of the epoch."""
     counts: tuple[int, ...] = ()
     """Batches of each rank between two averages, at the end of the epoch."""
+    lr: float | None = None
+    """Learning rate of the first parameter group at the end of the epoch."""
+    grad_norm: float | None = None
+    """Mean 2-norm of the gradients before clipping; None if the training does not clip."""
 
     @property
     def per_rank_throughput(self) -> tuple[float, ...]:
@@ -82,6 +86,9 @@ class StepSeries:
     """Optimizer steps, counted from 0 over the whole run, in rising order."""
     values: Sequence[float]
     """One value per step; may be nan or infinite."""
+    clock: tuple[Sequence[int], Sequence[float]] = ((), ())
+    """Steps, and the seconds since the monitor was created at which they were logged. A monitor
+    sets it; one piece has those of all curves."""
 
     def as_json(self) -> dict[str, Any]:
         """Return ``{"name": …, "steps": […], "values": […]}``, non-finite values as null."""
@@ -114,6 +121,10 @@ class EpochRecord:
     """Samples per millisecond, if the trainer knows it."""
     ranks: RankSummary | None = None
     """Summary of the ranks, if there are several."""
+    lr: float | None = None
+    """Learning rate at the end of the epoch, if the trainer knows it."""
+    grad_norm: float | None = None
+    """Mean norm of the gradients before clipping, if the trainer clips them."""
 
     @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
@@ -136,6 +147,10 @@ class EpochRecord:
             form["throughput"] = finite(self.throughput)
         if self.ranks is not None:
             form["ranks"] = self.ranks.as_json()
+        if self.lr is not None:
+            form["lr"] = finite(self.lr)
+        if self.grad_norm is not None:
+            form["grad_norm"] = finite(self.grad_norm)
         return form
 
     @classmethod
@@ -156,6 +171,8 @@ class EpochRecord:
                 elapsed=_or_nan(form["elapsed"]),
                 throughput=_or_nan(form["throughput"]) if "throughput" in form else None,
                 ranks=RankSummary.from_json(form["ranks"]) if "ranks" in form else None,
+                lr=_or_nan(form["lr"]) if "lr" in form else None,
+                grad_norm=_or_nan(form["grad_norm"]) if "grad_norm" in form else None,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(

@@ -108,6 +108,7 @@ class TrainingLoop:
                 scaler=self._scaler,
                 average=self.average,
                 ledger=ledger,
+                values=reporter.step_values,
             ),
             device=device,
             total_steps=parts.steps - start.position.global_step,
@@ -118,7 +119,7 @@ class TrainingLoop:
         self._engine.global_step = start.position.global_step
         rate.drive(self._engine)
         self._worker.steer(rate)
-        reporter.introduce(self.model, self._engine.report(), start.state.records)
+        reporter.introduce(self.model, parts.optimizer, self._engine.report(), start.state.records)
 
     @property
     def stopped(self) -> str | None:

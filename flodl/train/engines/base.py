@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flodl.monitor.ledger import TimeLedger
     from flodl.train.learning_rate import Schedule
     from flodl.train.losses import LossLog
+    from flodl.train.step_values import StepValues
 
     TrainFn: TypeAlias = Callable[[Any, Batch], Tensor]
 
@@ -55,6 +56,7 @@ class StepSettings:
         reduce: Called when the gradients of a step are complete, before they are clipped and used.
             If several ranks take one step together, it replaces them by those of all ranks.
         ledger: Records the time of forward, backward and optimizer.
+        values: Takes the learning rate of a schedule and the norm of clipped gradients.
     """
 
     train_fn: TrainFn
@@ -65,6 +67,7 @@ class StepSettings:
     average: Average | None = None
     ledger: TimeLedger | None = None
     reduce: Callable[[], object] | None = None
+    values: StepValues | None = None
 
 
 class StepEngine(ABC):

@@ -49,6 +49,7 @@ class ClosureEngine(StepEngine):
         assert parts == 1 and closes  # noqa: S101, PT018 - see check_closure
         self._update.prepare(self.global_step)
         calls = 0
+        norms: list[Tensor] = []
 
         def closure() -> Tensor:
             nonlocal calls
@@ -59,13 +60,16 @@ class ClosureEngine(StepEngine):
             calls += 1
             loss.backward()  # type: ignore[no-untyped-call]
             if self.settings.max_grad_norm is not None:
-                torch.nn.utils.clip_grad_norm_(
+                norm = torch.nn.utils.clip_grad_norm_(
                     self._model.parameters(), self.settings.max_grad_norm
                 )
+                norms[:] = norms[:1] or [norm]
             return loss
 
         self._optimizer.step(closure)  # type: ignore[arg-type]
         self._optimizer.zero_grad()
+        if norms:
+            self._update.tell_norm(self.global_step, norms[0])
         self._update.conclude()
         self.global_step += 1
         if self.settings.ledger is not None:

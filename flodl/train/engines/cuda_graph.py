@@ -58,6 +58,7 @@ class CudaGraphEngine(TunedEngine):
         self._warm = 0
         self._replays = 0
         self._captured: _Capture | None = None
+        self._norm: Tensor | None = None
         if self._refusal:
             log.warning(f'engine="cuda_graph" runs eagerly: {self._refusal}')
         else:
@@ -80,6 +81,9 @@ class CudaGraphEngine(TunedEngine):
             return
         self._update.prepare(self.global_step)
         losses.add(captured.replay(batch))
+        if self._norm is not None and self.settings.values is not None:
+            # The next replay overwrites it.
+            self._update.tell_norm(self.global_step, self._norm.clone())
         self._update.conclude()
         self.global_step += 1
         self._replays += 1
@@ -121,7 +125,9 @@ class CudaGraphEngine(TunedEngine):
         loss = self._forward(self._model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.settings.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self.settings.max_grad_norm)
+            self._norm = torch.nn.utils.clip_grad_norm_(
+                self._model.parameters(), self.settings.max_grad_norm
+            )
         self._optimizer.step()
         self._optimizer.zero_grad()
         return loss.detach()
