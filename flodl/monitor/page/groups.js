@@ -5,7 +5,7 @@
 const FEW_METRICS = 8;
 
 /** Charts that are open before the reader chooses. */
-const FIRST_CHARTS = 6;
+const FIRST_CHARTS = 4;
 
 /** Metrics in sections: those without a prefix first, by kind if there are many. */
 function sectionsOf(all) {
@@ -125,8 +125,9 @@ class MetricPanel {
         continue;
       }
       const section = this.#section(key, title);
-      const open = section.chosen ?? (Boolean(this.#search) || room > 0);
-      const most = section.all || section.chosen || this.#search ? Infinity : Math.max(1, room);
+      const first = !parts.length;
+      const open = section.chosen ?? (Boolean(this.#search) || first || groups.length <= room);
+      const most = section.all || section.chosen || this.#search ? Infinity : Math.max(FIRST_CHARTS, room);
       room -= groups.length;
       section.head(series, open);
       this.#place(section.grid, open ? groups.slice(0, most) : [], `${prefix} ${key}`);

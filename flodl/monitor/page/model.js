@@ -28,7 +28,7 @@ class RunModel {
     this.loads = [];
     /** How far the epoch is, and when the page heard of it. */
     this.progress = null;
-    this.heardAt = performance.now();
+    this.heardAt = this.newsAt = performance.now();
     /** Steps, and the seconds of the run at which they were logged. */
     this.clock = { steps: [], seconds: [] };
     this.drawing = 0;
@@ -181,6 +181,7 @@ class RunModel {
   }
 
   #changed(kind) {
+    this.newsAt = performance.now();
     for (const listener of this.#listeners) listener(kind);
   }
 }

@@ -135,7 +135,7 @@ class RunView {
     const lost = status === "running" && ["lost", "gone"].includes(this.connection);
     const gone = lost && this.connection === "gone";
     place("notice").hidden = !gone;
-    place("notice").textContent = gone ? "The run ended or its machine is not reachable. The page shows the last state that it received." : "";
+    place("notice").textContent = gone ? `The run ended or its machine is not reachable. The page shows the last state, received at ${this.#newsAt()}.` : "";
     place("label").textContent = info.label || "Training run";
     const facts = [];
     if (info.run) facts.push(element("span", { textContent: `run ${info.run}` }));
@@ -150,6 +150,12 @@ class RunView {
     place("status").dataset.tone = lost ? "warn" : tone;
     place("status").classList.toggle("beating", this.connection === "live" && status === "running");
     document.title = [info.label || "Training run", info.run].filter(Boolean).join(" · ");
+  }
+
+  /** The time of day at which the last message came, by the reader's clock. */
+  #newsAt() {
+    const ago = performance.now() - this.model.newsAt;
+    return new Date(Date.now() - ago).toTimeString().slice(0, 8);
   }
 
   #controls() {
@@ -187,6 +193,7 @@ class RunView {
     const all = [...(unit === "step" ? model.curves : model.series).values()];
     const timed = unit === "epoch" || model.clock.steps.length > 1;
     for (const option of place("x-axis").options) option.disabled = option.value !== "number" && !timed;
+    place("x-axis").options[0].textContent = `${unit}s`;
     if (!timed) this.#kind = place("x-axis").value = "number";
     const left = this.#panel.show(all, `${unit} ${this.#kind}`);
     for (const id of ["smoothing-control", "axis-control"]) place(id).hidden = !all.length;
