@@ -77,12 +77,12 @@ class Axis {
   }
 }
 
-/** The y at x on a line through points with rising xs; beyond its ends, that of the end. */
+/** The y at x on a line through points with rising xs; it goes on to the left, down to 0, and ends at the right. */
 function between(xs, ys, x) {
   const index = nearestIndex(xs, x);
   if (index < 0) return 0;
   const [a, b] = xs[index] <= x ? [index, index + 1] : [index - 1, index];
-  if (a < 0) return ys[0];
+  if (a < 0) return xs.length > 1 ? Math.max(0, ys[0] - ((ys[1] - ys[0]) * (xs[0] - x)) / (xs[1] - xs[0])) : ys[0];
   if (b >= xs.length || xs[b] === xs[a]) return ys[a];
   return ys[a] + ((ys[b] - ys[a]) * (x - xs[a])) / (xs[b] - xs[a]);
 }

@@ -38,13 +38,14 @@ class Focus {
 class LineChart {
   #log = false;
   #whole = false;
+  #watched = new Set();
   #scales = null;
   #drag = null;
   #cursorFramed = false;
   #cursorDrawn = false;
 
   constructor(title, focus, options) {
-    this.focus = focus;
+    this.#attend(focus);
     this.options = options;
     this.series = [];
     this.xs = [];
@@ -90,9 +91,10 @@ class LineChart {
     this.show(title, []);
   }
 
-  /** Show these series; what was hidden or set before stays so. */
-  show(title, series) {
-    const { axis } = this.focus;
+  /** Show these series on the axis of a focus; what was hidden or set before stays so. */
+  show(title, series, focus = this.focus) {
+    this.#attend(focus);
+    const { axis } = focus;
     this.series = series.map((one) => axis.of(one));
     // The width is read before anything is written, so that reading it needs no layout.
     this.width ||= this.plot.clientWidth;
@@ -367,8 +369,16 @@ class LineChart {
     this.table.replaceChildren(element("table", { className: "numbers" }, caption, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body)));
   }
 
+  #attend(focus) {
+    this.focus = focus;
+    if (this.#watched.has(focus)) return;
+    this.#watched.add(focus);
+    focus.watch((what) => {
+      if (focus === this.focus) what === "zoom" ? this.draw() : this.#cursorLater();
+    });
+  }
+
   #listen() {
-    this.focus.watch((what) => (what === "zoom" ? this.draw() : this.#cursorLater()));
     this.plot.addEventListener("pointermove", (event) => this.#follow(event));
     this.plot.addEventListener("pointerdown", (event) => this.#press(event));
     this.plot.addEventListener("pointerup", (event) => this.#release(event));

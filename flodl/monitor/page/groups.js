@@ -83,17 +83,17 @@ class MetricPanel {
   #sections = new Map();
   #layout = new Map();
   #search = "";
+  #focus = null;
+  #plain;
   #changed;
 
-  /** `make(title)` gives a new chart; `changed()` is called when the reader folds or searches. */
+  /** `make(title, focus)` gives a new chart; `changed()` is called when the reader folds or searches. */
   constructor(host, make, changed) {
     this.host = host;
     this.make = make;
     this.#changed = changed;
     this.#plain = element("div", { className: "charts" });
   }
-
-  #plain;
 
   get charts() {
     return [...this.#charts.values()].filter((chart) => chart.card.isConnected);
@@ -109,8 +109,9 @@ class MetricPanel {
     return !this.#search || matches(name, this.#search);
   }
 
-  /** Show these curves; returns how many the search leaves. */
-  show(all, prefix) {
+  /** Show these curves of one unit on the axis of a focus; returns how many the search leaves. */
+  show(all, prefix, focus) {
+    this.#focus = focus;
     const found = all.filter((one) => this.shows(one.name));
     const sections = this.#search ? sectionsOf(all).map((one) => ({ ...one, series: one.series.filter((each) => this.shows(each.name)) })) : sectionsOf(all);
     const filled = sections.filter((one) => one.series.length);
@@ -151,11 +152,11 @@ class MetricPanel {
   #place(grid, groups, prefix) {
     const charts = groups.map(({ key, title, series }) => {
       const name = `${prefix} ${key}`;
-      if (!this.#charts.has(name)) this.#charts.set(name, this.make(title));
+      if (!this.#charts.has(name)) this.#charts.set(name, this.make(title, this.#focus));
       return [this.#charts.get(name), title, series];
     });
     arrange(grid, charts.map(([chart]) => chart.card));
-    for (const [chart, title, series] of charts) chart.show(title, series);
+    for (const [chart, title, series] of charts) chart.show(title, series, this.#focus);
   }
 }
 

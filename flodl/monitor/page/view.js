@@ -40,7 +40,7 @@ class RunView {
     this.model = model;
     this.written = written;
     this.#strip = new ProgressStrip(place("progress"), model);
-    const make = (title) => new LineChart(title, this.#focus(), this.#options);
+    const make = (title, focus) => new LineChart(title, focus, this.#options);
     this.#panel = new MetricPanel(place("charts"), make, () => this.#metricCharts());
     this.#epochs = new EpochTable(model, (name) => this.#panel.shows(name));
     this.#controls();
@@ -195,7 +195,7 @@ class RunView {
     for (const option of place("x-axis").options) option.disabled = option.value !== "number" && !timed;
     place("x-axis").options[0].textContent = `${unit}s`;
     if (!timed) this.#kind = place("x-axis").value = "number";
-    const left = this.#panel.show(all, `${unit} ${this.#kind}`);
+    const left = this.#panel.show(all, unit, this.#focus());
     for (const id of ["smoothing-control", "axis-control"]) place(id).hidden = !all.length;
     place("search-control").hidden = all.length <= FEW_METRICS;
     const found = left < all.length ? `${left} of ${all.length}` : `${all.length}`;

@@ -154,7 +154,7 @@ class SpanLane {
     if (!this.spans.length) return [];
     const word = this.name.toLowerCase();
     if (this.name === "Phases") {
-      return [["phase", "block", "set-up, and after the last epoch"], ["phase-next", "block", "training"]];
+      return this.spans.map(({ first }, index) => [this.colors[index], "block", first.name.toLowerCase()]);
     }
     const both = this.colors.length > 1;
     return this.colors.map((color, index) => [color, "block", both ? `${word} (${index ? "even" : "odd"})` : word]);
