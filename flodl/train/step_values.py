@@ -42,7 +42,7 @@ class StepValues:
         self._optimizer = optimizer
 
     def begin_epoch(self) -> None:
-        """Begin the mean of :attr:`grad_norm` anew."""
+        """Begin a new mean of :attr:`grad_norm`."""
         self._total, self._count = 0.0, 0
 
     @property
