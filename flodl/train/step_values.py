@@ -66,10 +66,13 @@ class StepValues:
             yield "lr", [at for at, _ in rates], [rate for _, rate in rates]
         norms = self.norms[:]
         del self.norms[: len(norms)]
-        for at, norm in norms:
-            self._arriving.keep(norm, at)
-        on_host = bool(norms) and norms[0][1].device.type == "cpu"
-        if arrived := self._arriving.take(wait=wait or on_host):
+        if norms and norms[0][1].device.type == "cpu":
+            arrived = [(at, norm.item()) for at, norm in norms]
+        else:
+            for at, norm in norms:
+                self._arriving.keep(norm, at)
+            arrived = self._arriving.take(wait=wait)
+        if arrived:
             finite = [norm for _, norm in arrived if math.isfinite(norm)]
             self._total, self._count = self._total + math.fsum(finite), self._count + len(finite)
             yield "grad_norm", [at for at, _ in arrived], [norm for _, norm in arrived]
