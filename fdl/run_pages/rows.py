@@ -6,11 +6,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fdl.errors import FdlError
-from fdl.run_directory.describe import environment, settings
+from fdl.run_directory.describe import environment
 from fdl.run_directory.find import shortened
 from fdl.run_directory.json_file import read_json
 from fdl.run_directory.metrics import Metric
 from fdl.run_directory.run import CONFIG, ENVIRONMENT, METRICS, RECORD, REPORT
+from fdl.run_directory.settings import settings
 from fdl.run_directory.step_files import FOLDER, StepFiles
 
 if TYPE_CHECKING:

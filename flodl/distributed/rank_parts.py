@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flodl.monitor.ledger import TimeLedger
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
+    from flodl.train.step_values import StepValues
 
 
 @final
@@ -98,6 +99,7 @@ def engine_of_rank(
     ledger: TimeLedger,
     gradient: SharedGradient | None,
     norms: Callable[[Tensor], object] | None = None,
+    values: StepValues | None = None,
 ) -> StepEngine:
     """Make the engine of this rank; for shared steps, it is an eager engine without trials.
 
@@ -122,6 +124,7 @@ def engine_of_rank(
         ledger=ledger,
         reduce=gradient,
         norms=norms,
+        values=values,
     )
     if gradient is None:
         return make_engine(

@@ -103,7 +103,13 @@ class RankWorker:
         self._worker.steer(self.rate.steered)
         self._checkpoints = RankCheckpoints(plan, group, parts, config)
         self.engine = engine_of_rank(
-            plan, parts, self.rate.steered, ledger, gradient, norms=self._checkpoints.take_norm
+            plan,
+            parts,
+            self.rate.steered,
+            ledger,
+            gradient,
+            norms=self._checkpoints.take_norm,
+            values=reporter.step_values,
         )
         self.rate.steered.drive(self.engine)
         self.logs = EpochLogs(self.engine, on_device=group.device.type != "cpu")
@@ -142,7 +148,9 @@ class RankWorker:
         self._saved_at = self.schedule.position
         self._checkpoints.begin(found, label)
         self.logs.record_losses(self._checkpoints.trace.loss_sink())
-        self._reporter.introduce(self.model, self.engine.report(), start.state.records)
+        self._reporter.introduce(
+            self.model, self.parts.optimizer, self.engine.report(), start.state.records
+        )
         return found.outer
 
     @contextmanager

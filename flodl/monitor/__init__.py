@@ -35,11 +35,13 @@ from flodl.monitor.sinks import (
     CsvSink as CsvSink,
     LedgerSink as LedgerSink,
     LogSink as LogSink,
+    ProgressSink as ProgressSink,
     Sink as Sink,
     StepSink as StepSink,
     TerminalSink as TerminalSink,
 )
 from flodl.monitor.step_files import StepFilesSink as StepFilesSink
+from flodl.monitor.step_progress import StepProgress as StepProgress
 from flodl.monitor.tensorboard import TensorBoardSink as TensorBoardSink
 from flodl.monitor.timeline import Timeline as Timeline
 from flodl.monitor.timeline_merge import merge_timelines as merge_timelines

@@ -42,6 +42,8 @@ class Account(StrEnum):
     """Waiting for other devices or ranks."""
     IDLE = "idle"
     """Waiting for reasons outside the run, such as a pause."""
+    SHUTDOWN = "shutdown"
+    """After the training until the process ends: last files, the program's own code, Python."""
 
 
 @final

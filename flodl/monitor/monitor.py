@@ -34,6 +34,7 @@ from flodl.monitor.series import SeriesStore
 from flodl.monitor.server import LiveServer
 from flodl.monitor.sink_delivery import Delivery
 from flodl.monitor.sinks import CsvSink, LogSink, Sink, StepSink, TerminalSink
+from flodl.monitor.step_progress import Phase, StepProgress
 from flodl.monitor.system_load import LoadAverage
 
 _FLUSH_TIMEOUT = 10.0
@@ -71,6 +72,7 @@ class Monitor:
         self._restored = 0
         self._curves = SeriesStore()
         self._ledger: dict[str, float] = {}
+        self._progress: StepProgress | None = None
         self._summary: Finish | None = None
         self._terminal: TerminalSink | None = TerminalSink() if terminal else None
         self._load = LoadAverage()
@@ -129,6 +131,7 @@ class Monitor:
                 ranks=measured.rank_summary() if measured is not None else None,
                 steps_done=self._curves.steps_done,
                 lr=measured.lr if measured is not None else None,
+                grad_norm=measured.grad_norm if measured is not None else None,
             )
             self._history.append(record)
             for delivery in self._deliveries:
@@ -152,8 +155,11 @@ class Monitor:
         with self._lock:
             if self._summary is not None:
                 raise StateError("log_steps() after finish(); make a new Monitor for another run")
-            self._curves.extend(pieces)
             if pieces:
+                last = max(piece.steps[-1] for piece in pieces)
+                moment = [last], [self._clock() - self._start]
+                pieces = (dataclasses.replace(pieces[0], clock=moment), *pieces[1:])
+                self._curves.extend(pieces)
                 for delivery in self._deliveries:
                     delivery.steps(pieces)
 
@@ -164,6 +170,50 @@ class Monitor:
             self._ledger = ledger
             for delivery in self._deliveries:
                 delivery.ledger(ledger)
+
+    def amend_ledger(self, seconds: Mapping[str, float]) -> None:
+        """Write the report pages again with this time ledger, after the end of the run.
+
+        A page that was removed since then is not made again. A page that cannot be written stays.
+        """
+        with self._lock:
+            pages = [one.sink for one in self._deliveries if isinstance(one.sink, HtmlSink)]
+        for page in pages:
+            try:
+                page.amend(seconds)
+            except OSError as error:
+                log.warning(f"monitor: {page} keeps its time ledger: {error}")
+
+    def log_progress(
+        self,
+        epoch: int,
+        step: int,
+        steps: int | None = None,
+        *,
+        rate: float | None = None,
+        eta: float | None = None,
+        phase: Phase = "training",
+    ) -> None:
+        """Record how far an epoch is; meant to be called about once a second.
+
+        The page shows it together with the load of the machine. Only the newest call counts.
+
+        Args:
+            epoch: Counted from 0.
+            step: Batches of this epoch that are done.
+            steps: Batches of the whole epoch; None if unknown.
+            rate: Samples per second in this epoch.
+            eta: Estimated remaining seconds of the training.
+            phase: "training" or "evaluating".
+        """
+        elapsed, load = self._clock() - self._start, self._load.newest()
+        progress = StepProgress(
+            epoch, self._info.total, step, steps, rate, eta, elapsed, phase, load
+        )
+        with self._lock:
+            self._progress = progress
+            for delivery in self._deliveries:
+                delivery.progress(progress)
 
     def restore(self, records: Sequence[EpochRecord]) -> None:
         """Add the epochs of the run that this one continues, before its own epochs.
@@ -293,7 +343,8 @@ class Monitor:
         """
         with self._lock:
             curves = self._curves.snapshot() if isinstance(sink, StepSink) else ()
-            delivery = Delivery(sink, self._info, self._history, curves, self._ledger or None)
+            ledger, progress = self._ledger or None, self._progress
+            delivery = Delivery(sink, self._info, self._history, curves, ledger, progress=progress)
             self._deliveries.append(delivery)
             if self._summary is not None:
                 delivery.finish(self._summary)
@@ -368,6 +419,11 @@ class Monitor:
             self.set_metadata({"parameters": parameters})
         sink = DrawingSink(graph, self.set_svg, self._has_readers, profiled=profiled)
         self._drawings.append((sink, self.add_sink(sink)))
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws a model: :meth:`watch` or :meth:`set_svg` was called."""
+        return bool(self._drawings or self._info.svg)
 
     def _has_readers(self) -> bool:
         server = self._server

@@ -46,7 +46,9 @@ class EpochMetrics:
     counts: tuple[int, ...] = ()
     """Batches of each rank between two averages, at the end of the epoch."""
     lr: float | None = None
-    """Learning rate of the first parameter group after the last step; None if unknown."""
+    """Learning rate of the first parameter group at the end of the epoch."""
+    grad_norm: float | None = None
+    """Mean 2-norm of the gradients before clipping; None if the training does not clip."""
 
     @property
     def per_rank_throughput(self) -> tuple[float, ...]:
@@ -84,6 +86,9 @@ class StepSeries:
     """Optimizer steps, counted from 0 over the whole run, in rising order."""
     values: Sequence[float]
     """One value per step; may be nan or infinite."""
+    clock: tuple[Sequence[int], Sequence[float]] = ((), ())
+    """Steps, and the seconds since the monitor was created at which they were logged. A monitor
+    sets it; one piece has those of all curves."""
 
     def as_json(self) -> dict[str, Any]:
         """Return ``{"name": …, "steps": […], "values": […]}``, non-finite values as null."""
@@ -119,7 +124,9 @@ class EpochRecord:
     steps_done: int | None = None
     """Optimizer steps of the run at the end of the epoch; None if no step was recorded."""
     lr: float | None = None
-    """Learning rate of the first parameter group after the last step; None if unknown."""
+    """Learning rate at the end of the epoch, if the trainer knows it."""
+    grad_norm: float | None = None
+    """Mean norm of the gradients before clipping, if the trainer clips them."""
 
     @property
     def gpu_metrics(self) -> tuple[GpuMetrics, ...]:
@@ -146,6 +153,8 @@ class EpochRecord:
             form["steps_done"] = self.steps_done
         if self.lr is not None:
             form["lr"] = finite(self.lr)
+        if self.grad_norm is not None:
+            form["grad_norm"] = finite(self.grad_norm)
         return form
 
     @classmethod
@@ -168,6 +177,7 @@ class EpochRecord:
                 ranks=RankSummary.from_json(form["ranks"]) if "ranks" in form else None,
                 steps_done=int(form["steps_done"]) if "steps_done" in form else None,
                 lr=_or_nan(form["lr"]) if "lr" in form else None,
+                grad_norm=_or_nan(form["grad_norm"]) if "grad_norm" in form else None,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(

@@ -8,6 +8,7 @@ import hashlib
 import html
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
@@ -17,15 +18,19 @@ from typing import Any, final
 from flodl.files import replace_text
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
 from flodl.monitor.series import SeriesStore
+from flodl.monitor.step_progress import StepProgress
 
 # In the order of their dependencies.
 _SCRIPTS = (
     "format.js",
     "model.js",
     "scale.js",
+    "axis.js",
     "canvas.js",
     "legend.js",
     "chart.js",
+    "groups.js",
+    "progress.js",
     "panels.js",
     "view.js",
     "main.js",
@@ -59,6 +64,7 @@ class HtmlSink:
         self._records: list[str] = []
         self._curves = SeriesStore(4 * POINTS_IN_FILE)
         self._ledger: Mapping[str, float] = {}
+        self._progress: StepProgress | None = None
         self._finish: Finish | None = None
 
     def __str__(self) -> str:
@@ -82,19 +88,41 @@ class HtmlSink:
         """Set the seconds by account."""
         self._ledger = seconds
 
+    def progress(self, progress: StepProgress) -> None:
+        """Set the position of the training."""
+        self._progress = progress
+
     def flush(self) -> None:
         """Write the page."""
         if self._info is None:
             return
         points = min(POINTS_IN_FILE, _POINTS_IN_ALL // max(1, len(self._curves.names())))
         curves = self._curves.snapshot(points)
-        page = render(self._info, self._records, self._finish, series=curves, ledger=self._ledger)
+        page = render(
+            self._info,
+            self._records,
+            self._finish,
+            series=curves,
+            clock=self._curves.clock(),
+            ledger=self._ledger,
+            progress=self._progress,
+        )
         replace_text(self._path, page)
 
     def finish(self, summary: Finish) -> None:
         """Write the final page."""
         self._finish = summary
         self.flush()
+
+    def amend(self, ledger: Mapping[str, float]) -> None:
+        """Write the final page again with the whole time ledger, if the file still exists.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        if self._finish is not None and self._path.exists():
+            self._ledger, self._finish = ledger, replace(self._finish, ledger=ledger)
+            self.flush()
 
 
 def render(
@@ -103,7 +131,10 @@ def render(
     finish: Finish | None,
     *,
     series: Sequence[StepSeries] = (),
+    clock: tuple[Sequence[int], Sequence[float]] = ((), ()),
     ledger: Mapping[str, float] | None = None,
+    progress: StepProgress | None = None,
+    loads: Sequence[str] = (),
     live: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the page for a run.
@@ -113,7 +144,10 @@ def render(
         records: The epochs, each as JSON.
         finish: The end of the run, if it has ended.
         series: Step curves.
+        clock: Steps, and the seconds of the run at which they were logged.
         ledger: Seconds by account.
+        progress: The position of the training.
+        loads: The newest loads of the machine, each as JSON.
         live: Settings of a served page to follow the run; None makes a self-contained page.
     """
     facts = info.as_json() if live is None else info.as_json() | {"svg": ""}
@@ -121,6 +155,9 @@ def render(
         "info": to_json(facts),
         "records": f"[{','.join(records)}]",
         "series": to_json([one.as_json() for one in series]),
+        "clock": to_json({"steps": clock[0], "seconds": clock[1]}),
+        "progress": to_json(progress.as_json() if progress else None),
+        "loads": f"[{','.join(loads)}]",
         "ledger": to_json({name: finite(seconds) for name, seconds in (ledger or {}).items()}),
         "finish": to_json(finish.as_json() if finish else None),
         "live": to_json(live),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +14,9 @@ from flodl.monitor.records import StepSeries
 
 POINTS_KEPT = 2**18
 """Points that a monitor keeps per curve, 16 bytes each: at most 4 MiB per curve."""
+
+MOMENTS_KEPT = 2048
+"""Moments that relate steps to time; a curve between them is drawn as if time passed evenly."""
 
 Steps: TypeAlias = npt.NDArray[np.int64]
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -32,6 +36,7 @@ class SeriesStore:
         self._limit = max(16, limit)
         self._lock = threading.Lock()
         self._curves: dict[str, _Curve] = {}
+        self._clock = _Curve()
 
     def extend(self, series: Sequence[StepSeries]) -> None:
         """Append pieces of curves; a step that is not above the last one of its curve is left out.
@@ -53,6 +58,10 @@ class SeriesStore:
                 curve.extend(_whole(piece.steps), np.asarray(piece.values, float))
                 if curve.count > self._limit:
                     curve.thin(self._limit // 2)
+                steps, seconds = piece.clock
+                self._clock.extend(_whole(steps), np.asarray(seconds, float))
+                if self._clock.count > MOMENTS_KEPT:
+                    self._clock.thin(MOMENTS_KEPT // 2)
 
     @property
     def steps_done(self) -> int | None:
@@ -96,8 +105,15 @@ class SeriesStore:
         return StepSeries(name, steps.tolist(), values.tolist())
 
     def snapshot(self, points: int | None = None) -> list[StepSeries]:
-        """Return every curve, each thinned to `points`."""
-        return [self.read(name, points=points) for name in self.names()]
+        """Return every curve, each thinned to `points`; the first one has the clock of all."""
+        curves = [self.read(name, points=points) for name in self.names()]
+        return [replace(one, clock=self.clock()) for one in curves[:1]] + curves[1:]
+
+    def clock(self) -> tuple[list[int], list[float]]:
+        """Return steps in rising order, and the seconds at which they were logged."""
+        with self._lock:
+            steps, seconds = self._clock.view()
+            return steps.tolist(), seconds.tolist()
 
 
 class _Curve:
@@ -178,4 +194,4 @@ def thinned_series(series: StepSeries, points: int) -> StepSeries:
     if len(series.steps) <= max(5, points):
         return series
     steps, values = thinned(_whole(series.steps), np.asarray(series.values, float), points)
-    return StepSeries(series.name, steps.tolist(), values.tolist())
+    return replace(series, steps=steps.tolist(), values=values.tolist())

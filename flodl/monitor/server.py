@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import final
@@ -14,11 +16,12 @@ from flodl import log
 from flodl.errors import StateError
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
 from flodl.monitor.report import csp, render
-from flodl.monitor.resources import ResourceSampler
+from flodl.monitor.resources import ResourceSample, ResourceSampler
 from flodl.monitor.series import SeriesStore, thinned_series
 from flodl.monitor.server_events import EventLog
 from flodl.monitor.server_http import Admission, Refused, Request, is_loopback, response
 from flodl.monitor.server_loop import Answer, ServerLoop
+from flodl.monitor.step_progress import StepProgress
 
 POINTS_PER_NEWS = 400
 """Points of one curve in one event; zooming in loads the others."""
@@ -27,6 +30,7 @@ POINTS_ASKED = 2000
 MOST_POINTS = 20_000
 
 _LOAD_SECONDS = 2.0
+_LOADS_KEPT = 300
 _GOODBYE_SECONDS = 1.0
 
 _JSON = "application/json"
@@ -38,7 +42,7 @@ class LiveServer:
 
     ============== ===================================================================
     ``/``          the page; it draws itself from embedded data and from ``/events``
-    ``/events``    server-sent events: ``info epoch steps ledger load drawing complete``
+    ``/events``    server-sent events: ``info epoch steps progress ledger load drawing complete``
     ``/graph.svg`` the drawing of the model
     ``/api/history`` all epochs so far, as a JSON array
     ``/api/series`` names of the step curves; with ``name=`` (repeatable) their points,
@@ -76,10 +80,12 @@ class LiveServer:
         self._info: RunInfo | None = None
         self._finish: Finish | None = None
         self._ledger: Mapping[str, float] = {}
+        self._progress: StepProgress | None = None
+        self._loads: deque[str] = deque(maxlen=_LOADS_KEPT)
         self._drawings = 0
         self._events = EventLog()
         self._sampler = ResourceSampler()
-        self._sampled = self._started = time.monotonic()
+        self._started, self._sampled = time.monotonic(), -math.inf
         self._admission = Admission("" if is_loopback(host) else secrets.token_urlsafe(16))
         self.url = _address(host, listener.getsockname()[1], self._admission.token)
         """The address to open in a browser."""
@@ -118,7 +124,16 @@ class LiveServer:
     def steps(self, series: Sequence[StepSeries]) -> None:
         """Send pieces of curves, thinned."""
         pieces = [thinned_series(piece, POINTS_PER_NEWS).as_json() for piece in series]
-        self._events.news("steps", to_json({"series": pieces}))
+        steps, seconds = series[0].clock if series else ((), ())
+        clock = {"steps": list(steps), "seconds": list(seconds)}
+        self._events.news("steps", to_json({"series": pieces, "clock": clock}))
+        self._loop.wake()
+
+    def progress(self, progress: StepProgress) -> None:
+        """Send the position of the training and the load of the machine."""
+        self._progress = progress
+        self._events.fact("progress", to_json(progress.as_json()))
+        self._tell_load(progress.elapsed, progress.resources)
         self._loop.wake()
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
@@ -166,7 +181,10 @@ class LiveServer:
             self._events.epochs,
             self._finish,
             series=self._curves.snapshot(POINTS_ASKED),
+            clock=self._curves.clock(),
             ledger=self._ledger,
+            progress=self._progress,
+            loads=tuple(self._loads),
             live={"session": self._session, "drawing": self._drawings if self._info.svg else 0},
         ).encode("utf-8", "backslashreplace")
 
@@ -174,7 +192,9 @@ class LiveServer:
         known = self._curves.names()
         wanted = request.query.get("name")
         if not wanted:
-            return to_json({"names": known}).encode()
+            steps, seconds = self._curves.clock()
+            clock = {"steps": steps, "seconds": seconds}
+            return to_json({"names": known, "clock": clock}).encode()
         for name in wanted:
             if name not in known:
                 raise Refused(HTTPStatus.NOT_FOUND, f"there is no curve {name:.80}")
@@ -186,10 +206,14 @@ class LiveServer:
     def _tick(self, streams: int) -> None:  # noqa: ARG002 - the loop's signature
         now = time.monotonic()
         if self._finish is None and now - self._sampled >= _LOAD_SECONDS:
-            self._sampled = now
-            load = {"at": round(now - self._started, 1), **self._sampler.sample().as_json()}
-            self._events.news("load", to_json(load))
+            self._tell_load(now - self._started, self._sampler.sample())
             self._loop.wake()
+
+    def _tell_load(self, at: float, load: ResourceSample) -> None:
+        self._sampled = time.monotonic()
+        text = to_json({"at": round(at, 1), **load.as_json()})
+        self._loads.append(text)
+        self._events.news("load", text)
 
 
 def _last_event(request: Request) -> int:

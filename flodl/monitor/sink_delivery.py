@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from flodl import log
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
-from flodl.monitor.sinks import BufferedSink, LedgerSink, Sink, StepSink
+from flodl.monitor.sinks import BufferedSink, LedgerSink, ProgressSink, Sink, StepSink
+from flodl.monitor.step_progress import StepProgress
 
 CAPACITY = 4096
 
@@ -24,6 +25,7 @@ class _Work:
     records: list[EpochRecord]
     steps: list[Sequence[StepSeries]]
     ledger: Mapping[str, float] | None
+    progress: StepProgress | None
     finish: Finish | None
     ticket: int
     asked: bool
@@ -31,7 +33,8 @@ class _Work:
     @property
     def news(self) -> bool:
         """Whether there is anything to flush."""
-        return self.info is not None or self.ledger is not None or bool(self.records or self.steps)
+        newest = (self.info, self.ledger, self.progress)
+        return any(one is not None for one in newest) or bool(self.records or self.steps)
 
 
 class Delivery:
@@ -46,6 +49,7 @@ class Delivery:
         history: Records that the sink has missed; delivered first, regardless of the capacity.
         steps: Step curves that it has missed.
         ledger: Seconds by account so far; None if there is no ledger.
+        progress: The position of the training, if it is known.
         capacity: Largest number of waiting records, and of waiting batches of steps.
     """
 
@@ -57,6 +61,7 @@ class Delivery:
         steps: Sequence[StepSeries] = (),
         ledger: Mapping[str, float] | None = None,
         *,
+        progress: StepProgress | None = None,
         capacity: int = CAPACITY,
     ) -> None:
         self.sink = sink
@@ -72,6 +77,8 @@ class Delivery:
         self._steps: deque[Sequence[StepSeries]] = deque([steps] if steps else [])
         self._wants_ledger = isinstance(sink, LedgerSink)
         self._ledger = ledger
+        self._wants_progress = isinstance(sink, ProgressSink)
+        self._progress = progress if self._wants_progress else None
         self._finish: Finish | None = None
         self._asked = 0  # number of requested flushes
         self._served = 0  # number of completed ones
@@ -117,6 +124,13 @@ class Delivery:
         if self._wants_ledger:
             with self._changed:
                 self._ledger = seconds
+                self._changed.notify_all()
+
+    def progress(self, progress: StepProgress) -> None:
+        """Pass on the position, if the sink wants it; only the newest counts."""
+        if self._wants_progress:
+            with self._changed:
+                self._progress = progress
                 self._changed.notify_all()
 
     def finish(self, summary: Finish) -> None:
@@ -191,6 +205,8 @@ class Delivery:
                 self.sink.steps(series)
         if isinstance(self.sink, LedgerSink) and work.ledger is not None:
             self.sink.ledger(work.ledger)
+        if isinstance(self.sink, ProgressSink) and work.progress is not None:
+            self.sink.progress(work.progress)
 
     def _take(self, until: float | None) -> _Work:
         """Wait for work, at most until a flush is due, and take all of it."""
@@ -203,11 +219,12 @@ class Delivery:
                 records=list(self._records),
                 steps=list(self._steps),
                 ledger=self._ledger,
+                progress=self._progress,
                 finish=self._finish,
                 ticket=self._asked,
                 asked=asked,
             )
-            self._info = self._ledger = None
+            self._info = self._ledger = self._progress = None
             self._records.clear()
             self._steps.clear()
             return work
@@ -215,5 +232,7 @@ class Delivery:
     def _pending(self) -> bool:
         if self._detached:
             return True
-        one = self._info is not None or self._ledger is not None or self._finish is not None
-        return one or bool(self._records or self._steps) or self._asked > self._served
+        newest = (self._info, self._ledger, self._progress, self._finish)
+        if any(one is not None for one in newest):
+            return True
+        return bool(self._records or self._steps) or self._asked > self._served

@@ -22,6 +22,7 @@ from flodl.monitor.formats import (
 )
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
 from flodl.monitor.resources import ResourceSample
+from flodl.monitor.step_progress import StepProgress
 
 
 @runtime_checkable
@@ -56,6 +57,14 @@ class LedgerSink(Protocol):
 
     def ledger(self, seconds: Mapping[str, float]) -> None:
         """Receive the seconds by account since the start of the run."""
+
+
+@runtime_checkable
+class ProgressSink(Protocol):
+    """A sink that also follows the steps of an epoch; adds one method to those of `Sink`."""
+
+    def progress(self, progress: StepProgress) -> None:
+        """Receive the position of the training, about once a second; earlier ones may be lost."""
 
 
 @runtime_checkable

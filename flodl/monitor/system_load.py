@@ -38,14 +38,18 @@ class LoadAverage:
         The first call measures at once, over the time since this object was made.
         """
         if self._thread is None:
-            self._answer = self._sampler.sample()
-            self._thread = threading.Thread(target=self._run, name="flodl-load", daemon=True)
-            self._thread.start()
-            return self._answer
+            return self._start()
         with self._lock:
             readings, self._readings = self._readings, _Means()
         self._answer = readings.sample() or self._answer
         return self._answer
+
+    def newest(self) -> ResourceSample:
+        """Return the newest reading; the mean of :meth:`take` does not change."""
+        if self._thread is None:
+            return self._start()
+        with self._lock:
+            return self._readings.newest or self._answer
 
     def read(self) -> None:
         """Take a reading; the thread does this once per period."""
@@ -58,6 +62,12 @@ class LoadAverage:
         self._closed.set()
         self._sampler.close()
 
+    def _start(self) -> ResourceSample:
+        self._answer = self._sampler.sample()
+        self._thread = threading.Thread(target=self._run, name="flodl-load", daemon=True)
+        self._thread.start()
+        return self._answer
+
     def _run(self) -> None:
         while not self._closed.wait(self._period):
             self.read()
@@ -67,11 +77,11 @@ class _Means:
     """Means of percentages; for memory the newest value."""
 
     def __init__(self) -> None:
-        self._newest: ResourceSample | None = None
+        self.newest: ResourceSample | None = None
         self._percent: dict[int | None, tuple[float, int]] = {}  # None: the processor
 
     def add(self, sample: ResourceSample) -> None:
-        self._newest = sample
+        self.newest = sample
         of_gpus = [(gpu.device, gpu.util) for gpu in sample.gpus]
         for key, value in ((None, sample.cpu), *of_gpus):
             if value is not None:
@@ -79,10 +89,10 @@ class _Means:
                 self._percent[key] = total + value, count + 1
 
     def sample(self) -> ResourceSample | None:
-        if self._newest is None:
+        if self.newest is None:
             return None
         means = {key: total / count for key, (total, count) in self._percent.items()}
         gpus = tuple(
-            dataclasses.replace(gpu, util=means.get(gpu.device)) for gpu in self._newest.gpus
+            dataclasses.replace(gpu, util=means.get(gpu.device)) for gpu in self.newest.gpus
         )
-        return dataclasses.replace(self._newest, cpu=means.get(None), gpus=gpus)
+        return dataclasses.replace(self.newest, cpu=means.get(None), gpus=gpus)

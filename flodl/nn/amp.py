@@ -173,6 +173,8 @@ class GradScaler:
         self._scaled = False
         self._stages: dict[torch.optim.Optimizer, _Stage] = {}
         self._all_finite = True
+        self.grad_norm: Tensor | None = None
+        """Norm before clipping of the latest step that clipped; None if the latest did not."""
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return the loss times the factor, in float32 or wider; call ``backward()`` on it."""
@@ -224,6 +226,7 @@ class GradScaler:
             raise StateError("this optimizer was stepped already: call update() after each step")
         if optimizer not in self._stages:
             self.unscale_(optimizer)
+        self.grad_norm = None
         finite = self._stages[optimizer] is _Stage.UNSCALED
         self._stages[optimizer] = _Stage.STEPPED
         if not finite:
@@ -231,7 +234,7 @@ class GradScaler:
             return False
         if clip_norm is not None:
             held = [p for group in optimizer.param_groups for p in group["params"]]
-            nn.utils.clip_grad_norm_(held, clip_norm)
+            self.grad_norm = nn.utils.clip_grad_norm_(held, clip_norm)
         optimizer.step()
         return True
 

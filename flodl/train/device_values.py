@@ -31,6 +31,11 @@ class DeviceValues:
         self._kept.append(value.detach().reshape(()).clone())
         self._steps.append(step)
 
+    def keep(self, value: Tensor, step: int) -> None:
+        """Keep a tensor that nobody writes to, without a copy."""
+        self._kept.append(value.detach().reshape(()))
+        self._steps.append(step)
+
     def take(self, *, wait: bool) -> list[tuple[int, float]]:
         """Return the (step, value) pairs that have arrived, in order, and forget them.
 

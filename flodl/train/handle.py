@@ -176,7 +176,9 @@ def _device_of(model: nn.Module) -> str:
 
 
 def introduce(model: nn.Module, monitor: Monitor) -> None:
-    """Set the identity of a model and its parameter counts in a monitor."""
+    """Set the identity of a model and its parameter counts in a monitor; it draws a graph."""
     identity, parameters = facts_of(model)
     monitor.set_identity(**({"label": type(model).__name__} | identity))
     monitor.set_metadata({"parameters": parameters})
+    if isinstance(model, Graph) and not monitor.draws:
+        monitor.watch(model)

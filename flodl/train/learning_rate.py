@@ -81,14 +81,15 @@ class ScheduledRate:
         self._ratios: list[float] = []
         self._take_in(optimizer.param_groups)
 
-    def apply(self, step: int) -> None:
-        """Set the learning rates for an optimizer step."""
+    def apply(self, step: int) -> float:
+        """Set the learning rates for an optimizer step; return that of the first group."""
         rate = self._schedule.lr(step)
         groups = self._optimizer.param_groups
         if len(groups) > len(self._ratios):
             self._take_in(groups[len(self._ratios) :])
         for group, ratio in zip(groups, self._ratios, strict=True):
             set_rate(group, rate * ratio)
+        return float(rate)
 
     def _take_in(self, groups: list[dict[str, Any]]) -> None:
         first = self._first

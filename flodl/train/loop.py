@@ -112,6 +112,7 @@ class TrainingLoop:
                 average=self.average,
                 ledger=ledger,
                 norms=self._trace.norm_sink(device),
+                values=reporter.step_values,
             ),
             device=device,
             total_steps=parts.steps - done,
@@ -122,7 +123,7 @@ class TrainingLoop:
         self._engine.global_step = done
         rate.drive(self._engine)
         self._worker.steer(rate)
-        reporter.introduce(self.model, self._engine.report(), start.state.records)
+        reporter.introduce(self.model, parts.optimizer, self._engine.report(), start.state.records)
 
     @property
     def stopped(self) -> str | None:

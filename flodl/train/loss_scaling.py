@@ -35,6 +35,11 @@ class CountedScaler:
         self.skipped += not self.stepped
         return self.stepped
 
+    @property
+    def grad_norm(self) -> Tensor | None:
+        """Norm of the gradients that the latest step clipped; None if it is unknown."""
+        return getattr(self._scaler, "grad_norm", None)
+
     def update(self) -> None:
         """Adjust the scale."""
         self._scaler.update()

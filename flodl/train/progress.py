@@ -23,6 +23,10 @@ PERIODS: dict[Style, float] = {"bar": 0.2, "lines": 30.0, "none": math.inf}
 class Progress:
     """Shows the progress of the current epoch.
 
+    Attributes:
+        epoch: The current epoch, counted from 0.
+        steps: Batches of the whole epoch; None if unknown.
+
     Args:
         num_epochs: Epochs of the training.
         style: See :func:`flodl.terminal.style_of`.
@@ -63,7 +67,7 @@ class Progress:
             batch_size: Samples per batch; None if unknown.
             now: Seconds of a monotonic clock.
         """
-        self._epoch, self._steps, self._first = epoch, steps, done
+        self.epoch, self.steps, self._first = epoch, steps, done
         self._batch_size, self._started = batch_size, now
         if self._display is not None:
             self._display.show(replace(self.line(done, None, {}, now), note="reading data"))
@@ -77,10 +81,10 @@ class Progress:
         """Show that all steps of the epoch are done, and what follows."""
         if self._display is None:
             return
-        if self._steps is None:
+        if self.steps is None:
             self._display.tell(note)
         else:
-            line = self.line(self._steps, None, {}, self._started)
+            line = self.line(self.steps, None, {}, self._started)
             self._display.show(replace(line, note=note))
 
     def settle(self) -> None:
@@ -111,11 +115,11 @@ class Progress:
         values = [] if loss is None else [f"loss={format_metric(loss)}"]
         values += [f"{printable(name)}={format_metric(at)}" for name, at in scalars.items()]
         rate, eta = self._speed(done, now)
-        unknown = self._steps is None
+        unknown = self.steps is None
         return BarLine(
             self._head(),
             f"{done} steps" if unknown else self._count(done),
-            None if unknown else done / max(1, self._steps or 0),
+            None if unknown else done / max(1, self.steps or 0),
             values,
             rate,
             eta,
@@ -130,23 +134,36 @@ class Progress:
 
     def _head(self) -> str:
         epochs = str(self._num_epochs)
-        return f"epoch {self._epoch + 1:>{len(epochs)}}/{epochs}"
+        return f"epoch {self.epoch + 1:>{len(epochs)}}/{epochs}"
 
     def _count(self, done: int) -> str:
-        steps = self._steps
+        steps = self.steps
         return f"{done}" if steps is None else f"{done:>{len(str(steps))}}/{steps}"
 
     def _speed(self, done: int, now: float) -> tuple[str, str]:
         """Return the speed and the remaining time of the training; empty if unknown."""
-        elapsed, batches, steps = now - self._started, done - self._first, self._steps
+        rate, eta = self.speed(done, now)
+        return (
+            f"{_rate(rate)} samples/s" if rate is not None else "",
+            f"ETA {format_eta(eta)}" if eta is not None else "",
+        )
+
+    def speed(self, done: int, now: float) -> tuple[float | None, float | None]:
+        """Return samples per second, and the remaining seconds; None if unknown.
+
+        Args:
+            done: Batches of the epoch.
+            now: Seconds of a monotonic clock.
+        """
+        elapsed, batches, steps = now - self._started, done - self._first, self.steps
         if elapsed <= 0 or batches <= 0:
-            return "", ""
-        rate = eta = ""
+            return None, None
+        rate = eta = None
         if self._batch_size is not None:
-            rate = f"{_rate(batches * self._batch_size / elapsed)} samples/s"
+            rate = batches * self._batch_size / elapsed
         if steps is not None:
-            left = steps - done + (self._num_epochs - self._epoch - 1) * steps
-            eta = f"ETA {format_eta(left * elapsed / batches)}"
+            left = steps - done + (self._num_epochs - self.epoch - 1) * steps
+            eta = left * elapsed / batches
         return rate, eta
 
 

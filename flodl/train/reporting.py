@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
@@ -16,14 +17,18 @@ from flodl.terminal import Style, style_of
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import introduce
 from flodl.train.progress import Progress
+from flodl.train.shutdown import book_until_exit, forget_ended
+from flodl.train.step_values import StepValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import torch
     from torch import nn
 
     from flodl.monitor import EpochMetrics, EpochRecord
     from flodl.monitor.ledger import TimeLedger
+    from flodl.monitor.step_progress import Phase
     from flodl.train.losses import LossLog
     from flodl.train.metrics import ScalarLog
     from flodl.train.plan import TrainingPlan
@@ -57,29 +62,40 @@ class Reporter:
         self._clock = clock
         self._progress = Progress(plan.num_epochs, _style(plan, monitor))
         self._facts: dict[str, object] = {}
+        self._is_first = True
+        self.step_values = StepValues() if monitor is not None else None
+        """What single steps record for the monitor; None without one."""
 
     def open(self) -> None:
         """Begin to show on the terminal what the training does."""
         self._progress.open()
 
     def introduce(
-        self, model: nn.Module, facts: Mapping[str, object], records: Sequence[EpochRecord]
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        facts: Mapping[str, object],
+        records: Sequence[EpochRecord],
     ) -> None:
         """Describe the training to the monitor, and open the live page.
 
         Args:
             model: The model that is trained.
+            optimizer: Its learning rate is recorded.
             facts: How the engine computes the steps.
             records: The epochs of the run that this run continues.
         """
         self.tell_facts(facts)
         if self._monitor is None:
             return
+        if self.step_values is not None:
+            self.step_values.watch(optimizer)
         introduce(model, self._monitor)
         if records:
             self._monitor.restore(records)
         if self._plan.run_dir is not None:
             self._plan.run_dir.attach(self._monitor)
+        forget_ended()
         if self._plan.live is not None:
             try:
                 self._monitor.serve(*self._plan.live)
@@ -130,11 +146,16 @@ class Reporter:
         self._losses, self._scalars = losses, scalars
         self._next_step, self._untold = first_step, list[float]()
         self._newest: dict[str, float] = {}
+        if self.step_values is not None:
+            self.step_values.begin_epoch()
         self._progress.begin(
             epoch, steps=steps, done=done, batch_size=self._plan.batch_size, now=now
         )
-        self._series_due = now + _SERIES_PERIOD
+        # A page shows the first step as soon as it is done.
+        self._series_due = now if self._is_first else now + _SERIES_PERIOD
+        self._is_first = False
         self._progress_due = now + self._progress.period
+        self._tell_progress(done, now)
         if self._plan.timeline is not None:
             self._plan.timeline.event("epoch_start", epoch=epoch)
         return min(self._series_due, self._progress_due)
@@ -156,6 +177,7 @@ class Reporter:
         now = self._clock()
         if now >= self._series_due:
             self._tell_series(wait=False)
+            self._tell_progress(done, now)
             self._progress.settle()
             self._series_due = now + _SERIES_PERIOD
         if now >= self._progress_due:
@@ -168,12 +190,16 @@ class Reporter:
         self._tell_series(wait=True)
         if self._plan.eval_fn is not None:
             self._progress.end("evaluating")
+            self._tell_progress(self._progress.steps, self._clock(), "evaluating")
 
     def end_epoch(self, metrics: EpochMetrics) -> None:
         """Report a finished epoch."""
         if self._plan.timeline is not None:
             self._plan.timeline.event("epoch_end", epoch=metrics.epoch, loss=metrics.avg_loss)
         if self._monitor is not None:
+            if self.step_values is not None:
+                lr, norm = self.step_values.lr, self.step_values.grad_norm
+                metrics = replace(metrics, lr=lr, grad_norm=norm)
             self._monitor.log_ledger(self._ledger.seconds())
             self._monitor.log(metrics.epoch, metrics.epoch_ms / 1000, metrics)
 
@@ -196,6 +222,8 @@ class Reporter:
         finally:
             if run is not None:
                 _finish_run(self._plan, state, len(history), error)
+            if self._monitor is not None:
+                book_until_exit(self._ledger, self._monitor)
 
     def _tell_series(self, *, wait: bool) -> None:
         if wait:
@@ -214,8 +242,22 @@ class Reporter:
         for name, at, recorded in self._scalars.take(wait=wait):
             pieces.append(_by_step(name, at, recorded))
             self._newest[name] = recorded[-1]
+        if self.step_values is not None:
+            taken = self.step_values.take(self._next_step - 1, wait=wait)
+            # A value that the program records itself under the same name is kept.
+            pieces += [StepSeries(*one) for one in taken if one[0] not in self._newest]
         if self._monitor is not None and pieces:
             self._monitor.log_steps(pieces)
+
+    def _tell_progress(self, done: int | None, now: float, phase: Phase = "training") -> None:
+        if self._monitor is None:
+            return
+        progress = self._progress
+        rate, eta = progress.speed(done, now) if done is not None else (None, None)
+        self._monitor.log_progress(
+            progress.epoch, done or 0, progress.steps, rate=rate, eta=eta, phase=phase
+        )
+        self._monitor.log_ledger(self._ledger.seconds())
 
     def _tell_time(self) -> None:
         if log.enabled(log.Verbosity.VERBOSE):

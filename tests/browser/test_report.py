@@ -96,7 +96,7 @@ def test_a_finished_run(browser, tmp_path):
     assert browser.evaluate("document.title") == "digits · 2026-05-04_13-37"
     assert texts(browser, "h1, #status") == ["digits", "Complete"]
     facts = texts(browser, "#facts > *")
-    assert facts[:2] == ["2026-05-04_13-37", "4f9a2c81"]
+    assert facts[:2] == ["run 2026-05-04_13-37", "model hash 4f9a2c81"]
     assert facts[2].startswith("started ")
     tiles = dict(zip(texts(browser, ".tile h3"), texts(browser, ".tile"), strict=True))
     assert list(tiles) == [*metrics(0, 30), "Duration", "Epochs"]
@@ -109,7 +109,7 @@ def test_a_finished_run(browser, tmp_path):
     assert texts(browser, "#epochs thead th") == ["Epoch", *metrics(0, 30), "Time"]
     assert count(browser, "#epochs tbody tr") == 30
     first = ["1", "2.0100", "2.0500", "0.1000", "0.08000", "0.002000", "3.0000", "500ms"]
-    assert texts(browser, "#epochs tbody tr:first-child > *") == first
+    assert texts(browser, "#epochs tbody tr:last-child > *") == first, "the newest comes first"
     assert count(browser, "#epochs b") == 4
     assert "Time per epoch" in texts(browser, ".gauge h3")
     assert texts(browser, "details summary") == [
@@ -169,7 +169,7 @@ def test_values_that_are_not_finite(browser, tmp_path):
     assert loss["broken"] == [3, 6]
     assert message(browser, 1) == "no finite value"
     assert texts(browser, ".tile.sparked strong") == ["not finite", "not finite"]
-    assert texts(browser, "#epochs tbody tr:nth-child(3) td")[:2] == ["not finite", "not finite"]
+    assert texts(browser, "#epochs tbody tr:nth-child(4) td")[:2] == ["not finite", "not finite"]
     assert browser.console == []
 
 
@@ -330,7 +330,7 @@ def test_the_machine_with_gpus(browser, tmp_path):
         "GPU 1": "81 %",
         "GPU 1 memory": "60.0 GB",
     }
-    assert "Throughput1.5k/ssamples, mean over epochs" in texts(browser, ".tile")
+    assert "Throughput1.5k samples/smean over epochs" in texts(browser, ".tile")
     assert browser.console == []
 
 
@@ -462,7 +462,7 @@ def test_what_a_trainer_reports_becomes_tiles(browser, tmp_path):
     facts = {"parameters": {"total": 1_234_567, "trainable": 34_567, "frozen": 1_200_000}}
     browser.open(report(tmp_path, 2, values=values, **facts))
     tiles = texts(browser, ".tile")
-    assert "Throughput12.4k/ssamples, mean over epochs" in tiles
+    assert "Throughput12.4k samples/smean over epochs" in tiles
     assert "Parameters1.23M34.6k trainable" in tiles
 
 
@@ -475,9 +475,10 @@ def test_ranks_have_a_table_of_their_own(browser, tmp_path):
 
     browser.open(report(tmp_path, 2, values=values))
     assert texts(browser, "#ranks tbody tr") == [
-        "0cuda:050071.4 %800/s20.0s0.4000",
-        "1cuda:120028.6 %320/s20.0snot finite",
+        "0cuda:050071.4 %80020.0s0.4000",
+        "1cuda:120028.6 %32020.0snot finite",
     ]
+    assert texts(browser, "#ranks thead th")[4:6] == ["Samples/s", "Busy for"]
     (note,) = texts(browser, "#ranks .note")
     assert note.startswith("Last epoch · anchor 10 · 25 : 10 batches between two averages · exch")
     assert browser.console == []

@@ -120,7 +120,7 @@ def test_lanes_and_tables_of_a_run(browser, page):
     assert texts(browser, "h1, #facts") == ["two GPUs", "1m00s · 601 samples · 138 events"]
     lanes = browser.evaluate("timeline.lanes.map(lane => lane.name)")
     assert lanes == [
-        *("Epochs", "Sync", "CPU average", "Events", "CPU", "RAM", "GPU 0", "GPU 1"),
+        *("Phases", "Epochs", "Sync", "CPU average", "Events", "CPU", "RAM", "GPU 0", "GPU 1"),
     ]
     assert browser.console == []  # the browser has an opinion on reading many pixels
     for color in ("epoch", "epoch-next", "sync", "average", "event", "cpu", "ram", "gpu", "vram"):
@@ -329,8 +329,9 @@ def test_every_rank_has_a_lane(browser, tmp_path):
     merge_timelines([of_rank(0), of_rank(1)]).save_html(page, title="two ranks")
     browser.open(page)
     lanes = browser.evaluate("timeline.lanes.map(lane => lane.name)")
-    assert lanes == ["Epochs", "Windows", "Rank 0", "Rank 1", "Events", "CPU", "RAM"]
-    assert texts(browser, "#facts") == ["20.0s · 400 samples · 127 events"]
+    assert lanes == ["Phases", "Epochs", "Windows", "Rank 0", "Rank 1", "Events", "CPU", "RAM"]
+    # 2 of the epoch and 20 exchanges of 2 events, which both ranks tell of; 20 plans, 20 waits, 3.
+    assert texts(browser, "#facts") == ["20.0s · 400 samples · 85 events"]
     assert table(browser, "load") == [
         ["CPU", "60 %", "60 %", "–", "–"],
         ["RAM", "1.0 GB", "1.0 GB", "–", "–"],
@@ -341,7 +342,7 @@ def test_every_rank_has_a_lane(browser, tmp_path):
         ["Epochs", "1", "20.0s", "20.0s", "20.0s"],
         ["Windows", "20", "1.0s", "1.0s", "20.0s"],
         ["Waiting", "20", "120ms", "120ms", "2.4s"],
-        ["Sync", "40", "60ms", "60ms", "2.4s"],
+        ["Sync", "20", "60ms", "60ms", "1.2s"],
         ["Guard", "1", "–", "–", "–"],
         ["Skipped averages", "1", "–", "–", "–"],
         ["Restarts", "1", "–", "–", "–"],
@@ -367,8 +368,69 @@ def test_a_rank_alone_that_tells_how_busy_it_is_has_a_curve(browser, tmp_path):
     of_rank(0).save_html(tmp_path / "rank.html")
     browser.open(tmp_path / "rank.html", width=360)
     lanes = browser.evaluate("timeline.lanes.map(lane => lane.name)")
-    assert lanes == ["Epochs", "Windows", "Waiting", "Sync", "Busy", "CPU", "RAM"]
+    assert lanes == ["Phases", "Epochs", "Windows", "Waiting", "Sync", "Busy", "CPU", "RAM"]
     assert table(browser, "load")[2] == ["Busy", "80 %", "80 %", "12 %", "20, 2.4s"]
     point(browser, 500)
     assert rows(browser)["Busy"] == "80 % busy"
     assert browser.console == []
+
+
+def test_every_colour_has_a_legend_and_every_curve_a_scale(browser, page):
+    browser.open(page)
+    legend = texts(browser, "#legend li")
+    assert legend == [
+        *("training", "after the last epoch"),
+        *("epochs (odd)", "epochs (even)", "sync", "cpu average"),
+        *("anchor changes", "throttles", "custom", "idle"),
+        *("processor", "memory of the machine", "GPU use", "GPU memory"),
+        "GPU idle for half a second or more",
+    ]
+    drawn = browser.evaluate(
+        "(() => { const said = []; const real = timeline.sheet.brush.fillText;"
+        "timeline.sheet.brush.fillText = (text, ...at) => said.push(text);"
+        "timeline.draw(); timeline.sheet.brush.fillText = real; return said; })()"
+    )
+    assert drawn.count("0") == 4, "processor, memory and two GPUs"
+    assert {"100 %", "16.0 GB", "use, of 100 %", "memory, of 141.0 GB"} <= set(drawn)
+    swatches = browser.evaluate(
+        "[...document.querySelectorAll('#legend .swatch')].every(one => one.offsetWidth > 5)"
+    )
+    assert swatches is True
+
+
+def test_the_set_up_has_a_lane(browser, tmp_path):
+    events = [
+        TimelineEvent(4000.0, "epoch_start", {"epoch": 0}),
+        TimelineEvent(9000.0, "epoch_end", {"epoch": 0, "loss": 0.5}),
+        TimelineEvent(10_000.0, "custom", {"label": "done"}),
+    ]
+    Timeline.from_samples([TimelineSample(0.0, 50.0)], events).save_html(tmp_path / "t.html")
+    browser.open(tmp_path / "t.html")
+    point(browser, 1000)
+    assert rows(browser)["Phases"] == "Set-up, 4.0s"
+    point(browser, 5000)
+    assert rows(browser)["Phases"] == "Training, 5.0s"
+    point(browser, 9500)
+    assert rows(browser)["Phases"] == "After the last epoch, 1.0s"
+    assert pixels(browser, "phase") > 100
+    assert browser.console == []
+
+
+def test_what_all_ranks_tell_of_happened_once(browser, tmp_path):
+    def rank(number: int) -> Timeline:
+        events = [TimelineEvent(500.0 + number, "custom", {"label": "rate lowered"})]
+        events += [TimelineEvent(600.0 + at, "restart", {"count": 1}) for at in (0, 100)]
+        if number == 1:
+            events.insert(0, TimelineEvent(300.0, "custom", {"label": "only here"}))
+        return Timeline.from_samples([], events)
+
+    merge_timelines([rank(0), rank(1), rank(2)]).save_html(tmp_path / "t.html")
+    browser.open(tmp_path / "t.html")
+    assert table(browser, "events") == [
+        ["Restarts", "2", "–", "–", "–"],
+        ["Custom", "2", "–", "–", "–"],
+    ]
+    point(browser, 500)
+    assert rows(browser)["custom"] == "rate lowered"
+    point(browser, 300)
+    assert rows(browser)["custom"] == "rank 1: only here"

@@ -12,6 +12,10 @@ class Focus {
   owner = null;
   range = null;
 
+  constructor(axis) {
+    this.axis = axis;
+  }
+
   watch(listener) {
     this.#listeners.push(listener);
   }
@@ -25,19 +29,23 @@ class Focus {
   zoom(range) {
     this.range = range;
     for (const listener of this.#listeners) listener("zoom");
-    announce(range ? `zoomed to ${Math.ceil(range[0])} to ${Math.floor(range[1])}` : "whole range");
+    const { axis } = this;
+    const [from, to] = range && axis.numbers ? [Math.ceil(range[0]), Math.floor(range[1])] : range || [];
+    announce(range ? `zoomed to ${axis.label(from)} to ${axis.label(to)}` : "whole range");
   }
 }
 
 class LineChart {
   #log = false;
+  #whole = false;
+  #watched = new Set();
   #scales = null;
   #drag = null;
   #cursorFramed = false;
   #cursorDrawn = false;
 
   constructor(title, focus, options) {
-    this.focus = focus;
+    this.#attend(focus);
     this.options = options;
     this.series = [];
     this.xs = [];
@@ -53,6 +61,10 @@ class LineChart {
     this.resetButton = toggle("reset zoom", () => this.focus.zoom(null));
     this.logButton = toggle("log scale", () => this.#toggleLog());
     this.logButton.classList.add("log");
+    // Offered where the scale leaves out values that lie far from all others.
+    this.outlierButton = toggle("", () => this.#toggleOutliers());
+    this.outlierButton.classList.add("outliers");
+    this.outlierButton.hidden = true;
     this.tableButton = toggle("table", () => this.#toggleTable());
     this.tableButton.setAttribute("aria-pressed", "false");
     this.resetButton.hidden = true;
@@ -73,20 +85,22 @@ class LineChart {
     this.table = element("div", { className: "scroll chart-table", hidden: true, tabIndex: 0 });
     this.table.setAttribute("role", "region");
     this.table.setAttribute("aria-label", "The chart as a table");
-    const head = element("div", { className: "chart-head" }, this.title, this.resetButton, this.logButton, this.tableButton);
+    const head = element("div", { className: "chart-head" }, this.title, this.resetButton, this.outlierButton, this.logButton, this.tableButton);
     this.card = element("article", { className: "card chart" }, head, this.description, this.plot, this.legend.list, this.table);
     this.#listen();
     this.show(title, []);
   }
 
-  /** Show these series; what was hidden or set before stays so. */
-  show(title, series) {
-    this.series = series;
+  /** Show these series on the axis of a focus; what was hidden or set before stays so. */
+  show(title, series, focus = this.focus) {
+    this.#attend(focus);
+    const { axis } = focus;
+    this.series = series.map((one) => axis.of(one));
     // The width is read before anything is written, so that reading it needs no layout.
     this.width ||= this.plot.clientWidth;
     if (this.title.textContent !== title) this.title.textContent = title;
-    this.xs = merged(series.map((one) => one.xs));
-    this.description.textContent = series.map(describe).join(" ");
+    this.xs = merged(this.series.map((one) => one.xs));
+    this.description.textContent = this.series.map((one) => describe(one, axis)).join(" ");
     this.plot.setAttribute("aria-valuemin", this.xs[0] ?? 0);
     this.plot.setAttribute("aria-valuemax", this.xs[this.xs.length - 1] ?? 0);
     this.legend.offer(series.map((one) => one.name));
@@ -107,7 +121,10 @@ class LineChart {
     const usable = log ? values.filter((value) => value > 0) : values;
     this.drawn = [];
     this.message = "";
-    this.#scales = this.xs.length && usable.length ? this.#measure(usable, log, width, height) : null;
+    const scaled = this.xs.length > 0 && usable.length > 0;
+    const limits = scaled ? this.#limits(usable, log) : null;
+    this.#offerOutliers(limits);
+    this.#scales = scaled ? this.#measure(limits, log, width, height) : null;
     if (this.#scales) {
       this.#drawAxes(context);
       for (const one of shown) this.drawn.push(this.#drawCurve(context, one));
@@ -126,19 +143,26 @@ class LineChart {
     return ys.filter((y, index) => y !== null && inside(xs[index]));
   }
 
-  #measure(values, log, width, height) {
-    let [low, high] = [Infinity, -Infinity];
-    for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  /** What the scale shows, and how many values lie outside of it. */
+  #limits(values, log) {
+    const { low, high, outside } = robustLimits(log ? values.map(Math.log10) : values);
+    const plain = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
+    if (this.#whole || !outside) return { low: plain[0], high: plain[1], outside };
+    return { low: log ? 10 ** low : low, high: log ? 10 ** high : high, outside };
+  }
+
+  #measure({ low, high }, log, width, height) {
     const lines = height / 48;
     const y = log ? logScale(low, high, lines) : linearScale(low, high, lines);
     const left = 14 + 6.6 * Math.max(...y.ticks.map(([, label]) => label.length));
     const box = { left, right: width - 14, top: 10, bottom: height - 26, width, height };
     const [first, last] = this.focus.range || [this.xs[0], this.xs[this.xs.length - 1]];
-    const x = wholeScale(first, last, (box.right - left) / 76);
+    const x = this.focus.axis.scale(first, last, (box.right - left) / 76);
     return {
       box, x, y, log,
       px: (at) => left + x.at(at) * (box.right - left),
-      py: (value) => box.bottom - y.at(value) * (box.bottom - box.top),
+      // A value off the scale ends just outside of the plot: a canvas draws nothing at 1e300.
+      py: (value) => box.bottom - Math.min(2, Math.max(-1, y.at(value))) * (box.bottom - box.top),
       back: (pixel) => first + ((pixel - left) / (box.right - left)) * (last - first),
     };
   }
@@ -154,10 +178,13 @@ class LineChart {
       strokeLine(context, box.left, line, box.right, line, ink.get("grid"));
       context.fillText(label, box.left - 8, line + 4);
     }
+    context.textAlign = "left";
+    context.fillText(this.focus.axis.title, 0, box.bottom + 18);
     context.textAlign = "center";
+    const start = context.measureText(this.focus.axis.title).width + 6;
     for (const [at, label] of x.ticks) {
       const half = context.measureText(label).width / 2;
-      context.fillText(label, Math.min(px(at), box.width - half), box.bottom + 18);
+      if (px(at) - half >= start) context.fillText(label, Math.min(px(at), box.width - half), box.bottom + 18);
     }
     strokeLine(context, box.left, box.bottom + 0.5, box.right, box.bottom + 0.5, ink.get("line"));
   }
@@ -185,8 +212,28 @@ class LineChart {
     const broken = xs.filter((_, index) => ys[index] === null);
     context.lineWidth = 2;
     for (const x of broken) strokeLine(context, px(x), box.bottom - 7, px(x), box.bottom, ink.get("bad"));
+    const outside = this.#drawOutliers(context, color, xs, ys, usable);
     context.restore();
-    return { name: series.name, raw, smooth, best, broken, points: xs.length };
+    return { name: series.name, raw, smooth, best, broken, outside, points: xs.length };
+  }
+
+  /** A triangle at the edge for each value that the scale leaves out; return their x. */
+  #drawOutliers(context, color, xs, ys, usable) {
+    const { box, px, y } = this.#scales;
+    const far = [];
+    context.fillStyle = color;
+    ys.forEach((value, index) => {
+      const at = usable(value) ? y.at(value) : 0;
+      if (at <= 1.001 && at >= -0.001) return;
+      far.push(xs[index]);
+      const [x, edge, tip] = [px(xs[index]), at > 1 ? box.top + 4 : box.bottom - 4, at > 1 ? -8 : 8];
+      context.beginPath();
+      context.moveTo(x - 5, edge);
+      context.lineTo(x + 5, edge);
+      context.lineTo(x, edge + tip);
+      context.fill();
+    });
+    return far;
   }
 
   /** Draw the cursor in the next frame; many moves of a mouse are one. */
@@ -217,8 +264,9 @@ class LineChart {
     context.setLineDash([3, 3]);
     strokeLine(context, at, box.top, at, box.bottom, ink.get("soft"));
     context.setLineDash([]);
-    const unit = this.series[0].unit === "step" ? "Step" : "Epoch";
-    const rows = [element("b", { textContent: `${unit} ${wholeLabel(x)}` })];
+    const { axis } = this.focus;
+    const where = axis.numbers ? `${axis.head} ${x}` : axis.say(x);
+    const rows = [element("b", { textContent: axis.numbers ? `${axis.head} ${axis.label(x)}` : where })];
     for (const { series, value } of this.#readings(x)) {
       const look = this.#look(series.name);
       rows.push(element("span", {}, swatch(look), element("i", { textContent: series.name }), formatMetric(value)));
@@ -230,7 +278,7 @@ class LineChart {
     this.readout.style.right = leftHalf ? "auto" : `${this.width - at + 14}px`;
     this.plot.setAttribute("aria-valuenow", x);
     const spoken = this.#readings(x).map(({ series, value }) => `${series.name} ${formatMetric(value)}`);
-    this.plot.setAttribute("aria-valuetext", [`${unit} ${x}`, ...spoken].join(", "));
+    this.plot.setAttribute("aria-valuetext", [where, ...spoken].join(", "));
   }
 
   #drawSelection(context) {
@@ -249,7 +297,7 @@ class LineChart {
       if (!this.legend.shows(series.name)) continue;
       const { xs, ys } = series.within(this.focus.range);
       const index = nearestIndex(xs, x);
-      const close = index >= 0 && (xs[index] === x || (series.unit === "step" && Math.abs(this.#scales.px(xs[index]) - this.#scales.px(x)) < 8));
+      const close = index >= 0 && (xs[index] === x || (series.unit !== "epoch" && Math.abs(this.#scales.px(xs[index]) - this.#scales.px(x)) < 8));
       if (close) found.push({ series, value: ys[index] });
     }
     return found;
@@ -261,7 +309,7 @@ class LineChart {
     if (range && (x < range[0] || x > range[1])) return null;
     const index = nearestIndex(this.xs, x);
     if (index < 0) return null;
-    const close = this.series[0].unit === "step" ? Math.abs(this.#scales.px(this.xs[index]) - this.#scales.px(x)) < 40 : this.xs[index] === x;
+    const close = this.series[0].unit !== "epoch" ? Math.abs(this.#scales.px(this.xs[index]) - this.#scales.px(x)) < 40 : this.xs[index] === x;
     return close ? this.xs[index] : null;
   }
 
@@ -275,6 +323,20 @@ class LineChart {
     this.logButton.disabled = !possible;
     this.logButton.title = possible ? "Logarithmic scale; values at or below 0 are left out" : "No value is above 0";
     this.logButton.setAttribute("aria-pressed", String(this.#log && possible));
+  }
+
+  #offerOutliers(limits) {
+    const count = limits?.outside || 0;
+    this.outlierButton.hidden = !count;
+    this.outlierButton.setAttribute("aria-pressed", String(this.#whole));
+    const text = `${count} off scale`;
+    if (this.outlierButton.textContent !== text) this.outlierButton.textContent = text;
+    this.outlierButton.title = `${count} ${count === 1 ? "value lies" : "values lie"} far from all others. Press to show the whole range.`;
+  }
+
+  #toggleOutliers() {
+    this.#whole = !this.#whole;
+    this.draw();
   }
 
   #toggleLog() {
@@ -294,21 +356,29 @@ class LineChart {
     const every = Math.max(1, Math.ceil(inside.length / TABLE_ROWS));
     const rows = inside.filter((_, index) => index % every === 0 || index === inside.length - 1);
     const shown = this.series.filter((one) => this.legend.shows(one.name));
-    const unit = this.series[0]?.unit === "step" ? "Step" : "Epoch";
-    const heads = [unit, ...shown.map((one) => one.name)].map((text) => element("th", { textContent: text, scope: "col" }));
+    const { axis } = this.focus;
+    const heads = [axis.head, ...shown.map((one) => one.name)].map((text) => element("th", { textContent: text, scope: "col" }));
     const cells = (one, x) => {
       const { xs, ys } = one.within(range);
       const index = nearestIndex(xs, x);
-      const exact = index >= 0 && (xs[index] === x || one.unit === "step");
+      const exact = index >= 0 && (xs[index] === x || one.unit !== "epoch");
       return element("td", { textContent: formatMetric(exact ? ys[index] : undefined) });
     };
-    const body = rows.map((x) => element("tr", {}, element("th", { textContent: wholeLabel(x), scope: "row" }), ...shown.map((one) => cells(one, x))));
+    const body = rows.map((x) => element("tr", {}, element("th", { textContent: axis.label(x), scope: "row" }), ...shown.map((one) => cells(one, x))));
     const caption = element("caption", { className: "unseen", textContent: this.title.textContent });
     this.table.replaceChildren(element("table", { className: "numbers" }, caption, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body)));
   }
 
+  #attend(focus) {
+    this.focus = focus;
+    if (this.#watched.has(focus)) return;
+    this.#watched.add(focus);
+    focus.watch((what) => {
+      if (focus === this.focus) what === "zoom" ? this.draw() : this.#cursorLater();
+    });
+  }
+
   #listen() {
-    this.focus.watch((what) => (what === "zoom" ? this.draw() : this.#cursorLater()));
     this.plot.addEventListener("pointermove", (event) => this.#follow(event));
     this.plot.addEventListener("pointerdown", (event) => this.#press(event));
     this.plot.addEventListener("pointerup", (event) => this.#release(event));
@@ -399,10 +469,14 @@ function merged(lists) {
   return rising && same ? first.slice() : [...new Set(lists.flat())].sort((a, b) => a - b);
 }
 
-function describe(series) {
-  const { unit, name, best } = series;
+function describe(series, axis) {
+  const { name, best } = series;
   const [first, last] = [{ x: series.xs[0], y: series.ys[0] }, series.last];
-  const top = best ? `, best ${formatMetric(best.y)} at ${unit} ${best.x}` : "";
-  if (series.xs.length === 1) return `${name}: ${formatMetric(first.y)} at ${unit} ${first.x}.`;
-  return `${name}: from ${formatMetric(first.y)} at ${unit} ${first.x} to ${formatMetric(last.y)} at ${unit} ${last.x}${top}.`;
+  const top = best ? `, best ${formatMetric(best.y)} ${spot(axis, best.x)}` : "";
+  if (series.xs.length === 1) return `${name}: ${formatMetric(first.y)} ${spot(axis, first.x)}.`;
+  return `${name}: from ${formatMetric(first.y)} ${spot(axis, first.x)} to ${formatMetric(last.y)} ${spot(axis, last.x)}${top}.`;
+}
+
+function spot(axis, x) {
+  return axis.numbers ? `at ${axis.say(x)}` : axis.say(x);
 }

@@ -2,6 +2,7 @@
 /* Numbers as people read them: the rules of the terminal lines, with more digits for small metrics. */
 
 const DASH = "–";
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 function formatMetric(value) {
   if (value === undefined) return DASH;
@@ -47,6 +48,5 @@ function formatPercent(value) {
 function formatMoment(iso) {
   const parts = /^(\d+)-(\d+)-(\d+)T(\d+:\d+)/.exec(iso || "");
   if (!parts) return "";
-  const months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-  return `${Number(parts[3])} ${months[parts[2] - 1]} ${parts[1]}, ${parts[4]}`;
+  return `${Number(parts[3])} ${MONTHS[parts[2] - 1]} ${parts[1]}, ${parts[4]}`;
 }

@@ -8,6 +8,7 @@ class LiveFeed {
   #session;
   #view;
   #source = null;
+  #failed = 0;
 
   constructor(model, view, session) {
     this.#model = model;
@@ -20,6 +21,7 @@ class LiveFeed {
     const source = (this.#source = new EventSource(`events?after=${this.#model.received}`));
     const on = (kind, take) => source.addEventListener(kind, (event) => take(JSON.parse(event.data), event));
     source.addEventListener("open", () => {
+      this.#failed = 0;
       this.#view.connect("live");
       this.#catchUp();
     });
@@ -30,7 +32,8 @@ class LiveFeed {
       else this.#model.open(info);
     });
     on("epoch", (record, event) => this.#model.receive(Number(event.lastEventId), record));
-    on("steps", ({ series }) => this.#model.addSteps(series));
+    on("steps", ({ series, clock }) => this.#model.addSteps(series, clock));
+    on("progress", (progress) => this.#model.setProgress(progress));
     on("ledger", (ledger) => this.#model.setLedger(ledger));
     on("load", (load) => this.#model.addLoad(load));
     on("drawing", ({ version }) => this.#model.setDrawing(version));
@@ -42,7 +45,9 @@ class LiveFeed {
   }
 
   #lost() {
-    this.#view.connect("lost");
+    // The first failure is a broken line; if the next try fails too, nobody answers any more.
+    this.#failed += 1;
+    this.#view.connect(this.#failed > 1 ? "gone" : "lost");
     // The browser comes back by itself after a broken line, but not after an answer it refused.
     if (this.#source.readyState !== EventSource.CLOSED) return;
     this.#source.close();
@@ -52,8 +57,8 @@ class LiveFeed {
   /** Points that went by between the making of the page, or a broken line, and this stream. */
   async #catchUp() {
     try {
-      const { names } = await ask("api/series");
-      if (names.length) this.#model.replaceSteps(await this.#read(names, null));
+      const { names, clock } = await ask("api/series");
+      if (names.length) this.#model.replaceSteps(await this.#read(names, null), clock);
     } catch {
       // The line is broken again; the next connection asks anew.
     }

@@ -26,24 +26,34 @@ class RunModel {
     this.curves = new Map();
     this.ledger = {};
     this.loads = [];
+    /** How far the epoch is, and when the page heard of it. */
+    this.progress = null;
+    this.heardAt = this.newsAt = performance.now();
+    /** Steps, and the seconds of the run at which they were logged. */
+    this.clock = { steps: [], seconds: [] };
     this.drawing = 0;
     this.summary = null;
+    /** Whether a live stream brings news, so that time goes on between them. */
+    this.following = false;
   }
 
-  /** Call `listener(kind)` after every change; kinds: info epochs steps ledger loads drawing. */
+  /** Call `listener(kind)` after every change; kinds: info epochs steps ledger loads progress drawing. */
   watch(listener) {
     this.#listeners.push(listener);
   }
 
   /** Take a whole run. */
-  load({ info, records, series = [], ledger = {}, finish }) {
+  load({ info, records, series = [], ledger = {}, finish, clock, progress = null, loads = [] }) {
     this.info = info;
+    this.#tick(clock);
+    this.progress = progress;
+    this.loads = loads;
     this.#known = JSON.stringify(info.metadata);
     for (const record of records) this.#take(record);
     for (const one of series) this.#curve(one.name).append(one.steps, one.values);
     this.ledger = ledger;
     this.summary = finish;
-    for (const kind of ["info", "epochs", "steps", "ledger"]) this.#changed(kind);
+    for (const kind of ["info", "epochs", "steps", "ledger", "loads", "progress"]) this.#changed(kind);
   }
 
   open(info) {
@@ -68,15 +78,23 @@ class RunModel {
     this.#changed("epochs");
   }
 
-  addSteps(series) {
+  addSteps(series, clock) {
+    this.#tick(clock);
     for (const { name, steps, values } of series) this.#curve(name).append(steps, values);
     this.#changed("steps");
   }
 
   /** Take curves from their beginning; what the page has beyond their end stays. */
-  replaceSteps(series) {
+  replaceSteps(series, clock) {
+    if (clock) this.clock = clock;
     for (const { name, steps, values } of series) this.#curve(name).replace(steps, values);
     this.#changed("steps");
+  }
+
+  setProgress(progress) {
+    this.progress = progress;
+    this.heardAt = performance.now();
+    this.#changed("progress");
   }
 
   setLedger(ledger) {
@@ -109,12 +127,47 @@ class RunModel {
   /** Seconds since the run began. */
   get duration() {
     if (this.summary) return this.summary.duration;
-    return this.records.length ? this.records[this.records.length - 1].elapsed : 0;
+    const known = [this.records[this.records.length - 1]?.elapsed || 0];
+    if (this.progress) known.push(this.progress.elapsed + (this.following ? (performance.now() - this.heardAt) / 1000 : 0));
+    return Math.max(...known);
+  }
+
+  /** When the run began, in seconds since 1970. */
+  get startSeconds() {
+    return Date.parse(this.info.started) / 1000 || 0;
+  }
+
+  /** Seconds by which the clocks of the run are ahead of UTC. */
+  get zone() {
+    const parts = /([+-])(\d\d):(\d\d)$/.exec(this.info.started);
+    return parts ? (parts[1] === "-" ? -60 : 60) * (60 * parts[2] + Number(parts[3])) : 0;
+  }
+
+  /** Epochs, and the seconds at which they ended; a resumed run counts on. */
+  get epochClock() {
+    let [before, last] = [0, 0];
+    const seconds = this.records.map(({ elapsed }) => {
+      if (elapsed < last) before += last;
+      last = elapsed || 0;
+      return before + last;
+    });
+    return { steps: this.records.map(({ epoch }) => epoch), seconds };
+  }
+
+  #tick(clock) {
+    const { steps, seconds } = this.clock;
+    (clock?.steps || []).forEach((step, index) => {
+      if (steps.length && step <= steps[steps.length - 1]) return;
+      steps.push(step);
+      seconds.push(clock.seconds[index]);
+    });
   }
 
   #take(record) {
     this.records.push(record);
-    for (const [name, value] of Object.entries(record.metrics)) {
+    const own = ["lr", "grad_norm"].filter((name) => name in record && !Object.hasOwn(record.metrics, name));
+    const measured = own.map((name) => [name, record[name]]);
+    for (const [name, value] of [...Object.entries(record.metrics), ...measured]) {
       let series = this.series.get(name);
       if (!series) this.series.set(name, (series = new Series(name, "epoch")));
       series.add(record.epoch, value);
@@ -128,6 +181,7 @@ class RunModel {
   }
 
   #changed(kind) {
+    this.newsAt = performance.now();
     for (const listener of this.#listeners) listener(kind);
   }
 }
@@ -178,6 +232,14 @@ class Series {
     const { detail } = this;
     if (range && detail && detail.range[0] <= range[0] && detail.range[1] >= range[1]) return detail;
     return this;
+  }
+
+  /** Limits of the values without outliers. */
+  get limits() {
+    if (this.limited?.count !== this.ys.length) {
+      this.limited = { count: this.ys.length, ...robustLimits(this.ys.filter((y) => y !== null)) };
+    }
+    return this.limited;
   }
 
   get last() {
@@ -245,20 +307,53 @@ function goalOf(name) {
   return null;
 }
 
-/** What shares a chart: all losses; all scores of one range; everything else alone. */
-function chartGroups(all) {
+/** Curves share an axis if the largest values differ by at most this factor; the second keeps them together. */
+const [JOIN, STAY] = [8, 24];
+
+/**
+ * What shares a chart: losses whose ranges fit; scores of one range; everything else alone.
+ *
+ * `before` maps names to the chart that they had, so that a curve does not move back and forth
+ * while a run goes on; it is brought up to date.
+ */
+function chartGroups(all, before = new Map()) {
   const groups = new Map();
   for (const series of all) {
-    let [key, title] = [`metric ${series.name}`, series.name];
-    if (series.goal === "min") [key, title] = ["min", "Loss"];
-    else if (series.goal === "max" && series.min >= 0 && series.max <= 1) [key, title] = ["unit", "Scores"];
-    else if (series.goal === "max" && series.min >= 0 && series.max <= 100) [key, title] = ["percent", "Scores, %"];
-    if (!groups.has(key)) groups.set(key, { key, title, series: [] });
+    const [kind, title] = kindOf(series);
+    const key = kind === "min" ? lossKey(series, groups, before) : kind;
+    before.set(series.name, key);
+    if (!groups.has(key)) groups.set(key, { key, kind, title, series: [] });
     groups.get(key).series.push(series);
   }
+  const losses = [...groups.values()].filter(({ kind }) => kind === "min");
   for (const group of groups.values()) {
-    if (group.series.length === 1) group.title = group.series[0].name;
+    const names = group.series.map((one) => one.name);
+    if (names.length === 1) [group.title] = names;
+    else if (group.kind === "min" && losses.length > 1) group.title = names.length > 3 ? `${names[0]} and ${names.length - 1} more` : names.join(", ");
   }
-  const rank = (group) => ["min", "unit", "percent"].indexOf(group.key) >>> 0;
+  const rank = (group) => ["min", "unit", "percent"].indexOf(group.kind) >>> 0;
   return [...groups.values()].sort((a, b) => rank(a) - rank(b));
+}
+
+function kindOf({ name, goal, limits: { low, high } }) {
+  if (goal === "min") return ["min", "Loss"];
+  if (goal === "max" && low >= 0 && high <= 1) return ["unit", "Scores"];
+  if (goal === "max" && low >= 0 && high <= 100) return ["percent", "Scores, %"];
+  return [`metric ${name}`, name];
+}
+
+/** The chart of a loss: the first whose curves are about as large, else its own. */
+function lossKey(series, groups, before) {
+  const size = ({ limits: { low, high } }) => Math.max(Math.abs(low), Math.abs(high));
+  const own = size(series);
+  for (const { key, kind, series: members } of groups.values()) {
+    if (kind !== "min") continue;
+    const factor = before.get(series.name) === key ? STAY : JOIN;
+    const fits = members.every((one) => {
+      const [less, more] = [own, size(one)].sort((a, b) => a - b);
+      return !Number.isFinite(more) || less === 0 || more / less <= factor;
+    });
+    if (fits) return key;
+  }
+  return `min ${series.name}`;
 }

@@ -7,11 +7,11 @@ function tile(title, value, note) {
 }
 
 function metricTile(series) {
-  const { last, best, min, max, xs, ys } = series;
+  const { last, best, limits, xs, ys } = series;
   let note = "";
-  if (xs.length === 1) note = `at epoch ${last.x}`;
+  if (xs.length === 1 || series.unit === "step") note = `at ${series.unit} ${wholeLabel(last.x)}`;
   else if (best) note = `best ${formatMetric(best.y)} at epoch ${best.x}`;
-  else if (min < max) note = `${formatMetric(min)} to ${formatMetric(max)}`;
+  else if (limits.low < limits.high) note = `${formatMetric(limits.low)} to ${formatMetric(limits.high)}`;
   const made = tile(series.name, formatMetric(last.y), note);
   if (last.y === null) made.querySelector("strong").classList.add("bad-value");
   if (xs.length > 1) {
@@ -21,11 +21,12 @@ function metricTile(series) {
   return made;
 }
 
-function runTiles({ records, info, status, duration }) {
+function runTiles({ records, info, status, duration, progress }) {
   const last = records[records.length - 1];
   const mean = records.reduce((sum, record) => sum + (record.duration || 0), 0) / Math.max(1, records.length);
   const toGo = status === "running" && last && last.eta !== undefined ? `, ${formatDuration(last.eta)} to go` : "";
-  const per = records.length ? `${formatDuration(mean)} per epoch${toGo}` : "no epoch has finished yet";
+  const first = progress ? "in the first epoch" : "no epoch has finished yet";
+  const per = records.length ? `${formatDuration(mean)} per epoch${toGo}` : first;
   const reached = last ? last.epoch : 0;
   const missing = info.total - reached;
   const rest = missing > 0 ? (status === "running" ? `${missing} to go` : `${missing} not trained`) : "all trained";
@@ -33,7 +34,9 @@ function runTiles({ records, info, status, duration }) {
   const rates = records.map((record) => record.throughput).filter((rate) => rate > 0);
   if (rates.length) {
     const rate = rates.reduce((sum, one) => sum + one, 0) / rates.length;
-    made.push(tile("Throughput", `${formatCount(rate * 1000)}/s`, "samples, mean over epochs"));
+    made.push(tile("Throughput", `${formatCount(rate * 1000)} samples/s`, "mean over epochs"));
+  } else if (progress?.rate) {
+    made.push(tile("Throughput", `${formatCount(progress.rate)} samples/s`, "in this epoch"));
   }
   const { parameters } = info.metadata;
   if (parameters && Number.isFinite(parameters.total)) {
@@ -56,11 +59,13 @@ function gauge(title, values, range, format, { note = "", live = false } = {}) {
 }
 
 /** Load while training runs from the live samples, afterwards from the epochs. */
-function gauges({ records, loads, status }) {
-  const live = status === "running" && loads.length > 1;
+function gauges({ records, loads, status, progress }) {
+  const newest = progress && records.length < 2 ? [progress] : [];
+  const samplesNow = loads.length ? loads : newest;
+  const live = samplesNow.length > 0 && (status === "running" || records.length < 2);
   const made = [];
   if (records.length) made.push(gauge("Time per epoch", records.map((record) => record.duration), null, formatDuration));
-  const samples = live ? loads : records;
+  const samples = live ? samplesNow : records;
   const add = (title, read, range, format, note) => {
     const values = samples.map(read);
     if (values.some((value) => value !== null && value !== undefined)) made.push(gauge(title, values, range, format, { note, live }));
@@ -99,11 +104,11 @@ function rankParts(records) {
     one.device,
     String(one.batches),
     batches ? `${((100 * one.batches) / batches).toFixed(1)} %` : DASH,
-    one.busy > 0 ? `${formatCount((1000 * one.samples) / one.busy)}/s` : DASH,
+    one.busy > 0 ? formatCount((1000 * one.samples) / one.busy) : DASH,
     formatDuration(one.busy / 1000),
     formatMetric(one.loss),
   ]);
-  const table = numberTable("What each rank did", ["Rank", "Device", "Batches", "Share", "Samples", "Busy", "Last loss"], rows);
+  const table = numberTable("What each rank did", ["Rank", "Device", "Batches", "Share of batches", "Samples/s", "Busy for", "Last loss"], rows);
   const scroll = element("div", { className: "scroll", tabIndex: 0 }, table);
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", "Table of ranks");
@@ -126,10 +131,14 @@ function numberTable(title, heads, rows) {
   return element("table", { className: "numbers" }, caption, element("thead", {}, head), element("tbody", {}, ...body));
 }
 
+function ledgerTotal(ledger) {
+  return Object.values(ledger).reduce((sum, seconds) => sum + (seconds || 0), 0);
+}
+
 /** Where the time went: one bar, and the same as a list. */
 function ledgerParts(ledger) {
   const accounts = Object.entries(ledger).filter(([, seconds]) => seconds > 0);
-  const total = accounts.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const total = ledgerTotal(ledger);
   const bar = element("div", { className: "ledger-bar" });
   bar.setAttribute("aria-hidden", "true");
   const list = element("ul", { className: "ledger" });
@@ -149,13 +158,17 @@ function ledgerParts(ledger) {
   return accounts.length ? [bar, list] : [];
 }
 
-/** The table of epochs; scrolling and focus survive new rows. */
+/** The table of epochs, the newest first; scrolling and focus survive new rows. */
 class EpochTable {
   #all = false;
+  #newestFirst = true;
   #model;
+  #shows;
 
-  constructor(model) {
+  /** `shows(name)` says whether a metric has a column. */
+  constructor(model, shows) {
     this.#model = model;
+    this.#shows = shows;
     this.head = element("thead");
     this.body = element("tbody");
     const caption = element("caption", { className: "unseen", textContent: "Every epoch with its metrics; the best value of a metric is bold." });
@@ -168,6 +181,12 @@ class EpochTable {
       this.#all = true;
       this.render();
     });
+    this.order = place("epoch-order");
+    this.order.addEventListener("click", () => {
+      this.#newestFirst = !this.#newestFirst;
+      this.scroll.scrollTop = 0;
+      this.render();
+    });
     this.foot = element("div", { className: "table-foot" }, this.note, this.more);
     place("epochs").replaceChildren(element("div", { className: "card" }, this.scroll), this.foot);
   }
@@ -176,14 +195,18 @@ class EpochTable {
     const { records, series } = this.#model;
     place("epochs-section").hidden = !records.length;
     if (!records.length) return;
-    const shown = this.#all ? records : records.slice(-MOST_ROWS);
-    const columns = [...series.values()];
+    const kept = this.#all ? records : records.slice(-MOST_ROWS);
+    const shown = this.#newestFirst ? kept.slice().reverse() : kept;
+    this.order.textContent = this.#newestFirst ? "newest first" : "oldest first";
+    const columns = [...series.values()].filter(({ name }) => this.#shows(name));
     const heads = ["Epoch", ...columns.map((one) => one.name), "Time"];
     this.head.replaceChildren(element("tr", {}, ...heads.map((text) => element("th", { textContent: text, scope: "col" }))));
     const { scrollHeight, scrollTop, clientHeight } = this.scroll;
     const atEnd = scrollTop > 0 && scrollHeight - scrollTop - clientHeight < 40;
     this.body.replaceChildren(...shown.map((record) => epochRow(record, columns)));
-    if (atEnd) this.scroll.scrollTop = this.scroll.scrollHeight;
+    // New rows must not move what is being read.
+    if (this.#newestFirst && scrollTop > 0) this.scroll.scrollTop = scrollTop + this.scroll.scrollHeight - scrollHeight;
+    else if (!this.#newestFirst && atEnd) this.scroll.scrollTop = this.scroll.scrollHeight;
     const part = shown.length < records.length ? `The last ${shown.length} of ${records.length} epochs. ` : "";
     this.note.textContent = part + (columns.some((one) => one.best) ? "Bold marks the best value of a metric." : "");
     this.more.textContent = `Show all ${records.length}`;
@@ -194,7 +217,8 @@ class EpochTable {
 function epochRow(record, columns) {
   const row = element("tr", {}, element("th", { textContent: record.epoch, scope: "row" }));
   for (const { name, best } of columns) {
-    const value = Object.hasOwn(record.metrics, name) ? record.metrics[name] : undefined;
+    const own = ["lr", "grad_norm"].includes(name) ? record[name] : undefined;
+    const value = Object.hasOwn(record.metrics, name) ? record.metrics[name] : own;
     const cell = element("td");
     if (value === undefined) cell.className = "missing";
     if (value === null) cell.className = "bad-value";

@@ -1,6 +1,36 @@
 "use strict";
 /* From values to positions: ranges, ticks, and no more points than there are pixels. */
 
+/** Values that a limit may leave out, at either end, and how far away they must be for it. */
+const OUTLIER_SHARE = 0.02;
+const [FAR, FAR_OF_FEW] = [100, 1000];
+
+/**
+ * Lowest and highest value without those few that lie far from all others.
+ *
+ * Without this, one value of 1e30 would make a flat line of all others.
+ */
+function robustLimits(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  const count = values.length;
+  if (count < 3 || low === high) return { low, high, outside: 0 };
+  const every = Math.max(1, Math.floor(count / 1024));
+  const sample = Float64Array.from({ length: Math.ceil(count / every) }, (_, index) => values[index * every]).sort();
+  const left = Math.max(1, Math.floor(sample.length * OUTLIER_SHARE));
+  const [lower, upper] = [sample[left], sample[sample.length - 1 - left]];
+  const room = upper - lower || Math.abs(upper) * 0.1 || 1;
+  const far = room * (count < 20 ? FAR_OF_FEW : FAR);
+  if (low >= lower - far && high <= upper + far) return { low, high, outside: 0 };
+  [low, high] = [Infinity, -Infinity];
+  let outside = 0;
+  for (const value of values) {
+    if (value < lower - far || value > upper + far) outside += 1;
+    else [low, high] = [Math.min(low, value), Math.max(high, value)];
+  }
+  return { low, high, outside };
+}
+
 /** A linear scale over [low, high], widened to round ticks. */
 function linearScale(low, high, wanted) {
   if (low === high) {

@@ -18,8 +18,10 @@ const STATUS = {
 const DETAIL_TITLES = { config: "Configuration", environment: "Environment", parameters: "Parameters" };
 
 class RunView {
-  #charts = new Map();
-  #focus = { epoch: new Focus(), step: new Focus() };
+  #panel;
+  #strip;
+  #focuses = new Map();
+  #kind = "number";
   #options = { smoothing: 0 };
   #unit = null;
   #open = new Map();
@@ -37,20 +39,37 @@ class RunView {
   constructor(model, written) {
     this.model = model;
     this.written = written;
-    this.#epochs = new EpochTable(model);
+    this.#strip = new ProgressStrip(place("progress"), model);
+    const make = (title, focus) => new LineChart(title, focus, this.#options);
+    this.#panel = new MetricPanel(place("charts"), make, () => this.#metricCharts());
+    this.#epochs = new EpochTable(model, (name) => this.#panel.shows(name));
     this.#controls();
     model.watch((kind) => this.#later(kind));
-    this.#focus.step.watch((what) => what === "zoom" && this.#refine());
   }
 
   /** The charts on the page; those of the other unit keep their state aside. */
   get charts() {
-    return [...this.#charts.values()].filter((chart) => chart.card.isConnected);
+    return this.#panel.charts;
   }
 
+  /** "live", "lost" after a broken line, "gone" if the next try failed too, or null. */
   connect(state) {
     this.connection = state;
+    this.model.following = state === "live";
     this.#heading();
+    this.#strip.render();
+  }
+
+  /** Where the reader looks on the axis that is shown now. */
+  #focus() {
+    const unit = this.#unit || "epoch";
+    const key = `${unit} ${this.#kind}`;
+    if (!this.#focuses.has(key)) {
+      const focus = new Focus(new Axis(this.model, unit, this.#kind));
+      if (unit === "step") focus.watch((what) => what === "zoom" && this.#refine(focus));
+      this.#focuses.set(key, focus);
+    }
+    return this.#focuses.get(key);
   }
 
   /** Draw everything that is drawn with the colours of the theme. */
@@ -77,7 +96,8 @@ class RunView {
     if (any("info", "epochs", "steps")) this.#metricCharts();
     if (any("info")) this.#details();
     if (any("info", "drawing")) this.#drawing();
-    const slow = any("info", "heading", "epochs", "ledger", "loads");
+    if (any("info", "heading", "epochs", "progress")) this.#strip.render();
+    const slow = any("info", "heading", "epochs", "ledger", "loads", "progress");
     dirty.clear();
     if (!slow) return;
     const wait = this.#slowAt + SLOW_PARTS_EVERY - performance.now();
@@ -89,7 +109,8 @@ class RunView {
   #slowParts() {
     this.#slowAt = performance.now();
     const { model } = this;
-    const all = [...model.series.values()];
+    // In the first epoch, the newest step is all that is known.
+    const all = [...(model.series.size ? model.series : model.curves).values()];
     const judged = [...all.filter((one) => one.goal), ...all.filter((one) => !one.goal)];
     place("tiles").replaceChildren(...judged.slice(0, MOST_TILES).map(metricTile), ...runTiles(model));
     const load = gauges(model);
@@ -101,6 +122,7 @@ class RunView {
     const ledger = ledgerParts(model.ledger);
     place("time-section").hidden = !ledger.length;
     place("time").replaceChildren(...ledger);
+    place("booked").textContent = ledger.length ? `${formatDuration(ledgerTotal(model.ledger))} booked` : "";
     this.#epochs.render();
     place("footer").textContent = this.connection || !this.written
       ? "Live from flodl."
@@ -110,18 +132,30 @@ class RunView {
   #heading() {
     const { info, status } = this.model;
     const [tone, word] = STATUS[status] || ["warn", status];
-    const lost = status === "running" && this.connection === "lost";
+    const lost = status === "running" && ["lost", "gone"].includes(this.connection);
+    const gone = lost && this.connection === "gone";
+    place("notice").hidden = !gone;
+    place("notice").textContent = gone ? `The run ended or its machine is not reachable. The page shows the last state, received at ${this.#newsAt()}.` : "";
     place("label").textContent = info.label || "Training run";
     const facts = [];
-    if (info.run) facts.push(element("span", { textContent: info.run }));
-    if (info.hash) facts.push(element("code", { textContent: info.hash.slice(0, 8), title: `Structural hash ${info.hash}` }));
+    if (info.run) facts.push(element("span", { textContent: `run ${info.run}` }));
+    if (info.hash) {
+      const hash = element("code", { textContent: info.hash.slice(0, 8), title: `Structural hash of the model: ${info.hash}` });
+      facts.push(element("span", {}, "model hash ", hash));
+    }
     if (info.started) facts.push(element("span", { textContent: `started ${formatMoment(info.started)}` }));
     place("facts").replaceChildren(...facts);
-    const text = lost ? "Reconnecting…" : word;
+    const text = gone ? "Not reachable" : lost ? "Reconnecting…" : word;
     if (place("status").textContent !== text) place("status").textContent = text;
     place("status").dataset.tone = lost ? "warn" : tone;
     place("status").classList.toggle("beating", this.connection === "live" && status === "running");
     document.title = [info.label || "Training run", info.run].filter(Boolean).join(" · ");
+  }
+
+  /** The time of day at which the last message came, by the reader's clock. */
+  #newsAt() {
+    const ago = performance.now() - this.model.newsAt;
+    return new Date(Date.now() - ago).toTimeString().slice(0, 8);
   }
 
   #controls() {
@@ -130,6 +164,14 @@ class RunView {
       this.#options.smoothing = Number(slider.value);
       place("smoothing-value").textContent = slider.value === "0" ? "off" : Number(slider.value).toFixed(2);
       for (const chart of this.charts) chart.draw();
+    });
+    place("x-axis").addEventListener("change", () => {
+      this.#kind = place("x-axis").value;
+      this.#metricCharts();
+    });
+    place("search").addEventListener("input", () => {
+      this.#panel.search(place("search").value);
+      this.#epochs.render();
     });
     for (const unit of ["epoch", "step"]) {
       place(`by-${unit}`).addEventListener("click", () => {
@@ -148,34 +190,31 @@ class RunView {
     const unit = this.#unit || "epoch";
     place("units").hidden = !model.curves.size;
     for (const one of ["epoch", "step"]) place(`by-${one}`).setAttribute("aria-pressed", String(one === unit));
-    const groups = chartGroups([...(unit === "step" ? model.curves : model.series).values()]);
-    const host = place("charts");
-    place("smoothing-control").hidden = !groups.length;
-    place("no-metrics").hidden = groups.length > 0;
-    place("no-metrics").textContent = model.records.length ? "This run recorded no metrics." : "No epoch has finished yet.";
-    const wanted = new Map(groups.map((group) => [`${unit} ${group.key}`, group]));
-    for (const [key, chart] of this.#charts) {
-      if (!wanted.has(key)) chart.card.remove();
-    }
-    let index = 0;
-    for (const [key, { title, series }] of wanted) {
-      if (!this.#charts.has(key)) this.#charts.set(key, new LineChart(title, this.#focus[unit], this.#options));
-      const chart = this.#charts.get(key);
-      if (host.children[index] !== chart.card) host.insertBefore(chart.card, host.children[index] || null);
-      index += 1;
-      chart.show(title, series);
-    }
+    const all = [...(unit === "step" ? model.curves : model.series).values()];
+    const timed = unit === "epoch" || model.clock.steps.length > 1;
+    for (const option of place("x-axis").options) option.disabled = option.value !== "number" && !timed;
+    place("x-axis").options[0].textContent = `${unit}s`;
+    if (!timed) this.#kind = place("x-axis").value = "number";
+    const left = this.#panel.show(all, unit, this.#focus());
+    for (const id of ["smoothing-control", "axis-control"]) place(id).hidden = !all.length;
+    place("search-control").hidden = all.length <= FEW_METRICS;
+    const found = left < all.length ? `${left} of ${all.length}` : `${all.length}`;
+    if (place("found").textContent !== found) place("found").textContent = found;
+    place("no-metrics").hidden = left > 0;
+    const none = model.records.length ? "This run recorded no metrics." : "No epoch has finished yet.";
+    place("no-metrics").textContent = all.length ? "No metric has these words in its name." : none;
   }
 
   /** After a zoom into steps: ask for all the points that the picture can show. */
-  async #refine() {
-    const { range } = this.#focus.step;
+  async #refine(focus) {
+    const { range, axis } = focus;
     if (!range || !this.detail) return;
-    const fine = await this.detail([...this.model.curves.keys()], range);
-    if (this.#focus.step.range !== range) return; // the reader has moved on
+    const ends = axis.steps(range);
+    const fine = await this.detail([...this.model.curves.keys()], ends);
+    if (focus.range !== range) return; // the reader has moved on
     for (const { name, steps, values } of fine) {
       const curve = this.model.curves.get(name);
-      if (curve) curve.detail = { range, xs: steps, ys: values };
+      if (curve) curve.detail = { range: ends, xs: steps, ys: values };
     }
     this.#metricCharts();
   }

@@ -44,6 +44,47 @@ function spansOf(events, startKind, endKind, last) {
   return spans;
 }
 
+/** What a rank tells of itself alone; everything else happens once, although each rank tells of it. */
+const OF_ONE_RANK = new Set(["wait", "idle"]);
+
+/** Each event once, with the ranks that tell of it: the n-th of a kind on one rank is the n-th on the others. */
+function onceOf(events) {
+  const [found, counts] = [new Map(), new Map()];
+  for (const event of events) {
+    const { t: _t, r: rank, ms: _ms, loss: _loss, ...what } = event;
+    const id = JSON.stringify([OF_ONE_RANK.has(event.k) ? rank : null, what]);
+    const count = (counts.get(`${rank} ${id}`) || 0) + 1;
+    counts.set(`${rank} ${id}`, count);
+    const known = found.get(`${id} ${count}`);
+    if (known) known.ranks.push(rank);
+    else found.set(`${id} ${count}`, { ...event, ranks: [rank] });
+  }
+  return [...found.values()];
+}
+
+/** Spans that all ranks share, each once: as long as the slowest rank took for it. */
+function sharedSpans(lists) {
+  const lengthOf = (span) => span.last?.ms ?? span.end - span.start;
+  const most = Math.max(0, ...lists.map((spans) => spans.length));
+  return Array.from({ length: most }, (_, index) => {
+    const same = lists.map((spans) => spans[index]).filter(Boolean);
+    return same.reduce((slowest, span) => (lengthOf(span) > lengthOf(slowest) ? span : slowest));
+  });
+}
+
+/** What came before the first epoch and after the last one. */
+function phasesOf(epochs, end) {
+  if (!epochs.length) return [];
+  const [first, last] = [epochs[0].start, epochs[epochs.length - 1].end];
+  const phase = (name, start, stop) => ({ start, end: stop, first: { name }, last: null });
+  const phases = [phase("Set-up", 0, first), phase("Training", first, last), phase("After the last epoch", last, end)];
+  return phases.filter((one) => one.end > one.start);
+}
+
+function phaseText(span) {
+  return `${span.first.name}, ${lengthText(span.end - span.start)}`;
+}
+
 /** The events of the first rank that has one of a kind. */
 function ofFirst(events, kind) {
   const first = events.find((event) => event.k === kind);
@@ -92,12 +133,14 @@ class TimelineData {
     this.many = this.ranks.length > 1;
     // Ranks train the same epochs: those of the first one that tells of them stand for all.
     this.epochs = spansOf(ofFirst(events, "epoch_start"), "epoch_start", "epoch_end", this.end);
+    this.phases = phasesOf(this.epochs, this.end);
     this.windows = windowsOf(ofFirst(events, "plan"), this.end);
     const each = this.many ? this.ranks.map((rank) => rank.events) : [events];
-    this.syncs = each.flatMap((own) => spansOf(own, "sync_start", "sync_end", this.end));
-    this.averages = each.flatMap((own) => spansOf(own, "cpu_avg_start", "cpu_avg_end", this.end));
+    this.syncs = sharedSpans(each.map((own) => spansOf(own, "sync_start", "sync_end", this.end)));
+    this.averages = sharedSpans(each.map((own) => spansOf(own, "cpu_avg_start", "cpu_avg_end", this.end)));
     this.waits = each.flatMap(waitsOf);
-    this.marks = events.filter((event) => MARKS.has(event.k));
+    this.happened = onceOf(events);
+    this.marks = this.happened.filter((event) => MARKS.has(event.k));
     this.markTimes = this.marks.map((mark) => mark.t);
     for (const gpu of this.gpus) {
       gpu.idles = this.marks.filter((mark) => mark.k === "idle" && mark.dev === gpu.device);
@@ -141,10 +184,10 @@ function windowText(span) {
   return `Window ${span.first.window}, ${span.first.counts.join(" : ")} batches`;
 }
 
-/** What a mark says; `many` ranks are told apart. */
+/** What a mark says; of `many` ranks, the one that alone tells of it is named. */
 function markText(mark, many = false) {
   const text = markWords(mark);
-  return many && mark.r !== undefined ? `rank ${mark.r}: ${text}` : text;
+  return many && mark.r !== undefined && mark.ranks.length === 1 ? `rank ${mark.r}: ${text}` : text;
 }
 
 function markWords(mark) {

@@ -1,7 +1,7 @@
 "use strict";
 /* The lanes of the swimlane view, drawn on one canvas. */
 
-const GUTTER = 118;
+const GUTTER = 140;
 const AXIS = 26;
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5];
 
@@ -150,6 +150,16 @@ class SpanLane {
     if (brush.measureText(text).width < room) brush.fillText(text, from + 6, y);
   }
 
+  legend() {
+    if (!this.spans.length) return [];
+    const word = this.name.toLowerCase();
+    if (this.name === "Phases") {
+      return this.spans.map(({ first }, index) => [this.colors[index], "block", first.name.toLowerCase()]);
+    }
+    const both = this.colors.length > 1;
+    return this.colors.map((color, index) => [color, "block", both ? `${word} (${index ? "even" : "odd"})` : word]);
+  }
+
   rows(t) {
     const span = spanAt(this.spans, t);
     if (!span) return [];
@@ -186,16 +196,22 @@ class MarkLane {
 
   #form(brush, kind, x, y) {
     brush.beginPath();
-    if (kind === "custom") brush.arc(x, y, 4, 0, 2 * Math.PI);
-    else if (["throttle", "skip"].includes(kind)) brush.rect(x - 4, y - 4, 8, 8);
+    const form = formOf(kind);
+    if (form === "circle") brush.arc(x, y, 4, 0, 2 * Math.PI);
+    else if (form === "square") brush.rect(x - 4, y - 4, 8, 8);
     else {
-      const tip = kind === "anchor" ? -5 : 5;
+      const tip = form === "up" ? -5 : 5;
       brush.moveTo(x - 5, y - tip);
       brush.lineTo(x + 5, y - tip);
       brush.lineTo(x, y + tip);
       brush.closePath();
     }
     brush.fill();
+  }
+
+  legend() {
+    const known = new Set(this.data.marks.map((mark) => mark.k));
+    return [...MARKS].filter(([kind]) => known.has(kind)).map(([kind, name]) => ["event", formOf(kind), name.toLowerCase()]);
   }
 
   rows(t, reach) {
@@ -207,12 +223,35 @@ class MarkLane {
   }
 }
 
-/** Curves of percentages over time; `gaps` are hatched. */
+function formOf(kind) {
+  if (kind === "custom") return "circle";
+  if (["throttle", "skip"].includes(kind)) return "square";
+  return kind === "anchor" ? "up" : "down";
+}
+
+/** Curves of percentages over time; `gaps` are hatched, and `top` is what 100 % stands for. */
 class CurveLane {
   height = 64;
 
-  constructor(name, data, curves, { gaps = [], rows }) {
-    Object.assign(this, { name, data, curves, gaps, rows });
+  constructor(name, data, curves, { gaps = [], rows, top = "100 %" }) {
+    Object.assign(this, { name, data, curves, gaps, rows, top });
+  }
+
+  legend() {
+    const curves = this.curves.map(({ color, filled, meaning }) => [color, filled ? "area" : "line", meaning]);
+    return [...curves, ...(this.gaps.length ? [["gap", "hatch", "GPU idle for half a second or more"]] : [])];
+  }
+
+  /** What the top and the bottom of the curves mean, left of them. */
+  #scale(sheet, base, high) {
+    const { brush } = sheet;
+    brush.fillStyle = sheet.color("soft");
+    brush.textAlign = "right";
+    brush.fillText(this.top, GUTTER - 6, base - high + 4);
+    brush.fillText("0", GUTTER - 6, base - 4);
+    brush.fillStyle = sheet.color("line");
+    brush.fillRect(GUTTER - 3, base - high, 3, 1);
+    brush.fillRect(GUTTER, Math.round(base - high / 2), sheet.width - GUTTER, 1);
   }
 
   draw(sheet, top) {
@@ -222,6 +261,7 @@ class CurveLane {
     this.curves.forEach((curve, index) => {
       if (curve.label) sheet.label(curve.label, top + 34 + 15 * index, sheet.color(curve.color));
     });
+    if (this.curves.length) this.#scale(sheet, base, high);
     sheet.clipped(() => {
       brush.fillStyle = sheet.hatching();
       for (const [start, end] of this.gaps) {
@@ -301,11 +341,17 @@ class CurveLane {
 class RankLane extends CurveLane {
   constructor(rank, many) {
     const name = many ? `Rank ${rank.rank}` : "Busy";
-    const curves = rank.busy.some((value) => value !== null) ? [{ values: rank.busy, color: "gpu", filled: true }] : [];
+    const curves = rank.busy.some((value) => value !== null) ? [{ values: rank.busy, color: "gpu", filled: true, meaning: "time that a rank is busy" }] : [];
     super(name, rank, curves, { rows: (t) => this.#rows(t) });
     this.rank = rank;
     this.height = curves.length ? 64 : 30;
     this.bars = many ? [["wait", rank.waits], ["sync", rank.syncs], ["average", rank.averages]] : [];
+  }
+
+  legend() {
+    const words = { wait: "waiting", sync: "sync", average: "CPU average" };
+    const bars = this.bars.filter(([, spans]) => spans.length).map(([color]) => [color, "block", words[color]]);
+    return [...super.legend(), ...bars];
   }
 
   draw(sheet, top) {
@@ -344,7 +390,8 @@ class RankLane extends CurveLane {
 /** The lanes a timeline has something for; processor and epochs always. */
 function lanesOf(data) {
   const percent = (value) => (value === null || value === undefined ? DASH : formatPercent(value));
-  const lanes = [new SpanLane("Epochs", data.epochs, ["epoch", "epoch-next"], epochText)];
+  const lanes = data.phases.length ? [new SpanLane("Phases", data.phases, data.phases.map(({ first }) => (first.name === "Training" ? "phase-next" : "phase")), phaseText)] : [];
+  lanes.push(new SpanLane("Epochs", data.epochs, ["epoch", "epoch-next"], epochText));
   if (data.windows.length) lanes.push(new SpanLane("Windows", data.windows, ["epoch-next", "epoch"], windowText));
   if (!data.many) {
     if (data.waits.length) lanes.push(new SpanLane("Waiting", data.waits, ["wait"]));
@@ -354,23 +401,25 @@ function lanesOf(data) {
   for (const rank of data.ranks) lanes.push(new RankLane(rank, data.many));
   if (data.marks.length) lanes.push(new MarkLane(data));
   const cpu = data.cpu || [];
-  lanes.push(new CurveLane("CPU", data, data.cpu ? [{ values: cpu, color: "cpu", filled: true }] : [], {
+  lanes.push(new CurveLane("CPU", data, data.cpu ? [{ values: cpu, color: "cpu", filled: true, meaning: "processor" }] : [], {
     rows: (_t, _reach, index) => [["CPU", percent(cpu[index])]],
   }));
   if (data.ram) {
-    lanes.push(new CurveLane("RAM", data, [{ values: data.ramShare, color: "ram", filled: true }], {
+    lanes.push(new CurveLane("RAM", data, [{ values: data.ramShare, color: "ram", filled: true, meaning: "memory of the machine" }], {
+      top: totalText(data.ram.total),
       rows: (_t, _reach, index) => [["RAM", bytesOf(data.ram.used[index], data.ram.total[index])]],
     }));
   }
   for (const gpu of data.gpus) {
     const name = `GPU ${gpu.device}`;
     const curves = [
-      { values: gpu.util, color: "gpu", filled: true, label: "utilisation" },
-      { values: gpu.share, color: "vram", label: "memory" },
+      { values: gpu.util, color: "gpu", filled: true, label: "use, of 100 %", meaning: "GPU use" },
+      { values: gpu.share, color: "vram", label: `memory, of ${totalText(gpu.total)}`, meaning: "GPU memory" },
     ];
     const gaps = [...gpu.gaps, ...gpu.idles.map((idle) => [idle.t - (idle.ms || 0), idle.t])];
     lanes.push(new CurveLane(name, data, curves, {
       gaps,
+      top: "full",
       rows: (_t, _reach, index) => [
         [name, percent(gpu.util[index])],
         [`${name} memory`, bytesOf(gpu.used[index], gpu.total[index])],
@@ -378,6 +427,12 @@ function lanesOf(data) {
     }));
   }
   return lanes;
+}
+
+/** What a curve of bytes ends at; the last total that is known. */
+function totalText(totals) {
+  const known = totals.filter((one) => one);
+  return known.length ? formatBytes(known[known.length - 1]) : "100 %";
 }
 
 function bytesOf(used, total) {

@@ -253,13 +253,31 @@ function fillEvents(data) {
   fillTable("events", ["", "Count", "Mean", "Longest", "Together"], rows);
 }
 
+/** One entry for each colour and form on the page. */
+function fillLegend(lanes) {
+  const entries = new Map();
+  for (const [token, form, text] of lanes.flatMap((lane) => lane.legend())) {
+    const key = `${token} ${form}`;
+    if (!entries.has(key)) entries.set(key, { token, form, texts: new Set() });
+    entries.get(key).texts.add(text);
+  }
+  const items = [...entries.values()].map(({ token, form, texts }) => {
+    const swatch = Object.assign(made("i"), { className: `swatch ${form}` });
+    swatch.style.setProperty("--ink", `var(--${token})`);
+    return made("li", swatch, made("span", [...texts].join(", ")));
+  });
+  document.getElementById("legend").replaceChildren(...items);
+}
+
 function startTimeline() {
   const data = new TimelineData(JSON.parse(document.getElementById("data").textContent));
-  const facts = [formatDuration(data.end / 1000), `${data.sampleCount} samples`, `${data.events.length} events`];
+  const facts = [formatDuration(data.end / 1000), `${data.sampleCount} samples`, `${data.happened.length} events`];
   document.getElementById("facts").textContent = facts.join(" · ");
   fillLoad(data);
   fillEvents(data);
-  return new TimelineView(data);
+  const view = new TimelineView(data);
+  fillLegend(view.lanes);
+  return view;
 }
 
 const timeline = startTimeline();

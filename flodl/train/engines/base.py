@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flodl.monitor.ledger import TimeLedger
     from flodl.train.learning_rate import Schedule
     from flodl.train.losses import LossLog
+    from flodl.train.step_values import StepValues
 
     TrainFn: TypeAlias = Callable[[Any, Batch], Tensor]
 
@@ -57,6 +58,7 @@ class StepSettings:
         ledger: Records the time of forward, backward and optimizer.
         norms: Takes the total 2-norm of the gradients of each step before they are clipped, 0-d;
             not with a scaler.
+        values: Takes the learning rate of a schedule and the norm of clipped gradients.
     """
 
     train_fn: TrainFn
@@ -68,6 +70,7 @@ class StepSettings:
     ledger: TimeLedger | None = None
     reduce: Callable[[], object] | None = None
     norms: Callable[[Tensor], object] | None = None
+    values: StepValues | None = None
 
 
 class StepEngine(ABC):

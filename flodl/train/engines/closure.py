@@ -49,6 +49,7 @@ class ClosureEngine(StepEngine):
         assert parts == 1 and closes  # noqa: S101, PT018 - see check_closure
         self._update.prepare(self.global_step)
         calls = 0
+        norms: list[Tensor] = []
 
         def closure() -> Tensor:
             nonlocal calls
@@ -58,15 +59,17 @@ class ClosureEngine(StepEngine):
                 losses.add(loss.detach())
             calls += 1
             loss.backward()  # type: ignore[no-untyped-call]
-            limit = self.settings.max_grad_norm
-            if limit is not None:
-                norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
-                if calls == 1 and self.settings.norms is not None:
-                    self.settings.norms(norm)
+            if self.settings.max_grad_norm is not None:
+                norm = torch.nn.utils.clip_grad_norm_(
+                    self._model.parameters(), self.settings.max_grad_norm
+                )
+                norms[:] = norms[:1] or [norm]
             return loss
 
         self._optimizer.step(closure)  # type: ignore[arg-type]
         self._optimizer.zero_grad()
+        if norms:
+            self._update.tell_norm(self.global_step, norms[0])
         self._update.conclude()
         self.global_step += 1
         if self.settings.ledger is not None:

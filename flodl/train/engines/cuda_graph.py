@@ -82,8 +82,9 @@ class CudaGraphEngine(TunedEngine):
             return
         self._update.prepare(self.global_step)
         losses.add(captured.replay(batch))
-        if self.settings.norms is not None and self._norm is not None:
-            self.settings.norms(self._norm)
+        if self._norm is not None:
+            # The next replay overwrites it.
+            self._update.tell_norm(self.global_step, self._norm.clone())
         self._update.conclude()
         self.global_step += 1
         self._replays += 1

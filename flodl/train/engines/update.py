@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+import torch
 from torch import nn
 
 from flodl.train.learning_rate import ScheduledRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
     from flodl.train.engines.base import StepSettings
     from flodl.train.engines.fused import OptimizerStep
@@ -46,6 +45,7 @@ class Update:
         self._average = settings.average
         self._norms = settings.norms
         self._reduce = settings.reduce
+        self._values = settings.values
         self._end_step: Callable[[], object] | None = getattr(model, "end_step", None)
 
     def apply(self, global_step: int) -> None:
@@ -60,13 +60,15 @@ class Update:
         moved = True
         if self._scaler is not None:
             moved = self._scaler.step(self._optimizer, clip_norm=self._max_grad_norm)
+            # A scaler of the user may not keep it.
+            if (norm := getattr(self._scaler, "grad_norm", None)) is not None:
+                self.tell_norm(global_step, norm)
             self._scaler.update()
             self._optimizer.zero_grad()
         else:
             if self._max_grad_norm is not None:
                 norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
-                if self._norms is not None:
-                    self._norms(norm)
+                self.tell_norm(global_step, norm)
             if self.step is not None:
                 self.step()
             else:
@@ -83,7 +85,25 @@ class Update:
     def prepare(self, global_step: int) -> None:
         """Set the learning rate of the next step."""
         if self._rate is not None:
-            self._rate.apply(global_step)
+            rate = self._rate.apply(global_step)
+            if self._values is not None:
+                self._values.rates.append((global_step, rate))
+
+    def tell_norm(self, global_step: int, norm: torch.Tensor) -> None:
+        """Record the total norm of the gradients before they were clipped.
+
+        Args:
+            global_step: Optimizer steps done before this one.
+            norm: One element; nobody may write to it afterwards.
+        """
+        # Reading a tensor that is shared among processes would wait for all of them.
+        if type(norm) is not torch.Tensor:
+            return
+        if self._values is not None:
+            self._values.norms.append((global_step, norm))
+        # A scaler leaves steps out, so its norms do not belong to the steps of a trace.
+        if self._norms is not None and self._scaler is None:
+            self._norms(norm)
 
     def conclude(self, *, moved: bool = True) -> None:
         """End the step; update the average if the parameters have changed."""

@@ -20,7 +20,7 @@ class Args(DdpArgs):  # adds the options for several devices: `--ranks 2`
     seed: int = option(default=42, help="Seed of the initial weights and the order of the data")
     output: str = option(default="runs/train", help="Folder for the run directories")
     resume: str | None = option(default="last", help="Run to continue: its folder, or `last`")
-    live: int | None = option(default=0, help="Port of the live page; 0 means a free one")
+    live: int | None = option(default=0, help="Show the live page, on this port or a free one")
     engine: str = option(default="auto", help="Engine: auto, eager, compiled or cuda_graph")
 
 

@@ -18,7 +18,8 @@ from flodl.monitor import ledger as module
 from flodl.monitor.ledger import Account, TimeLedger
 
 NAMES = (
-    "import setup data forward backward optimizer compile checkpoint evaluation logging sync idle"
+    "import setup data forward backward optimizer compile checkpoint evaluation logging sync idle "
+    "shutdown"
 )
 
 

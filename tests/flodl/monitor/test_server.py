@@ -104,7 +104,10 @@ def test_what_is_not_finite_is_null_in_the_stream(served):
     served.finish()
     told = {kind: data for kind, _, data in stream}
     assert told["epoch"]["metrics"] == {"x": None}
-    assert told["steps"] == {"series": [{"name": "x", "steps": [0, 1], "values": [None, 2.0]}]}
+    assert told["steps"] == {
+        "series": [{"name": "x", "steps": [0, 1], "values": [None, 2.0]}],
+        "clock": {"steps": [1], "seconds": [0.0]},
+    }
     assert told["complete"]["metrics"] == {"x": None}
 
 
@@ -139,7 +142,10 @@ def test_what_the_paths_hold(served):
     assert (status, headers["Content-Type"], drawing) == (200, "image/svg+xml", "<svg/>")
     history = json.loads(get(served, "api/history")[2])
     assert [one["epoch"] for one in history] == [1, 2]
-    assert json.loads(get(served, "api/series")[2]) == {"names": ["loss", "a b&c"]}
+    assert json.loads(get(served, "api/series")[2]) == {
+        "names": ["loss", "a b&c"],
+        "clock": {"steps": [9], "seconds": [0.0]},
+    }
     [part] = json.loads(get(served, "api/series?name=loss&from=4&to=6")[2])["series"]
     assert part == {"name": "loss", "steps": [3, 4, 5, 6, 7], "values": [6.0, 5.0, 4.0, 3.0, 2.0]}
     [other] = json.loads(get(served, f"api/series?name={quote('a b&c')}")[2])["series"]

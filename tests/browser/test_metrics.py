@@ -1,0 +1,239 @@
+"""Many metrics, other x axes and values off the scale, on the page of a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from flodl.monitor import EpochMetrics, Monitor
+from flodl.monitor.records import StepSeries
+
+from .chromium import Browser
+from .test_report import click, count, drawn, overflow, report, texts
+
+PARTS = ("train", "val", "layer1", "layer2", "layer3", "layer4")
+KINDS = ("loss", "acc", "kl", "norm", "width", "sparsity", "entropy", "heat")
+MANY = ["loss", "accuracy", *(f"{part}/{kind}" for part in PARTS for kind in KINDS)]
+
+
+def many(folder: Path) -> Path:
+    """A report with fifty metrics."""
+    return report(folder, 4, values=lambda epoch, _: {n: (1 + len(n)) / (epoch + 1) for n in MANY})
+
+
+def choose(browser: Browser, kind: str) -> None:
+    browser.evaluate(
+        "(one => { one.value = " + repr(kind) + "; one.dispatchEvent(new Event('change')) })"
+        "(document.getElementById('x-axis'))"
+    )
+    browser.settle()
+
+
+def search(browser: Browser, text: str) -> None:
+    browser.evaluate(
+        "(one => { one.value = " + repr(text) + "; one.dispatchEvent(new Event('input')) })"
+        "(document.getElementById('search'))"
+    )
+    browser.settle()
+
+
+def test_fifty_metrics_are_sections_that_fit_one_screen(browser, tmp_path):
+    browser.open(many(tmp_path), width=1400, height=1000)
+    assert texts(browser, ".metric-section summary b") == ["Metrics", *PARTS]
+    closed = texts(browser, ".metric-section:not([open]) .section-note")
+    assert len(closed) == 6
+    assert closed[0].startswith("8 metrics · train/loss 2.7500 · train/acc")
+    assert count(browser, ".chart") == 2
+    bottom = browser.evaluate("document.getElementById('charts').getBoundingClientRect().bottom")
+    assert bottom <= 1000
+    click(browser, ".metric-section:nth-child(2) summary")
+    assert count(browser, ".metric-section:nth-child(2) .chart") == 7, "opened by the reader"
+    click(browser, ".metric-section:nth-child(2) summary")
+    assert count(browser, ".chart") == 2
+    assert overflow(browser) <= 0
+    assert browser.console == []
+
+
+def test_a_search_finds_metrics_and_columns_by_all_of_its_words(browser, tmp_path):
+    browser.open(many(tmp_path))
+    assert texts(browser, "#found") == ["50"]
+    search(browser, "LAYER loss")
+    assert texts(browser, "#found") == ["4 of 50"]
+    assert [one["name"] for one in drawn(browser)] == [f"layer{n}/loss" for n in range(1, 5)]
+    heads = texts(browser, "#epochs thead th")
+    assert heads == ["Epoch", *(f"layer{n}/loss" for n in range(1, 5)), "Time"]
+    search(browser, "nothing like this")
+    assert texts(browser, "#no-metrics:not([hidden])") == ["No metric has these words in its name."]
+    search(browser, "")
+    assert count(browser, ".metric-section") == 7
+    assert browser.console == []
+
+
+def test_a_section_is_folded_and_unfolded_with_the_keyboard(browser, tmp_path):
+    browser.open(many(tmp_path))
+    browser.evaluate("document.querySelectorAll('.metric-section summary')[2].focus()")
+    browser.press("Enter")
+    assert count(browser, ".metric-section:nth-child(3)[open] .chart") > 0
+    tree = browser.call("Accessibility.getFullAXTree")["nodes"]
+    names = {
+        (node["role"]["value"], node["name"]["value"])
+        for node in tree
+        if not node["ignored"] and node.get("name", {}).get("value")
+    }
+    assert ("searchbox", "Search 50") in names or ("searchbox", "Search") in names
+    assert any(role == "combobox" and name.startswith("X axis") for role, name in names)
+
+
+def test_a_loss_of_another_size_gets_its_own_chart(browser, tmp_path):
+    def values(epoch, _):
+        part = 1 / (epoch + 1)
+        return {"loss": 2 * part, "val_loss": 3 * part, "perplexity": 900 * part}
+
+    browser.open(report(tmp_path, 6, values=values))
+    assert texts(browser, ".chart h3") == ["loss, val_loss", "perplexity"]
+
+
+def test_curves_do_not_change_their_chart_back_and_forth(browser, tmp_path):
+    browser.open(report(tmp_path, 2))
+    keys = browser.evaluate(
+        "(() => { const before = new Map(); const made = (name, high) => {"
+        " const one = new Series(name, 'epoch');"
+        " one.add(1, high); one.add(2, high / 2); return one };"
+        " return [6, 20, 30, 20].map(high =>"
+        " chartGroups([made('a_loss', 1), made('b_loss', high)], before).length) })()"
+    )
+    assert keys == [1, 1, 2, 2], "joined below 8, parted above 24, and in between as before"
+
+
+def test_an_outlier_does_not_flatten_a_chart(browser, tmp_path):
+    def values(epoch, _):
+        return {"loss": 1e30 if epoch == 7 else 2 - epoch / 20}
+
+    browser.open(report(tmp_path, 20, values=values))
+    (loss,) = drawn(browser)
+    assert loss["outside"] == [8], "a marker stands for it"
+    heights = [y for x, y in loss["raw"][0]]
+    inside = [y for index, y in enumerate(heights) if index != 7]
+    assert max(inside) - min(inside) > 100, "the others use the height of the chart"
+    assert texts(browser, ".outliers:not([hidden])") == ["1 off scale"]
+    click(browser, ".outliers")
+    (loss,) = drawn(browser)
+    assert loss["outside"] == []
+    assert browser.evaluate("document.querySelector('.outliers').ariaPressed") == "true"
+    click(browser, ".log")
+    click(browser, ".outliers")
+    assert drawn(browser)[0]["outside"] == [8], "on the logarithmic scale too"
+    assert browser.console == []
+
+
+def test_a_first_epoch_that_is_much_worse_is_no_outlier(browser, tmp_path):
+    browser.open(report(tmp_path, 5, values=lambda epoch, _: {"loss": [90, 4, 3, 2, 1][epoch]}))
+    assert drawn(browser)[0]["outside"] == []
+    assert count(browser, ".outliers:not([hidden])") == 0
+
+
+def timed(folder: Path) -> Path:
+    """Two epochs of ten steps, 6 s apart; steps are logged every 3 s."""
+    now = [0.0]
+    monitor = Monitor(2, terminal=False, clock=lambda: now[0])
+    for part in range(4):
+        now[0] += 3.0
+        steps = range(5 * part, 5 * part + 5)
+        monitor.log_steps([StepSeries("loss", steps, [1 / (step + 1) for step in steps])])
+        if part % 2:
+            monitor.log(part // 2, 6.0, EpochMetrics(part // 2, 0.5, {}, 6000.0, 1.0, [1.0]))
+    monitor.save_html(folder / "report.html")
+    monitor.finish()
+    return folder / "report.html"
+
+
+def test_curves_over_the_time_since_the_start_and_the_time_of_day(browser, tmp_path):
+    browser.open(timed(tmp_path))
+    choose(browser, "relative")
+    assert browser.evaluate("flodl.view.charts[0].xs") == [6, 12]
+    click(browser, "#by-step")
+    xs = browser.evaluate("flodl.view.charts[0].xs")
+    assert xs[4] == 3, "step 4 was the last one of the first 3 s"
+    assert (xs[9], xs[-1]) == (6, 12)
+    assert {"5s", "10s"} <= set(browser.evaluate("flodl.view.charts[0].ticks"))
+    browser.evaluate("document.querySelector('.plot').focus()")
+    browser.press("End")
+    spoken = "document.querySelector('.plot').getAttribute('aria-valuetext')"
+    assert browser.evaluate(spoken) == "after 12.0s, loss 0.05000"
+    choose(browser, "wall")
+    browser.press("End")
+    said = browser.evaluate(spoken)
+    assert said.startswith("at ")
+    assert said.endswith(", loss 0.05000")
+    click(browser, ".chart-head button:last-child")
+    assert texts(browser, ".chart-table thead th") == ["Time", "loss"]
+    choose(browser, "number")
+    assert browser.evaluate("flodl.view.charts[0].xs.slice(-1)") == [19]
+    assert browser.console == []
+
+
+def test_a_zoom_into_time_asks_for_the_steps_of_that_time(browser):
+    now = [0.0]
+    monitor = Monitor(2, terminal=False, clock=lambda: now[0])
+    for part in range(10):
+        now[0] += 1.0
+        steps = range(1000 * part, 1000 * part + 1000)
+        monitor.log_steps([StepSeries("loss", steps, [math.sin(step) for step in steps])])
+    monitor.serve(0)
+    browser.open(monitor.url)
+    browser.wait_for("flodl.view.connection === 'live'")
+    choose(browser, "relative")
+    browser.evaluate("flodl.view.charts[0].focus.zoom([5, 6])")
+    browser.wait_for("flodl.model.curves.get('loss').detail")
+    low, high = browser.evaluate("flodl.model.curves.get('loss').detail.range")
+    assert (low, high) == (4999, 5999)
+    browser.wait_for("flodl.view.charts[0].drawn[0].points > 1000")
+    monitor.close()
+    monitor.finish()
+
+
+def test_learning_rate_and_gradient_norm_are_curves_of_their_own(browser, tmp_path):
+    def values(epoch, _):
+        return EpochMetrics(epoch, 0.5, {}, 500.0, 1.0, [1.0], lr=0.1 / (epoch + 1), grad_norm=2.5)
+
+    browser.open(report(tmp_path, 3, values=values))
+    assert texts(browser, ".chart h3") == ["loss", "lr", "grad_norm"]
+    assert texts(browser, "#epochs thead th") == ["Epoch", "loss", "lr", "grad_norm", "Time"]
+    first = texts(browser, "#epochs tbody tr:first-child > *")
+    assert first == ["3", "0.5000", "0.03333", "2.5000", "500ms"]
+
+
+def test_the_table_of_epochs_turns_around_and_stays_where_it_is_read(browser):
+    monitor = Monitor(100, terminal=False)
+    for epoch in range(60):
+        monitor.log(epoch, 1.0, {"loss": 1.0})
+    browser.open(monitor.serve(0))
+    browser.wait_for("flodl.view.connection === 'live'")
+    rows = "[...document.querySelectorAll('#epochs tbody th')].map(one => one.textContent)"
+    assert browser.evaluate(rows)[:2] == ["60", "59"]
+    scroll = "document.querySelector('#epochs .scroll')"
+    row = f"{scroll}.querySelector('tbody tr:nth-last-child(30)')"
+    top = f"{row}.getBoundingClientRect().top"
+    browser.evaluate(f"{scroll}.scrollTop = 300")
+    before = browser.evaluate(top)
+    monitor.log(60, 1.0, {"loss": 1.0})
+    browser.wait_for("document.querySelectorAll('#epochs tbody tr').length === 61")
+    assert abs(browser.evaluate(top) - before) < 2, "the rows being read do not move"
+    click(browser, "#epoch-order")
+    assert browser.evaluate(rows)[:2] == ["1", "2"]
+    assert texts(browser, "#epoch-order") == ["oldest first"]
+    monitor.close()
+    monitor.finish()
+
+
+def test_hostile_names_in_sections_and_search(browser, tmp_path):
+    bad = "</script><script>window.stolen=1</script>"
+    names = [f"{bad}/{n}<img src=x onerror=window.stolen=1>" for n in range(12)]
+    browser.open(report(tmp_path, 2, values=lambda *_: dict.fromkeys(names, 1.0)))
+    # The prefix ends at the first slash, which is inside of the name.
+    assert texts(browser, ".metric-section summary b") == ["<"]
+    search(browser, bad)
+    assert texts(browser, "#found") == ["12"]
+    assert browser.evaluate("window.stolen ?? null") is None
+    assert overflow(browser) <= 0
+    assert browser.console == []
