@@ -22,6 +22,7 @@ class LiveFeed {
     source.addEventListener("open", () => {
       this.#view.connect("live");
       this.#catchUp();
+      this.#view.media.refresh();
     });
     source.addEventListener("error", () => this.#lost());
     on("info", (info) => {
@@ -31,6 +32,7 @@ class LiveFeed {
     });
     on("epoch", (record, event) => this.#model.receive(Number(event.lastEventId), record));
     on("steps", ({ series }) => this.#model.addSteps(series));
+    on("media", () => this.#view.media.refresh());
     on("ledger", (ledger) => this.#model.setLedger(ledger));
     on("load", (load) => this.#model.addLoad(load));
     on("drawing", ({ version }) => this.#model.setDrawing(version));
