@@ -144,6 +144,7 @@ class RankWorker:
         self._saved_at = self.schedule.position
         self._checkpoints.begin(found, label)
         self._reporter.introduce(self.model, self.engine.report(), start.state.records)
+        self._reporter.follow(self.run, self.engine)
         return found.outer
 
     @contextmanager

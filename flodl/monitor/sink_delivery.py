@@ -42,8 +42,8 @@ class _Work:
 class Delivery:
     """Passes records to one sink through a bounded queue and its own daemon thread.
 
-    Records, batches of steps and media that find the queue full are dropped and counted. A sink that
-    raises is reported once on stderr and gets nothing more.
+    Records, batches of steps and media that find the queue full are dropped and counted. A sink
+    that raises is reported once on stderr and gets nothing more.
 
     Args:
         sink: The receiver.

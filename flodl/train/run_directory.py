@@ -18,7 +18,7 @@ from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.files import replace_text, staging
 from flodl.launch.interrupt import JOB_VARIABLE
 from flodl.launch.launcher import Launched, detect
-from flodl.monitor import CsvSink, HtmlSink, LogSink
+from flodl.monitor import CsvSink, HtmlSink, LogSink, MediaFolderSink
 from flodl.monitor.metadata import read_metadata
 from flodl.train.run_records import (
     LAST,
@@ -63,6 +63,7 @@ class RunDirectory:
     ``run.json``              state, times, epochs, error, process, launch, resumed checkpoint
     ``metrics.csv``           one row per epoch
     ``training.log``          the lines of the terminal
+    ``media/``                images, histograms, texts, tables and curves, if there are any
     ``report.html``           the report page
     ``last.fdl``              the newest checkpoint, to resume from; finite, always complete
     ``best.fdl``              the model of the best epoch, if a Trainer was told to keep it
@@ -159,11 +160,9 @@ class RunDirectory:
             earlier = run_of_launch(folder, job, restarted=False, config=plain)
             if earlier is not None:
                 return cls._go_on(earlier, launch, metadata, clock)
-        source = (
-            checkpoint_to_resume(resume, _from_project(resume), folder)
-            if resume is not None
-            else None
-        )
+        source = None
+        if resume is not None:
+            source = checkpoint_to_resume(resume, _from_project(resume), folder)
         started = clock()
         record = {
             "state": "running",
@@ -328,14 +327,15 @@ class RunDirectory:
             self.finish(end, epochs=self._record["epochs"], error=error)
 
     def attach(self, monitor: Monitor) -> None:
-        """Let the monitor write ``metrics.csv``, ``training.log`` and ``report.html`` here."""
+        """Let the monitor write its files here: metrics, log, media and report."""
         if not self._writes:
             return
         monitor.set_identity(run=self.path.name)
         monitor.set_metadata(self._metadata)
         monitor.add_sink(CsvSink(self.path / "metrics.csv"))
         monitor.add_sink(LogSink(self.path / "training.log"))
-        monitor.add_sink(HtmlSink(self.path / "report.html"))
+        monitor.add_sink(MediaFolderSink(self.path / "media", kept=monitor.media_kept))
+        monitor.add_sink(HtmlSink(self.path / "report.html", media_kept=monitor.media_kept))
 
     def add_environment(self, facts: Mapping[str, Any]) -> None:
         """Add facts to ``environment.json`` during the run.

@@ -18,8 +18,8 @@ def is_tensor(value: object) -> bool:
 class Captured:
     """The values of a tensor, array or list at the moment of the call.
 
-    A tensor on a GPU is copied on the GPU, which the caller does not wait for. :meth:`array` fetches
-    it on the thread that calls it.
+    A tensor on a GPU is copied on the GPU, which the caller does not wait for. :meth:`array`
+    fetches it on the thread that calls it.
 
     Args:
         value: A tensor of torch, an array of NumPy, an image of Pillow, or nested lists of numbers.
@@ -67,8 +67,10 @@ def _array(value: Any) -> np.ndarray[Any, Any]:
     if hasattr(value, "convert") and hasattr(value, "mode"):  # an image of Pillow
         alpha = value.mode in ("LA", "RGBA", "PA") or "transparency" in value.info
         grey = value.mode in ("1", "L", "I", "F", "I;16")
-        value = value if value.mode == "L" else value.convert(
-            "RGBA" if alpha else "L" if grey else "RGB"
+        value = (
+            value
+            if value.mode == "L"
+            else value.convert("RGBA" if alpha else "L" if grey else "RGB")
         )
     elif isinstance(value, (list, tuple)) and any(map(is_tensor, value)):
         value = [one.detach().cpu().numpy() if is_tensor(one) else one for one in value]

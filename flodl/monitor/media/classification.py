@@ -96,7 +96,9 @@ def normalized(matrix: ConfusionMatrix, by: str | None = None) -> Floats:
         "pred": counts.sum(axis=0, keepdims=True),
         "all": counts.sum(keepdims=True),
     }[by]
-    return np.divide(counts, whole, out=np.zeros_like(counts), where=whole != 0)
+    shares = np.zeros_like(counts)
+    np.divide(counts, whole, out=shares, where=whole != 0)
+    return shares
 
 
 def roc(labels: Any, scores: Any, *, classes: Sequence[str] | None = None) -> Curves:

@@ -18,31 +18,28 @@ def embedded(store: MediaStore, budget: int = BUDGET) -> str:
     The newest record of every name comes first, then the first, then those that lie evenly between
     them. The JSON says how many records and bytes are left out.
     """
-    rows = [store.of(*key) for key in store.keys()]
-    rows.sort(key=lambda row: sum(record.size for record in row))
-    orders = [_order(len(row)) for row in rows]
-    chosen: list[list[int]] = [[] for _ in rows]
+    rows = [store.of(*key) for key in store.names()]
+    # Small names first in each turn: one large image does not displace many small histograms.
+    turns = sorted(((_order(len(row)), row) for row in rows), key=lambda one: _size(one[1]))
+    chosen: set[int] = set()
     left = budget
     for turn in range(max(map(len, rows), default=0)):
-        for row, order, kept in zip(rows, orders, chosen, strict=True):
+        for order, row in turns:
             if turn < len(order) and row[order[turn]].size <= left:
                 left -= row[order[turn]].size
-                kept.append(order[turn])
-    entries = []
-    for row, kept in zip(rows, chosen, strict=True):
-        if kept:
-            entries.append(entry([row[at] for at in sorted(kept)]))
-    missing = [
-        record
-        for row, kept in zip(rows, chosen, strict=True)
-        for at, record in enumerate(row)
-        if at not in set(kept)
-    ]
-    out = {"records": len(missing), "bytes": sum(one.size for one in missing), "budget": budget}
-    return f'{{"entries":[{",".join(entries)}],"left_out":{to_json(out)}}}'
+                chosen.add(id(row[order[turn]]))
+    kept = [[record for record in row if id(record) in chosen] for row in rows]
+    missing = [record for row in rows for record in row if id(record) not in chosen]
+    out = {"records": len(missing), "bytes": _size(missing), "budget": budget}
+    entries = ",".join(_entry(row) for row in kept if row)
+    return f'{{"entries":[{entries}],"left_out":{to_json(out)}}}'
 
 
-def entry(records: Sequence[MediaRecord]) -> str:
+def _size(records: Sequence[MediaRecord]) -> int:
+    return sum(record.size for record in records)
+
+
+def _entry(records: Sequence[MediaRecord]) -> str:
     """Return the JSON of the records of one kind and name."""
     first = records[0]
     head = to_json({"kind": first.kind, "name": first.name})

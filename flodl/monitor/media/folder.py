@@ -118,7 +118,7 @@ class MediaFolderSink:
         replace_text(path, "[" + ",\n".join([*earlier, *fresh]) + "]\n")
 
     def _index(self) -> dict[str, Any]:
-        keys = dict.fromkeys([*(self._earlier or {}), *self._store.keys()])
+        keys = dict.fromkeys([*(self._earlier or {}), *self._store.names()])
         return {"version": 1, "media": [self._entry(kind, name) for kind, name in keys]}
 
     def _entry(self, kind: str, name: str) -> dict[str, Any]:

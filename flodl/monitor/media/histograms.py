@@ -101,8 +101,8 @@ def _count_on_device(tensor: Any, bins: int, scale: float) -> Reader:
     sums = [known.sum(), (known * known).sum(), values.isnan().sum()]
     sums += [(values == math.inf).sum(), (values == -math.inf).sum(), finite.sum()]
     kind = torch.float32 if values.device.type == "mps" else torch.float64
-    gathered = torch.cat([torch.stack([one.to(kind) for one in (low, high, *sums)]), counts.to(kind)])
-    captured = Captured(gathered)
+    facts = torch.stack([one.to(kind) for one in (low, high, *sums)])
+    captured = Captured(torch.cat([facts, counts.to(kind)]))
 
     def read() -> Histogram:
         found = captured.array()

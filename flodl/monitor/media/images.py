@@ -60,15 +60,17 @@ class CapturedImage:
     def encode(self) -> Image:
         """Return the image, or a grid of the images, as a PNG file."""
         batch = self._eight_bit(self._captured.array().transpose(self._axes))
-        if len(self._axes) < 4:
-            batch = batch.reshape(1, *batch.shape) if batch.ndim == 3 else batch[None, :, :, None]
+        if batch.ndim == 2:
+            batch = batch[:, :, None]
+        if batch.ndim == 3:
+            batch = batch[None]
         grid = _grid(batch)
         height, width, channels = grid.shape
         return Image(encode_png(grid), width, height, channels, len(batch))
 
     def _eight_bit(self, values: npt.NDArray[Any]) -> Pixels:
         if values.dtype == np.uint8:
-            return values
+            return np.asarray(values)
         if values.dtype == np.bool_:
             return values.astype(np.uint8) * np.uint8(255)
         values = values.astype(np.float32)
@@ -109,7 +111,7 @@ def _grid(batch: Pixels) -> Pixels:
     """Return images of shape ``[N, H, W, C]`` side by side, in about a square."""
     count, height, width, channels = batch.shape
     if count == 1:
-        return batch[0]
+        return np.asarray(batch[0])
     across = max(1, min(count, round(math.sqrt(count * height / width))))
     down = -(-count // across)
     size = down * (height + _GAP) - _GAP, across * (width + _GAP) - _GAP, channels

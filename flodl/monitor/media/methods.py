@@ -46,7 +46,7 @@ class MediaMethods:
 
     def __init__(self, media_kept: int = KEPT) -> None:
         if media_kept < 2:
-            raise ValueError(f"media_kept is {media_kept}; keep the first and the newest: 2 or more")
+            raise ValueError(f"media_kept is {media_kept}; use 2 or more")
         self.media_kept = media_kept
         """Most records of one name that are kept."""
         self._media = MediaStore(media_kept)
@@ -86,9 +86,7 @@ class MediaMethods:
 
         self._record_later("image", name, step, encode, captured.bytes)
 
-    def histogram(
-        self, name: str, values: Any, *, bins: int = 64, step: int | None = None
-    ) -> None:
+    def histogram(self, name: str, values: Any, *, bins: int = 64, step: int | None = None) -> None:
         """Record how often values occur, in bins from the smallest to the largest finite value.
 
         A tensor on a GPU is counted there, and nothing waits for it. nan and infinite values are
@@ -180,9 +178,7 @@ class MediaMethods:
             "confusion_matrix",
             name,
             (labels, predictions, classes, step),
-            lambda true, given: confusion_matrix(
-                true, given, classes=classes, normalize=normalize
-            ),
+            lambda true, given: confusion_matrix(true, given, classes=classes, normalize=normalize),
         )
 
     def roc(
@@ -259,7 +255,9 @@ class MediaMethods:
         labels, scores, classes, step = given
         true, found = Captured(labels), Captured(scores)
         check_samples(true, found, classes)
-        self._record_later(kind, name, step, lambda: evaluate(true, found), true.bytes + found.bytes)
+        self._record_later(
+            kind, name, step, lambda: evaluate(true, found), true.bytes + found.bytes
+        )
 
     def _record_later(
         self,
@@ -284,7 +282,8 @@ class MediaMethods:
             try:
                 self._emit(MediaRecord(name, kind, step, epoch, make()))
             except Exception as error:
-                self._complain(f"{kind} {name!r} at step {step} is left out: {error}", once=f"{kind} {name}")
+                text = f"{kind} {name!r} at step {step} is left out: {error}"
+                self._complain(text, once=f"{kind} {name}")
             finally:
                 with self._media_changed:
                     self._media_waiting -= 1

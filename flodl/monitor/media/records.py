@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
 from flodl.monitor.records import finite, to_json
 
-MediaKind = Literal[
-    "image", "histogram", "text", "table", "confusion_matrix", "roc", "pr"
-]
+MediaKind = Literal["image", "histogram", "text", "table", "confusion_matrix", "roc", "pr"]
 
 Cell: TypeAlias = "str | int | float | bool | None"
 """One value of a table."""
@@ -78,7 +77,7 @@ class Histogram:
         mean = self.mean
         if mean is None:
             return None
-        return max(0.0, self.squares / self.count - mean * mean) ** 0.5
+        return math.sqrt(max(0.0, self.squares / self.count - mean * mean))
 
     def edges(self) -> list[float]:
         """Return the edges of the bins: one more than bins."""

@@ -26,7 +26,7 @@ def media_answer(path: str, request: Request, store: MediaStore) -> tuple[bytes,
         raise Refused(HTTPStatus.NOT_FOUND, f"there is no image {name:.80} at step {step}")
     kind = request.query.get("kind", [""])[-1]
     if not kind:
-        entries = [_listed(store.of(*key)) for key in store.keys()]
+        entries = [_listed(store.of(*key)) for key in store.names()]
         return to_json({"entries": [one for one in entries if one]}).encode(), "application/json"
     records = store.of(kind, name)
     if not records:

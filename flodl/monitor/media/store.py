@@ -54,7 +54,7 @@ class MediaStore:
                 gone += further
             return gone
 
-    def keys(self) -> list[tuple[str, str]]:
+    def names(self) -> list[tuple[str, str]]:
         """Return kind and name of everything, in the order of the first record."""
         with self._lock:
             return list(self._rings)
@@ -67,7 +67,7 @@ class MediaStore:
 
     def records(self) -> list[MediaRecord]:
         """Return everything, name by name."""
-        return [record for key in self.keys() for record in self.of(*key)]
+        return [record for key in self.names() for record in self.of(*key)]
 
     def __len__(self) -> int:
         with self._lock:

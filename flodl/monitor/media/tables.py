@@ -39,7 +39,7 @@ def table_of(rows: Any, columns: Sequence[str] | None = None) -> Table:
     elif columns is None:
         raise ValueError("a table of rows without names: pass columns=[…], one name per cell")
     else:
-        names, found = columns, rows
+        names, found = columns, list(rows)
     if len(names) > MOST_COLUMNS:
         raise ValueError(f"a table of {len(names)} columns: at most {MOST_COLUMNS} are shown")
     kept = []

@@ -2,13 +2,13 @@
 /* The section of media: groups by the first part of a name, and a panel with a step slider per name. */
 
 const KIND_TITLES = {
-  image: "Images",
-  histogram: "Histograms",
-  text: "Texts",
-  table: "Tables",
-  confusion_matrix: "Confusion matrices",
-  roc: "ROC curves",
-  pr: "Precision-recall curves",
+  image: "image",
+  histogram: "histogram",
+  text: "text",
+  table: "table",
+  confusion_matrix: "confusion matrix",
+  roc: "ROC curve",
+  pr: "precision-recall curve",
 };
 
 /** Panels that are open when the page is opened. */
@@ -95,7 +95,7 @@ class MediaSection {
 
   #add(entry, open) {
     const cut = entry.name.indexOf("/");
-    const title = cut > 0 ? entry.name.slice(0, cut) : KIND_TITLES[entry.kind];
+    const title = cut > 0 ? entry.name.slice(0, cut) : "General";
     if (!this.#groups.has(title)) this.#groups.set(title, this.#group(title, open || !this.#groups.size));
     const group = this.#groups.get(title);
     const panel = new MediaPanel(entry, cut > 0 ? entry.name.slice(cut + 1) : entry.name, this.#live);
@@ -142,7 +142,7 @@ class MediaPanel {
     this.slider.setAttribute("aria-label", `Step of ${name}`);
     this.output = element("output");
     this.slider.addEventListener("input", () => this.show(Number(this.slider.value)));
-    const head = element("header", { className: "chart-head" }, element("h3", { textContent: title, title: name }));
+    const head = element("header", { className: "chart-head" }, element("h3", { textContent: title, title: name }), element("span", { textContent: KIND_TITLES[kind] }));
     this.foot = element("footer", { className: "media-steps" }, this.slider, this.output);
     this.card = element("article", { className: "card media-panel" }, head, this.body, this.foot);
     this.card.dataset.kind = kind;

@@ -53,7 +53,7 @@ function textPart(record, name, kept) {
 function tablePart(record, name, kept) {
   const head = element("tr", {}, ...record.columns.map((text) => element("th", { textContent: text, scope: "col" })));
   const rows = record.rows.map((cells) => {
-    const shown = cells.map((cell) => element("td", { textContent: cell === null ? DASH : cell, className: typeof cell === "number" ? "number" : "" }));
+    const shown = cells.map((cell) => element("td", { textContent: cellText(cell), title: String(cell), className: typeof cell === "number" ? "number" : "" }));
     return [cells.join(" ").toLowerCase(), element("tr", {}, ...shown)];
   });
   const body = element("tbody");
@@ -67,6 +67,11 @@ function tablePart(record, name, kept) {
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", `Table ${name}`);
   return [search, scroll, ...leftOut(record.left_out, "rows")];
+}
+
+function cellText(cell) {
+  if (typeof cell === "number" && !Number.isInteger(cell)) return String(Number(cell.toPrecision(6)));
+  return cell === null ? DASH : cell;
 }
 
 function leftOut(count, what) {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from flodl.train.engines.base import StepSettings
+    from flodl.train.engines.base import GradientWatch, StepSettings
     from flodl.train.engines.fused import OptimizerStep
     from flodl.train.learning_rate import Schedule
 
@@ -30,14 +30,16 @@ class Update:
     Attributes:
         step: Updates the parameters and clears the gradients; None uses the optimizer's own
             ``step()`` and ``zero_grad()``.
+        watch: Reads the gradients of each step before they are clipped and used.
     """
 
     step: OptimizerStep | None
+    watch: GradientWatch | None
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, settings: StepSettings
     ) -> None:
-        self.step = None
+        self.step = self.watch = None
         self._model = model
         self._optimizer = optimizer
         self.set_schedule(settings.schedule)
@@ -56,6 +58,8 @@ class Update:
         self.prepare(global_step)
         if self._reduce is not None:
             self._reduce()
+        if self.watch is not None:
+            self.watch(global_step, self._loss_scale())
         moved = True
         if self._scaler is not None:
             moved = self._scaler.step(self._optimizer, clip_norm=self._max_grad_norm)
@@ -70,6 +74,13 @@ class Update:
                 self._optimizer.step()
                 self._optimizer.zero_grad()
         self.conclude(moved=moved)
+
+    def _loss_scale(self) -> float:
+        """Return the factor by which the scaler enlarged loss and gradients."""
+        for name in ("scale_factor", "get_scale"):  # flodl's scaler, torch's scaler
+            if (read := getattr(self._scaler, name, None)) is not None:
+                return float(read())
+        return 1.0
 
     def set_schedule(self, schedule: Schedule | None) -> None:
         """Take the learning rates from this schedule; None keeps those of the optimizer."""
