@@ -95,7 +95,8 @@ def _count_on_device(tensor: Any, bins: int, scale: float) -> Reader:
     high = values.where(finite, -math.inf).amax()
     # Halves, because high - low may be infinite. Places that are not finite lie outside of the
     # bins, and histc leaves them out.
-    width = (high / 2 - low / 2).clamp_min(torch.finfo(values.dtype).tiny)
+    width = high / 2 - low / 2
+    width = width.where(width > 0, torch.ones_like(width))
     counts = torch.histc((values / 2 - low / 2) / width, bins=bins, min=0, max=1)
     known = values.where(finite, 0).double() if values.device.type != "mps" else values
     sums = [known.sum(), (known * known).sum(), values.isnan().sum()]

@@ -78,12 +78,12 @@ class CapturedImage:
         if finite.size and (finite.min() < 0 or finite.max() > 1):
             self.clamped = float(finite.min()), float(finite.max())
         known = np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=0.0)
-        return (np.clip(known, 0, 1) * 255 + 0.5).astype(np.uint8)
+        return np.asarray(np.clip(known, 0, 1) * 255 + 0.5, np.uint8)
 
 
 def _first_images(value: Any) -> Any:
     """Leave out what a grid does not show before it is copied."""
-    shape = getattr(value, "shape", ())
+    shape: tuple[int, ...] = tuple(getattr(value, "shape", ()))
     return value[:MOST_IMAGES] if len(shape) == 4 and shape[0] > MOST_IMAGES else value
 
 
