@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def test_the_first_the_newest_and_evenly_spaced_ones_are_kept(kept):
         assert set(found) == alive
         assert (found[0], found[-1]) == (0, step)
         assert len(found) <= kept
-        gaps = {after - before for before, after in zip(found, found[1:-1], strict=False)}
+        gaps = {after - before for before, after in pairwise(found[:-1])}
         assert len(gaps) <= 1, "evenly spaced up to the newest"
     assert len(steps(store)) >= kept / 2
 

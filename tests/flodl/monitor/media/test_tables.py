@@ -55,7 +55,7 @@ def test_what_is_too_long_is_cut_and_counted():
         (lambda: table_of([[1, 2]]), r"pass columns=\["),
         (
             lambda: table_of([[1, 2], [3]], ["a", "b"]),
-            "row 2 of the table has 1 cells for 2 columns",
+            "row 2 of the table has 1 cells for 2",
         ),
         (lambda: table_of({"a": [1], "b": [1, 2]}), "different lengths: {'a': 1, 'b': 2}"),
         (lambda: table_of({"a": [1]}, ["b"]), "no column 'b'; it has"),
