@@ -77,10 +77,8 @@ class Update:
 
     def _loss_scale(self) -> float:
         """Return the factor by which the scaler enlarged loss and gradients."""
-        for name in ("scale_factor", "get_scale"):  # flodl's scaler, torch's scaler
-            if (read := getattr(self._scaler, name, None)) is not None:
-                return float(read())
-        return 1.0
+        read = getattr(self._scaler, "scale_factor", None)
+        return float(read()) if read is not None else 1.0
 
     def set_schedule(self, schedule: Schedule | None) -> None:
         """Take the learning rates from this schedule; None keeps those of the optimizer."""

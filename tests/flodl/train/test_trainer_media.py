@@ -14,7 +14,7 @@ X, Y = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)), torch.zer
 
 
 def builder(engine: str = "eager", optimizer=torch.optim.SGD, **options):
-    def model(device):
+    def model(_):
         torch.manual_seed(1)
         made = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
         made[1].bias.requires_grad_(False)
