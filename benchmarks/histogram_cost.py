@@ -42,7 +42,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         monitor.add_sink(MediaFolderSink(folder))
         watch = ParameterHistograms(model, monitor, options.every)
-        plain, watched, records = [], [], []
+        plain: list[float] = []
+        watched: list[float] = []
+        records: list[float] = []
         for turn in range(-1, options.rounds):
             for times, used in ((plain, None), (watched, watch)):
                 started = time.perf_counter()
